@@ -1,0 +1,64 @@
+"""The interface between schedulers and engines: a policy ranks requests, an engine does the rest.
+
+    class ShortestPrompt(Policy):
+        name = "shortest-prompt"
+
+        def rank(self, request, load):
+            return Rank((request.prompt_tokens,))
+
+is a whole scheduler. It runs in the simulator and in real engines unchanged, by name
+(`load_policy("pars")`) or by import path (`load_policy("my_package.policies:ShortestPrompt")`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from scheduler_adapters.views import UNLIMITED, Capability, LoadView, Rank, RequestView, StepRule
+from scoring_service.errors import ConfigError
+
+
+class Policy(ABC):
+    """Orders the requests of one instance. Pure: no clock, randomness, I/O or per-request state."""
+
+    name: ClassVar[str]
+    requires: ClassVar[frozenset[Capability]] = frozenset()
+    """Compared with the engine's capabilities once, at start (`UnsupportedByEngine`)."""
+
+    @abstractmethod
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        """How urgent `request` is now. Lower keys are served first."""
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        """The shape of the next step; asked exactly once per engine step."""
+        return UNLIMITED
+
+
+POLICIES: dict[str, str] = {
+    "fcfs": "scheduler_adapters.policies.fcfs:FCFS",
+    "pars": "scheduler_adapters.policies.shortest_predicted:pars",
+    "oracle": "scheduler_adapters.policies.shortest_predicted:pars",
+}
+"""Name -> where the policy is made. `oracle` is PARS whose scores are the true lengths."""
+
+
+def load_policy(name: str, **settings: Any) -> Policy:
+    """Make a policy by its name in `POLICIES` or by the import path `package.module:callable`.
+
+    Raises:
+        ConfigError: no such policy (the known ones are listed), or it does not take these settings.
+    """
+    path = POLICIES.get(name, name)
+    module_name, _, attribute = path.partition(":")
+    if not attribute:
+        known = ", ".join(sorted(POLICIES))
+        raise ConfigError(f"no policy named {name!r}; use one of {known}, or package.module:callable")
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)(**settings)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigError(f"policy {name!r} cannot be made with {settings}: {error}") from error
+    if not isinstance(made, Policy):
+        raise ConfigError(f"policy {name!r} is {type(made).__name__}; it must be a Policy")
+    return made

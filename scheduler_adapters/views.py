@@ -1,0 +1,114 @@
+"""What a policy sees (`RequestView`, `LoadView`) and what it says (`Rank`, `StepRule`).
+
+An engine keeps one `RequestView` per request up to date and hands it out; to a policy it is
+read-only. No view holds the true output length: an oracle gets it as a *score* from a score source.
+Times are seconds on the engine's one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from math import inf
+
+
+class Phase(IntEnum):
+    """Where a request is in its life. REASONING is skipped by models that do not think aloud."""
+
+    WAITING = 0
+    PREFILL = 1
+    REASONING = 2
+    ANSWERING = 3
+
+
+class Capability(Enum):
+    """What a policy may require of an engine; compared once, at start."""
+
+    DEFER_RUNNING = "leave a running request out of a step without losing its KV blocks"
+    EVICT = "take the KV blocks of a running request of the policy's choosing"
+    OFFLOAD = "move the KV blocks of a request to host memory and back"
+    CHUNK_LIMIT = "cap the prefill tokens of one request while others prefill too"
+
+
+@dataclass(slots=True)
+class RequestView:
+    """One request as a policy may see it. The engine writes, the policy only reads."""
+
+    request_id: str
+    number: int
+    """Receive number in this engine: the last tie-break, so equal keys are served FCFS."""
+    arrival_s: float
+    prompt_tokens: int
+    score: float | None = None
+    """Predicted length, higher = longer, any scale; None where no score could be had."""
+    user_class: str = ""
+    tbt_s: float | None = None
+    """Target time between tokens; None where the request has none."""
+    phase: Phase = Phase.WAITING
+    generated_tokens: int = 0
+    thinking_tokens: int = 0
+    last_token_s: float | None = None
+    """End of the step that emitted the newest token (of the prefill, before there is one)."""
+    admission_number: int | None = None
+    """Counts admissions, resumes included; None while waiting for the first."""
+    preemptions: int = 0
+
+
+@dataclass(slots=True)
+class LoadView:
+    """The instance as a policy may see it, at the moment of asking."""
+
+    now_s: float = 0.0
+    step: int = 0
+    mean_step_s: float = 0.0
+    """Cumulative mean step time; 0 before the first step has ended."""
+    last_step_end_s: float = 0.0
+    num_waiting: int = 0
+    num_prefilling: int = 0
+    num_decoding: int = 0
+    used_blocks: int = 0
+    total_blocks: int = 1
+
+    @property
+    def kv_usage_fraction(self) -> float:
+        """Used KV blocks / all KV blocks, in [0, 1]; weights are not counted."""
+        return self.used_blocks / self.total_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """How urgent a request is, and for how long that stays true.
+
+    The engine serves lower keys first and breaks ties by receive number. It asks again at arrival,
+    admission, end of prefill, end of thinking, preemption and when the validity ends, never
+    otherwise; so a rank that never changes costs one call.
+    """
+
+    key: tuple[float, ...] = ()
+    valid_until_s: float = inf
+    valid_tokens: float = inf
+    """Ask again once the request has generated this many more tokens."""
+    group: Hashable | None = None
+    """Decodes of one group that ran the same step share one call of `Policy.rank`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRule:
+    """The shape of one engine step. The defaults are continuous batching without limits."""
+
+    max_tokens: int | None = None
+    """Token budget: decodes + prefill chunks; None leaves the engine's own."""
+    max_decodes: int | None = None
+    max_prefills: int | None = None
+    max_resident: int | None = None
+    """Requests that may hold KV blocks."""
+    chunk: int | None = None
+    """Most prefill tokens of one request in one step."""
+    mixed: bool = True
+    """Whether prefill and decode may share a step."""
+    whole_prompts: bool = False
+    """Whether a prompt must fit into one step."""
+
+
+UNLIMITED = StepRule()

@@ -1,0 +1,164 @@
+"""The model bundle: the folder in which a trained ranker travels from training to the service.
+
+    bundle/
+      manifest.json      what the model is, how it was made, SHA-256 of every other file
+      model.onnx         inputs input_ids, attention_mask int64 (batch, tokens) -> score float32 (batch,)
+      model.int8.onnx    the same, dynamically quantised; absent where it lost too much order
+      tokenizer.json     a `tokenizers` file, complete in itself
+
+Standard library only: a scheduler may read a manifest without installing a runtime.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from scoring_service.errors import BundleError
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+TOKENIZER: Final = "tokenizer.json"
+FP32: Final = "model.onnx"
+INT8: Final = "model.int8.onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a bundle says about itself. All of it survives a round trip through JSON."""
+
+    name: str
+    """Name of the ranker, e.g. "alpaca-vicuna7b"; also its name in the model registry."""
+    label: str
+    """The length that was learnt: "output_tokens" (reasoning + answer), "reasoning_tokens", ..."""
+    label_tokenizer: str
+    """Which tokenizer counted the label; a length is comparable only within one."""
+    max_prompt_tokens: int
+    """Prompts are cut to this many tokens, special tokens included."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """File name -> SHA-256, for every file of the bundle but the manifest."""
+    score_direction: str = "higher_is_longer"
+    """The only direction there is; written down so that a reader need not guess."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """The resolved training configuration, enough to train again."""
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+    """id, SHA-256 of its card, and how many prompts were trained and tested on."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """On the test split: tau_b, tau_b_ci, the baselines, export parity, what INT8 costs."""
+    history: tuple[Mapping[str, float], ...] = ()
+    """The training curve, one mapping per point: step, epoch, train/loss, val/tau_b, ..."""
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    """Target model -> how a score becomes tokens: {"scores": [...], "quantiles": {"0.5": [...]}}."""
+    mlflow_run_id: str | None = None
+    format: int = FORMAT
+
+    @property
+    def revision(self) -> str:
+        """Twelve hex digits that change when any file of the bundle changes."""
+        digest = hashlib.sha256(json.dumps(dict(self.files), sort_keys=True).encode())
+        return digest.hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class ModelBundle:
+    """A verified bundle on disk: `ModelBundle.load(folder)` is the only way to get one."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.path / TOKENIZER
+
+    def model_path(self, precision: str = "auto") -> Path:
+        """The ONNX file for "fp32", "int8", or "auto" (INT8 where the bundle has it).
+
+        Raises:
+            BundleError: the bundle has no model of that precision.
+        """
+        names = {"fp32": [FP32], "int8": [INT8], "auto": [INT8, FP32]}.get(precision, [])
+        for name in names:
+            if name in self.manifest.files:
+                return self.path / name
+        raise BundleError(
+            f"{self.path} has no {precision} model; it holds {sorted(self.manifest.files)}"
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ModelBundle:
+        """Read a bundle and verify the SHA-256 of each of its files.
+
+        Raises:
+            BundleError: not a bundle, of a newer format, or a file is missing or damaged.
+        """
+        folder = Path(path)
+        manifest = _read_manifest(folder)
+        for name, expected in manifest.files.items():
+            if not (folder / name).is_file():
+                raise BundleError(f"{folder} lacks {name}; export the bundle again")
+            actual = sha256_of(folder / name)
+            if actual != expected:
+                raise BundleError(
+                    f"{folder / name} is damaged (SHA-256 {actual[:12]}..., the manifest says "
+                    f"{expected[:12]}...); export the bundle again"
+                )
+        return cls(folder, manifest)
+
+    @classmethod
+    def write(
+        cls, path: str | os.PathLike[str], manifest: Manifest, fill: Callable[[Path], None]
+    ) -> ModelBundle:
+        """Make a bundle: `fill` puts the files into an empty folder, which then takes its place.
+
+        The folder appears whole or not at all; an existing bundle at `path` is replaced. The
+        manifest's `files` are computed here. Raises whatever `fill` raises, leaving `path` as it was.
+        """
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            fill(work)
+            files = {p.name: sha256_of(p) for p in sorted(work.iterdir())}
+            content = {**asdict(manifest), "files": files}
+            (work / MANIFEST).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+            work.chmod(0o755)
+            if target.exists():
+                shutil.rmtree(target)
+            work.rename(target)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        return cls.load(target)
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    try:
+        content = json.loads((folder / MANIFEST).read_text())
+    except FileNotFoundError as error:
+        raise BundleError(
+            f"{folder} is not a model bundle (no {MANIFEST}); make one with `python -m training fit`"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{folder / MANIFEST} cannot be read: {error}") from error
+    known = {f.name for f in fields(Manifest)}
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BundleError(f"{folder / MANIFEST} is not of format {FORMAT}; export the bundle again")
+    if unknown := sorted(set(content) - known):
+        raise BundleError(f"{folder / MANIFEST} has unknown keys {unknown}; export the bundle again")
+    try:
+        return Manifest(**{**content, "history": tuple(content.get("history", ()))})
+    except TypeError as error:
+        raise BundleError(f"{folder / MANIFEST} is incomplete: {error}") from error
