@@ -1,0 +1,100 @@
+"""The shape of the repository: which package may import which, and what the names must not shadow."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("training", "scoring_service", "scheduler_adapters")
+HEAVY = {"torch", "transformers", "lightning", "mlflow", "datasets", "sklearn"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, wherever the statement stands in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} uses a relative import; write the whole name"
+            found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def tops(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imports_of(path)}
+
+
+def sources(*parts: str) -> list[Path]:
+    found = sorted((ROOT.joinpath(*parts)).rglob("*.py"))
+    assert found, f"no sources under {parts}"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("package", "forbidden"),
+    [
+        ("training", {"scheduler_adapters"}),
+        ("scheduler_adapters", {"training"}),
+        ("scoring_service", {"training", "scheduler_adapters"} | HEAVY),
+    ],
+)
+def test_arrows_between_packages_point_one_way(package: str, forbidden: set[str]) -> None:
+    for path in sources(package):
+        assert not tops(path) & forbidden, f"{path.relative_to(ROOT)} points the wrong way"
+
+
+@pytest.mark.parametrize("name", ["errors.py", "bundle.py", "client.py"])
+def test_the_client_side_of_the_service_needs_no_runtime(name: str) -> None:
+    assert not tops(ROOT / "scoring_service" / name) & (HEAVY | {"onnxruntime", "tokenizers"})
+
+
+@pytest.mark.parametrize("folder", ["policies", "placements"])
+def test_policies_see_the_standard_library_and_the_interface_only(folder: str) -> None:
+    if not (ROOT / "scheduler_adapters" / folder).is_dir():
+        pytest.skip(f"no {folder} yet")
+    for path in sources("scheduler_adapters", folder):
+        for name in imports_of(path):
+            top = name.partition(".")[0]
+            assert (
+                top in sys.stdlib_module_names
+                or name.startswith(
+                    (
+                        f"scheduler_adapters.{folder}",
+                        "scheduler_adapters.views",
+                        "scheduler_adapters.policy",
+                        "scheduler_adapters.placement",
+                        "scoring_service.errors",
+                    )
+                )
+                or name == "scheduler_adapters"
+            ), f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_our_training_is_the_checkout_and_datasets_is_the_library() -> None:
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        assert Path(spec.origin).is_relative_to(ROOT)
+    library = importlib.util.find_spec("datasets")
+    assert library is not None
+    assert library.origin is not None, "datasets is the data folder: install the library"
+    assert "site-packages" in library.origin
+
+
+def test_data_and_test_folders_are_not_packages() -> None:
+    assert not list((ROOT / "datasets").rglob("*.py"))
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_no_module_is_named_after_a_library_it_uses() -> None:
+    for package in PACKAGES:
+        for path in sources(package):
+            assert path.stem not in tops(path) - {package}, path
