@@ -1,4 +1,4 @@
-"""The shape of the repository: which package may import which, and what the names must not shadow."""
+"""The shape of the repository: who may import whom, and what the names must not shadow."""
 
 from __future__ import annotations
 
