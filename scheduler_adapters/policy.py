@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from scheduler_adapters.views import UNLIMITED, Capability, LoadView, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, InvalidDecision
 
 
 class Policy(ABC):
@@ -27,21 +28,51 @@ class Policy(ABC):
     requires: ClassVar[frozenset[Capability]] = frozenset()
     """Compared with the engine's capabilities once, at start (`UnsupportedByEngine`)."""
 
+    keeps_time: ClassVar[bool] = False
+    """The key holds the time of asking, so an engine must notice expiry in the step it happens."""
+    sees_thinking: ClassVar[bool] = False
+    """The rank differs between reasoning and answering: the engine must watch for that change."""
+
     @abstractmethod
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         """How urgent `request` is now. Lower keys are served first."""
+
+    def rank_many(self, requests: Sequence[RequestView], load: LoadView) -> list[Rank]:
+        """`rank` of several requests at one moment; override where sharing work pays."""
+        return [self.rank(request, load) for request in requests]
 
     def step_rule(self, load: LoadView) -> StepRule:
         """The shape of the next step; asked exactly once per engine step."""
         return UNLIMITED
 
 
+def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
+    """`policy.rank`, and nothing that would break an engine: how engines ask.
+
+    Raises:
+        InvalidDecision: the policy raised, or its key or evict_key cannot be compared (NaN).
+    """
+    try:
+        rank = policy.rank(request, load)
+        for number in rank.key + (rank.evict_key or ()):
+            if number != number:
+                raise ValueError(f"a NaN in {rank}")
+    except Exception as error:
+        raise InvalidDecision(
+            f"policy {policy.name!r} failed to rank request {request.request_id!r}: "
+            f"{type(error).__name__}: {error}; return a Rank whose keys are tuples of numbers"
+        ) from error
+    return rank
+
+
 POLICIES: dict[str, str] = {
     "fcfs": "scheduler_adapters.policies.fcfs:FCFS",
     "pars": "scheduler_adapters.policies.shortest_predicted:pars",
+    "pointwise": "scheduler_adapters.policies.shortest_predicted:pars",
+    "listwise": "scheduler_adapters.policies.shortest_predicted:pars",
     "oracle": "scheduler_adapters.policies.shortest_predicted:pars",
 }
-"""Name -> where the policy is made. `oracle` is PARS whose scores are the true lengths."""
+"""Name -> where the policy is made. PARS, its baselines and the oracle differ in scores only."""
 
 
 def load_policy(name: str, **settings: Any) -> Policy:
@@ -54,7 +85,9 @@ def load_policy(name: str, **settings: Any) -> Policy:
     module_name, _, attribute = path.partition(":")
     if not attribute:
         known = ", ".join(sorted(POLICIES))
-        raise ConfigError(f"no policy named {name!r}; use one of {known}, or package.module:callable")
+        raise ConfigError(
+            f"no policy named {name!r}; use one of {known}, or package.module:callable"
+        )
     try:
         made = getattr(importlib.import_module(module_name), attribute)(**settings)
     except (ImportError, AttributeError, TypeError) as error:

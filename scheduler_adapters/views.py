@@ -53,6 +53,21 @@ class RequestView:
     admission_number: int | None = None
     """Counts admissions, resumes included; None while waiting for the first."""
     preemptions: int = 0
+    previous: Rank | None = None
+    """What the policy (with its wrappers) answered last time; None the first time."""
+    queue: tuple[float, ...] | None = None
+    """The queue `enqueued_s` was last asked about, and when that queue was entered."""
+    queue_entered_s: float = 0.0
+
+    def enqueued_s(self, queue: tuple[float, ...], now_s: float) -> float:
+        """When this request entered `queue`: `now_s` if it is another one than last time.
+
+        A queue is any tuple of the policy's choosing, such as (quanta used,). The view remembers
+        it, so policies that order by time of entry stay stateless.
+        """
+        if queue != self.queue:
+            self.queue, self.queue_entered_s = queue, now_s
+        return self.queue_entered_s
 
 
 @dataclass(slots=True)
@@ -67,6 +82,8 @@ class LoadView:
     num_waiting: int = 0
     num_prefilling: int = 0
     num_decoding: int = 0
+    num_started: int = 0
+    """Admissions so far, resumes included."""
     used_blocks: int = 0
     total_blocks: int = 1
 
@@ -80,35 +97,57 @@ class LoadView:
 class Rank:
     """How urgent a request is, and for how long that stays true.
 
-    The engine serves lower keys first and breaks ties by receive number. It asks again at arrival,
-    admission, end of prefill, end of thinking, preemption and when the validity ends, never
-    otherwise; so a rank that never changes costs one call.
+    An engine fills a step lane by lane, ascending; inside a lane it serves decodes, then prefills
+    in progress, then waiting requests, each by ascending key; ties end at the receive number.
+    So the default rank is FCFS, and a rank `()` goes before every other key of its lane.
+
+    It asks again at admission, end of prefill, end of thinking, preemption and when the validity
+    ends, never otherwise: a rank that does not change costs nothing per step.
     """
 
     key: tuple[float, ...] = ()
+    lane: int = 0
     valid_until_s: float = inf
     valid_tokens: float = inf
     """Ask again once the request has generated this many more tokens."""
+    then: Rank | None = None
+    """The rank from `valid_until_s` on, where it is known already: saves asking."""
+    evict_key: tuple[float, ...] | None = ()
+    """When KV blocks run out the greatest goes first, of equals the latest received.
+
+    None: it is evicted only by itself, when its own next token finds no block.
+    """
     group: Hashable | None = None
     """Decodes of one group that ran the same step share one call of `Policy.rank`."""
+    sticky: bool = False
+    """Never ask again, whatever happens (`then` still takes effect)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRule:
-    """The shape of one engine step. The defaults are continuous batching without limits."""
+    """The shape of one engine step. The defaults are continuous batching without limits.
+
+    None leaves the engine's own limit; a rule can only tighten it.
+    """
 
     max_tokens: int | None = None
-    """Token budget: decodes + prefill chunks; None leaves the engine's own."""
+    """Token budget: decodes + prefill chunks."""
     max_decodes: int | None = None
     max_prefills: int | None = None
+    """Prefill chunks in the step, of admitted and of new requests."""
+    max_admissions: int | None = None
     max_resident: int | None = None
     """Requests that may hold KV blocks."""
     chunk: int | None = None
     """Most prefill tokens of one request in one step."""
     mixed: bool = True
-    """Whether prefill and decode may share a step."""
+    """Whether prefill and decode may share a step; if not, the first kind placed has it alone."""
     whole_prompts: bool = False
-    """Whether a prompt must fit into one step."""
+    """Whether a prompt must be prefilled in one step; one above the budget then runs alone."""
+    padded_tokens: bool = False
+    """Whether prefills count as (their number) x (the longest) against the budget."""
+    displace: bool = False
+    """Whether a waiting request may evict residents with a greater `evict_key` (needs EVICT)."""
 
 
 UNLIMITED = StepRule()
