@@ -1,0 +1,78 @@
+"""What a request tells the scheduler about itself, and how it carries it.
+
+Through vLLM's OpenAI server in the body, `"vllm_xargs": {"lengthwise_score": 217.5}`; offline in
+`SamplingParams(extra_args={"lengthwise_score": 217.5})`. Clients send anything, so nothing here
+raises: an unusable value counts as absent, and the counters say how often.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final
+
+SCORE: Final = "lengthwise_score"
+"""Predicted length: a finite number, higher = longer, any scale."""
+USER_CLASS: Final = "lengthwise_class"
+"""Name of the user's class, for policies that know classes."""
+TBT_S: Final = "lengthwise_tbt_s"
+"""Target time between tokens in seconds, > 0."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """The usable part of what a request carries."""
+
+    score: float | None = None
+    user_class: str = ""
+    tbt_s: float | None = None
+
+
+@dataclass(slots=True)
+class HintCounts:
+    """How many requests came with and without a usable score. `unscored` includes `invalid`."""
+
+    scored: int = 0
+    unscored: int = 0
+    invalid: int = 0
+    """Requests with a score, class or target that cannot be used, whatever else they carry."""
+
+    def read(self, carried: Mapping[str, Any] | None) -> Hints:
+        """Take the hints out of a request's extra arguments and count what was found."""
+        carried = carried or {}
+        found: dict[str, Any] = {
+            SCORE: _finite(carried.get(SCORE)),
+            USER_CLASS: _text(carried.get(USER_CLASS)),
+            TBT_S: _positive(carried.get(TBT_S)),
+        }
+        self.scored += found[SCORE] is not None
+        self.unscored += found[SCORE] is None
+        unusable = [k for k, value in found.items() if value is None and carried.get(k) is not None]
+        if unusable:
+            self.invalid += 1
+            logger.debug("unusable %s; the request is scheduled without", unusable)
+        return Hints(found[SCORE], found[USER_CLASS] or "", found[TBT_S])
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _positive(value: object) -> float | None:
+    number = _finite(value)
+    return number if number is not None and number > 0 else None
+
+
+def _finite(value: object) -> float | None:
+    """`value` as a float if it is a finite number; True and "3" are not numbers here."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None
