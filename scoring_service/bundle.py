@@ -2,7 +2,7 @@
 
     bundle/
       manifest.json      what the model is, how it was made, SHA-256 of every other file
-      model.onnx         inputs input_ids, attention_mask int64 (batch, tokens) -> score float32 (batch,)
+      model.onnx         input_ids, attention_mask int64 (batch, tokens) -> score float32 (batch,)
       model.int8.onnx    the same, dynamically quantised; absent where it lost too much order
       tokenizer.json     a `tokenizers` file, complete in itself
 
@@ -55,7 +55,8 @@ class Manifest:
     history: tuple[Mapping[str, float], ...] = ()
     """The training curve, one mapping per point: step, epoch, train/loss, val/tau_b, ..."""
     calibration: Mapping[str, Any] = field(default_factory=dict)
-    """Target model -> how a score becomes tokens: {"scores": [...], "quantiles": {"0.5": [...]}}."""
+    """Target model -> how a score becomes tokens, a curve over increasing scores:
+    {"scores": [...], "quantiles": {"0.5": [...], "0.9": [...]}, "mean": [...] (optional)}."""
     mlflow_run_id: str | None = None
     format: int = FORMAT
 
@@ -118,7 +119,8 @@ class ModelBundle:
         """Make a bundle: `fill` puts the files into an empty folder, which then takes its place.
 
         The folder appears whole or not at all; an existing bundle at `path` is replaced. The
-        manifest's `files` are computed here. Raises whatever `fill` raises, leaving `path` as it was.
+        manifest's `files` are computed here. Raises whatever `fill` raises; `path` is then as it
+        was.
         """
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +151,8 @@ def _read_manifest(folder: Path) -> Manifest:
         content = json.loads((folder / MANIFEST).read_text())
     except FileNotFoundError as error:
         raise BundleError(
-            f"{folder} is not a model bundle (no {MANIFEST}); make one with `python -m training fit`"
+            f"{folder} is not a model bundle (no {MANIFEST}); "
+            "make one with `python -m training fit`"
         ) from error
     except (OSError, ValueError) as error:
         raise BundleError(f"{folder / MANIFEST} cannot be read: {error}") from error
@@ -157,7 +160,9 @@ def _read_manifest(folder: Path) -> Manifest:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BundleError(f"{folder / MANIFEST} is not of format {FORMAT}; export the bundle again")
     if unknown := sorted(set(content) - known):
-        raise BundleError(f"{folder / MANIFEST} has unknown keys {unknown}; export the bundle again")
+        raise BundleError(
+            f"{folder / MANIFEST} has unknown keys {unknown}; export the bundle again"
+        )
     try:
         return Manifest(**{**content, "history": tuple(content.get("history", ()))})
     except TypeError as error:

@@ -10,7 +10,7 @@
     │   ├── ScoringTimeout (TimeoutError) DEADLINE_EXCEEDED
     │   └── ServiceUnavailable            UNAVAILABLE
     └── SchedulingError (RuntimeError)
-        ├── UnsupportedByEngine           the engine or its version cannot do what the policy requires
+        ├── UnsupportedByEngine           the engine or its version cannot do what a policy needs
         └── InvalidDecision               a policy broke a law of the policy interface
 
 A message has three parts: what happened, the offending value, what to do. Each branch is also a

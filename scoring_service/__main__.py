@@ -1,0 +1,137 @@
+"""`python -m scoring_service`: serve a model bundle, or ask a service for scores."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+
+from scoring_service.bundle import ModelBundle
+from scoring_service.client import Score, ScoringClient
+from scoring_service.config import ServerConfig
+from scoring_service.errors import LengthwiseError
+
+_DESCRIPTION = """Predict the length order of LLM responses: serve a trained ranker over gRPC.
+
+Examples:
+  python -m scoring_service serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
+  python -m scoring_service score --target 127.0.0.1:50051 "Say hello." "Write a long essay."
+"""
+
+
+def serve(bundle: str, config: ServerConfig) -> None:
+    """Serve a model bundle over gRPC until SIGTERM or SIGINT, then drain and exit 0."""
+    # Imported here so that `score` needs no model runtime.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from scoring_service.model import RankerModel
+    from scoring_service.server import ScoringServer
+
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    model = RankerModel.load(ModelBundle.load(bundle), config.precision)
+    server = ScoringServer(model, config)
+    server.start()
+    print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)
+    stopped.wait()
+    server.stop()
+
+
+def score(
+    prompts: Sequence[str], target: str, timeout_s: float, target_model: str | None, as_json: bool
+) -> None:
+    """Score prompts with a running service; one line per prompt: score, TAB, prompt."""
+    with ScoringClient(target, timeout_s=timeout_s, target_model=target_model) as client:
+        results = client.score_batch(prompts)
+    for result in results:
+        if not isinstance(result, Score):
+            raise result
+    scores = [result for result in results if isinstance(result, Score)]
+    if as_json:
+        rows = [{"prompt": p, **asdict(s)} for p, s in zip(prompts, scores, strict=True)]
+        print(json.dumps({"scores": rows}, allow_nan=False))
+        return
+    for prompt, result in zip(prompts, scores, strict=True):
+        print(f"{result.value:+.4f}\t{prompt}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and run the command. Returns the exit code: 2 for bad input."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    try:
+        command, keywords = _parse(arguments)
+        command(**keywords)
+    except LengthwiseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> tuple[Callable[..., None], dict[str, Any]]:
+    parser = ArgumentParser(
+        prog="python -m scoring_service", description=_DESCRIPTION, formatter_class=_formatter()
+    )
+    commands = parser.add_subcommands()
+    commands.add_subcommand("serve", _serve_parser())
+    commands.add_subcommand("score", _score_parser())
+    parsed = parser.parse_args([_underscored(a) for a in arguments or sys.argv[1:]])
+    chosen: Namespace = parsed[parsed.subcommand]
+    values = {key: value for key, value in chosen.as_dict().items() if key != "config"}
+    if parsed.subcommand == "score":
+        return score, values
+    settings = {field.name: values.pop(field.name) for field in fields(ServerConfig)}
+    return serve, {**values, "config": ServerConfig(**settings)}
+
+
+def _underscored(argument: str) -> str:
+    """`--drain-grace-s=1` is as good as `--drain_grace_s=1`."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"
+
+
+def _formatter() -> type:
+    from jsonargparse import DefaultHelpFormatter
+
+    class RawHelp(DefaultHelpFormatter):
+        """Keeps the line breaks of the examples."""
+
+        def _fill_text(self, text: str, width: int, indent: str) -> str:
+            return text
+
+    return RawHelp
+
+
+def _serve_parser() -> ArgumentParser:
+    parser = ArgumentParser(description=serve.__doc__)
+    parser.add_argument("--bundle", type=str, required=True, help="Folder of the model bundle.")
+    parser.add_class_arguments(ServerConfig, as_group=False)
+    return parser
+
+
+def _score_parser() -> ArgumentParser:
+    parser = ArgumentParser(description=score.__doc__)
+    parser.add_argument("prompts", type=str, nargs="+", help="Prompts to score.")
+    parser.add_argument("--target", type=str, default="127.0.0.1:50051", help="HOST:PORT.")
+    parser.add_argument("--timeout_s", type=float, default=5.0, help="Deadline, seconds.")
+    parser.add_argument("--target_model", type=str | None, default=None, help="Also in its tokens.")
+    parser.add_argument(
+        "--json", dest="as_json", action="store_true", help="Print one JSON object."
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Score -> expected response length in tokens of a named target model.
+
+A bundle's calibration is a curve per target model: scores in increasing order, and at each the
+quantiles (and, where known, the mean) of the response lengths seen around it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from scoring_service.errors import BundleError
+
+
+@dataclass(frozen=True, slots=True)
+class LengthEstimate:
+    """Response length of one target model, tokens."""
+
+    expected_tokens: float
+    quantiles: Mapping[float, float]
+    """Fraction in (0, 1) -> tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthCurve:
+    """One target model's calibration."""
+
+    scores: Sequence[float]
+    expected: Sequence[float]
+    quantiles: Mapping[float, Sequence[float]]
+
+    @classmethod
+    def parse(cls, target_model: str, curve: Mapping[str, Any]) -> Self:
+        """Read one entry of `Manifest.calibration`.
+
+        Raises:
+            BundleError: the entry breaks the format.
+        """
+        try:
+            scores = [float(score) for score in curve["scores"]]
+            quantiles = {float(q): [float(t) for t in v] for q, v in curve["quantiles"].items()}
+            expected = [float(t) for t in curve.get("mean") or quantiles[0.5]]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BundleError(
+                f"calibration of {target_model} is malformed ({error!r}); calibrate again"
+            ) from error
+        lengths = {len(scores), len(expected), *(len(tokens) for tokens in quantiles.values())}
+        if len(lengths) != 1 or not scores or sorted(scores) != scores:
+            raise BundleError(
+                f"calibration of {target_model} needs increasing scores and as many tokens for "
+                f"each, got lengths {sorted(lengths)}; calibrate again"
+            )
+        return cls(scores, expected, dict(sorted(quantiles.items())))
+
+    def at(self, score: float) -> LengthEstimate:
+        """The estimate at `score`, linear between the curve's points and constant beyond them."""
+        quantiles = {q: _interpolate(score, self.scores, t) for q, t in self.quantiles.items()}
+        return LengthEstimate(_interpolate(score, self.scores, self.expected), quantiles)
+
+
+def _interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    right = bisect_right(xs, x)
+    if right == 0:
+        return ys[0]
+    if right == len(xs):
+        return ys[-1]
+    share = (x - xs[right - 1]) / (xs[right] - xs[right - 1])
+    return ys[right - 1] + share * (ys[right] - ys[right - 1])

@@ -1,0 +1,62 @@
+"""Settings of the service: the one source of defaults, for code and command line."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from scoring_service.errors import ConfigError
+
+PRECISIONS = ("auto", "fp32", "int8")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerConfig:
+    """How to serve a bundle."""
+
+    address: str = "127.0.0.1:50051"
+    """HOST:PORT to listen on; port 0 takes any free one."""
+    precision: str = "auto"
+    """Which model of the bundle: fp32, int8, or auto (int8 where the bundle has it)."""
+    num_runners: int | None = None
+    """How many one-thread model runs may go on at once; null: one per available core."""
+    max_prompt_bytes: int = 1_048_576
+    """Longer prompts are refused, UTF-8 bytes. Long ones cost little: only their start is read."""
+    max_batch_prompts: int = 64
+    """Most prompts in one ScoreBatch."""
+    max_message_bytes: int = 8_388_608
+    """Larger request messages are refused by the transport, bytes."""
+    max_concurrent_calls: int = 64
+    """Calls in the server at once, each with a thread; more are refused at once."""
+    drain_grace_s: float = 10.0
+    """On SIGTERM: how long calls in flight may take to finish, seconds."""
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ConfigError(
+                f"precision is {self.precision!r}; use one of {', '.join(PRECISIONS)}"
+            )
+        for name in ("max_prompt_bytes", "max_batch_prompts", "max_message_bytes"):
+            _require_positive(name, getattr(self, name))
+        _require_positive("max_concurrent_calls", self.max_concurrent_calls)
+        if self.num_runners is not None:
+            _require_positive("num_runners", self.num_runners)
+        if self.drain_grace_s < 0:
+            raise ConfigError(f"drain_grace_s is {self.drain_grace_s}; use 0 or more seconds")
+        _require_port(self.address)
+
+    @property
+    def runners(self) -> int:
+        """Model runs that may go on at once."""
+        return self.num_runners or len(os.sched_getaffinity(0))
+
+
+def _require_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{name} is {value}; use 1 or more")
+
+
+def _require_port(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"address is {address!r}; use HOST:PORT, e.g. 127.0.0.1:50051")

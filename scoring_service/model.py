@@ -1,0 +1,56 @@
+"""A served model: bundle, tokenizer, ONNX session and calibration, replaced only as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from scoring_service.bundle import INT8, Manifest, ModelBundle
+from scoring_service.calibration import LengthCurve
+from scoring_service.errors import BundleError, ScoringError
+from scoring_service.scorer import OnnxScorer
+from scoring_service.tokenizing import PromptTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class RankerModel:
+    """Everything that one revision needs to score a prompt."""
+
+    manifest: Manifest
+    revision: str
+    precision: str
+    tokenizer: PromptTokenizer
+    scorer: OnnxScorer
+    length_curves: Mapping[str, LengthCurve]
+
+    @classmethod
+    def load(cls, bundle: ModelBundle, precision: str = "auto") -> Self:
+        """Load a verified bundle and run it once.
+
+        Raises:
+            BundleError: a file is no tokenizer or model, or the two do not fit each other.
+        """
+        manifest, path = bundle.manifest, bundle.model_path(precision)
+        tokenizer = PromptTokenizer(bundle.tokenizer_path, manifest.max_prompt_tokens)
+        scorer = OnnxScorer(path, pad_id=tokenizer.pad_id)
+        _check_fit(tokenizer, scorer, bundle)
+        return cls(
+            manifest=manifest,
+            revision=manifest.revision,
+            precision="int8" if path.name == INT8 else "fp32",
+            tokenizer=tokenizer,
+            scorer=scorer,
+            length_curves={m: LengthCurve.parse(m, c) for m, c in manifest.calibration.items()},
+        )
+
+
+def _check_fit(tokenizer: PromptTokenizer, scorer: OnnxScorer, bundle: ModelBundle) -> None:
+    """Run the longest prompt of the largest token id: both reach the edge of the model's tables."""
+    try:
+        scorer.score([[tokenizer.vocab_size - 1] * tokenizer.max_tokens])
+    except ScoringError as error:
+        raise BundleError(
+            f"{bundle.path}: the model cannot score its tokenizer's {tokenizer.vocab_size} tokens "
+            f"at length {tokenizer.max_tokens} ({error}); export the bundle again"
+        ) from error

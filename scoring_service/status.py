@@ -1,0 +1,95 @@
+"""Exceptions <-> gRPC status: one table, used by the server and the client.
+
+A refusal carries `google.rpc.RetryInfo` in the standard `grpc-status-details-bin` trailer, so any
+gRPC client, ours or not, can read how long to wait.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from scoring_service.errors import (
+    InvalidPrompt,
+    ScoringError,
+    ScoringTimeout,
+    ServiceOverloaded,
+    ServiceUnavailable,
+)
+
+CODE_OF: Final[dict[type[ScoringError], grpc.StatusCode]] = {
+    InvalidPrompt: grpc.StatusCode.INVALID_ARGUMENT,
+    ServiceOverloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ScoringTimeout: grpc.StatusCode.DEADLINE_EXCEEDED,
+    ServiceUnavailable: grpc.StatusCode.UNAVAILABLE,
+    ScoringError: grpc.StatusCode.INTERNAL,
+}
+"""What the server answers for each error."""
+
+ERROR_OF: Final[dict[grpc.StatusCode, type[ScoringError]]] = {
+    **{code: error for error, code in CODE_OF.items()},
+    # A server that stops cancels what it could not finish within its grace period.
+    grpc.StatusCode.CANCELLED: ServiceUnavailable,
+}
+"""What the client raises for each status; any other status is a plain ScoringError."""
+
+DETAILS_KEY: Final = "grpc-status-details-bin"
+_CODE_BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def to_status(error: ScoringError) -> status_pb2.Status:
+    """The status that tells a client of `error`, with RetryInfo where the error says when."""
+    code, message = CODE_OF[type(error)], str(error)
+    status = status_pb2.Status(code=code.value[0], message=message)
+    if isinstance(error, ServiceOverloaded) and error.retry_after_s is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromNanoseconds(int(error.retry_after_s * 1e9))
+        status.details.add().Pack(retry)
+    return status
+
+
+def from_status(status: status_pb2.Status) -> ScoringError:
+    """The inverse of `to_status`, for any status a gRPC peer may send."""
+    code = _CODE_BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
+    kind = ERROR_OF.get(code, ScoringError)
+    if kind is ServiceOverloaded:
+        return ServiceOverloaded(status.message, retry_after_s=_retry_after_s(status))
+    if kind is ScoringError:
+        return ScoringError(f"{code.name}: {status.message}")
+    return kind(status.message)
+
+
+def from_rpc_error(error: grpc.RpcError, target: str) -> ScoringError:
+    """What a failed call to `target` means to the caller."""
+    code, message = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return ServiceUnavailable(
+            f"no scoring service answers at {target} ({message}); "
+            f"start one with `python -m scoring_service serve --address {target} --bundle ...`"
+        )
+    # The transport refuses a message beyond its limit with the status of an overload.
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
+        return InvalidPrompt(f"{target} refused the request: {message}; send a smaller one")
+    status = status_pb2.Status(code=code.value[0], message=f"{target}: {message}")
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY:
+            _merge_details(status, value)
+    return from_status(status)
+
+
+def _merge_details(status: status_pb2.Status, serialized: bytes) -> None:
+    try:
+        status.details.extend(status_pb2.Status.FromString(serialized).details)
+    except DecodeError:
+        return  # a foreign peer's trailer: the code and message still say what happened
+
+
+def _retry_after_s(status: status_pb2.Status) -> float | None:
+    retry = error_details_pb2.RetryInfo()
+    for detail in status.details:
+        if detail.Is(retry.DESCRIPTOR) and detail.Unpack(retry):
+            return float(retry.retry_delay.ToNanoseconds() / 1e9)
+    return None

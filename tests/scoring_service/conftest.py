@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from scoring_service.bundle import ModelBundle
+from scoring_service.client import ScoringClient
+from scoring_service.config import ServerConfig
+from scoring_service.model import RankerModel
+from scoring_service.server import ScoringServer
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_bundle: ModelBundle) -> RankerModel:
+    return RankerModel.load(tiny_bundle)
+
+
+@pytest.fixture
+def server(tiny_model: RankerModel) -> Iterator[ScoringServer]:
+    config = ServerConfig(
+        address="127.0.0.1:0", max_prompt_bytes=1000, max_batch_prompts=8, max_message_bytes=4000
+    )
+    server = ScoringServer(tiny_model, config)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(server: ScoringServer) -> Iterator[ScoringClient]:
+    with ScoringClient(server.target, timeout_s=5.0) as client:
+        yield client
