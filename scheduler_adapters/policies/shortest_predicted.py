@@ -4,15 +4,15 @@ Who made the scores makes the policy: PARS's pairwise ranker, a pointwise regres
 ranker, or the true lengths (oracle). A request without a score is ranked as FCFS ranks it, that is
 with the starving ones, by arrival.
 
-Source: PARS, Algorithm 1 (sheet section 1). Residents keep their place: the order only matters
-while a request waits, and a preempted one re-enters with its first score (A-P6).
+Source: PARS, Algorithm 1. Only the waiting queue is reordered: a running request ranks as FCFS
+ranks it, and a preempted one re-enters the queue with its first score (A-P6).
 """
 
 from __future__ import annotations
 
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import LoadView, Rank, RequestView
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 
 
 class ShortestPredicted(Policy):
@@ -21,7 +21,9 @@ class ShortestPredicted(Policy):
     name = "shortest-predicted"
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
-        return Rank(() if request.score is None else (request.score,), sticky=True)
+        if request.score is None or request.phase is not Phase.WAITING:
+            return Rank()
+        return Rank((request.score,))
 
 
 def pars(starve_after_s: float | None = 120.0) -> Policy:

@@ -16,7 +16,7 @@ class StarvationGuard(Policy):
     The boost lasts until admission (A-P1). `since` says where the wait starts (A-P2): at
     "arrival", never reset, or at the last "enqueue", so that preemption starts a new wait.
 
-    Source: PARS, Algorithm 1 (sheet section 1); 120 s there.
+    Source: PARS, Algorithm 1; 120 s there.
     """
 
     def __init__(

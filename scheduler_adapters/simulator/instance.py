@@ -1,0 +1,65 @@
+"""What one simulated instance is: its latency model, its KV memory and the engine's own limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler_adapters.simulator.latency import LatencyModel
+from scheduler_adapters.simulator.presets import BLOCK_TOKENS, preset
+from scoring_service.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instance:
+    """One engine replica. `Instance.preset("llama-3-8b@a100-80g")` is the quick way to one."""
+
+    latency: LatencyModel
+    kv_blocks: int
+    """Blocks of KV memory; the whole of it."""
+    max_num_seqs: int = 256
+    """Requests that may hold KV blocks at once (vLLM's name and default)."""
+    max_tokens: int | None = 2048
+    """Token budget of a step: decodes + prefill chunks. None: no limit."""
+    block_tokens: int = BLOCK_TOKENS
+    watermark_fraction: float = 0.01
+    """Share of the KV blocks that an admission must leave free, so that decodes can grow."""
+    decode_headroom_blocks: int = 0
+    """Free blocks a decode insists on even when it needs none: 1 in Vidur and old vLLM, 0 here."""
+
+    def __post_init__(self) -> None:
+        for name in ("kv_blocks", "max_num_seqs", "block_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ConfigError(f"max_tokens is {self.max_tokens}; use 1 or more, or None")
+        if not 0 <= self.watermark_fraction < 1:
+            raise ConfigError(f"watermark_fraction is {self.watermark_fraction}; use [0, 1)")
+        if self.decode_headroom_blocks not in (0, 1):
+            raise ConfigError(
+                f"decode_headroom_blocks is {self.decode_headroom_blocks}; use 0 or 1"
+            )
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Instance:
+        """An instance of "model@gpu"; `changes` are fields of this class.
+
+        Raises:
+            ConfigError: no such preset; the known ones are listed.
+        """
+        latency, kv_blocks = preset(name)
+        settings: dict[str, Any] = {"latency": latency, "kv_blocks": kv_blocks}
+        return cls(**settings | changes)
+
+    @property
+    def watermark_blocks(self) -> int:
+        return int(self.watermark_fraction * self.kv_blocks)
+
+    def blocks(self, tokens: int) -> int:
+        """KV blocks that hold `tokens`."""
+        return -(-tokens // self.block_tokens)
+
+    def can_hold(self, prompt_tokens: int, output_tokens: int) -> bool:
+        """Whether a request fits alone, so that it can always be admitted again after eviction."""
+        reserve = max(self.watermark_blocks, self.decode_headroom_blocks)
+        return self.blocks(prompt_tokens + output_tokens) + reserve <= self.kv_blocks

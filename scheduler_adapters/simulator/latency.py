@@ -1,0 +1,84 @@
+"""How long an engine step takes: one small interface, several models behind it.
+
+A step is described by its number of decodes, the sum of their contexts (tokens whose KV is read)
+and its prefill chunks, each as (tokens already processed, tokens in this chunk).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scoring_service.errors import ConfigError
+
+Chunk = tuple[int, int]
+
+
+class LatencyModel(ABC):
+    """Predicts the duration of one engine step. Pure and deterministic."""
+
+    @abstractmethod
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        """Seconds of a step; at least one decode or prefill."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AffineLatency(LatencyModel):
+    """A sum of linear terms: what a fit to measured engine steps gives."""
+
+    base_s: float
+    per_token_s: float = 0.0
+    """Per token in the batch, decodes and prefill alike."""
+    per_context_token_s: float = 0.0
+    """Per token of decode context."""
+    per_attention_pair_s: float = 0.0
+    """Per (prefill token, token before it) pair."""
+
+    def __post_init__(self) -> None:
+        for name in ("base_s", "per_token_s", "per_context_token_s", "per_attention_pair_s"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use seconds >= 0")
+        if self.base_s + self.per_token_s == 0:
+            raise ConfigError("base_s and per_token_s are both 0; a step must take time")
+
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        tokens, pairs = num_decodes, 0.0
+        for processed, chunk in prefills:
+            tokens += chunk
+            pairs += chunk * (processed + chunk / 2)
+        return (
+            self.base_s
+            + tokens * self.per_token_s
+            + decode_context * self.per_context_token_s
+            + pairs * self.per_attention_pair_s
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RooflineLatency(LatencyModel):
+    """Weights are read once per step or multiplied with every token, whichever takes longer.
+
+    Attention comes on top: decode reads its KV context, prefill multiplies chunk by context.
+    """
+
+    overhead_s: float
+    """Per step: launching kernels, scheduling, sampling."""
+    weights_s: float
+    """Reading all weights once."""
+    per_token_s: float
+    """Multiplying one token with all weights."""
+    per_context_token_s: float
+    per_attention_pair_s: float
+
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        tokens, pairs = num_decodes, 0.0
+        for processed, chunk in prefills:
+            tokens += chunk
+            pairs += chunk * (processed + chunk / 2)
+        return (
+            self.overhead_s
+            + max(self.weights_s, tokens * self.per_token_s)
+            + decode_context * self.per_context_token_s
+            + pairs * self.per_attention_pair_s
+        )
