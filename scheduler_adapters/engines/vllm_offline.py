@@ -1,0 +1,288 @@
+"""Run requests through vLLM in this process and record when each of their tokens came.
+
+    python -m scheduler_adapters.engines.vllm_offline --requests requests.jsonl \\
+        --scheduler pars --max-num-seqs 4 --out timeline.jsonl
+
+Each request gets exactly its `output_tokens` (end-of-sequence is ignored), so schedulers are
+compared on the same work. One engine per process: a second one breaks the first one's groups.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from math import isnan
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from jsonargparse import ArgumentParser, set_parsing_settings
+
+from scheduler_adapters.engines.hints import SCORE, TBT_S, USER_CLASS, HintCounts
+from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.experiments.metrics import summarize
+from scheduler_adapters.experiments.timeline import (
+    Timeline,
+    timeline_from_token_times,
+    write_timeline,
+)
+from scheduler_adapters.experiments.workload import Requests, read_trace
+from scoring_service.errors import ConfigError, LengthwiseError, UnsupportedByEngine
+
+STOCK: Final = "stock"
+_ENVIRONMENT: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    # On CPU: without these two the worker binds itself to the first core, whoever else is on it.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    # The engine core in this process: no child to start, and its scheduler can be looked at.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineConfig:
+    """One engine and the scheduler inside it."""
+
+    scheduler: str = STOCK
+    """"stock" is vLLM's own; else a policy of ours by name (fcfs, pars, ...) or import path."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the policy takes, e.g. {"starve_after_s": 60}."""
+    max_num_seqs: int = 8
+    """Requests that run at once; below the number of requests it makes a queue."""
+    max_num_batched_tokens: int = 512
+    """Token budget of a step."""
+    kv_cache_mib: int = 64
+    """Memory for KV blocks of 32 tokens; a token of the tiny model takes 1 KiB."""
+    model: Path | None = None
+    """Folder of a model; left out, a random Llama of 1.2 M parameters is made for the run."""
+    seed: int = 0
+    """Of the random prompts."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_mib"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use a number >= 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, below max_num_seqs "
+                f"{self.max_num_seqs}; a step must have a token for each running request"
+            )
+
+
+def run(requests: Requests, config: OfflineConfig) -> tuple[Timeline, HintCounts | None]:
+    """Serve `requests` as they arrive, on the wall clock, with random prompts of their lengths.
+
+    Returns:
+        The timeline, and how many requests came with usable scores (None under the stock
+        scheduler, which reads none).
+
+    Raises:
+        UnsupportedByEngine: no usable vLLM here, or it cannot run the policy.
+        ConfigError: no such policy, or settings that are not the policy's.
+    """
+    with open_engine(config, max_model_len=_longest(requests)) as engine:
+        _warm_up(engine)
+        scheduler = scheduler_of(engine)
+        ranker = getattr(scheduler, "lengthwise", None)
+        if ranker is not None:
+            ranker.hint_counts = HintCounts()
+        timeline = _serve(engine, requests, _prompts(requests, config.seed))
+        return timeline, ranker and ranker.hint_counts
+
+
+@contextmanager
+def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
+    """vLLM's `LLMEngine` in this process, with the tiny model where `config` names none."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if find_spec("vllm") is None:
+        raise UnsupportedByEngine("vLLM is not installed; install vllm, tested with 0.32.0")
+    with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
+        model = config.model or make_tiny_model(Path(folder) / "model")
+        engine = _make_engine(config, model, engine_args)
+        try:
+            yield engine
+        finally:
+            engine.engine_core.shutdown()
+
+
+def scheduler_of(engine: Any) -> Any:
+    """The live scheduler of an engine that `open_engine` made."""
+    return engine.engine_core.engine_core.scheduler
+
+
+def _make_engine(config: OfflineConfig, model: Path, engine_args: Mapping[str, Any]) -> Any:
+    from vllm import EngineArgs, LLMEngine
+
+    chosen: dict[str, Any] = {}
+    if config.scheduler != STOCK:
+        from scheduler_adapters.engines import vllm_v1
+
+        settings = {"policy": config.scheduler, **config.settings}
+        chosen["additional_config"] = {vllm_v1.SETTINGS: settings}
+        chosen["scheduler_cls"] = f"{vllm_v1.__name__}.scheduler"
+        vllm_v1.make_policy(chosen["additional_config"])  # wrong settings fail before the engine
+    elif config.settings:
+        raise ConfigError(f"settings are {dict(config.settings)}; the stock scheduler takes none")
+    arguments = {
+        "model": str(model),
+        "skip_tokenizer_init": True,
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "block_size": 32,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "kv_cache_memory_bytes": config.kv_cache_mib << 20,
+        "use_tqdm_on_load": False,
+        "disable_log_stats": False,  # the time a request was first scheduled comes with them
+        **chosen,
+        **engine_args,
+    }
+    return LLMEngine.from_engine_args(EngineArgs(**arguments))
+
+
+def _longest(requests: Requests) -> int:
+    return int(np.max(requests.prompt_tokens + requests.output_tokens, initial=1)) + 1
+
+
+def _prompts(requests: Requests, seed: int) -> list[list[int]]:
+    """Random token ids, all different, so that no prompt finds another one's KV blocks cached."""
+    random = np.random.default_rng(seed)
+    return [random.integers(3, VOCABULARY, size).tolist() for size in requests.prompt_tokens]
+
+
+def _add(engine: Any, name: str, prompt: list[int], output_tokens: int, **extra: Any) -> None:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=output_tokens,
+        min_tokens=output_tokens,
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args=extra.pop("extra_args", None),
+    )
+    engine.add_request(name, {"prompt_token_ids": prompt}, params, **extra)
+
+
+def _warm_up(engine: Any) -> None:
+    """The first steps load code and allocate; they belong to nobody's latency."""
+    _add(engine, "warm-up", [1, 2], 4)
+    while engine.has_unfinished_requests():
+        engine.step()
+
+
+def _serve(engine: Any, requests: Requests, prompts: list[list[int]]) -> Timeline:
+    count = len(requests)
+    token_s: list[list[float]] = [[] for _ in range(count)]
+    scheduled_s = np.full(count, np.nan)
+    preemptions = np.zeros(count, np.int64)
+    start_s, start_wall_s = time.monotonic(), time.time()
+    added = 0
+    while added < count or engine.has_unfinished_requests():
+        now_s = time.monotonic() - start_s
+        while added < count and requests.arrival_s[added] <= now_s:
+            _add(
+                engine,
+                str(added),
+                prompts[added],
+                int(requests.output_tokens[added]),
+                arrival_time=start_wall_s + requests.arrival_s[added],
+                extra_args=_hints(requests, added),
+            )
+            added += 1
+        if not engine.has_unfinished_requests():
+            time.sleep(max(0.0, requests.arrival_s[added] - now_s))
+            continue
+        outputs = engine.step()
+        now_s = time.monotonic() - start_s
+        for output in outputs:
+            row = int(output.request_id)
+            token_s[row].extend([now_s] * len(output.outputs[0].token_ids))
+            scheduled_s[row] = output.metrics.scheduled_ts - start_s
+            preemptions[row] = output.metrics.num_preemptions
+    return timeline_from_token_times(
+        requests, token_s, scheduled_s=scheduled_s, preemptions=preemptions
+    )
+
+
+def _hints(requests: Requests, row: int) -> dict[str, Any]:
+    """What the request carries; a missing score or target is left out."""
+    hints: dict[str, Any] = {USER_CLASS: str(requests.user_class[row])}
+    for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
+        if not isnan(value):
+            hints[name] = float(value)
+    return hints
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line, run, report. Returns the exit code: 2 for bad input."""
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    parser = ArgumentParser(prog="python -m scheduler_adapters.engines.vllm_offline")
+    parser.description = "Run requests through vLLM in this process; record when each token came."
+    parser.add_argument(
+        "--requests",
+        type=str,
+        required=True,
+        help="File (.jsonl, .csv, .parquet) with prompt_tokens, output_tokens and, where there "
+        "are any, arrival_s, score, user_class, tbt_s.",
+    )
+    parser.add_argument(
+        "--out", type=str | None, help="Write the timeline here (.jsonl or .parquet)."
+    )
+    parser.add_argument("--json", dest="as_json", action="store_true", help="Print one JSON line.")
+    parser.add_class_arguments(OfflineConfig, as_group=False)
+    given = sys.argv[1:] if arguments is None else arguments
+    values = parser.parse_args([_underscored(a) for a in given]).as_dict()
+    path, out, as_json = (values.pop(name) for name in ("requests", "out", "as_json"))
+    try:
+        _report(path, out, as_json, OfflineConfig(**values))
+    except LengthwiseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _report(path: str, out: str | None, as_json: bool, config: OfflineConfig) -> None:
+    timeline, counts = run(read_trace(path), config)
+    if out is not None:
+        write_timeline(timeline, out)
+    summary = summarize(timeline).to_dict()
+    scores = None if counts is None else asdict(counts)
+    if as_json:
+        print(json.dumps({"scheduler": config.scheduler, "hints": scores, **summary}))
+        return
+    for name in ("ttft_s", "e2e_s", "normalized_latency_s"):
+        print(f"{config.scheduler:8} {name:20} mean {summary[name]['mean']:.4f}", end=" ")
+        print(f"p90 {summary[name]['p90']:.4f}")
+
+
+def _underscored(argument: str) -> str:
+    """`--max-num-seqs=4` is as good as `--max_num_seqs=4`."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
