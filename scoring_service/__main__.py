@@ -34,11 +34,11 @@ def serve(bundle: str, config: ServerConfig) -> None:
     from scoring_service.model import RankerModel
     from scoring_service.server import ScoringServer
 
+    model = RankerModel.load(ModelBundle.load(bundle), config.precision)
+    server = ScoringServer(model, config)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    model = RankerModel.load(ModelBundle.load(bundle), config.precision)
-    server = ScoringServer(model, config)
     server.start()
     print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)
     stopped.wait()
