@@ -160,6 +160,11 @@ class _Columns:
         return column
 
 
+ARRIVAL_STREAM = 1
+LENGTH_STREAM = 2
+"""Beside the seed: what is drawn with one seed must not share its random numbers."""
+
+
 def poisson_arrivals_s(count: int, *, rate_per_s: float, seed: int) -> Floats:
     """Arrival times (count,) of a Poisson process with `rate_per_s`, in seconds.
 
@@ -168,7 +173,7 @@ def poisson_arrivals_s(count: int, *, rate_per_s: float, seed: int) -> Floats:
     """
     if not 0 < rate_per_s < np.inf:
         raise ConfigError(f"rate_per_s is {rate_per_s}; use a number above 0, or a burst")
-    gaps_s = np.random.default_rng(seed).exponential(1 / rate_per_s, count)
+    gaps_s = np.random.default_rng((seed, ARRIVAL_STREAM)).exponential(1 / rate_per_s, count)
     return np.cumsum(gaps_s)
 
 
@@ -209,7 +214,7 @@ def read_trace(path: str | PathLike[str], *, limit: int | None = None) -> Reques
     Raises:
         DataError: no such file, another format, a missing column, or a value that cannot be.
     """
-    table = _read_table(Path(path))
+    table = read_table(Path(path))
     if limit is not None:
         table = table.iloc[:limit]
     found = {
@@ -237,7 +242,7 @@ def _in_seconds(name: str, column: pd.Series[Any]) -> NDArray[Any]:
     return column.to_numpy()
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path) -> pd.DataFrame:
     """The file as a data frame, by its suffix."""
     name = path.name.removesuffix(".gz")
     try:

@@ -28,8 +28,8 @@ class TableLatency(LatencyModel):
     """Milliseconds per layer from four tables; a batch outside of them is refused.
 
     `linear_ms[tokens]`, `kv_save_ms[tokens]`, `decode_attention_ms[decodes, context / 64]` at the
-    mean context rounded up, `prefill_attention_ms[context / 64, chunk]` at the summed contexts, each
-    rounded up, and the root of the summed squares of the chunks.
+    mean context rounded up, `prefill_attention_ms[context / 64, chunk]` at the summed contexts,
+    each rounded up, and the root of the summed squares of the chunks.
     """
 
     linear_ms: NDArray[np.float64]

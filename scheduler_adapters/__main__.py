@@ -1,0 +1,48 @@
+"""`python -m scheduler_adapters COMMAND`: what schedulers do to requests, simulated or served."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "simulate": (
+        "scheduler_adapters.experiments.simulate",
+        "one policy on one trace: the table of latencies",
+    ),
+}
+"""Name -> module with `main(arguments) -> exit code`, and what it does."""
+
+_HELP = """usage: python -m scheduler_adapters COMMAND [--help] ...
+
+Schedule LLM requests by predicted length: try policies in virtual time, or run them in an engine.
+
+commands:
+{commands}
+
+examples:
+  python -m scheduler_adapters simulate --trace requests.parquet --policy pars --json
+  python -m scheduler_adapters simulate --policy oracle --rate_per_s 6 --max_num_seqs 64
+
+`COMMAND --help` lists the settings of a command with their units and defaults.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command that the first argument names. Returns the exit code: 2 for bad input."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        lines = [f"  {name:<{width}}  {what}" for name, (_, what) in COMMANDS.items()]
+        print(_HELP.format(commands="\n".join(lines)))
+        return 0 if arguments else 2
+    if arguments[0] not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        print(f"error: no command named {arguments[0]!r}; use one of {known}", file=sys.stderr)
+        return 2
+    module_name, _ = COMMANDS[arguments[0]]
+    return int(importlib.import_module(module_name).main(arguments[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
