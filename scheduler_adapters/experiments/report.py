@@ -17,6 +17,7 @@ from typing import Any, Final
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from scoring_service.errors import ConfigError
 
@@ -61,7 +62,7 @@ def colours_of(names: Sequence[str]) -> dict[str, str]:
     return {**COLOURS, **{n: _CYCLE[i % len(_CYCLE)] for i, n in enumerate(others)}}
 
 
-def ecdf_figure(panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str) -> Figure:
+def ecdf_figure(panels: Mapping[str, Mapping[str, ArrayLike]], xlabel: str) -> Figure:
     """Cumulative share of requests against a latency, one panel per title, one line per policy."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(4.6 * len(panels), 3.4), layout="constrained")
@@ -72,14 +73,16 @@ def ecdf_figure(panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str
                 x = np.sort(np.asarray(values, dtype=float))
                 share = np.arange(1, x.size + 1) / max(x.size, 1)
                 axis.step(x, share, where="post", color=colours[name], label=name, linewidth=1.8)
-            axis.set(title=title, xlabel=xlabel, ylabel="share of requests finished", ylim=(0, 1))
+            axis.set(
+                title=title or None, xlabel=xlabel, ylabel="share of requests finished", ylim=(0, 1)
+            )
             axis.set_xlim(left=0)
             axis.legend(loc="lower right")
         return figure
 
 
 def curve_figure(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
     *,
     xlabel: str,
     ylabel: str,
@@ -100,7 +103,7 @@ def curve_figure(
 
 
 def scatter_figure(
-    x: Sequence[float], y: Sequence[float], *, xlabel: str, ylabel: str, log_y: bool = False
+    x: ArrayLike, y: ArrayLike, *, xlabel: str, ylabel: str, log_y: bool = False
 ) -> Figure:
     """A cloud of points; drawn as pixels, so that thousands of them stay small in the file."""
     with matplotlib.rc_context(_STYLE):

@@ -1,0 +1,255 @@
+"""`python -m scheduler_adapters demo`: a trained ranker, served, makes two engines answer sooner.
+
+Takes what `python -m training fit demo --out mlruns/demo` wrote (a bundle and held-out prompts),
+starts the scoring service on the bundle, asks it for a score of every held-out prompt, and sends
+bursts of those prompts, each with the length its response really had, through the simulator and
+through vLLM under FCFS, PARS and the oracle. Writes `report.html` beside the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from scheduler_adapters.experiments.demo_report import Bursts, write_report
+from scheduler_adapters.experiments.timeline import Timeline, read_timeline
+from scheduler_adapters.experiments.workload import Requests, make_requests
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.simulation import simulate
+from scoring_service.bundle import ModelBundle
+from scoring_service.client import Score, ScoringClient
+from scoring_service.errors import ConfigError, DataError, SchedulingError, ScoringError
+
+log = logging.getLogger(__name__)
+
+SCHEDULERS: Final = ("fcfs", "pars", "oracle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig:
+    """What the demo reads, and how large its bursts are."""
+
+    trained: Path = Path("mlruns/demo")
+    """Folder that `python -m training fit ... --out` wrote; the report goes there too."""
+    num_simulated: int = 2000
+    """Held-out prompts in the simulator's burst; fewer where there are fewer."""
+    instance: str = "llama-3-8b@a100-80g"
+    """What the simulator simulates."""
+    simulator_max_num_seqs: int = 64
+    """Requests that run at once in the simulator."""
+    num_engine_requests: int = 120
+    """Held-out prompts in vLLM's burst, drawn at random; 0 leaves vLLM out."""
+    engine_max_num_seqs: int = 4
+    """Requests that run at once in vLLM; the others queue."""
+    scoring_timeout_s: float = 60.0
+    """Deadline of one batch of scores."""
+    seed: int = 0
+    """Of the draw and of vLLM's random prompts."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_simulated", "simulator_max_num_seqs", "engine_max_num_seqs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use a number >= 1")
+
+
+def run_demo(config: DemoConfig) -> dict[str, Any]:
+    """Run the demo; returns the figures, all measured in this run, and writes the report.
+
+    Raises:
+        BundleError, DataError: `config.trained` is not what a training run wrote.
+        ConfigError: the report cannot be written.
+    """
+    bundle = ModelBundle.load(config.trained / "bundle")
+    held_out = _read_held_out(config.trained / "test.parquet", config.num_simulated)
+    requests, num_scored = _scored_requests(bundle, held_out, config)
+    simulated = _simulate(requests, config)
+    served = _serve(requests, config)
+    page = config.trained / "report.html"
+    write_report(page, bundle.manifest, requests, num_scored, simulated, served)
+    return _figures(bundle, simulated, served, config) | {"report": str(page)}
+
+
+def _read_held_out(path: Path, most: int) -> pd.DataFrame:
+    try:
+        table = pd.read_parquet(path, columns=["prompt", "output_tokens"])
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"held-out prompts cannot be read ({error}); make them with `python -m training fit`",
+            path=path,
+        ) from error
+    return table.head(most)
+
+
+def _scored_requests(
+    bundle: ModelBundle, held_out: pd.DataFrame, config: DemoConfig
+) -> tuple[Requests, int]:
+    """A burst of the held-out prompts; where no score could be had, FCFS takes over."""
+    prompts = held_out["prompt"].tolist()
+    log.info("scoring %d held-out prompts through the service", len(prompts))
+    results = _ask_service(bundle, prompts, config.scoring_timeout_s)
+    scores = [r.value if isinstance(r, Score) else np.nan for r in results]
+    num_scored = int(np.isfinite(scores).sum())
+    if num_scored < len(prompts):
+        reason = next(r for r in results if not isinstance(r, Score))
+        log.warning(
+            "%d of %d prompts have no score and are scheduled FCFS: %s",
+            len(prompts) - num_scored,
+            len(prompts),
+            reason,
+        )
+    tokens = [
+        r.prompt_tokens if isinstance(r, Score) else max(1, len(prompt.split()))
+        for prompt, r in zip(prompts, results, strict=True)
+    ]
+    requests = make_requests(
+        prompt_tokens=tokens, output_tokens=held_out["output_tokens"].to_numpy(), scores=scores
+    )
+    return requests, num_scored
+
+
+def _ask_service(
+    bundle: ModelBundle, prompts: Sequence[str], timeout_s: float
+) -> list[Score | ScoringError]:
+    try:
+        with _service(bundle) as target, ScoringClient(target, timeout_s=timeout_s) as client:
+            return client.score_batch(prompts)
+    except ScoringError as error:
+        return [error] * len(prompts)
+
+
+@contextlib.contextmanager
+def _service(bundle: ModelBundle) -> Iterator[str]:
+    """A scoring service of its own process on a free loopback port; gives its HOST:PORT."""
+    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
+    with subprocess.Popen(
+        [*command, "--address", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline().split()
+            if not ready:
+                raise ScoringError("the scoring service did not start; its error is above")
+            yield ready[-1]
+        finally:
+            process.terminate()
+
+
+def _simulate(requests: Requests, config: DemoConfig) -> Bursts:
+    log.info("simulating a burst of %d on %s", len(requests), config.instance)
+    instance = Instance.preset(config.instance, max_num_seqs=config.simulator_max_num_seqs)
+    return Bursts(
+        timelines={
+            name: simulate(_for_scheduler(requests, name), load_policy(name), instance)
+            for name in SCHEDULERS
+        },
+        conditions=f"{len(requests)} requests at t = 0, {config.instance}, "
+        f"{config.simulator_max_num_seqs} at once, simulated",
+    )
+
+
+def _serve(requests: Requests, config: DemoConfig) -> Bursts | None:
+    """The same in vLLM, one engine process per scheduler; None where there is no vLLM."""
+    count = min(config.num_engine_requests, len(requests))
+    if count < 1:
+        return None
+    if find_spec("vllm") is None:
+        log.warning("vLLM is not installed: the demo leaves the real engine out")
+        return None
+    rows = np.sort(np.random.default_rng(config.seed).permutation(len(requests))[:count])
+    timelines = {}
+    for name in SCHEDULERS:
+        log.info("serving a burst of %d with vLLM under %s", count, name)
+        timelines[name] = _run_vllm(_for_scheduler(requests.take(rows), name), name, config)
+    return Bursts(
+        timelines=timelines,
+        conditions=f"{count} of the same requests at t = 0, vLLM on this machine's CPU, "
+        f"random Llama of 1.2 M parameters, {config.engine_max_num_seqs} at once",
+    )
+
+
+def _for_scheduler(requests: Requests, name: str) -> Requests:
+    return requests.with_scores(requests.output_tokens) if name == "oracle" else requests
+
+
+def _run_vllm(requests: Requests, name: str, config: DemoConfig) -> Timeline:
+    with tempfile.TemporaryDirectory(prefix="lengthwise-demo-") as folder:
+        trace, out = Path(folder) / "requests.parquet", Path(folder) / "timeline.parquet"
+        columns = ("prompt_tokens", "output_tokens", "score")
+        pd.DataFrame({c: getattr(requests, c) for c in columns}).to_parquet(trace)
+        scheduler = "stock" if name == "fcfs" else name
+        command = [sys.executable, "-m", "scheduler_adapters.engines.vllm_offline"]
+        command += ["--requests", str(trace), "--out", str(out), "--scheduler", scheduler]
+        command += ["--max-num-seqs", str(config.engine_max_num_seqs), "--seed", str(config.seed)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SchedulingError(f"vLLM under {name} failed: {done.stderr.strip()[-2000:]}")
+        return read_timeline(out)
+
+
+def _figures(
+    bundle: ModelBundle, simulated: Bursts, served: Bursts | None, config: DemoConfig
+) -> dict[str, Any]:
+    """The JSON object of the command: what training measured, then what this run measured."""
+    manifest = bundle.manifest
+    trained = {
+        name: manifest.metrics.get(name)
+        for name in (
+            "tau_b",
+            "tau_b_ci",
+            "tau_b_tfidf_ridge",
+            "onnx_max_abs_diff",
+            "int8_tau_b_drop",
+        )
+    }
+    engine = served and {
+        **_latencies(served),
+        "num_requests": len(next(iter(served.timelines.values())).requests),
+        "max_num_seqs": config.engine_max_num_seqs,
+    }
+    return {
+        "dataset": manifest.dataset.get("id"),
+        "train_prompts": manifest.dataset.get("train_prompts"),
+        "test_prompts": manifest.dataset.get("test_prompts"),
+        **trained,
+        "mlflow_run_id": manifest.mlflow_run_id,
+        "bundle": str(bundle.path),
+        "simulator": _latencies(simulated),
+        "vllm": engine,
+    }
+
+
+def _latencies(bursts: Bursts) -> dict[str, dict[str, float]]:
+    return {
+        name: {
+            "mean_normalized_latency_s": summary.normalized_latency_s.mean,
+            "p90_normalized_latency_s": summary.normalized_latency_s.p90,
+            "mean_e2e_s": summary.e2e_s.mean,
+        }
+        for name, summary in bursts.summaries.items()
+    }
+
+
+def print_summary(figures: Mapping[str, Any]) -> None:
+    """The table a person reads, then one JSON object on the last line."""
+    tau_b, baseline = figures["tau_b"], figures["tau_b_tfidf_ridge"]
+    print(f"ranker: tau_b {tau_b:.3f} (TF-IDF + ridge {baseline:.3f})")
+    print(f"{'burst':11}{'scheduler':11}{'s/token mean':>13}{'p90':>9}{'mean E2E s':>12}")
+    for engine in ("simulator", "vllm"):
+        for name in SCHEDULERS if figures[engine] else ():
+            mean, p90, e2e = figures[engine][name].values()
+            print(f"{engine:11}{name:11}{mean:13.4f}{p90:9.4f}{e2e:12.3f}")
+    print(f"report: {figures['report']}")
+    print(json.dumps(figures))
