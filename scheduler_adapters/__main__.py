@@ -7,6 +7,10 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
+    "demo": (
+        "scheduler_adapters.experiments.demo",
+        "a trained ranker, served, orders the queues of the simulator and of vLLM",
+    ),
     "simulate": (
         "scheduler_adapters.experiments.simulate",
         "one policy on one trace: the table of latencies",

@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from scheduler_adapters.command_line import run_command
 from scheduler_adapters.experiments.demo_report import Bursts, write_report
 from scheduler_adapters.experiments.timeline import Timeline, read_timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests
@@ -63,6 +64,25 @@ class DemoConfig:
         for name in ("num_simulated", "simulator_max_num_seqs", "engine_max_num_seqs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use a number >= 1")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point of the command."""
+    return run_command("demo", DemoConfig, demo, arguments)
+
+
+def demo(config: DemoConfig) -> None:
+    """Serve a trained ranker and let its scores order two engines' queues.
+
+    Reads what `python -m training fit demo --out mlruns/demo` wrote, starts the scoring service,
+    scores the held-out prompts, and sends bursts of them through the simulator and through vLLM
+    under FCFS, PARS and the oracle. Writes report.html beside the bundle and prints a table;
+    the last line is one JSON object.
+
+    Example:
+      python -m scheduler_adapters demo --trained mlruns/demo --num-engine-requests 60
+    """
+    print_summary(run_demo(config))
 
 
 def run_demo(config: DemoConfig) -> dict[str, Any]:
