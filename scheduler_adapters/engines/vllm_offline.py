@@ -9,6 +9,7 @@ compared on the same work. One engine per process: a second one breaks the first
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ import numpy as np
 from jsonargparse import ArgumentParser, set_parsing_settings
 
 from scheduler_adapters.engines.hints import SCORE, TBT_S, USER_CLASS, HintCounts
+from scheduler_adapters.engines.settings import SETTINGS, make_policy
 from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.experiments.metrics import summarize
 from scheduler_adapters.experiments.timeline import (
@@ -84,12 +86,24 @@ class OfflineConfig:
             )
 
 
-def run(requests: Requests, config: OfflineConfig) -> tuple[Timeline, HintCounts | None]:
-    """Serve `requests` as they arrive, on the wall clock, with random prompts of their lengths.
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one engine did with the requests."""
 
-    Returns:
-        The timeline, and how many requests came with usable scores (None under the stock
-        scheduler, which reads none).
+    timeline: Timeline
+    token_ids: Sequence[Sequence[int]]
+    """The tokens each request got, in the order of the requests."""
+    hint_counts: HintCounts | None
+    """Requests with and without a usable score; None under the stock scheduler."""
+
+    @property
+    def tokens_sha256(self) -> str:
+        """Equal for two schedulers exactly if neither changed what any request was answered."""
+        return hashlib.sha256(json.dumps(self.token_ids).encode()).hexdigest()
+
+
+def run(requests: Requests, config: OfflineConfig) -> Outcome:
+    """Serve `requests` as they arrive, on the wall clock, with random prompts of their lengths.
 
     Raises:
         UnsupportedByEngine: no usable vLLM here, or it cannot run the policy.
@@ -101,8 +115,12 @@ def run(requests: Requests, config: OfflineConfig) -> tuple[Timeline, HintCounts
         ranker = getattr(scheduler, "lengthwise", None)
         if ranker is not None:
             ranker.hint_counts = HintCounts()
-        timeline = _serve(engine, requests, _prompts(requests, config.seed))
-        return timeline, ranker and ranker.hint_counts
+        timeline, token_ids = _serve(engine, requests, _prompts(requests, config.seed))
+        return Outcome(
+            timeline=timeline,
+            token_ids=token_ids,
+            hint_counts=None if ranker is None else ranker.hint_counts,
+        )
 
 
 @contextmanager
@@ -112,9 +130,10 @@ def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
         os.environ.setdefault(name, value)
     if find_spec("vllm") is None:
         raise UnsupportedByEngine("vLLM is not installed; install vllm, tested with 0.32.0")
+    chosen = _scheduler_args(config)
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
         model = config.model or make_tiny_model(Path(folder) / "model")
-        engine = _make_engine(config, model, engine_args)
+        engine = _make_engine(config, model, {**chosen, **engine_args})
         try:
             yield engine
         finally:
@@ -126,19 +145,25 @@ def scheduler_of(engine: Any) -> Any:
     return engine.engine_core.engine_core.scheduler
 
 
+def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
+    """How vLLM is told which scheduler to make; wrong settings fail here, before the engine."""
+    if config.scheduler == STOCK:
+        if config.settings:
+            raise ConfigError(
+                f"settings are {dict(config.settings)}; the stock scheduler takes none"
+            )
+        return {}
+    additional_config = {SETTINGS: {"policy": config.scheduler, **config.settings}}
+    make_policy(additional_config)
+    return {
+        "scheduler_cls": "scheduler_adapters.engines.vllm_v1.scheduler",
+        "additional_config": additional_config,
+    }
+
+
 def _make_engine(config: OfflineConfig, model: Path, engine_args: Mapping[str, Any]) -> Any:
     from vllm import EngineArgs, LLMEngine
 
-    chosen: dict[str, Any] = {}
-    if config.scheduler != STOCK:
-        from scheduler_adapters.engines import vllm_v1
-
-        settings = {"policy": config.scheduler, **config.settings}
-        chosen["additional_config"] = {vllm_v1.SETTINGS: settings}
-        chosen["scheduler_cls"] = f"{vllm_v1.__name__}.scheduler"
-        vllm_v1.make_policy(chosen["additional_config"])  # wrong settings fail before the engine
-    elif config.settings:
-        raise ConfigError(f"settings are {dict(config.settings)}; the stock scheduler takes none")
     arguments = {
         "model": str(model),
         "skip_tokenizer_init": True,
@@ -150,7 +175,6 @@ def _make_engine(config: OfflineConfig, model: Path, engine_args: Mapping[str, A
         "kv_cache_memory_bytes": config.kv_cache_mib << 20,
         "use_tqdm_on_load": False,
         "disable_log_stats": False,  # the time a request was first scheduled comes with them
-        **chosen,
         **engine_args,
     }
     return LLMEngine.from_engine_args(EngineArgs(**arguments))
@@ -189,8 +213,11 @@ def _warm_up(engine: Any) -> None:
         engine.step()
 
 
-def _serve(engine: Any, requests: Requests, prompts: list[list[int]]) -> Timeline:
+def _serve(
+    engine: Any, requests: Requests, prompts: list[list[int]]
+) -> tuple[Timeline, list[list[int]]]:
     count = len(requests)
+    token_ids: list[list[int]] = [[] for _ in range(count)]
     token_s: list[list[float]] = [[] for _ in range(count)]
     scheduled_s = np.full(count, np.nan)
     preemptions = np.zeros(count, np.int64)
@@ -215,12 +242,14 @@ def _serve(engine: Any, requests: Requests, prompts: list[list[int]]) -> Timelin
         now_s = time.monotonic() - start_s
         for output in outputs:
             row = int(output.request_id)
+            token_ids[row].extend(output.outputs[0].token_ids)
             token_s[row].extend([now_s] * len(output.outputs[0].token_ids))
             scheduled_s[row] = output.metrics.scheduled_ts - start_s
             preemptions[row] = output.metrics.num_preemptions
-    return timeline_from_token_times(
+    timeline = timeline_from_token_times(
         requests, token_s, scheduled_s=scheduled_s, preemptions=preemptions
     )
+    return timeline, token_ids
 
 
 def _hints(requests: Requests, row: int) -> dict[str, Any]:
@@ -263,13 +292,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(path: str, out: str | None, as_json: bool, config: OfflineConfig) -> None:
-    timeline, counts = run(read_trace(path), config)
+    outcome = run(read_trace(path), config)
     if out is not None:
-        write_timeline(timeline, out)
-    summary = summarize(timeline).to_dict()
-    scores = None if counts is None else asdict(counts)
+        write_timeline(outcome.timeline, out)
+    summary = summarize(outcome.timeline).to_dict()
     if as_json:
-        print(json.dumps({"scheduler": config.scheduler, "hints": scores, **summary}))
+        counts = None if outcome.hint_counts is None else asdict(outcome.hint_counts)
+        about = {"scheduler": config.scheduler, "tokens_sha256": outcome.tokens_sha256}
+        print(json.dumps({**about, "hints": counts, **summary}))
         return
     for name in ("ttft_s", "e2e_s", "normalized_latency_s"):
         print(f"{config.scheduler:8} {name:20} mean {summary[name]['mean']:.4f}", end=" ")

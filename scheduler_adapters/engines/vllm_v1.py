@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from scheduler_adapters.engines.ranking import RankedQueue, Ranker, Tracked
-from scheduler_adapters.policy import POLICIES, Policy, load_policy
-from scheduler_adapters.views import UNLIMITED, Capability, LoadView, Phase
-from scoring_service.errors import ConfigError, UnsupportedByEngine
+from scheduler_adapters.engines.settings import make_policy, require_capabilities
+from scheduler_adapters.policy import POLICIES
+from scheduler_adapters.views import Capability, Phase
+from scoring_service.errors import UnsupportedByEngine
 
 try:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -38,8 +39,7 @@ except ImportError as error:
         f"vLLM's V1 scheduler cannot be imported ({error}); install vllm 0.32.0, the version tested"
     ) from error
 
-SETTINGS: Final = "lengthwise"
-"""The key of `additional_config` that holds our settings: `policy`, and what the policy takes."""
+ENGINE: Final = "vLLM"
 CAPABILITIES: Final[frozenset[Capability]] = frozenset()
 """What this adapter does beyond ordering the waiting requests."""
 
@@ -117,6 +117,7 @@ class RankMixin:
         _require_layout(engine)
         _require_fcfs(engine.scheduler_config.policy)
         policy = make_policy(engine.vllm_config.additional_config, lengthwise_policy)
+        require_capabilities(policy, CAPABILITIES, ENGINE)
         self.lengthwise = Ranker(policy)
         self.waiting = RankQueue(self.lengthwise)
 
@@ -152,28 +153,6 @@ def __getattr__(name: str) -> Callable[..., RankScheduler | AsyncRankScheduler]:
     return make
 
 
-def make_policy(additional_config: Any, name: str | None = None) -> Policy:
-    """The policy that vLLM's `additional_config` asks for; `name` where the factory has chosen it.
-
-    Raises:
-        ConfigError: no policy is named, two are, or the settings are not the policy's.
-        UnsupportedByEngine: the policy requires what this adapter cannot do.
-    """
-    config = additional_config if isinstance(additional_config, Mapping) else {}
-    settings = config.get(SETTINGS, {})
-    if not isinstance(settings, Mapping):
-        raise ConfigError(f"additional_config[{SETTINGS!r}] is {settings!r}; use a JSON object")
-    named = settings.get("policy", name)
-    if named is None or (name is not None and named != name):
-        raise ConfigError(
-            f"additional_config[{SETTINGS!r}] names policy {named!r}, --scheduler-cls {name!r}; "
-            f"name one of {', '.join(sorted(POLICIES))}, or package.module:callable, once"
-        )
-    policy = load_policy(named, **{k: v for k, v in settings.items() if k != "policy"})
-    _require_capabilities(policy)
-    return policy
-
-
 def _tracked(request: Request, ranker: Ranker) -> Tracked:
     """Our state on the engine's request; made when the engine first queues it."""
     tracked: Tracked | None = getattr(request, "lengthwise", None)
@@ -186,20 +165,6 @@ def _tracked(request: Request, ranker: Ranker) -> Tracked:
             carried=request.sampling_params and request.sampling_params.extra_args,
         )
     return tracked
-
-
-def _require_capabilities(policy: Policy) -> None:
-    if missing := policy.requires - CAPABILITIES:
-        names = ", ".join(sorted(f"{c.name} ({c.value})" for c in missing))
-        raise UnsupportedByEngine(
-            f"policy {policy.name!r} requires {names}, which this vLLM adapter cannot do; "
-            "run it in the simulator"
-        )
-    if policy.step_rule(LoadView()) != UNLIMITED:
-        raise UnsupportedByEngine(
-            f"policy {policy.name!r} shapes steps, which this vLLM adapter leaves to the engine; "
-            "run it in the simulator"
-        )
 
 
 def _require_fcfs(engine_policy: str) -> None:

@@ -1,0 +1,47 @@
+"""Which policy an engine is to run, and whether that engine can. Imports no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from scheduler_adapters.policy import POLICIES, Policy, load_policy
+from scheduler_adapters.views import UNLIMITED, Capability, LoadView
+from scoring_service.errors import ConfigError, UnsupportedByEngine
+
+SETTINGS: Final = "lengthwise"
+"""The key of vLLM's `additional_config` that holds `policy` and what the policy takes."""
+
+
+def make_policy(additional_config: Any, name: str | None = None) -> Policy:
+    """The policy that vLLM's `additional_config` asks for; `name` where the factory has chosen it.
+
+    Raises:
+        ConfigError: no policy is named, two are, or the settings are not the policy's.
+    """
+    config = additional_config if isinstance(additional_config, Mapping) else {}
+    settings = config.get(SETTINGS, {})
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"additional_config[{SETTINGS!r}] is {settings!r}; use a JSON object")
+    named = settings.get("policy", name)
+    if named is None or (name is not None and named != name):
+        raise ConfigError(
+            f"additional_config[{SETTINGS!r}] names policy {named!r}, --scheduler-cls {name!r}; "
+            f"name one of {', '.join(sorted(POLICIES))}, or package.module:callable, once"
+        )
+    return load_policy(named, **{k: v for k, v in settings.items() if k != "policy"})
+
+
+def require_capabilities(policy: Policy, offered: frozenset[Capability], engine: str) -> None:
+    """Raise `UnsupportedByEngine` unless `engine` offers all that `policy` requires."""
+    if missing := policy.requires - offered:
+        names = ", ".join(sorted(f"{c.name} ({c.value})" for c in missing))
+        raise UnsupportedByEngine(
+            f"policy {policy.name!r} requires {names}, which the {engine} adapter cannot do; "
+            "run it in the simulator"
+        )
+    if policy.step_rule(LoadView()) != UNLIMITED:
+        raise UnsupportedByEngine(
+            f"policy {policy.name!r} shapes steps, which the {engine} adapter leaves to "
+            "the engine; run it in the simulator"
+        )
