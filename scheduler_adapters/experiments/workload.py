@@ -118,7 +118,7 @@ class _Columns:
         # NaN compares false, so it is refused together with what is too small.
         self.refuse(~(column >= least), name, column, f"a whole number >= {least}")
         self.refuse(column != np.floor(column), name, column, "a whole number")
-        self.refuse(column > 2**31, name, column, "a number of tokens")
+        self.refuse(column > 2**31, name, column, "a whole number below 2**31")
         return column.astype(np.int64)
 
     def seconds(self, name: str, values: ArrayLike) -> Floats:

@@ -1,0 +1,242 @@
+"""Does a policy keep the laws of scheduling? `check_policy(make_policy)` runs it and says.
+
+    from scheduler_adapters.checks import check_policy
+
+    check_policy(ShortestPrompt)          # raises InvalidDecision, naming the law that was broken
+
+It serves small workloads (a burst, steady arrivals, scarce KV memory, missing scores) in the
+simulator, for any policy: ours or yours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from scheduler_adapters.experiments.timeline import Timeline
+from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency import AffineLatency, Chunk, LatencyModel
+from scheduler_adapters.simulator.simulation import simulate
+from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
+from scoring_service.errors import InvalidDecision
+
+MakePolicy = Callable[[], Policy]
+
+
+def check_policy(make_policy: MakePolicy) -> list[str]:
+    """Run every law against fresh policies of `make_policy`; returns the names of the laws kept.
+
+    Raises:
+        InvalidDecision: the policy broke a law; the message says which, on which workload.
+    """
+    kept: list[str] = []
+    for workload, run in _runs(make_policy):
+        for law in LAWS:
+            complaint = law(run)
+            if complaint:
+                raise InvalidDecision(
+                    f"policy {run.policy.name!r} breaks the law {law.__name__!r} on the workload "
+                    f"{workload!r}: {complaint}"
+                )
+            kept.append(f"{workload}: {law.__name__}")
+    return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a policy, with everything a law may want to see."""
+
+    policy: Policy
+    instance: Instance
+    requests: Requests
+    timeline: Timeline
+    steps: Sequence[Step]
+    again: Callable[[], Timeline]
+    """Runs a fresh policy on the same requests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The size of one engine step, and how long it took."""
+
+    num_decodes: int
+    prefills: Sequence[Chunk]
+    duration_s: float
+
+    @property
+    def tokens(self) -> int:
+        return self.num_decodes + sum(chunk for _, chunk in self.prefills)
+
+
+@dataclass(frozen=True)
+class _Observed(LatencyModel):
+    """A latency model that remembers the steps it was asked about."""
+
+    latency: LatencyModel
+    steps: list[Step] = field(default_factory=list)
+
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        duration_s = self.latency.step_s(num_decodes, decode_context, prefills)
+        chunks = tuple(prefills)
+        self.steps.append(Step(num_decodes=num_decodes, prefills=chunks, duration_s=duration_s))
+        return duration_s
+
+
+class _Watched(Policy):
+    """A policy whose answers and manners are looked at while it is at work."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.name = policy.name  # type: ignore[misc]
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        before = _shown(request), replace(load)
+        rank = self.policy.rank(request, load)
+        if not isinstance(rank, Rank):
+            raise TypeError(f"rank() returned {type(rank).__name__}; return a Rank")
+        if (_shown(request), load) != before:
+            raise ValueError("rank() changed a view; views are read-only")
+        if rank.valid_until_s <= load.now_s:
+            raise ValueError(f"the rank ended at {rank.valid_until_s} s, asked at {load.now_s} s")
+        if not rank.valid_tokens > 0:
+            raise ValueError(f"valid_tokens is {rank.valid_tokens}; use 1 or more")
+        return rank
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return self.policy.step_rule(load)
+
+
+def _shown(request: RequestView) -> RequestView:
+    """A copy of what the engine wrote; `enqueued_s` may keep its memory in the view."""
+    return replace(request, queue=None, queue_entered_s=0.0)
+
+
+def _runs(make_policy: MakePolicy) -> Iterator[tuple[str, Run]]:
+    for name, (requests, instance) in _workloads().items():
+        policy = _Watched(make_policy())
+        observed = _Observed(instance.latency)
+        timeline = simulate(requests, policy, replace(instance, latency=observed))
+        yield (
+            name,
+            Run(
+                policy=policy,
+                instance=instance,
+                requests=requests,
+                timeline=timeline,
+                steps=observed.steps,
+                again=lambda requests=requests, instance=instance: simulate(  # type: ignore[misc]
+                    requests, make_policy(), instance
+                ),
+            ),
+        )
+
+
+def _workloads() -> dict[str, tuple[Requests, Instance]]:
+    """Small, and each with something that has broken a scheduler before."""
+    latency = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-7)
+    roomy = Instance(latency=latency, kv_blocks=10_000, max_num_seqs=8, max_tokens=64)
+    scarce = replace(roomy, kv_blocks=60)
+    burst = _requests(60, seed=1)
+    steady_s = poisson_arrivals_s(60, rate_per_s=4.0, seed=2)
+    return {
+        "burst": (burst, roomy),
+        "steady": (replace(_requests(60, seed=2), arrival_s=steady_s), roomy),
+        "scarce memory": (burst, scarce),
+        "no scores": (burst.with_scores(np.nan), roomy),
+        "single tokens": (replace(burst, output_tokens=np.ones(60, dtype=np.int64)), roomy),
+    }
+
+
+def _requests(count: int, *, seed: int) -> Requests:
+    random = np.random.default_rng(seed)
+    output_tokens = random.integers(1, 120, count)
+    scores = output_tokens + random.normal(0, 20, count)
+    scores[::7] = np.nan
+    return make_requests(
+        prompt_tokens=random.integers(1, 200, count),
+        output_tokens=output_tokens,
+        reasoning_tokens=output_tokens // 3,
+        scores=scores,
+        user_class=np.where(np.arange(count) % 2, "paying", "free"),
+        tbt_s=np.where(np.arange(count) % 2, 0.1, 0.5),
+    )
+
+
+def every_request_finishes_once_with_all_its_tokens(run: Run) -> str:
+    timeline = run.timeline
+    first, last = timeline.runs[:, 1], timeline.runs[:, 2]
+    emitted = np.bincount(timeline.runs[:, 0], last - first + 1, len(run.requests))
+    wrong = np.flatnonzero(emitted != run.requests.output_tokens)
+    if not len(wrong):
+        return ""
+    row = int(wrong[0])
+    return f"request {row} got {emitted[row]:.0f} of {run.requests.output_tokens[row]} tokens"
+
+
+def work_is_neither_lost_nor_invented(run: Run) -> str:
+    done = sum(step.tokens for step in run.steps)
+    needed = int((run.requests.prompt_tokens + run.requests.output_tokens - 1).sum())
+    evictions = int(run.timeline.preemptions.sum())
+    if done == needed or (done > needed and evictions):
+        return ""
+    return f"{done} tokens were processed, {needed} are needed, with {evictions} evictions"
+
+
+def times_are_in_order(run: Run) -> str:
+    timeline = run.timeline
+    instants_s = np.stack(
+        [
+            run.requests.arrival_s,
+            timeline.scheduled_s,
+            timeline.first_token_s,
+            timeline.first_answer_s,
+            timeline.finished_s,
+        ]
+    )
+    # Nothing but reasoning: there is no first answering token.
+    instants_s[3] = np.where(np.isnan(instants_s[3]), instants_s[2], instants_s[3])
+    bad = np.flatnonzero((np.diff(instants_s, axis=0) < 0).any(axis=0))
+    return f"request {int(bad[0])} goes back in time" if len(bad) else ""
+
+
+def the_engine_never_idles_with_work(run: Run) -> str:
+    last_end_s, step_end_s = run.timeline.tick_s[:-1], run.timeline.tick_s[1:]
+    idle_s = step_end_s - last_end_s - np.array([step.duration_s for step in run.steps[1:]])
+    arrived = np.searchsorted(np.sort(run.requests.arrival_s), last_end_s, "right")
+    left = np.searchsorted(np.sort(run.timeline.finished_s), last_end_s, "right")
+    bad = np.flatnonzero((arrived > left) & (idle_s > 1e-9))
+    return f"idle from {last_end_s[bad[0]]} s on, with requests there" if len(bad) else ""
+
+
+def steps_keep_the_engine_limits(run: Run) -> str:
+    for step in run.steps:
+        if step.num_decodes + len(step.prefills) > run.instance.max_num_seqs:
+            return f"{step} has more than {run.instance.max_num_seqs} requests"
+        if run.instance.max_tokens and step.tokens > max(
+            run.instance.max_tokens, *(chunk for _, chunk in step.prefills), 0
+        ):
+            return f"{step} has more than {run.instance.max_tokens} tokens"
+    return ""
+
+
+def equal_runs_are_equal(run: Run) -> str:
+    again = run.again()
+    same = np.array_equal(again.tick_s, run.timeline.tick_s) and np.array_equal(
+        again.runs, run.timeline.runs
+    )
+    return "" if same else "a second run differs; policies have no randomness and no clock"
+
+
+LAWS: tuple[Callable[[Run], str], ...] = (
+    every_request_finishes_once_with_all_its_tokens,
+    work_is_neither_lost_nor_invented,
+    times_are_in_order,
+    the_engine_never_idles_with_work,
+    steps_keep_the_engine_limits,
+    equal_runs_are_equal,
+)
+"""Each looks at a run and says what is wrong, or nothing."""

@@ -1,0 +1,79 @@
+"""The `simulate` command: what it prints, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduler_adapters.__main__ import COMMANDS, main
+from scheduler_adapters.experiments.timeline import read_timeline
+
+
+def simulate(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = main(["simulate", "--num_requests=60", "--max-num-seqs=8", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_json_is_one_object_on_the_last_line(capsys):
+    code, out, _ = simulate(capsys, "--policy=pars", "--json")
+    summary = json.loads(out.splitlines()[-1])
+    assert code == 0
+    assert summary["policy"] == "pars"
+    assert summary["num_finished"] == 60
+    assert summary["normalized_latency_s"]["mean"] > 0
+
+
+def test_one_seed_prints_the_same_bytes_twice(capsys):
+    first = simulate(capsys, "--rate_per_s=5", "--seed=7")
+    assert simulate(capsys, "--rate_per_s=5", "--seed=7") == first
+    assert simulate(capsys, "--rate_per_s=5", "--seed=8") != first
+
+
+def test_shorter_first_shortens_the_wait(capsys):
+    latency_s = {}
+    for policy in ("fcfs", "pars", "oracle"):
+        _, out, _ = simulate(capsys, f"--policy={policy}", "--json")
+        latency_s[policy] = json.loads(out)["normalized_latency_s"]["mean"]
+    assert latency_s["oracle"] < latency_s["pars"] < latency_s["fcfs"]
+
+
+def test_every_request_is_written(capsys, tmp_path):
+    path = tmp_path / "timeline.parquet"
+    simulate(capsys, f"--out={path}")
+    assert len(read_timeline(path).requests) == 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--policy=shortest"], "no policy named 'shortest'; use one of fcfs"),
+        (["--profile=gpt-5@a100-80g"], "llama-3-8b"),
+        (["--trace=absent.csv"], "absent.csv"),
+        (["--rate_per_s=0"], "rate_per_s is 0"),
+        (["--tau_b=2"], "tau_b is 2"),
+        (["--num_requests=0"], "num_requests is 0"),
+        (["--kv_blocks=0"], "kv_blocks is 0"),
+        (["--out=timeline.xlsx"], "no known format"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, complaint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = simulate(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert complaint in err
+    assert len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+def test_an_unknown_command_is_refused_with_the_list(capsys):
+    assert main(["simulatte"]) == 2
+    assert "simulate" in capsys.readouterr().err

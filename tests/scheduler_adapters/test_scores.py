@@ -1,0 +1,82 @@
+"""Score sources: prescribed quality, and no failure that stops a request."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.experiments.workload import make_requests
+from scheduler_adapters.scores import (
+    ConstantScores,
+    OracleScores,
+    RecordedScores,
+    ServiceScores,
+    SyntheticScores,
+    achieved_tau_b,
+)
+from scoring_service.errors import ConfigError, DataError
+
+
+def requests_of(count: int, *, seed: int = 0, median: float = 160.0):
+    random = np.random.default_rng(seed)
+    output_tokens = np.clip(random.lognormal(np.log(median), 1.0, count), 1, 4096).astype(int)
+    return make_requests(prompt_tokens=np.ones(count), output_tokens=output_tokens)
+
+
+@pytest.mark.parametrize("tau_b", [0.0, 0.09, 0.3, 0.5, 0.61, 0.75, 0.96, -0.5])
+@pytest.mark.parametrize("median", [20.0, 1100.0])
+def test_synthetic_scores_have_the_tau_b_that_was_asked_for(tau_b, median):
+    requests = requests_of(2_000, median=median)
+    for seed in range(3):
+        scores = SyntheticScores(tau_b=tau_b, seed=seed).scores(requests)
+        assert achieved_tau_b(scores, requests.output_tokens) == pytest.approx(tau_b, abs=0.01)
+
+
+def test_perfect_synthetic_scores_order_as_the_oracle():
+    requests = requests_of(500)
+    scores = SyntheticScores(tau_b=1.0).scores(requests)
+    assert achieved_tau_b(scores, requests.output_tokens) == pytest.approx(1.0)
+
+
+def test_synthetic_scores_know_nothing_of_the_prompt_lengths_drawn_with_the_same_seed():
+    from scheduler_adapters.experiments.simulate import synthetic_requests
+
+    requests = synthetic_requests(4_000, seed=0)
+    scores = SyntheticScores(tau_b=0.5, seed=0).scores(requests)
+    assert abs(achieved_tau_b(scores, requests.prompt_tokens)) < 0.03
+
+
+def test_a_quality_that_cannot_be_is_refused():
+    with pytest.raises(ConfigError, match=r"tau_b is 1\.5"):
+        SyntheticScores(tau_b=1.5)
+
+
+def test_oracle_and_constant_scores_are_what_they_say():
+    requests = requests_of(5)
+    np.testing.assert_array_equal(OracleScores().scores(requests), requests.output_tokens)
+    assert set(ConstantScores().scores(requests)) == {0.0}
+
+
+def test_recorded_scores_come_back_from_a_file(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text("score\n3.5\n\n1.5\n".replace("\n\n", "\nnan\n"))
+    values = RecordedScores.read(path).scores(requests_of(3))
+    np.testing.assert_array_equal(values, [3.5, np.nan, 1.5])
+    with pytest.raises(DataError, match="3 scores were recorded for 4 requests"):
+        RecordedScores.read(path).scores(requests_of(4))
+    with pytest.raises(DataError, match="no column 'quality'"):
+        RecordedScores.read(path, "quality")
+
+
+def test_an_absent_service_costs_the_score_and_not_the_request(caplog):
+    source = ServiceScores("127.0.0.1:1", timeout_s=0.2)
+    with caplog.at_level(logging.WARNING):
+        assert source.score("hello") is None
+        assert np.isnan(source.score_all(["a", "b"])).all()
+    source.close()
+
+    assert (source.num_scored, source.num_failed) == (0, 3)
+    said = [record for record in caplog.records if "order of arrival" in record.message]
+    assert len(said) == 1
