@@ -41,7 +41,7 @@ from scheduler_adapters.experiments.workload import Requests, read_trace
 from scoring_service.errors import ConfigError, LengthwiseError, UnsupportedByEngine
 
 STOCK: Final = "stock"
-_ENVIRONMENT: Final = {
+ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -54,6 +54,7 @@ _ENVIRONMENT: Final = {
     # The engine core in this process: no child to start, and its scheduler can be looked at.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
+"""What vLLM reads from the environment; a variable that is set already keeps its value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ def run(requests: Requests, config: OfflineConfig) -> Outcome:
 @contextmanager
 def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
     """vLLM's `LLMEngine` in this process, with the tiny model where `config` names none."""
-    for name, value in _ENVIRONMENT.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if find_spec("vllm") is None:
         raise UnsupportedByEngine("vLLM is not installed; install vllm, tested with 0.32.0")
