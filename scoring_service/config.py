@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from scoring_service.errors import ConfigError
 
 PRECISIONS = ("auto", "fp32", "int8")
+_POSITIVE = (
+    "max_prompt_bytes",
+    "max_batch_prompts",
+    "max_message_bytes",
+    "max_concurrent_calls",
+    "max_queued_prompts",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +35,12 @@ class ServerConfig:
     """Larger request messages are refused by the transport, bytes."""
     max_concurrent_calls: int = 64
     """Calls in the server at once, each with a thread; more are refused at once."""
+    max_queued_prompts: int = 1024
+    """Prompts that may wait for a core; more are refused whatever their deadline."""
+    default_deadline_s: float = 10.0
+    """For calls that name no deadline, seconds."""
+    cache_entries: int = 65_536
+    """Scores remembered, about 200 bytes each; 0 remembers none."""
     drain_grace_s: float = 10.0
     """On SIGTERM: how long calls in flight may take to finish, seconds."""
 
@@ -36,13 +49,14 @@ class ServerConfig:
             raise ConfigError(
                 f"precision is {self.precision!r}; use one of {', '.join(PRECISIONS)}"
             )
-        for name in ("max_prompt_bytes", "max_batch_prompts", "max_message_bytes"):
-            _require_positive(name, getattr(self, name))
-        _require_positive("max_concurrent_calls", self.max_concurrent_calls)
+        for name in _POSITIVE:
+            _require_at_least(1, name, getattr(self, name))
         if self.num_runners is not None:
-            _require_positive("num_runners", self.num_runners)
-        if self.drain_grace_s < 0:
-            raise ConfigError(f"drain_grace_s is {self.drain_grace_s}; use 0 or more seconds")
+            _require_at_least(1, "num_runners", self.num_runners)
+        _require_at_least(0, "cache_entries", self.cache_entries)
+        _require_at_least(0, "drain_grace_s", self.drain_grace_s)
+        if not self.default_deadline_s > 0:
+            raise ConfigError(f"default_deadline_s is {self.default_deadline_s}; use more than 0")
         _require_port(self.address)
 
     @property
@@ -51,9 +65,9 @@ class ServerConfig:
         return self.num_runners or len(os.sched_getaffinity(0))
 
 
-def _require_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"{name} is {value}; use 1 or more")
+def _require_at_least(least: int, name: str, value: float) -> None:
+    if not value >= least:
+        raise ConfigError(f"{name} is {value}; use {least} or more")
 
 
 def _require_port(address: str) -> None:

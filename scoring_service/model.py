@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from scoring_service.bundle import INT8, Manifest, ModelBundle
 from scoring_service.calibration import LengthCurve
+from scoring_service.costs import CostTable
 from scoring_service.errors import BundleError, ScoringError
 from scoring_service.scorer import OnnxScorer
 from scoring_service.tokenizing import PromptTokenizer
@@ -23,10 +24,11 @@ class RankerModel:
     tokenizer: PromptTokenizer
     scorer: OnnxScorer
     length_curves: Mapping[str, LengthCurve]
+    costs: CostTable
 
     @classmethod
     def load(cls, bundle: ModelBundle, precision: str = "auto") -> Self:
-        """Load a verified bundle and run it once.
+        """Load a verified bundle, see that its parts fit, and time it on this machine.
 
         Raises:
             BundleError: a file is no tokenizer or model, or the two do not fit each other.
@@ -42,7 +44,12 @@ class RankerModel:
             tokenizer=tokenizer,
             scorer=scorer,
             length_curves={m: LengthCurve.parse(m, c) for m, c in manifest.calibration.items()},
+            costs=CostTable.measure(scorer.score, tokenizer.max_tokens, tokenizer.vocab_size),
         )
+
+    def score(self, prompts: Sequence[Sequence[int]]) -> list[float]:
+        """Scores of tokenized prompts. Raises ScoringError."""
+        return self.scorer.score(prompts)
 
 
 def _check_fit(tokenizer: PromptTokenizer, scorer: OnnxScorer, bundle: ModelBundle) -> None:

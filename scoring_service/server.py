@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from scoring_service.batching import Call
 from scoring_service.config import ServerConfig
 from scoring_service.errors import ConfigError, InvalidPrompt, ScoringError
 from scoring_service.model import RankerModel
@@ -78,15 +78,24 @@ class ScoringServer:
             },
         )
 
+    def _call(self, context: grpc.ServicerContext) -> Call:
+        remaining_s = context.time_remaining()
+        if remaining_s is None:
+            remaining_s = self._config.default_deadline_s
+        call = Call(time.monotonic() + remaining_s)
+        if not context.add_callback(call.cancel):
+            call.cancel()
+        return call
+
     def _score(self, request: pb.ScoreRequest, context: grpc.ServicerContext) -> Message:
-        answer = self._service.score(request.prompt, request.target_model, _deadline_s(context))
+        answer = self._service.score(request.prompt, request.target_model, self._call(context))
         return pb.ScoreResponse(
             scored=_scored(answer.items[0]), revision=answer.revision, timings=_timings(answer)
         )
 
     def _score_batch(self, request: pb.ScoreBatchRequest, context: grpc.ServicerContext) -> Message:
         answer = self._service.score_batch(
-            request.prompts, request.target_model, _deadline_s(context)
+            request.prompts, request.target_model, self._call(context)
         )
         return pb.ScoreBatchResponse(
             items=[_item(item) for item in answer.items],
@@ -143,11 +152,6 @@ def _abort(context: grpc.ServicerContext, error: ScoringError) -> NoReturn:
         context.set_trailing_metadata(((DETAILS_KEY, status.SerializeToString()),))
     context.abort(CODE_OF[type(error)], status.message)
     raise AssertionError("abort returned")
-
-
-def _deadline_s(context: grpc.ServicerContext) -> float:
-    remaining_s = context.time_remaining()
-    return math.inf if remaining_s is None else time.monotonic() + remaining_s
 
 
 def _item(item: Scored | ScoringError) -> pb.ItemResult:

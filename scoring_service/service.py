@@ -1,17 +1,24 @@
-"""What the RPCs do, without gRPC: check the prompts, tokenize, run the model, estimate lengths."""
+"""What the RPCs do, without gRPC: check, look up, tokenize, run the model, estimate lengths."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+from scoring_service.batching import Call, Job, MicroBatcher
+from scoring_service.cache import Flight, Key, RawScore, ScoreCache
 from scoring_service.calibration import LengthCurve, LengthEstimate
 from scoring_service.config import ServerConfig
-from scoring_service.errors import InvalidPrompt, ScoringError, ScoringTimeout
+from scoring_service.errors import (
+    InvalidPrompt,
+    ScoringError,
+    ScoringTimeout,
+    ServiceOverloaded,
+)
 from scoring_service.model import RankerModel
-from scoring_service.tokenizing import TokenizedPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,64 +37,86 @@ class Timings:
 
     tokenize_s: float = 0.0
     queue_s: float = 0.0
+    """The longest wait of the call's prompts."""
     infer_s: float = 0.0
+    """Sum over the call's prompts."""
     total_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """One call's results, in the order of its prompts; all from one revision."""
 
-    items: Sequence[Scored | ScoringError]
     revision: str
-    timings: Timings
+    items: list[Scored | ScoringError] = field(default_factory=list)
+    timings: Timings = field(default_factory=Timings)
 
 
 class ScoringService:
-    """Scores prompts with one model. Threads share it: each call runs on its caller's thread."""
+    """Scores prompts with the model it holds now. Threads share it; work is done on theirs."""
 
     def __init__(self, model: RankerModel, config: ServerConfig) -> None:
         self.model = model
+        """Replaced as a whole on reload; a call keeps the one it began with."""
         self.config = config
-        self._runners = threading.BoundedSemaphore(config.runners)
+        self.batcher = MicroBatcher(
+            num_runners=config.runners, max_queued=config.max_queued_prompts
+        )
+        self.cache = ScoreCache(config.cache_entries)
+        self._places = threading.Semaphore(config.max_concurrent_calls)
 
-    def score_batch(self, prompts: Sequence[str], target_model: str, deadline_s: float) -> Answer:
-        """Score `prompts`; a prompt that cannot be scored gets an error, the others a score.
+    def score(self, prompt: str, target_model: str, call: Call) -> Answer:
+        """Score one prompt: a batch of one whose error is raised.
+
+        Raises:
+            InvalidPrompt, ServiceOverloaded, ScoringTimeout, ScoringError: as their names say.
+        """
+        answer = self.score_batch([prompt], target_model, call)
+        if isinstance(answer.items[0], ScoringError):
+            raise answer.items[0]
+        return answer
+
+    def score_batch(self, prompts: Sequence[str], target_model: str, call: Call) -> Answer:
+        """Score prompts; one that cannot be scored gets an error, the others a score.
 
         Args:
             prompts: at most `max_batch_prompts`.
             target_model: whose lengths to estimate; "" for none.
-            deadline_s: instant of `time.monotonic` after which no one wants the answer.
+            call: the caller's deadline, on `time.monotonic`; cancel it when the caller is gone.
 
         Raises:
             InvalidPrompt: no prompts, too many, or an unknown target model.
+            ServiceOverloaded: too many calls at once.
         """
         started_s = time.monotonic()
-        if not 0 < len(prompts) <= self.config.max_batch_prompts:
-            raise InvalidPrompt(
-                f"the batch has {len(prompts)} prompts; send 1 to {self.config.max_batch_prompts}"
-            )
-        model, timings = self.model, Timings()
+        limit = self.config.max_batch_prompts
+        if not 0 < len(prompts) <= limit:
+            raise InvalidPrompt(f"the batch has {len(prompts)} prompts; send 1 to {limit}")
+        model = self.model
         curve = _length_curve(model, target_model)
-        items: list[Scored | ScoringError | None] = [self._refusal(p) for p in prompts]
-        accepted = [i for i, item in enumerate(items) if item is None]
-        tokenized = model.tokenizer.tokenize([prompts[i] for i in accepted])
-        timings.tokenize_s = time.monotonic() - started_s
-        for i, prompt in zip(accepted, tokenized, strict=True):
-            items[i] = self._run(model, prompt, curve, deadline_s, timings)
-        timings.total_s = time.monotonic() - started_s
-        return Answer([item for item in items if item is not None], model.revision, timings)
-
-    def score(self, prompt: str, target_model: str, deadline_s: float) -> Answer:
-        """Score one prompt: a batch of one whose error is raised.
-
-        Raises:
-            InvalidPrompt, ScoringTimeout, ScoringError: as their names say.
-        """
-        answer = self.score_batch([prompt], target_model, deadline_s)
-        if isinstance(answer.items[0], ScoringError):
-            raise answer.items[0]
+        answer = Answer(model.revision)
+        with self._place():
+            keys = [self._refusal(p) or ScoreCache.key(model.revision, p) for p in prompts]
+            wanted = {k: p for k, p in zip(keys, prompts, strict=True) if isinstance(k, tuple)}
+            results = self._results(model, wanted, call, answer.timings)
+        for key in keys:
+            result = results[key] if isinstance(key, tuple) else key
+            answer.items.append(_finished(result, curve))
+        answer.timings.total_s = time.monotonic() - started_s
         return answer
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._places.acquire(blocking=False):
+            raise ServiceOverloaded(
+                f"{self.config.max_concurrent_calls} calls are being served, the most there may "
+                "be; try again later",
+                retry_after_s=max(self.batcher.predicted_wait_s(), 0.001),
+            )
+        try:
+            yield
+        finally:
+            self._places.release()
 
     def _refusal(self, prompt: str) -> InvalidPrompt | None:
         if not prompt:
@@ -97,32 +126,73 @@ class ScoringService:
         if len(prompt) * 4 <= limit or len(prompt.encode()) <= limit:
             return None
         return InvalidPrompt(
-            f"the prompt has {len(prompt.encode())} bytes; the service takes up to {limit}, "
-            "and reads only the beginning: send that"
+            f"the prompt has {len(prompt.encode())} bytes, the service takes up to {limit}; "
+            "it reads only the beginning: send that"
         )
 
-    def _run(
+    def _results(
+        self, model: RankerModel, wanted: Mapping[Key, str], call: Call, timings: Timings
+    ) -> dict[Key, RawScore | ScoringError]:
+        """Known results at once, the others computed here or by another call that is at it."""
+        results: dict[Key, RawScore | ScoringError] = {}
+        mine: list[Flight] = []
+        theirs: list[Flight] = []
+        for key in wanted:
+            known = self.cache.begin(key)
+            if isinstance(known, RawScore):
+                results[key] = known
+            else:
+                flight, must_fly = known
+                (mine if must_fly else theirs).append(flight)
+        results |= self._fly(model, mine, wanted, call, timings)
+        for flight in theirs:
+            left_s = call.deadline_s - time.monotonic()
+            shared = flight.wait(left_s) if left_s > 0 else None
+            results[flight.key] = shared or ScoringTimeout("the deadline passed; allow more time")
+        # Another call's failure (its deadline, its admission) says nothing of this one's.
+        failed = {flight.key: wanted[flight.key] for flight in theirs if flight.result is None}
+        if failed and not call.cancelled and time.monotonic() < call.deadline_s:
+            results |= self._results(model, failed, call, timings)
+        return results
+
+    def _fly(
         self,
         model: RankerModel,
-        prompt: TokenizedPrompt,
-        curve: LengthCurve | None,
-        deadline_s: float,
+        flights: Sequence[Flight],
+        wanted: Mapping[Key, str],
+        call: Call,
         timings: Timings,
-    ) -> Scored | ScoringError:
-        waiting_s = time.monotonic()
-        if not self._runners.acquire(timeout=max(0.0, min(deadline_s - waiting_s, 3600.0))):
-            return ScoringTimeout("the deadline passed while the prompt waited for a core")
+    ) -> dict[Key, RawScore | ScoringError]:
+        """Compute results and publish them."""
+        if not flights:
+            return {}
+        results: dict[Key, RawScore | ScoringError] = {}
         try:
-            running_s = time.monotonic()
-            (score,) = model.scorer.score([prompt.ids])
-        except ScoringError as error:
-            return error
+            started_s = time.monotonic()
+            tokenized = model.tokenizer.tokenize([wanted[flight.key] for flight in flights])
+            timings.tokenize_s += time.monotonic() - started_s
+            jobs = [Job(model, prompt.ids, call) for prompt in tokenized]
+            self.batcher.run(jobs, call)
+            for flight, prompt, job in zip(flights, tokenized, jobs, strict=True):
+                timings.queue_s = max(timings.queue_s, job.queue_s)
+                timings.infer_s += job.infer_s
+                results[flight.key] = (
+                    job.result
+                    if isinstance(job.result, ScoringError)
+                    else RawScore(job.result, len(prompt.ids), prompt.truncated)
+                )
         finally:
-            self._runners.release()
-        timings.queue_s += running_s - waiting_s
-        timings.infer_s += time.monotonic() - running_s
-        length = None if curve is None else curve.at(score)
-        return Scored(score, len(prompt.ids), prompt.truncated, length)
+            for flight in flights:
+                result = results.get(flight.key)
+                self.cache.end(flight, result if isinstance(result, RawScore) else None)
+        return results
+
+
+def _finished(result: RawScore | ScoringError, curve: LengthCurve | None) -> Scored | ScoringError:
+    if isinstance(result, ScoringError):
+        return result
+    length = None if curve is None else curve.at(result.score)
+    return Scored(result.score, result.prompt_tokens, result.truncated, length)
 
 
 def _length_curve(model: RankerModel, target_model: str) -> LengthCurve | None:

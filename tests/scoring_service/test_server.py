@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scoring_service.batching import Call
 from scoring_service.client import Score, ScoringClient
 from scoring_service.config import ServerConfig
 from scoring_service.errors import (
@@ -57,7 +58,7 @@ def test_the_client_splits_to_the_limits_of_the_service(client):
 
 def test_an_oversized_batch_is_refused_by_name(server):
     with pytest.raises(InvalidPrompt, match="9 prompts"):
-        server._service.score_batch(["x"] * 9, "", time.monotonic() + 1)
+        server._service.score_batch(["x"] * 9, "", Call(time.monotonic() + 1))
 
 
 def test_a_message_beyond_the_transport_limit_is_an_invalid_prompt(client):

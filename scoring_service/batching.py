@@ -1,0 +1,366 @@
+"""Who runs next, and with whom: earliest deadline first, batched where the cost table says it pays.
+
+There is no scheduler thread. As many *permits* exist as model runs may go on at once. A caller that
+finds one free runs its prompt at once, on its own thread; otherwise it queues and sleeps. A thread
+that has its results passes its permit to the caller whose prompt is most urgent, which then runs
+that prompt, and others with it where that is cheaper. So an idle service wakes no thread and a busy
+one wakes one per run. Helper threads stand by for callers with more than one prompt.
+
+Work whose caller is gone or whose deadline cannot be met is dropped before it is computed; a prompt
+that would wait longer than its deadline allows is refused at once, with the time to wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from scoring_service.costs import CostTable
+from scoring_service.errors import ScoringError, ScoringTimeout, ServiceOverloaded
+
+_LOOKAHEAD: Final = 32
+"""Queued prompts looked at for company; the queue is in order of deadline, not of length."""
+_SMOOTHING: Final = 0.05
+"""Weight of one run in the estimate of how much slower than its cost table the machine is now."""
+_MAX_SLEEP_S: Final = 3600.0
+_log = logging.getLogger(__name__)
+
+
+class Runnable(Protocol):
+    """A loaded model, as the batcher needs it."""
+
+    @property
+    def costs(self) -> CostTable: ...
+
+    def score(self, prompts: Sequence[Sequence[int]]) -> Sequence[float]: ...
+
+
+class Call:
+    """One caller with its deadline. Its jobs die with it. All but `cancel` is the batcher's."""
+
+    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs", "leads", "signal", "signalled")
+
+    def __init__(self, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        """Instant on the batcher's clock after which no one wants the results."""
+        self.cancelled = False
+        self.batcher: MicroBatcher | None = None
+        self.jobs: list[Job] = []
+        """Those without a result."""
+        self.leads = False
+        """Holds a permit."""
+        self.signal = threading.Lock()
+        """Used as a binary semaphore: a sleeping caller waits to acquire it."""
+        self.signal.acquire()
+        self.signalled = False
+
+    def cancel(self) -> None:
+        """The caller is gone: what is not yet running will never run."""
+        self.cancelled = True
+        if self.batcher is not None:
+            self.batcher.wake_cancelled(self)
+
+
+class Job:
+    """One tokenized prompt on its way to a score."""
+
+    __slots__ = (
+        "call",
+        "cost_s",
+        "ids",
+        "infer_s",
+        "model",
+        "queue_s",
+        "queued",
+        "queued_at_s",
+        "result",
+    )
+
+    def __init__(self, model: Runnable, ids: Sequence[int], call: Call) -> None:
+        self.model = model
+        self.ids = ids
+        self.call = call
+        self.cost_s = model.costs.predict_s(1, len(ids))
+        self.queued = False
+        self.queued_at_s = 0.0
+        self.queue_s = 0.0
+        self.infer_s = 0.0
+        self.result: float | ScoringError = ScoringTimeout(
+            "the deadline passed before the prompt was scored; allow more time"
+        )
+
+
+class MicroBatcher:
+    """Runs the jobs of many callers, `num_runners` at a time, on the callers' threads.
+
+    Args:
+        num_runners: model runs that may go on at once, one core each.
+        max_queued: queued prompts beyond which every new one is refused.
+        clock: seconds, monotonic; deadlines are on this clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_runners: int,
+        max_queued: int = 1024,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._max_queued = max_queued
+        self._num_runners = num_runners
+        self._lock = threading.Lock()
+        self._free = num_runners
+        self._queue: list[tuple[float, int, Job]] = []
+        self._numbers = itertools.count()
+        self._num_queued = 0
+        self._queued_s = 0.0
+        self._running_s = 0.0
+        self._slowdown = 1.0
+        self._idle_helpers: list[Call] = []
+        self._num_expired = 0
+        for _ in range(num_runners - 1):
+            threading.Thread(target=self._help, name="helper", daemon=True).start()
+
+    @property
+    def num_queued(self) -> int:
+        """Prompts that wait for a permit."""
+        return self._num_queued
+
+    @property
+    def num_expired(self) -> int:
+        """Prompts dropped uncomputed because their caller was gone or out of time."""
+        return self._num_expired
+
+    def run(self, jobs: Sequence[Job], call: Call) -> None:
+        """Give each job its result: a score, or why there is none. Blocks until then.
+
+        A job is refused (`ServiceOverloaded`) if it would not be done by `call.deadline_s`.
+        """
+        with self._lock:
+            call.batcher = self
+            for job in jobs:
+                self._admit(job, call)
+            if call.jobs and self._free:
+                self._free -= 1
+                call.leads = True
+                self._summon_helpers()
+        while self._goes_on(call):
+            if call.leads:
+                self._lead(call)
+            elif call.signal.acquire(timeout=self._sleep_s(call)):
+                call.signalled = False
+
+    def predicted_wait_s(self, deadline_s: float = math.inf) -> float:
+        """How long a prompt with that deadline would wait for a permit if it came now, seconds."""
+        if self._free > self._num_queued:
+            return 0.0
+        ahead_s = self._queued_s
+        if deadline_s < math.inf:
+            ahead_s = sum(
+                job.cost_s for due_s, _, job in self._queue if job.queued and due_s <= deadline_s
+            )
+        return (ahead_s + self._running_s) / self._num_runners * self._slowdown
+
+    def wake_cancelled(self, call: Call) -> None:
+        """Have a cancelled caller notice."""
+        with self._lock:
+            self._wake(call)
+
+    # Below, `_` methods that touch the queue are called with the lock held, but for `_lead`,
+    # `_execute`, `_goes_on` and `_help`, which take it.
+
+    def _admit(self, job: Job, call: Call) -> None:
+        refusal = self._refusal(job)
+        if refusal is not None:
+            job.result = refusal
+            return
+        call.jobs.append(job)
+        job.queued = True
+        job.queued_at_s = self._clock()
+        self._num_queued += 1
+        self._queued_s += job.cost_s
+        heapq.heappush(self._queue, (call.deadline_s, next(self._numbers), job))
+
+    def _refusal(self, job: Job) -> ServiceOverloaded | None:
+        if self._num_queued >= self._max_queued:
+            return ServiceOverloaded(
+                f"{self._num_queued} prompts are waiting, the most there may be; try again later",
+                retry_after_s=self.predicted_wait_s(),
+            )
+        deadline_s = job.call.deadline_s
+        left_s = deadline_s - self._clock() - job.cost_s * self._slowdown
+        # Everything queued is an upper bound that is cheaper to know than what is more urgent.
+        if self.predicted_wait_s() <= left_s or self.predicted_wait_s(deadline_s) <= left_s:
+            return None
+        wait_s = self.predicted_wait_s(deadline_s)
+        if wait_s == 0.0:
+            return None
+        return ServiceOverloaded(
+            f"a prompt would wait {wait_s * 1e3:.0f} ms, longer than its deadline allows; "
+            "try again later or allow more time",
+            retry_after_s=wait_s - max(left_s, 0.0),
+        )
+
+    def _goes_on(self, call: Call) -> bool:
+        with self._lock:
+            if call.jobs and not call.cancelled and self._clock() < call.deadline_s:
+                return True
+            for job in call.jobs:
+                if job.queued:
+                    self._leave_queue(job)
+                    self._num_expired += 1
+            call.jobs = []
+            if call.leads:
+                self._pass_permit_on(call)
+            return False
+
+    def _lead(self, call: Call, *, helps: bool = False) -> None:
+        """Holding a permit, run what is most urgent; then pass the permit on.
+
+        Ends when the queue is empty or, unless the caller `helps`, when it has all its results.
+        """
+        group: list[Job] = []
+        while True:
+            with self._lock:
+                self._settle(group)
+                group = self._next_group() if helps or call.jobs else []
+                if not group:
+                    self._pass_permit_on(call)
+                    return
+            self._execute(group)
+
+    def _next_group(self) -> list[Job]:
+        """Take the most urgent job, and company for it, off the queue."""
+        now_s = self._clock()
+        while self._queue:
+            deadline_s, _, job = heapq.heappop(self._queue)
+            if not job.queued:
+                continue
+            self._leave_queue(job)
+            if now_s + job.cost_s <= deadline_s and not job.call.cancelled:
+                group = [job, *self._company(job, now_s)]
+                self._running_s += sum(job.cost_s for job in group)
+                return group
+            self._num_expired += 1
+            self._settle_job(job)
+        return []
+
+    def _company(self, job: Job, now_s: float) -> list[Job]:
+        """Queued jobs that are cheaper run with `job` than after it, and do not make it late."""
+        costs = job.model.costs
+        # A free permit beats any batch.
+        if costs.max_batch == 1 or self._free or len(job.ids) > costs.max_batched_tokens:
+            return []
+        company: list[Job] = []
+        tokens, cost_s = len(job.ids), job.cost_s
+        for _, _, other in self._queue[:_LOOKAHEAD]:
+            if not other.queued or other.model is not job.model or other.call.cancelled:
+                continue
+            longest = max(tokens, len(other.ids))
+            together_s = costs.predict_s(len(company) + 2, longest)
+            cheaper = longest <= costs.max_batched_tokens and together_s < cost_s + other.cost_s
+            if cheaper and now_s + together_s <= min(job.call.deadline_s, other.call.deadline_s):
+                company.append(other)
+                self._leave_queue(other)
+                tokens, cost_s = longest, together_s
+            if len(company) + 1 == costs.max_batch:
+                break
+        return company
+
+    def _execute(self, group: Sequence[Job]) -> None:
+        started_s = self._clock()
+        results = _score(group)
+        infer_s = self._clock() - started_s
+        for job, result in zip(group, results, strict=True):
+            job.result, job.infer_s = result, infer_s
+            job.queue_s = started_s - job.queued_at_s
+
+    def _settle(self, group: Sequence[Job]) -> None:
+        """Account for an executed group and wake the callers that now have all their results."""
+        if not group:
+            return
+        predicted_s = group[0].model.costs.predict_s(len(group), max(len(j.ids) for j in group))
+        ratio = group[0].infer_s / predicted_s
+        self._slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self._slowdown)
+        for job in group:
+            self._running_s -= job.cost_s
+            self._settle_job(job)
+
+    def _settle_job(self, job: Job) -> None:
+        call = job.call
+        if job in call.jobs:
+            call.jobs.remove(job)
+            if not call.jobs and not call.leads:
+                self._wake(call)
+
+    def _leave_queue(self, job: Job) -> None:
+        job.queued = False
+        self._num_queued -= 1
+        self._queued_s -= job.cost_s
+
+    def _pass_permit_on(self, call: Call) -> None:
+        call.leads = False
+        heir = self._heir()
+        if heir is None:
+            self._free += 1
+        else:
+            heir.leads = True
+            self._wake(heir)
+
+    def _heir(self) -> Call | None:
+        """Who should hold a permit that has become free; None if no one can use it."""
+        while self._queue and not self._queue[0][2].queued:
+            heapq.heappop(self._queue)
+        if not self._queue:
+            return None
+        # A caller that leads already will come to its own jobs.
+        owners = (job.call for _, _, job in self._queue if job.queued and not job.call.leads)
+        first = self._queue[0][2].call
+        if first.leads and self._idle_helpers:
+            return self._idle_helpers.pop()
+        return next(owners, None)
+
+    def _summon_helpers(self) -> None:
+        """Have helpers take free permits while there is more than the caller itself will take."""
+        for _ in range(min(self._free, len(self._idle_helpers), self._num_queued - 1)):
+            self._free -= 1
+            helper = self._idle_helpers.pop()
+            helper.leads = True
+            self._wake(helper)
+
+    def _wake(self, call: Call) -> None:
+        if not call.signalled:
+            call.signalled = True
+            call.signal.release()
+
+    def _sleep_s(self, call: Call) -> float:
+        return min(max(call.deadline_s - self._clock(), 0.0), _MAX_SLEEP_S)
+
+    def _help(self) -> None:
+        me = Call(math.inf)
+        while True:
+            with self._lock:
+                self._idle_helpers.append(me)
+            me.signal.acquire()
+            me.signalled = False
+            self._lead(me, helps=True)
+
+
+def _score(group: Sequence[Job]) -> Sequence[float | ScoringError]:
+    """Scores of a group; if it fails as a whole, each job alone, so that only the guilty fail."""
+    try:
+        return group[0].model.score([job.ids for job in group])
+    except ScoringError as error:
+        if len(group) > 1:
+            return [result for job in group for result in _score([job])]
+        return [error]
+    except Exception:
+        _log.exception("the model failed on %d prompts", len(group))
+        return [ScoringError("the model failed; the service's log says how")] * len(group)

@@ -1,0 +1,107 @@
+"""How long a model run takes, measured at start-up: the table that decides what is batched.
+
+On a CPU a padded batch of unlike lengths is slower than its prompts one by one, a batch of short
+like ones is faster; on a GPU nearly every batch is faster. So nothing is assumed: each served
+model is timed on the machine that serves it.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+INVARIANCE: Final = 1e-5
+"""Largest difference between a score alone and in a batch that still counts as the same score."""
+
+_LENGTHS: Final = (8, 16, 32, 64, 128, 256, 512, 1024)
+_BATCHES: Final = (2, 4, 8)
+_LONGEST_BATCHED: Final = 64
+"""Longer prompts gain nothing from company on a CPU: one alone already fills the caches."""
+_REPEATS: Final = 3
+
+Score = Callable[[Sequence[Sequence[int]]], Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Seconds of one model run by batch size and padded length."""
+
+    lengths: Sequence[int]
+    """Tokens, increasing."""
+    seconds: Mapping[int, Sequence[float]]
+    """Batch size -> seconds at each of the first of `lengths`; has 1, for all of them."""
+
+    @classmethod
+    def measure(cls, score: Score, max_tokens: int, vocab_size: int) -> Self:
+        """Time `score` on this machine; takes the time of a few dozen runs.
+
+        A model whose scores depend on their batch gets a table without batches, and so is run
+        one prompt at a time: a score must not depend on who asks at the same moment.
+        """
+        lengths = [length for length in _LENGTHS if length < max_tokens] + [max_tokens]
+        seconds = {1: [_time(score, 1, length, vocab_size) for length in lengths]}
+        if is_batch_invariant(score, max_tokens, vocab_size):
+            short = [length for length in lengths if length <= _LONGEST_BATCHED]
+            for batch in _BATCHES:
+                seconds[batch] = [_time(score, batch, length, vocab_size) for length in short]
+        return cls(lengths, seconds)
+
+    @property
+    def max_batch(self) -> int:
+        """Most prompts in one run."""
+        return max(self.seconds)
+
+    @property
+    def max_batched_tokens(self) -> int:
+        """Longest prompt that may share a run, tokens."""
+        return self.lengths[len(self.seconds[self.max_batch]) - 1]
+
+    def predict_s(self, batch: int, tokens: int) -> float:
+        """Seconds of a run of `batch` prompts padded to `tokens`, linear between measurements."""
+        sizes = sorted(self.seconds)
+        above = min(bisect_left(sizes, batch), len(sizes) - 1)
+        if sizes[above] <= batch or above == 0:
+            return self._at(sizes[above], tokens) * batch / sizes[above]
+        low, high = sizes[above - 1], sizes[above]
+        share = (batch - low) / (high - low)
+        return (1 - share) * self._at(low, tokens) + share * self._at(high, tokens)
+
+    def _at(self, batch: int, tokens: int) -> float:
+        seconds = self.seconds[batch]
+        right = min(max(bisect_left(self.lengths, tokens), 1), len(seconds) - 1)
+        if right < 1:
+            return seconds[0]
+        low, high = self.lengths[right - 1], self.lengths[right]
+        slope = (seconds[right] - seconds[right - 1]) / (high - low)
+        return max(seconds[right - 1] + slope * (tokens - low), seconds[0] / 2)
+
+
+def is_batch_invariant(score: Score, max_tokens: int, vocab_size: int) -> bool:
+    """Whether a prompt scores the same alone and beside a longer one.
+
+    Dynamic quantization, for one, takes its scale from the whole batch, padding included.
+    """
+    longest = min(24, max_tokens)
+    prompts = [_prompt(min(3, longest), vocab_size), _prompt(longest, vocab_size)]
+    together = score(prompts)
+    alone = [score([prompt])[0] for prompt in prompts]
+    return all(abs(a - b) <= INVARIANCE for a, b in zip(together, alone, strict=True))
+
+
+def _prompt(tokens: int, vocab_size: int) -> list[int]:
+    """Token ids from all over the vocabulary, always the same."""
+    return [7919 * (n + 1) % vocab_size for n in range(tokens)]
+
+
+def _time(score: Score, batch: int, tokens: int, vocab_size: int) -> float:
+    """The fastest of a few runs: the others were disturbed."""
+    prompts = [_prompt(tokens, vocab_size)] * batch
+    fastest = float("inf")
+    for _ in range(_REPEATS):
+        started_s = time.perf_counter()
+        score(prompts)
+        fastest = min(fastest, time.perf_counter() - started_s)
+    return fastest
