@@ -51,7 +51,7 @@ class DemoConfig:
     """What the simulator simulates."""
     simulator_max_num_seqs: int = 64
     """Requests that run at once in the simulator."""
-    num_engine_requests: int = 120
+    num_engine_requests: int = 240
     """Held-out prompts in vLLM's burst, drawn at random; 0 leaves vLLM out."""
     engine_max_num_seqs: int = 4
     """Requests that run at once in vLLM; the others queue."""

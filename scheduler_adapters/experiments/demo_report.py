@@ -68,8 +68,8 @@ def _e2e_s(bursts: Bursts) -> dict[str, Any]:
 def _latency_section(heading: str, bursts: Bursts) -> report.Section:
     return report.Section(
         heading=heading,
-        text="The same burst under each scheduler. The oracle knows every true length: no "
-        "ranker can do better.",
+        text="The same burst under each scheduler; s/token is the normalised latency, E2E divided "
+        "by output tokens. The oracle knows every true length: the best a ranker could do.",
         table=_latency_table(bursts),
         figure=report.ecdf_figure({"": _e2e_s(bursts)}, "E2E latency (s)"),
         caption=bursts.conditions,
@@ -121,12 +121,12 @@ def _latency_table(bursts: Bursts) -> report.Table:
     return report.Table(
         columns=(
             "scheduler",
-            "mean normalised latency (s/token)",
-            "p90",
+            "s/token mean",
+            "s/token p90",
             "FCFS / this",
-            "mean E2E (s)",
-            "p99 E2E (s)",
-            "mean TTFT (s)",
+            "E2E s mean",
+            "E2E s p99",
+            "TTFT s mean",
         ),
         rows=[
             (

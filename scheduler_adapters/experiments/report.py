@@ -191,7 +191,7 @@ h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top
 figcaption { font-size: .85rem; color: #555; } .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }
-th, td { white-space: nowrap; }
+td { white-space: nowrap; } th { vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
 """
 
