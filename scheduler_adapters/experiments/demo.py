@@ -47,8 +47,8 @@ class DemoConfig:
     """Folder that `python -m training fit ... --out` wrote; the report goes there too."""
     num_simulated: int = 2000
     """Held-out prompts in the simulator's burst; fewer where there are fewer."""
-    instance: str = "llama-3-8b@a100-80g"
-    """What the simulator simulates."""
+    profile: str = "llama-3-8b@a100-80g"
+    """MODEL@GPU that the simulator simulates."""
     simulator_max_num_seqs: int = 64
     """Requests that run at once in the simulator."""
     num_engine_requests: int = 240
@@ -168,14 +168,14 @@ def _service(bundle: ModelBundle) -> Iterator[str]:
 
 
 def _simulate(requests: Requests, config: DemoConfig) -> Bursts:
-    log.info("simulating a burst of %d on %s", len(requests), config.instance)
-    instance = Instance.preset(config.instance, max_num_seqs=config.simulator_max_num_seqs)
+    log.info("simulating a burst of %d on %s", len(requests), config.profile)
+    instance = Instance.preset(config.profile, max_num_seqs=config.simulator_max_num_seqs)
     return Bursts(
         timelines={
             name: simulate(_for_scheduler(requests, name), load_policy(name), instance)
             for name in SCHEDULERS
         },
-        conditions=f"{len(requests)} requests at t = 0, {config.instance}, "
+        conditions=f"{len(requests)} requests at t = 0, {config.profile}, "
         f"{config.simulator_max_num_seqs} at once, simulated",
     )
 
