@@ -1,0 +1,80 @@
+"""A two-layer random BERT with a vocabulary of the synthetic set, and tables of that set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from training import synthetic
+from training.records import PromptResponse, write_records
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a model and tokenizer that transformers loads; 4 ms per training step."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    texts = [*synthetic.TASKS, *synthetic.TOPICS, *synthetic.MANNERS, "and ."]
+    words = sorted({word for text in texts for word in text.lower().replace("-", " - ").split()})
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {token: number for number, token in enumerate([*special, *words])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(
+        ("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"])
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]"
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def make_card(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a table and its card; returns the path of the card."""
+
+    def make(
+        records: list[PromptResponse] | None = None,
+        *,
+        table: Path | None = None,
+        rows: int | None = None,
+        **changes: object,
+    ) -> Path:
+        from scoring_service.bundle import sha256_of
+
+        if table is None:
+            table = tmp_path / "logs.parquet"
+            write_records(table, records or [])
+        card = {
+            "id": "logs",
+            "source": "someone/logs",
+            "commit": "0" * 40,
+            "licence": "CC0-1.0",
+            "path": table.name,
+            "sha256": sha256_of(table),
+            "records": rows if rows is not None else len(records or []),
+            "fields": {"prompt": "prompt", "output_tokens": "output_tokens"},
+            "tokenizer": "none",
+        }
+        path = tmp_path / "card.yaml"
+        path.write_text(json.dumps(card | changes))  # JSON is YAML.
+        return path
+
+    return make

@@ -1,0 +1,214 @@
+"""`python -m training fit` end to end on a tiny random encoder, and what it does with bad input."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scoring_service.bundle import ModelBundle
+from training.__main__ import main
+from training.records import PromptResponse, read_table
+from training.synthetic import generate
+
+RECORDS, ATTAINABLE = generate(400, seed=5)
+
+
+@pytest.fixture
+def fit(tiny_bert: Path, tmp_path: Path) -> Callable[..., int]:
+    """Runs the demo recipe on a card, small and fast; settings as on the command line."""
+
+    def run(card: Path | str, *settings: str, out: str = "out") -> int:
+        return main(
+            [
+                "fit", "demo", "--out", str(tmp_path / out),
+                "--mlruns-dir", str(tmp_path / "mlruns"),
+                "--data.dataset", str(card), "--encoder.backbone", str(tiny_bert),
+                "--optim.encoder_lr", "3e-3", "--batch_size", "16", "--threads", "1", *settings,
+            ]
+        )  # fmt: skip
+
+    return run
+
+
+def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    result: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return result
+
+
+@pytest.mark.slow
+def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    card = make_card(RECORDS)
+    assert fit(card, "--epochs", "6", "--json") == 0
+    result = last_json(capsys)
+    bundle = ModelBundle.load(str(result["bundle"]))
+    held_out = read_table(tmp_path / "out" / "test.parquet")
+    assert list(held_out.columns) == ["prompt", "output_tokens", "model"]
+    assert len(held_out) == result["test_prompts"]
+    assert result["champion"] is True
+    assert 0.4 < float(str(result["tau_b"])) <= ATTAINABLE + 0.1
+    assert bundle.manifest.metrics["tau_b"] == result["tau_b"]
+    assert len(bundle.manifest.history) >= 12
+    assert {"step", "epoch", "train/loss", "val/tau_b"} <= set(bundle.manifest.history[0])
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+    assert fit(card, "--epochs", "1", "--optim.encoder_lr", "0", "--json") == 0
+    assert last_json(capsys)["champion"] is False
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_resumes_to_the_same_end(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from training.module import LengthRanker
+
+    card = make_card(RECORDS)
+    assert fit(card, "--json", out="whole") == 0
+    whole = last_json(capsys)
+    step_of = LengthRanker.training_step
+    for number, stop in enumerate((7, 23)):
+
+        def step_and_interrupt(self, batch, batch_idx, stop=stop):  # type: ignore[no-untyped-def]
+            if self.global_step == stop:
+                signal.raise_signal(signal.SIGINT)
+            return step_of(self, batch, batch_idx)
+
+        monkeypatch.setattr(LengthRanker, "training_step", step_and_interrupt)
+        assert fit(card, *(["--resume"] if number else []), out="parts") == 130
+        assert not (tmp_path / "parts" / "bundle").exists()
+    monkeypatch.setattr(LengthRanker, "training_step", step_of)
+    capsys.readouterr()
+    assert fit(card, "--resume", "--epochs", "3", out="parts") == 2
+    assert "another epochs" in capsys.readouterr().err
+    assert fit(card, "--resume", "--json", out="parts") == 0
+    parts = last_json(capsys)
+    for key in ("tau_b", "tau_b_fp32", "encoder_passes"):
+        assert parts[key] == pytest.approx(whole[key], abs=1e-6)
+    histories = [
+        ModelBundle.load(str(result["bundle"])).manifest.history for result in (whole, parts)
+    ]
+    for one, other in zip(*histories, strict=True):
+        assert one["val/tau_b"] == pytest.approx(other["val/tau_b"], abs=1e-6)
+        assert one["train/loss"] == pytest.approx(other["train/loss"], abs=1e-5)
+
+
+def one_error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert lines[-1].startswith("error: ")
+    assert "Traceback" not in captured.err
+    return lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("records", "changes", "message"),
+    [
+        (RECORDS, {"fields": {"output_tokens": "length"}}, "no column 'length'"),
+        (RECORDS, {"sha256": "0" * 64}, "the card says 000000000000"),
+        (RECORDS, {"rows": 7}, "the card says 7"),
+        (RECORDS, {"licenze": "MIT"}, "licenze"),
+        ([], {}, "no rows"),
+        ([PromptResponse(prompt="a", output_tokens=n) for n in range(1, 9)], {}, "only 1 distinct"),
+        (RECORDS[:1], {}, "only 1 distinct"),
+        ([PromptResponse(prompt=r.prompt, output_tokens=9) for r in RECORDS], {}, "every length"),
+    ],
+)  # fmt: skip
+def test_bad_data_is_one_line_and_leaves_nothing(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    records: list[PromptResponse],
+    changes: dict[str, object],
+    message: str,
+) -> None:
+    assert fit(make_card(records, **changes)) == 2
+    assert message in one_error_line(capsys)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "mlruns").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["--loss.delta", "2"], "loss.delta is 2"),
+        (["--batch_size", "1"], "batch_size is 1"),
+        (["--split.test_fraction", "0"], "split.test_fraction is 0"),
+        (["--encoder.backbone", "no/such-model"], "backbone 'no/such-model' cannot be loaded"),
+    ],
+)
+def test_bad_settings_are_one_line(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fit(make_card(RECORDS), *settings) == 2
+    assert message in one_error_line(capsys)
+    assert not (tmp_path / "out" / "bundle").exists()
+
+
+def test_an_unknown_recipe_data_set_or_command_lists_the_known_ones(
+    fit: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "nothing", "--out", "x"]) == 2
+    assert "use one of demo" in one_error_line(capsys)
+    assert fit("nothing") == 2
+    assert "alpaca-vicuna7b" in one_error_line(capsys)
+    assert main(["train"]) == 2
+    assert "use one of fit" in one_error_line(capsys)
+
+
+def test_a_data_folder_without_the_file_is_an_error_and_never_synthetic(
+    fit: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit("alpaca-vicuna7b", "--data-dir", str(tmp_path)) == 2
+    assert "lacks alpaca-vicuna7b/" in one_error_line(capsys)
+
+
+@pytest.mark.parametrize("blocked", ["mlruns", "out"])
+def test_a_folder_that_cannot_be_written_is_one_line(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    blocked: str,
+) -> None:
+    (tmp_path / blocked).write_text("a file where a folder should be")
+    assert fit(make_card(RECORDS)) == 2
+    assert "cannot be written" in one_error_line(capsys)
+
+
+def test_resume_without_an_interrupted_run_says_so(
+    fit: Callable[..., int], make_card: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit(make_card(RECORDS), "--resume") == 2
+    assert "holds no interrupted run" in one_error_line(capsys)
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "python -m training fit demo --out" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        main(["fit", "demo", "--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert "recipes:" in text
+    assert "resampling the same" in " ".join(text.split())

@@ -1,0 +1,62 @@
+"""What a trained ranker is worth on prompts it has never seen: every figure of one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoring_service.bundle import FP32, INT8
+from scoring_service.scorer import OnnxScorer
+from training.baselines import tfidf_ridge
+from training.command_line import without_nan
+from training.config import TrainConfig
+from training.data import observed, targets, tokenize
+from training.export import Parity, onnx_scores
+from training.learning import Trained
+from training.metrics import pair_accuracy, tau_b, tau_b_ci
+from training.splits import Splits
+
+
+def assess(
+    config: TrainConfig, splits: Splits, trained: Trained, models: Path, parity: Parity
+) -> tuple[dict[str, Any], NDArray[np.float64]]:
+    """Figures on the test split by the exported models, and the scores they were computed from.
+
+    `tau_b` is that of the model the service will run: INT8 where the bundle holds it.
+    """
+    lengths = observed(splits.test)
+    ids = tokenize(trained.tokenizer, [item.prompt for item in splits.test]).ids
+    scores = {
+        name: onnx_scores(OnnxScorer(models / name), ids)
+        for name in (FP32, INT8)
+        if (models / name).is_file()
+    }
+    served = scores.get(INT8, scores[FP32])
+    low, high = tau_b_ci(served, lengths)
+    ridge = tfidf_ridge(
+        [item.prompt for item in splits.train],
+        targets(splits.train, config),
+        [item.prompt for item in splits.test],
+    )
+    metrics: dict[str, Any] = {
+        "tau_b": tau_b(served, lengths),
+        "tau_b_ci": [low, high],
+        "tau_b_fp32": tau_b(scores[FP32], lengths),
+        "tau_b_tfidf_ridge": tau_b(ridge, lengths),
+        "tau_b_prompt_tokens": tau_b([len(row) for row in ids], lengths),
+        "pair_accuracy": pair_accuracy(served, lengths),
+        "pair_accuracy_delta": pair_accuracy(served, lengths, delta=config.loss.delta),
+        "onnx_max_abs_diff": parity.max_abs_diff,
+        "onnx_order_tau_b": parity.tau_b,
+        "int8_tau_b_drop": tau_b(scores[FP32], lengths) - tau_b(served, lengths),
+        "has_int8": INT8 in scores,
+        "encoder_passes": trained.num_encoded,
+        "train_cpu_s": round(trained.train_cpu_s, 1),
+        "padding_fraction": trained.padding_fraction,
+    }
+    if all(len(item.lengths) > 1 for item in splits.test):
+        metrics["ceiling"] = tau_b([item.lengths[1] for item in splits.test], lengths)
+    return without_nan(metrics), served

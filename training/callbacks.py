@@ -1,0 +1,71 @@
+"""What a training run does besides learning: show progress, survive Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+
+
+class TerminalProgress(L.Callback):  # type: ignore[misc]
+    """One line on stderr that rewrites itself; used on terminals only."""
+
+    def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
+        """Start the clock; a resumed run counts only its own steps."""
+        self._start_s = time.monotonic()
+        self._first_step = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Rewrite the line."""
+        step, total = trainer.global_step, int(trainer.estimated_stepping_batches)
+        elapsed_s = time.monotonic() - self._start_s
+        left_s = elapsed_s / max(1, step - self._first_step) * (total - step)
+        tau = f"  val tau_b {module.history[-1]['val/tau_b']:.3f}" if module.history else ""
+        line = f"\rstep {step}/{total}{tau}  {left_s:.0f} s left "
+        print(line, end="\n" if step == total else "", file=sys.stderr, flush=True)
+
+
+class ResumableInterrupt(L.Callback):  # type: ignore[misc]
+    """On Ctrl-C: finish the step, save the whole state, stop. A second Ctrl-C stops at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._requested = False
+        self._previous: Any = None
+
+    def on_fit_start(self, trainer: L.Trainer, module: Any) -> None:
+        """Take the signal over."""
+        self._previous = signal.signal(signal.SIGINT, self._request)
+
+    def on_fit_end(self, trainer: L.Trainer, module: Any) -> None:
+        """Give it back."""
+        signal.signal(signal.SIGINT, self._previous)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Stop here, unless a validation is due: a checkpoint before it would skip it."""
+        if self._requested and (batch_idx + 1) % trainer.val_check_batch:
+            # The module's own end-of-step hook comes after this one.
+            module.on_train_batch_end(outputs, batch, batch_idx)
+            self._stop(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
+        """Stop here after a validation."""
+        if self._requested:
+            self._stop(trainer)
+
+    def _stop(self, trainer: L.Trainer) -> None:
+        trainer.save_checkpoint(self.path)
+        raise KeyboardInterrupt
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self._requested = True
+        signal.signal(signal.SIGINT, self._previous)

@@ -1,0 +1,205 @@
+"""Data cards: what a data set is, where it comes from, and how to prove it is the same one.
+
+A card is `datasets/<id>/card.yaml`, or any path to such a file (for your own logs). Records are
+looked for in --data-dir, then $LENGTHWISE_DATA, then on the Hugging Face hub if the card names a
+repository there, and last the seeded synthetic set takes their place, loudly.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from scoring_service.bundle import sha256_of
+from scoring_service.errors import DataError
+from training import synthetic
+from training.records import FieldMap, PromptResponse, read_table, to_records
+
+CARDS: Final = Path(__file__).resolve().parents[1] / "datasets"
+ENVIRONMENT: Final = "LENGTHWISE_DATA"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """A second table that holds the prompts of the first, joined on one column."""
+
+    path: str
+    sha256: str
+    on: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One data set. Parsed strictly: an unknown or missing key is an error."""
+
+    id: str
+    source: str
+    """Repository the data comes from, owner/name; "generated" for the synthetic set."""
+    commit: str
+    licence: str
+    path: str
+    """The table, relative to the data folder (or to the card, for a card of your own)."""
+    sha256: str
+    records: int
+    """Rows of the table."""
+    fields: FieldMap
+    tokenizer: str
+    """Which tokenizer counted the lengths."""
+    model: str = ""
+    """Which model responded, where the table has no column for it."""
+    prompts: Join | None = None
+    split_seed: int = 0
+    hub: str | None = None
+    """Data set repository on the Hugging Face hub that holds `path`; None where there is none."""
+    notes: str = ""
+    digest: str = ""
+    """SHA-256 of the card file itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedData:
+    """Records and where they were found."""
+
+    card: Card
+    records: list[PromptResponse]
+    origin: str
+    """For people: the folder or hub repository, or that the set is synthetic."""
+    num_empty: int
+    """Lengths of 0 that were dropped."""
+    attainable_tau_b: float | None = None
+    """Best tau_b any ranker can reach; known for the synthetic set only."""
+
+
+def read_card(dataset: str) -> Card:
+    """Read a card by the id of its data set, or by the path of the card file.
+
+    Raises:
+        DataError: no such card (the known ids are listed), or it breaks the schema.
+    """
+    path = Path(dataset) if dataset.endswith(".yaml") else CARDS / dataset / "card.yaml"
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        known = ", ".join(sorted(folder.parent.name for folder in CARDS.glob("*/card.yaml")))
+        raise DataError(f"no data set {dataset!r}; use one of {known}, or a card.yaml") from error
+    except (OSError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"the card cannot be read: {reason}", path=path) from error
+    try:
+        mapping = dict(content.pop("fields"))
+        lengths = mapping.get("output_tokens", "output_tokens")
+        mapping["output_tokens"] = (lengths,) if isinstance(lengths, str) else tuple(lengths)
+        join = content.pop("prompts", None)
+        card = Card(
+            **content,
+            fields=FieldMap(**mapping),
+            prompts=Join(**join) if join else None,
+            digest=sha256_of(path),
+        )
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        valid = ", ".join(f.name for f in fields(Card) if f.name != "digest")
+        raise DataError(
+            f"the card breaks its schema ({error}); its keys are: {valid}", path=path
+        ) from error
+    return card
+
+
+def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
+    """Find the records of a card and check them; see the module for where they are looked for.
+
+    Raises:
+        DataError: the card or the data is wrong, or an explicit `data_dir` lacks the file.
+    """
+    card = read_card(dataset)
+    if card.source == "generated":
+        return _synthetic(card)
+    for root, chosen in _roots(dataset, data_dir):
+        if (root / card.path).is_file():
+            return _from_folder(card, root, str(root / card.path))
+        if chosen:
+            raise DataError(
+                f"the folder lacks {card.path}, which card {card.id!r} describes", path=root
+            )
+    if card.hub is not None and (root_from_hub := _download(card, card.hub)):
+        return _from_folder(card, root_from_hub, f"hub:{card.hub}")
+    logger.warning("data set %r was not found: give --data-dir or $%s", card.id, ENVIRONMENT)
+    return _synthetic(read_card("synthetic"))
+
+
+def _roots(dataset: str, data_dir: str | None) -> list[tuple[Path, bool]]:
+    """Folders to look in, and whether the user insists on each."""
+    roots = []
+    if data_dir is not None:
+        roots.append((Path(data_dir), True))
+    if dataset.endswith(".yaml"):
+        roots.append((Path(dataset).parent, True))
+    if os.environ.get(ENVIRONMENT):
+        roots.append((Path(os.environ[ENVIRONMENT]), False))
+    return roots
+
+
+def _from_folder(card: Card, root: Path, origin: str) -> LoadedData:
+    path = root / card.path
+    _verify(path, card.sha256)
+    frame = read_table(path)
+    if len(frame) != card.records:
+        raise DataError(
+            f"{len(frame)} rows, the card says {card.records}; correct the card", path=path
+        )
+    if card.prompts is not None:
+        _verify(root / card.prompts.path, card.prompts.sha256)
+        prompts = read_table(root / card.prompts.path)
+        key = card.prompts.on
+        new = [name for name in prompts.columns if name == key or name not in frame.columns]
+        frame = frame.merge(prompts[new], on=key, how="inner", validate="many_to_one")
+    records, num_empty = to_records(frame, card.fields, model=card.model, path=path)
+    return LoadedData(card=card, records=records, origin=origin, num_empty=num_empty)
+
+
+def _verify(path: Path, expected: str) -> None:
+    if not path.is_file():
+        raise DataError("the file is missing; fetch the data set again", path=path)
+    if (actual := sha256_of(path)) != expected:
+        raise DataError(
+            f"SHA-256 is {actual[:12]}..., the card says {expected[:12]}...; fetch the file again, "
+            "or write a card for the new version",
+            path=path,
+        )
+
+
+def _download(card: Card, hub: str) -> Path | None:
+    """The folder of the card's files from the hub; None where the hub cannot be reached."""
+    import huggingface_hub
+
+    names = [card.path] + ([card.prompts.path] if card.prompts else [])
+    try:
+        for name in names:
+            local = huggingface_hub.hf_hub_download(hub, name, repo_type="dataset")
+    except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:
+        logger.warning("hub data set %s cannot be had: %s", hub, str(error).splitlines()[0])
+        return None
+    return Path(str(local).removesuffix(names[-1]))
+
+
+def _synthetic(card: Card) -> LoadedData:
+    records, attainable = synthetic.generate(card.records, seed=card.split_seed)
+    logger.warning(
+        "SYNTHETIC DATA: %d generated prompts; the best attainable tau_b is %.3f by construction. "
+        "Nothing measured on it says anything about a real model.",
+        len(records),
+        attainable,
+    )
+    return LoadedData(
+        card=card,
+        records=records,
+        origin=f"synthetic (seed {card.split_seed})",
+        num_empty=0,
+        attainable_tau_b=attainable,
+    )

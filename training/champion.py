@@ -1,0 +1,56 @@
+"""Which model serves: a challenger takes the alias only by beating the champion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoring_service.bundle import ModelBundle
+from training.export import score_prompts
+from training.metrics import tau_b, tau_b_difference_ci
+from training.prepared import split_rule
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the challenger is promoted, and why."""
+
+    promoted: bool
+    reason: str
+    difference_ci: tuple[float, float] | None = None
+    """95% paired bootstrap interval of the gain in tau_b; None where nothing was compared."""
+
+
+def judge(
+    challenger: ModelBundle,
+    champion: ModelBundle | None,
+    prompts: Sequence[str],
+    lengths: NDArray[np.float64],
+) -> Verdict:
+    """Compare both on the challenger's test prompts, which the champion must not have seen.
+
+    A draw keeps the champion: replacing it costs a reload and gains nothing.
+    """
+    if champion is None:
+        return Verdict(True, "there was no champion yet")
+    mine, theirs = (_what_may_be_trained_on(bundle) for bundle in (challenger, champion))
+    if mine != theirs:
+        return Verdict(
+            False,
+            f"not comparable: the champion was split by {theirs}, this one by {mine}; it "
+            "may have been trained on these test prompts; promote by hand",
+        )
+    scores = score_prompts(challenger, prompts)
+    others = score_prompts(champion, prompts)
+    gain = tau_b(scores, lengths) - tau_b(others, lengths)
+    low, high = tau_b_difference_ci(scores, others, lengths)
+    verb = "beats" if low > 0 else "does not beat"
+    reason = f"{verb} the champion: tau_b {gain:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
+    return Verdict(low > 0, reason, (low, high))
+
+
+def _what_may_be_trained_on(bundle: ModelBundle) -> dict[str, object]:
+    return split_rule(bundle.manifest.training) | {"label": bundle.manifest.label}

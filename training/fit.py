@@ -1,0 +1,208 @@
+"""`python -m training fit`: recipe -> trained ranker, model bundle, MLflow run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jsonargparse import ArgumentParser
+
+from scoring_service.errors import ConfigError
+from training.command_line import configure_logging, make_parser
+from training.config import TrainConfig
+from training.prepared import prepare
+from training.recipes import RECIPES, recipe
+
+if TYPE_CHECKING:
+    from training.tracking import Tracker
+
+DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
+
+Writes OUT/bundle (the model bundle), OUT/test.parquet (the held-out prompts) and an MLflow run.
+Ctrl-C leaves a run that --resume continues. Any setting of the recipe can be overridden, e.g.
+--epochs 3 --loss.delta .25; `python -m training fit RECIPE --help` lists them with their values.
+
+recipes:
+{recipes}
+
+example:
+  python -m training fit demo --out mlruns/demo --data-dir DIR
+"""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """Where a run reads and writes."""
+
+    out: Path
+    data_dir: str | None = None
+    mlruns_dir: Path = Path("mlruns")
+    resume: bool = False
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where --resume goes on from; gone once the bundle is written."""
+        return self.out / "checkpoints"
+
+    @property
+    def state(self) -> Path:
+        """The configuration and the MLflow run that the checkpoints belong to."""
+        return self.checkpoints / "run.json"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point of the command."""
+    parser = _parser(argv)
+    arguments = parser.parse_args(list(argv))
+    values = parser.instantiate(arguments).as_dict()
+    options = FitOptions(
+        out=Path(values.pop("out")),
+        data_dir=values.pop("data_dir"),
+        mlruns_dir=Path(values.pop("mlruns_dir")),
+        resume=values.pop("resume"),
+    )
+    as_json = values.pop("json")
+    del values["recipe"]
+    configure_logging()
+    try:
+        result = fit(TrainConfig(**values), options)
+    except KeyboardInterrupt:
+        logger.info("interrupted; the same command with --resume goes on from here")
+        raise
+    _print_result(result)
+    if as_json:
+        print(json.dumps(result, allow_nan=False))
+    return 0
+
+
+def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
+    """Run one experiment from data to registry; returns the figures that `--json` prints.
+
+    Raises:
+        ConfigError: a setting is wrong, or a folder cannot be written.
+        DataError: the data breaks its card.
+        KeyboardInterrupt: the run was interrupted and can be resumed.
+    """
+    run_id = _interrupted_run(config, options) if options.resume else None
+    prepared = prepare(config, options.data_dir)
+
+    # torch and MLflow take seconds to import; bad input is told before.
+    from training.learning import learn
+    from training.publish import log_results, register, write_bundle, write_test_prompts
+    from training.tracking import Tracker
+
+    tracker = Tracker(options.mlruns_dir, run_name=config.name, run_id=run_id)
+    with _finishing(tracker):
+        if run_id is None:
+            tracker.log_params(asdict(config) | {"card_sha256": prepared.data.card.digest})
+            _begin(config, options, tracker.run_id)
+        trained = learn(config, prepared.splits, options.checkpoints, tracker.lightning_logger())
+        target = options.out / "bundle"
+        bundle, scores = write_bundle(config, prepared, trained, target, tracker.run_id)
+        write_test_prompts(options.out / "test.parquet", prepared.splits)
+        log_results(tracker, bundle, trained, scores, prepared.splits)
+        version, verdict = register(tracker, bundle, prepared.splits)
+        shutil.rmtree(options.checkpoints)
+    return {
+        "dataset": bundle.manifest.dataset["id"],
+        "train_prompts": bundle.manifest.dataset["train_prompts"],
+        "test_prompts": bundle.manifest.dataset["test_prompts"],
+        **bundle.manifest.metrics,
+        "mlflow_run_id": tracker.run_id,
+        "bundle": str(bundle.path),
+        "registry_version": version,
+        "champion": verdict.promoted,
+        "verdict": verdict.reason,
+    }
+
+
+def _parser(argv: Sequence[str]) -> ArgumentParser:
+    """Settings take their defaults from the recipe, which is the first argument."""
+    lines = (f"  {name:8} {(make.__doc__ or '').strip()}" for name, make in RECIPES.items())
+    description = DESCRIPTION.format(recipes="\n".join(lines))
+    parser = make_parser("fit", "RECIPE --out DIR [settings]", description)
+    parser.add_argument("recipe", type=str, help="one of the recipes above")
+    parser.add_argument("--out", type=str, required=True, help="folder for the results")
+    parser.add_argument("--data-dir", type=str | None, help="folder that holds the data sets")
+    parser.add_argument(
+        "--mlruns-dir", type=str, default="mlruns", help="folder of the MLflow store"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the interrupted run in OUT"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON line")
+    parser.add_class_arguments(TrainConfig)
+    if argv and not argv[0].startswith("-"):
+        parser.set_defaults(asdict(recipe(argv[0])))
+    return parser
+
+
+def _begin(config: TrainConfig, options: FitOptions, run_id: str) -> None:
+    """Forget an older run in this folder and note what the coming checkpoints belong to."""
+    try:
+        shutil.rmtree(options.checkpoints, ignore_errors=True)
+        options.checkpoints.mkdir(parents=True)
+        options.state.write_text(json.dumps({"config": asdict(config), "mlflow_run_id": run_id}))
+    except OSError as error:
+        raise ConfigError(
+            f"{options.out} cannot be written ({error.strerror}); choose another --out"
+        ) from error
+
+
+def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
+    """The MLflow run to go on with.
+
+    Raises:
+        ConfigError: there is none, or it was started with other settings.
+    """
+    try:
+        state = json.loads(options.state.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{options.out} holds no interrupted run; start one without --resume"
+        ) from error
+    if state["config"] != asdict(config):
+        mine = json.loads(json.dumps(asdict(config)))
+        changed = [key for key in mine if mine[key] != state["config"].get(key)]
+        if changed:
+            raise ConfigError(
+                f"the run in {options.out} was started with another {', '.join(changed)}; "
+                "resume it with its own settings, or start anew without --resume"
+            )
+    return str(state["mlflow_run_id"])
+
+
+@contextlib.contextmanager
+def _finishing(tracker: Tracker) -> Iterator[None]:
+    """Give the MLflow run the status that the block ends with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tracker.finish("KILLED")
+        raise
+    except BaseException:
+        tracker.finish("FAILED")
+        raise
+    tracker.finish()
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    low, high = result["tau_b_ci"]
+    print(f"test prompts            {result['test_prompts']}")
+    print(f"tau_b                   {result['tau_b']:.3f}  (95% interval {low:.3f} to {high:.3f})")
+    print(f"tau_b, TF-IDF + ridge   {result['tau_b_tfidf_ridge']:.3f}  (same training prompts)")
+    if "ceiling" in result:
+        print(f"tau_b, second sample    {result['ceiling']:.3f}  (the model's own next answer)")
+    print(f"encoder passes          {result['encoder_passes']} in {result['train_cpu_s']} CPU-s")
+    print(f"ONNX max |difference|   {result['onnx_max_abs_diff']:.2g}")
+    print(f"INT8 loses              {result['int8_tau_b_drop']:+.4f} tau_b")
+    print(f"bundle                  {result['bundle']}")
+    print(f"registry                version {result['registry_version']}: {result['verdict']}")

@@ -1,0 +1,124 @@
+"""Runs the Lightning trainer: splits and settings in, a trained scorer and its history out."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from tokenizers import Tokenizer
+
+from training.callbacks import ResumableInterrupt, TerminalProgress
+from training.config import TrainConfig
+from training.data import LengthData
+from training.encoder import PromptScorer, build_scorer, find_backbone
+from training.module import LengthRanker
+from training.splits import Splits
+
+LAST: Final = "last.ckpt"
+BEST: Final = "best.ckpt"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The best checkpoint of a run, by validation tau_b."""
+
+    scorer: PromptScorer
+    tokenizer: Tokenizer
+    data: LengthData
+    history: tuple[Mapping[str, float], ...]
+    num_encoded: int
+    """Prompts that went through the encoder for training."""
+    train_cpu_s: float
+    padding_fraction: float
+
+
+def learn(config: TrainConfig, splits: Splits, folder: Path, lightning_logger: Any) -> Trained:
+    """Train, going on from `folder/last.ckpt` where it exists.
+
+    Raises:
+        ConfigError: the backbone cannot be loaded.
+        KeyboardInterrupt: after Ctrl-C, with the state saved in the folder.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    backbone = find_backbone(config.encoder.backbone)
+    scorer, tokenizer = build_scorer(
+        backbone.source,
+        config.encoder.pooling,
+        seed=config.seed,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+    )
+    data = LengthData(splits, tokenizer, config)
+    lr = config.optim.encoder_lr if config.optim.encoder_lr is not None else backbone.lr
+    module = LengthRanker(scorer, config, lengths=data.train_lengths, lr=lr)
+    padding = data.padding_fraction()
+    logger.info(
+        "backbone %s; %.1f%% of the encoder's work is padding", backbone.source, padding * 100
+    )
+    _run(_trainer(config, data, folder, lightning_logger), module, data, folder / LAST)
+    best = torch.load(folder / BEST, weights_only=True)["state_dict"]
+    module.load_state_dict(best)
+    return Trained(
+        scorer=scorer.cpu().eval(),
+        tokenizer=tokenizer,
+        data=data,
+        history=tuple(module.history),
+        num_encoded=module.num_encoded,
+        train_cpu_s=module.train_cpu_s,
+        padding_fraction=padding,
+    )
+
+
+def _trainer(
+    config: TrainConfig, data: LengthData, folder: Path, lightning_logger: Any
+) -> L.Trainer:
+    best = ModelCheckpoint(
+        folder,
+        Path(BEST).stem,
+        monitor="val/tau_b",
+        mode="max",
+        save_weights_only=True,
+        enable_version_counter=False,
+    )
+    last = ModelCheckpoint(
+        folder, Path(LAST).stem, save_on_train_epoch_end=False, enable_version_counter=False
+    )
+    callbacks = [best, last, ResumableInterrupt(folder / LAST)]
+    if sys.stderr.isatty():
+        callbacks.append(TerminalProgress())
+    num_batches = len(data.train_dataloader())
+    return L.Trainer(
+        accelerator="auto",
+        devices=1,
+        max_epochs=config.epochs,
+        logger=lightning_logger,
+        callbacks=callbacks,
+        gradient_clip_val=config.optim.clip_norm,
+        val_check_interval=max(1, num_batches // config.validations_per_epoch),
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, last: Path) -> None:
+    resume_from = str(last) if last.is_file() else None
+    with warnings.catch_warnings():
+        for category in (UserWarning, FutureWarning, DeprecationWarning):
+            warnings.filterwarnings("ignore", category=category, module="lightning")
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=False)
+        except SystemExit as error:  # What Lightning makes of Ctrl-C.
+            raise KeyboardInterrupt from error

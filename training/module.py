@@ -1,0 +1,148 @@
+"""The Lightning module: steps, logging, optimiser. No data, no files."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from training import losses
+from training.config import TrainConfig
+from training.data import Batch
+from training.encoder import PromptScorer
+from training.metrics import tau_b
+
+
+class LengthRanker(L.LightningModule):  # type: ignore[misc]
+    """Learns to order prompts by the length of their responses."""
+
+    def __init__(
+        self, scorer: PromptScorer, config: TrainConfig, *, lengths: NDArray[np.float64], lr: float
+    ) -> None:
+        """`lengths` are the training labels in tokens (for their scale), `lr` the encoder's."""
+        super().__init__()
+        self.scorer, self.config, self.lr = scorer, config, lr
+        self.log_mean = float(np.log(lengths).mean())
+        self.log_sd = max(float(np.log(lengths).std()), 1e-6)
+        start = {"l1": float(np.mean(lengths)), "log-l1": self.log_mean}
+        torch.nn.init.constant_(scorer.head.bias, start.get(config.loss.objective, 0.0))
+        self.num_encoded = 0
+        """Prompts that went through the encoder for training, over all processes."""
+        self.train_cpu_s = 0.0
+        """CPU seconds of this process in training steps."""
+        self.history: list[dict[str, float]] = []
+        self._val: list[tuple[Tensor, Tensor]] = []
+        self._losses: list[float] = []
+        self._cpu_start_s = 0.0
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Loss of one batch."""
+        pooled = torch.cat([self.scorer.pool(*micro) for micro in batch.micro_batches])
+        scores, lengths = self.scorer.score(pooled), batch.lengths_B
+        loss = self._objective(self._gather(scores), self._gather(lengths), batch.pairs_P2, scores)
+        if weight := self.config.loss.log_length_weight:
+            target = (lengths.log() - self.log_mean) / self.log_sd
+            loss = loss + weight * functional.huber_loss(self.scorer.log_length(pooled), target)
+        self.num_encoded += len(scores) * self.trainer.world_size
+        self._losses.append(float(loss.detach()))
+        return loss
+
+    def _objective(
+        self, scores_B: Tensor, lengths_B: Tensor, pairs_P2: Tensor, local_B: Tensor
+    ) -> Tensor:
+        loss = self.config.loss
+        if loss.objective == "pairs":
+            longer, shorter = local_B[pairs_P2].unbind(1)
+            return losses.margin_ranking_loss(longer, shorter, loss.margin)
+        if loss.objective == "all-pairs":
+            return losses.all_pairs_margin_loss(
+                scores_B, lengths_B, delta=loss.delta, margin=loss.margin
+            )
+        if loss.objective == "ranknet":
+            return losses.ranknet_loss(scores_B, lengths_B, delta=loss.delta)
+        simple = {
+            "l1": losses.l1_loss,
+            "log-l1": losses.log_l1_loss,
+            "listmle": losses.listmle_loss,
+        }
+        return simple[loss.objective](scores_B, lengths_B)
+
+    def _gather(self, values_B: Tensor) -> Tensor:
+        """The values of all processes, with gradients: a pair may span two of them."""
+        if self.trainer.world_size == 1:
+            return values_B
+        gathered: Tensor = self.all_gather(values_B, sync_grads=True)
+        return gathered.reshape(-1)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Keep the scores; tau_b needs all of them at once."""
+        scores = torch.cat([self.scorer(*micro) for micro in batch.micro_batches])
+        self._val.append((scores.float().cpu(), batch.lengths_B.cpu()))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log val/tau_b and one point of the training curve."""
+        scores, lengths = (torch.cat(parts).numpy() for parts in zip(*self._val, strict=True))
+        self._val.clear()
+        # 0 where tau_b is undefined (all scores equal): such a checkpoint must never look best.
+        value = float(np.nan_to_num(tau_b(scores, lengths)))
+        loss = float(np.mean(self._losses)) if self._losses else float("nan")
+        self._losses.clear()
+        self.log_dict({"val/tau_b": value, "train/loss": loss}, rank_zero_only=True)
+        self.log("tau_b", value, prog_bar=True, logger=False, rank_zero_only=True)
+        self.history.append(
+            {
+                "step": float(self.global_step),
+                "epoch": self.global_step / max(1, self.trainer.num_training_batches),
+                "train/loss": loss,
+                "val/tau_b": value,
+                "encoder_passes": float(self.num_encoded),
+                "cpu_s": round(self.train_cpu_s, 2),
+            }
+        )
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Dropout follows from (seed, step, process) alone, so a resumed run repeats it."""
+        entropy = (self.config.seed, self.global_step, self.global_rank)
+        torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
+        self._cpu_start_s = time.process_time()
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Account the CPU time of the step."""
+        self.train_cpu_s += time.process_time() - self._cpu_start_s
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what the report needs and the weights do not hold."""
+        checkpoint["progress"] = (self.num_encoded, self.train_cpu_s, self.history, self._losses)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take it back."""
+        self.num_encoded, self.train_cpu_s, history, pending = checkpoint["progress"]
+        self.history, self._losses = list(history), list(pending)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW, the encoder slower than the heads; linear warm-up, then linear decay."""
+        optim = self.config.optim
+        heads = [*self.scorer.head.parameters(), *self.scorer.length_head.parameters()]
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": self.scorer.backbone.parameters(), "lr": self.lr},
+                {"params": heads, "lr": optim.head_lr},
+            ],
+            weight_decay=optim.weight_decay,
+        )
+        total = int(self.trainer.estimated_stepping_batches)
+        warmup = max(1, round(optim.warmup_fraction * total))
+
+        def factor(step: int) -> float:
+            if step < warmup:
+                return (step + 1) / warmup
+            return (total - step) / max(1, total - warmup) if optim.decay else 1.0
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,52 @@
+"""Which prompts are compared with which. Pure and seeded; no tokenizer, no torch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def relative_gap(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """|a - b| / max(a, b) of two lengths: 0 for equal ones, below 1 always.
+
+    Source: PARS, the delta filter (its threshold is .2, for reasoning models .25).
+    """
+    gap: NDArray[np.float64] = np.abs(a - b) / np.maximum(a, b)
+    return gap
+
+
+def sample_pairs(
+    lengths: NDArray[np.float64],
+    *,
+    pairs_per_prompt: float,
+    delta: float,
+    seed: int | tuple[int, int],
+) -> NDArray[np.int64]:
+    """Draw ranking pairs whose lengths differ by at least `delta` (and are never equal).
+
+    Args:
+        lengths: one length per prompt, in tokens, > 0. Shape (N,).
+        pairs_per_prompt: how many pairs are drawn and filtered, as a multiple of N; at .5 every
+            prompt is encoded once per epoch on average, as often as all-pairs training does it.
+        delta: smallest relative gap, in [0, 1).
+        seed: the same seed gives the same pairs.
+
+    Returns:
+        Indices, the longer one first. int64, shape (P, 2); P = round(pairs_per_prompt * N) unless
+        the lengths hardly differ.
+
+    Source: PARS, section on pair construction.
+    """
+    rng = np.random.default_rng(seed)
+    wanted = round(pairs_per_prompt * len(lengths))
+    kept = [np.empty((0, 2), np.int64)]
+    for _ in range(
+        20
+    ):  # Each round keeps most candidates; 20 without enough means near-equal lengths.
+        candidates = rng.integers(len(lengths), size=(wanted, 2))
+        a, b = lengths[candidates].T
+        keep = (a != b) & (relative_gap(a, b) >= delta)
+        kept.append(np.where((a > b)[:, None], candidates, candidates[:, ::-1])[keep])
+        if sum(map(len, kept)) >= wanted:
+            break
+    return np.concatenate(kept)[:wanted]

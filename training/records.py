@@ -1,0 +1,201 @@
+"""One observation: a prompt and how long a model's response to it was. No torch.
+
+Tables come in through the Hugging Face `datasets` library (parquet, JSONL, CSV). A `FieldMap` says
+which columns mean what; every row is checked here, once, and trusted afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scoring_service.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NO_ROWS: Final = "the table has no rows; give prompts and lengths"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptResponse:
+    """One response of one model to one prompt. Counts are tokens, `output_tokens` >= 1."""
+
+    prompt: str
+    output_tokens: int
+    """Reasoning and answer together."""
+    model: str = ""
+    sample: int = 0
+    """Which of several responses to the same prompt this is; tests use the lowest."""
+    reasoning_tokens: int | None = None
+    answer_tokens: int | None = None
+    group: str = ""
+    """Task or cluster of the prompt, for figures within groups; "" where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldMap:
+    """Column names of a table; None where it has no such column."""
+
+    prompt: str = "prompt"
+    output_tokens: tuple[str, ...] = ("output_tokens",)
+    """Several columns are repeated samples of the same prompt, the one that tests use first."""
+    model: str | None = None
+    sample: str | None = None
+    reasoning_tokens: str | None = None
+    answer_tokens: str | None = None
+    group: str | None = None
+
+    def columns(self) -> list[str]:
+        """Every column the map names."""
+        optional = (self.model, self.sample, self.reasoning_tokens, self.answer_tokens, self.group)
+        return [self.prompt, *self.output_tokens, *(name for name in optional if name)]
+
+
+def normalise(prompt: str) -> str:
+    """The prompt in lower case with single spaces: what two prompts must share to be the same."""
+    return " ".join(prompt.lower().split())
+
+
+def prompt_hash(prompt: str, salt: str = "") -> str:
+    """SHA-256 of the normalised prompt, in hex; the key of splits and of repeated samples."""
+    return hashlib.sha256(f"{salt}|{normalise(prompt)}".encode()).hexdigest()
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """Read a parquet, JSONL or CSV file through the `datasets` library.
+
+    Raises:
+        DataError: no such file, another format, empty, or not readable as what it says it is.
+    """
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # Errors are raised as well.
+    path = Path(path)
+    readers = {
+        ".parquet": datasets.Dataset.from_parquet,
+        ".jsonl": datasets.Dataset.from_json,
+        ".csv": datasets.Dataset.from_csv,
+    }
+    if path.suffix not in readers:
+        raise DataError(
+            f"format {path.suffix!r} is unknown; use one of {sorted(readers)}", path=path
+        )
+    if not path.is_file() or path.stat().st_size == 0:
+        state = "is empty" if path.is_file() else "does not exist"
+        raise DataError(f"the file {state}; give a table with prompts and lengths", path=path)
+    # A private cache: the shared one goes stale when a file changes, and a damaged one breaks runs.
+    with tempfile.TemporaryDirectory(prefix="lengthwise-") as cache:
+        try:
+            table = readers[path.suffix](str(path), cache_dir=cache, keep_in_memory=True)
+            frame: pd.DataFrame = table.to_pandas()
+        except Exception as error:
+            if _has_no_rows(path, error):
+                raise DataError(_NO_ROWS, path=path) from error
+            reason = str(error.__cause__ or error).splitlines()[0]
+            raise DataError(f"cannot be read as {path.suffix[1:]}: {reason}", path=path) from error
+    if frame.empty:
+        raise DataError(_NO_ROWS, path=path)
+    return frame
+
+
+def to_records(
+    frame: pd.DataFrame, fields: FieldMap, *, model: str = "", path: str | Path | None = None
+) -> tuple[list[PromptResponse], int]:
+    """Check every row and turn it into records, one per length column.
+
+    Returns the records and how many lengths were dropped because they are 0: an aborted request
+    says nothing about how long its response would have been.
+
+    Raises:
+        DataError: a column is missing, a prompt is empty or not text, a length is missing, negative
+            or not a number. The message names the row.
+    """
+    if missing := [name for name in fields.columns() if name not in frame.columns]:
+        have = ", ".join(map(str, frame.columns))
+        raise DataError(
+            f"no column {', '.join(map(repr, missing))}; the columns are: {have}", path=path
+        )
+    prompts = _prompts(frame[fields.prompt], path)
+    models = [str(name) for name in frame[fields.model]] if fields.model else [model] * len(prompts)
+    groups = [str(name) for name in frame[fields.group]] if fields.group else [""] * len(prompts)
+    rows = range(len(prompts))
+    samples = _counts(frame, fields.sample, path) if fields.sample else [0] * len(prompts)
+    reasoning = _counts(frame, fields.reasoning_tokens, path)
+    answer = _counts(frame, fields.answer_tokens, path)
+    records = [
+        PromptResponse(
+            prompt=prompts[row],
+            output_tokens=lengths[row],
+            model=models[row],
+            sample=samples[row] or number,
+            reasoning_tokens=reasoning[row] if reasoning else None,
+            answer_tokens=answer[row] if answer else None,
+            group=groups[row],
+        )
+        for number, column in enumerate(fields.output_tokens)
+        for lengths in [_counts(frame, column, path)]
+        for row in rows
+        if lengths[row] > 0
+    ]
+    return records, len(prompts) * len(fields.output_tokens) - len(records)
+
+
+def write_records(path: Path, records: Iterable[PromptResponse]) -> None:
+    """Write prompt, output_tokens and model as parquet, one row per record, in their order."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows: Sequence[PromptResponse] = list(records)
+    table = pa.table(
+        {
+            "prompt": [row.prompt for row in rows],
+            "output_tokens": [row.output_tokens for row in rows],
+            "model": [row.model for row in rows],
+        }
+    )
+    pq.write_table(table, path)
+
+
+def _has_no_rows(path: Path, error: Exception) -> bool:
+    """Whether `datasets` failed only because the table is empty; it has no error of its own."""
+    if path.suffix == ".csv":
+        return "corresponds to no data" in str(error)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return path.suffix == ".parquet" and bool(pq.read_metadata(path).num_rows == 0)
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def _prompts(column: pd.Series[Any], path: str | Path | None) -> list[str]:
+    prompts = column.tolist()
+    for row, prompt in enumerate(prompts):
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise DataError(
+                f"prompt is {prompt!r}; give non-empty text or drop the row", path=path, row=row
+            )
+    return prompts
+
+
+def _counts(frame: pd.DataFrame, column: str | None, path: str | Path | None) -> list[int]:
+    if column is None:
+        return []
+    values = frame[column].tolist()
+    for row, value in enumerate(values):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or value < 0 or value != int(value):
+            raise DataError(
+                f"{column} is {value!r}; give a whole number of tokens >= 0 or drop the row",
+                path=path,
+                row=row,
+            )
+    return [int(value) for value in values]
