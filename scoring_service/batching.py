@@ -1,10 +1,9 @@
 """Who runs next, and with whom: earliest deadline first, batched where the cost table says it pays.
 
-There is no scheduler thread. As many *permits* exist as model runs may go on at once. A caller that
-finds one free runs its prompt at once, on its own thread; otherwise it queues and sleeps. A thread
-that has its results passes its permit to the caller whose prompt is most urgent, which then runs
-that prompt, and others with it where that is cheaper. So an idle service wakes no thread and a busy
-one wakes one per run. Helper threads stand by for callers with more than one prompt.
+As many *permits* exist as model runs may go on at once. A caller that finds one free runs its
+prompt at once, on its own thread, so an idle service wakes no thread. Otherwise it queues and
+sleeps, and runner threads, each holding a permit, work the queue off, so a busy service wakes one
+thread per prompt and runs the model on few threads, whose caches stay warm.
 
 Work whose caller is gone or whose deadline cannot be met is dropped before it is computed; a prompt
 that would wait longer than its deadline allows is refused at once, with the time to wait.
@@ -42,9 +41,9 @@ class Runnable(Protocol):
 
 
 class Call:
-    """One caller with its deadline. Its jobs die with it. All but `cancel` is the batcher's."""
+    """One caller with its deadline; its jobs die with it. All but `cancel` is the batcher's."""
 
-    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs", "leads", "signal", "signalled")
+    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs", "signal", "signalled")
 
     def __init__(self, deadline_s: float) -> None:
         self.deadline_s = deadline_s
@@ -53,17 +52,15 @@ class Call:
         self.batcher: MicroBatcher | None = None
         self.jobs: list[Job] = []
         """Those without a result."""
-        self.leads = False
-        """Holds a permit."""
         self.signal = threading.Lock()
-        """Used as a binary semaphore: a sleeping caller waits to acquire it."""
+        """Used as a binary semaphore: a sleeping thread waits to acquire it."""
         self.signal.acquire()
         self.signalled = False
 
     def cancel(self) -> None:
         """The caller is gone: what is not yet running will never run."""
         self.cancelled = True
-        if self.batcher is not None:
+        if self.batcher is not None and self.jobs:
             self.batcher.wake_cancelled(self)
 
 
@@ -97,7 +94,7 @@ class Job:
 
 
 class MicroBatcher:
-    """Runs the jobs of many callers, `num_runners` at a time, on the callers' threads.
+    """Runs the jobs of many callers, at most `num_runners` at a time. Threads share it.
 
     Args:
         num_runners: model runs that may go on at once, one core each.
@@ -123,10 +120,10 @@ class MicroBatcher:
         self._queued_s = 0.0
         self._running_s = 0.0
         self._slowdown = 1.0
-        self._idle_helpers: list[Call] = []
         self._num_expired = 0
-        for _ in range(num_runners - 1):
-            threading.Thread(target=self._help, name="helper", daemon=True).start()
+        self._idle_runners: list[threading.Semaphore] = []
+        for _ in range(num_runners):
+            threading.Thread(target=self._work, name="runner", daemon=True).start()
 
     @property
     def num_queued(self) -> int:
@@ -147,14 +144,18 @@ class MicroBatcher:
             call.batcher = self
             for job in jobs:
                 self._admit(job, call)
-            if call.jobs and self._free:
-                self._free -= 1
-                call.leads = True
-                self._summon_helpers()
-        while self._goes_on(call):
-            if call.leads:
-                self._lead(call)
-            elif call.signal.acquire(timeout=self._sleep_s(call)):
+            alone = len(call.jobs) == 1 and self._free > 0
+            group = self._next_group() if alone else []
+            self._free -= bool(group)
+            self._wake_runners()
+        if group:
+            self._execute(group)
+            with self._lock:
+                self._settle(group)
+                self._free += 1
+                self._wake_runners()
+        while self._must_wait(call):
+            if call.signal.acquire(timeout=self._sleep_s(call)):
                 call.signalled = False
 
     def predicted_wait_s(self, deadline_s: float = math.inf) -> float:
@@ -173,8 +174,7 @@ class MicroBatcher:
         with self._lock:
             self._wake(call)
 
-    # Below, `_` methods that touch the queue are called with the lock held, but for `_lead`,
-    # `_execute`, `_goes_on` and `_help`, which take it.
+    # Below, all but `_must_wait`, `_work` and `_execute` are called with the lock held.
 
     def _admit(self, job: Job, call: Call) -> None:
         refusal = self._refusal(job)
@@ -208,7 +208,8 @@ class MicroBatcher:
             retry_after_s=wait_s - max(left_s, 0.0),
         )
 
-    def _goes_on(self, call: Call) -> bool:
+    def _must_wait(self, call: Call) -> bool:
+        """Whether the caller has something to wait for; if not, its queued jobs are dropped."""
         with self._lock:
             if call.jobs and not call.cancelled and self._clock() < call.deadline_s:
                 return True
@@ -217,24 +218,31 @@ class MicroBatcher:
                     self._leave_queue(job)
                     self._num_expired += 1
             call.jobs = []
-            if call.leads:
-                self._pass_permit_on(call)
             return False
 
-    def _lead(self, call: Call, *, helps: bool = False) -> None:
-        """Holding a permit, run what is most urgent; then pass the permit on.
+    def _wake_runners(self) -> None:
+        """Hand free permits to runners, as many as there are prompts to run."""
+        for _ in range(min(self._free, self._num_queued, len(self._idle_runners))):
+            self._free -= 1
+            self._idle_runners.pop().release()
 
-        Ends when the queue is empty or, unless the caller `helps`, when it has all its results.
-        """
+    def _work(self) -> None:
+        """A runner: when woken it holds a permit, and gives it back when the queue is empty."""
+        awake = threading.Semaphore(0)
         group: list[Job] = []
+        with self._lock:
+            self._idle_runners.append(awake)
         while True:
-            with self._lock:
-                self._settle(group)
-                group = self._next_group() if helps or call.jobs else []
-                if not group:
-                    self._pass_permit_on(call)
-                    return
-            self._execute(group)
+            awake.acquire()
+            while True:
+                with self._lock:
+                    self._settle(group)
+                    group = self._next_group()
+                    if not group:
+                        self._free += 1
+                        self._idle_runners.append(awake)
+                        break
+                self._execute(group)
 
     def _next_group(self) -> list[Job]:
         """Take the most urgent job, and company for it, off the queue."""
@@ -297,43 +305,13 @@ class MicroBatcher:
         call = job.call
         if job in call.jobs:
             call.jobs.remove(job)
-            if not call.jobs and not call.leads:
+            if not call.jobs:
                 self._wake(call)
 
     def _leave_queue(self, job: Job) -> None:
         job.queued = False
         self._num_queued -= 1
         self._queued_s -= job.cost_s
-
-    def _pass_permit_on(self, call: Call) -> None:
-        call.leads = False
-        heir = self._heir()
-        if heir is None:
-            self._free += 1
-        else:
-            heir.leads = True
-            self._wake(heir)
-
-    def _heir(self) -> Call | None:
-        """Who should hold a permit that has become free; None if no one can use it."""
-        while self._queue and not self._queue[0][2].queued:
-            heapq.heappop(self._queue)
-        if not self._queue:
-            return None
-        # A caller that leads already will come to its own jobs.
-        owners = (job.call for _, _, job in self._queue if job.queued and not job.call.leads)
-        first = self._queue[0][2].call
-        if first.leads and self._idle_helpers:
-            return self._idle_helpers.pop()
-        return next(owners, None)
-
-    def _summon_helpers(self) -> None:
-        """Have helpers take free permits while there is more than the caller itself will take."""
-        for _ in range(min(self._free, len(self._idle_helpers), self._num_queued - 1)):
-            self._free -= 1
-            helper = self._idle_helpers.pop()
-            helper.leads = True
-            self._wake(helper)
 
     def _wake(self, call: Call) -> None:
         if not call.signalled:
@@ -342,15 +320,6 @@ class MicroBatcher:
 
     def _sleep_s(self, call: Call) -> float:
         return min(max(call.deadline_s - self._clock(), 0.0), _MAX_SLEEP_S)
-
-    def _help(self) -> None:
-        me = Call(math.inf)
-        while True:
-            with self._lock:
-                self._idle_helpers.append(me)
-            me.signal.acquire()
-            me.signalled = False
-            self._lead(me, helps=True)
 
 
 def _score(group: Sequence[Job]) -> Sequence[float | ScoringError]:

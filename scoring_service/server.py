@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -20,6 +19,7 @@ from scoring_service.model import RankerModel
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.service import Answer, Scored, ScoringService
 from scoring_service.status import CODE_OF, DETAILS_KEY, to_status
+from scoring_service.threads import LifoPool
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ScoringService"].full_name
 _SPARE_THREADS: Final = 8
@@ -42,7 +42,7 @@ class ScoringServer:
         self._health = health.HealthServicer()
         num_threads = config.max_concurrent_calls + _SPARE_THREADS
         self._server = grpc.server(
-            ThreadPoolExecutor(num_threads, thread_name_prefix="call"),
+            LifoPool(num_threads, "call"),
             options=_options(config),
             maximum_concurrent_rpcs=num_threads,
         )
