@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import Checkpoint
 
 
 class TerminalProgress(L.Callback):  # type: ignore[misc]
@@ -24,7 +25,7 @@ class TerminalProgress(L.Callback):  # type: ignore[misc]
         self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Rewrite the line."""
-        step, total = trainer.global_step, int(trainer.estimated_stepping_batches)
+        step, total = trainer.global_step, module.total_steps
         elapsed_s = time.monotonic() - self._start_s
         left_s = elapsed_s / max(1, step - self._first_step) * (total - step)
         tau = f"  val tau_b {module.history[-1]['val/tau_b']:.3f}" if module.history else ""
@@ -32,8 +33,11 @@ class TerminalProgress(L.Callback):  # type: ignore[misc]
         print(line, end="\n" if step == total else "", file=sys.stderr, flush=True)
 
 
-class ResumableInterrupt(L.Callback):  # type: ignore[misc]
-    """On Ctrl-C: finish the step, save the whole state, stop. A second Ctrl-C stops at once."""
+class ResumableInterrupt(Checkpoint):  # type: ignore[misc]
+    """On Ctrl-C: finish the step, save the whole state, stop. A second Ctrl-C stops at once.
+
+    A `Checkpoint`, because Lightning runs those last: the best checkpoint must have been noted.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -79,8 +79,9 @@ def padding_fraction(ids: Sequence[Sequence[int]], buckets: Sequence[NDArray[np.
 class PromptBatches:
     """Batches of one split; iterating is one epoch, in an order drawn from (seed, epoch).
 
-    Stateful, so that a run resumed within an epoch sees exactly the batches it had not seen. A last
-    incomplete batch is left out when training, because the order changes every epoch.
+    Stateful, so that a run resumed within an epoch sees exactly the batches it had not seen. A
+    training epoch has whole batches only, as many as fall evenly between its validations; which
+    prompts are left out changes with the order.
     With several processes each takes every world_size-th prompt of each batch.
     """
 
@@ -105,7 +106,8 @@ class PromptBatches:
             return -(-len(self.ids) // self.config.batch_size)
         pairs = self.config.loss.objective == "pairs"
         ratio = self.config.loss.pairs_per_prompt * 2 if pairs else 1.0
-        return max(1, round(len(self.ids) * ratio) // self.config.batch_size)
+        count = max(1, round(len(self.ids) * ratio) // self.config.batch_size)
+        return count - count % min(count, self.config.validations_per_epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         batches = self._draw()

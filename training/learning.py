@@ -60,12 +60,19 @@ def learn(config: TrainConfig, splits: Splits, folder: Path, lightning_logger: A
     )
     data = LengthData(splits, tokenizer, config)
     lr = config.optim.encoder_lr if config.optim.encoder_lr is not None else backbone.lr
-    module = LengthRanker(scorer, config, lengths=data.train_lengths, lr=lr)
+    num_batches = len(data.train_dataloader())
+    module = LengthRanker(
+        scorer,
+        config,
+        lengths=data.train_lengths,
+        encoder_lr=lr,
+        total_steps=num_batches * config.epochs,
+    )
     padding = data.padding_fraction()
     logger.info(
         "backbone %s; %.1f%% of the encoder's work is padding", backbone.source, padding * 100
     )
-    _run(_trainer(config, data, folder, lightning_logger), module, data, folder / LAST)
+    _run(_trainer(config, num_batches, folder, lightning_logger), module, data, folder / LAST)
     best = torch.load(folder / BEST, weights_only=True)["state_dict"]
     module.load_state_dict(best)
     return Trained(
@@ -80,7 +87,7 @@ def learn(config: TrainConfig, splits: Splits, folder: Path, lightning_logger: A
 
 
 def _trainer(
-    config: TrainConfig, data: LengthData, folder: Path, lightning_logger: Any
+    config: TrainConfig, num_batches: int, folder: Path, lightning_logger: Any
 ) -> L.Trainer:
     best = ModelCheckpoint(
         folder,
@@ -96,7 +103,6 @@ def _trainer(
     callbacks = [best, last, ResumableInterrupt(folder / LAST)]
     if sys.stderr.isatty():
         callbacks.append(TerminalProgress())
-    num_batches = len(data.train_dataloader())
     return L.Trainer(
         accelerator="auto",
         devices=1,
@@ -104,7 +110,7 @@ def _trainer(
         logger=lightning_logger,
         callbacks=callbacks,
         gradient_clip_val=config.optim.clip_norm,
-        val_check_interval=max(1, num_batches // config.validations_per_epoch),
+        val_check_interval=num_batches // min(num_batches, config.validations_per_epoch),
         num_sanity_val_steps=0,
         log_every_n_steps=1,
         enable_progress_bar=False,

@@ -23,11 +23,22 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
     """Learns to order prompts by the length of their responses."""
 
     def __init__(
-        self, scorer: PromptScorer, config: TrainConfig, *, lengths: NDArray[np.float64], lr: float
+        self,
+        scorer: PromptScorer,
+        config: TrainConfig,
+        *,
+        lengths: NDArray[np.float64],
+        encoder_lr: float,
+        total_steps: int,
     ) -> None:
-        """`lengths` are the training labels in tokens (for their scale), `lr` the encoder's."""
+        """`lengths` are the training labels in tokens; only their scale is used.
+
+        `total_steps` is not asked of the trainer: that loads the batches before the state of a
+        resumed run is restored, and Lightning would then start the epoch again.
+        """
         super().__init__()
-        self.scorer, self.config, self.lr = scorer, config, lr
+        self.scorer, self.config = scorer, config
+        self.encoder_lr, self.total_steps = encoder_lr, total_steps
         self.log_mean = float(np.log(lengths).mean())
         self.log_sd = max(float(np.log(lengths).std()), 1e-6)
         start = {"l1": float(np.mean(lengths)), "log-l1": self.log_mean}
@@ -98,7 +109,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         self.history.append(
             {
                 "step": float(self.global_step),
-                "epoch": self.global_step / max(1, self.trainer.num_training_batches),
+                "epoch": self.global_step / self.total_steps * self.config.epochs,
                 "train/loss": loss,
                 "val/tau_b": value,
                 "encoder_passes": float(self.num_encoded),
@@ -131,12 +142,12 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         heads = [*self.scorer.head.parameters(), *self.scorer.length_head.parameters()]
         optimizer = torch.optim.AdamW(
             [
-                {"params": self.scorer.backbone.parameters(), "lr": self.lr},
+                {"params": self.scorer.backbone.parameters(), "lr": self.encoder_lr},
                 {"params": heads, "lr": optim.head_lr},
             ],
             weight_decay=optim.weight_decay,
         )
-        total = int(self.trainer.estimated_stepping_batches)
+        total = self.total_steps
         warmup = max(1, round(optim.warmup_fraction * total))
 
         def factor(step: int) -> float:

@@ -16,7 +16,7 @@ from training.data import Batch, PromptBatches, bucket, pad, padding_fraction, t
 from training.encoder import build_scorer
 from training.losses import all_pairs_margin_loss
 
-CONFIG = TrainConfig(batch_size=8, micro_batch_size=3)
+CONFIG = TrainConfig(batch_size=8, micro_batch_size=3, validations_per_epoch=1)
 IDS = [[2, *range(5, 5 + n % 7), 3] for n in range(40)]
 LENGTHS = np.arange(1.0, 41.0)
 
