@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import grpc
 
-from scoring_service.errors import InvalidPrompt, ScoringError
+from scoring_service.channel import PLAINTEXT, ClientSecurity
+from scoring_service.errors import InvalidPrompt, ScoringError, ServiceUnavailable
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.status import from_rpc_error, from_status
 
+M = TypeVar("M")
 _FRAMING_BYTES: Final = 16
 """At most this much per prompt on the wire, beside the prompt itself."""
 
@@ -62,15 +64,22 @@ class ScoringClient:
         target: HOST:PORT or any gRPC target.
         timeout_s: deadline of each call to the service, seconds.
         target_model: whose response lengths `Score.expected_tokens` estimates; None: no estimate.
+        security: TLS and token; the default is plaintext.
     """
 
     def __init__(
-        self, target: str, *, timeout_s: float = 1.0, target_model: str | None = None
+        self,
+        target: str,
+        *,
+        timeout_s: float = 1.0,
+        target_model: str | None = None,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
         self.target = target
         self.timeout_s = timeout_s
         self._target_model = target_model or ""
-        self._channel = grpc.insecure_channel(target)
+        self._metadata = security.metadata
+        self._channel = security.open(target)
         self._stub = ScoringServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._limits: ServiceInfo | None = None
 
@@ -82,9 +91,8 @@ class ScoringClient:
             ScoringTimeout: no answer within `timeout_s` (None: the client's).
             ServiceOverloaded, ServiceUnavailable, ScoringError: as their names say.
         """
-        request = _encode(pb.ScoreRequest, prompt=prompt, target_model=self._target_model)
-        response = self._call(self._stub.Score, request, timeout_s)
-        return _score(response.scored, response.revision)
+        request = write_prompt(prompt, self._target_model)
+        return read_score(self._call(self._stub.Score, request, timeout_s))
 
     def score_batch(
         self, prompts: Sequence[str], *, timeout_s: float | None = None
@@ -99,15 +107,14 @@ class ScoringClient:
         except ScoringError as error:
             return [error] * len(prompts)
         scores: list[Score | ScoringError] = []
-        for chunk in _chunks(prompts, limits):
+        for chunk in chunks(prompts, limits):
             scores += self._score_chunk(chunk, timeout_s)
         return scores
 
     def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
         """The served model and the service's limits. Raises as `score` does."""
         response = self._call(self._stub.Info, pb.InfoRequest(), timeout_s)
-        values = {name: getattr(response, name) for name in ServiceInfo.__dataclass_fields__}
-        self._limits = ServiceInfo(**{**values, "target_models": tuple(response.target_models)})
+        self._limits = read_info(response)
         return self._limits
 
     def close(self) -> None:
@@ -129,10 +136,8 @@ class ScoringClient:
         self, prompts: Sequence[str], timeout_s: float | None
     ) -> Sequence[Score | ScoringError]:
         try:
-            request = _encode(
-                pb.ScoreBatchRequest, prompts=prompts, target_model=self._target_model
-            )
-            response = self._call(self._stub.ScoreBatch, request, timeout_s)
+            request = write_batch(prompts, self._target_model)
+            return read_batch(self._call(self._stub.ScoreBatch, request, timeout_s))
         except InvalidPrompt as error:
             if len(prompts) == 1:
                 return [error]
@@ -140,16 +145,49 @@ class ScoringClient:
             return [s for prompt in prompts for s in self._score_chunk([prompt], timeout_s)]
         except ScoringError as error:
             return [error] * len(prompts)
-        return [_item(item, response.revision) for item in response.items]
 
     def _call(self, method: Callable[..., Any], request: Any, timeout_s: float | None) -> Any:
         try:
-            return method(request, timeout=self.timeout_s if timeout_s is None else timeout_s)
+            return method(
+                request,
+                timeout=self.timeout_s if timeout_s is None else timeout_s,
+                metadata=self._metadata,
+            )
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
+        except ValueError as error:
+            raise ServiceUnavailable(
+                f"the client of {self.target} is closed ({error}); make another"
+            ) from error
 
 
-def _encode(message: Callable[..., Any], **fields: Any) -> Any:
+def write_prompt(prompt: str, target_model: str) -> pb.ScoreRequest:
+    """A request for one prompt. Raises InvalidPrompt if it is not Unicode text."""
+    return _encode(pb.ScoreRequest, prompt=prompt, target_model=target_model)
+
+
+def write_batch(prompts: Sequence[str], target_model: str) -> pb.ScoreBatchRequest:
+    """A request for many prompts. Raises InvalidPrompt if one is not Unicode text."""
+    return _encode(pb.ScoreBatchRequest, prompts=prompts, target_model=target_model)
+
+
+def read_score(response: pb.ScoreResponse) -> Score:
+    """The score in an answer."""
+    return _score(response.scored, response.revision)
+
+
+def read_batch(response: pb.ScoreBatchResponse) -> list[Score | ScoringError]:
+    """The score of each prompt, or why there is none."""
+    return [_item(item, response.revision) for item in response.items]
+
+
+def read_info(response: pb.InfoResponse) -> ServiceInfo:
+    """What the service says of itself."""
+    values = {name: getattr(response, name) for name in ServiceInfo.__dataclass_fields__}
+    return ServiceInfo(**{**values, "target_models": tuple(response.target_models)})
+
+
+def _encode(message: Callable[..., M], **fields: Any) -> M:
     try:
         return message(**fields)
     except (TypeError, ValueError) as error:
@@ -174,7 +212,7 @@ def _item(item: pb.ItemResult, revision: str) -> Score | ScoringError:
     return _score(item.scored, revision)
 
 
-def _chunks(prompts: Sequence[str], limits: ServiceInfo) -> Iterator[Sequence[str]]:
+def chunks(prompts: Sequence[str], limits: ServiceInfo) -> Iterator[Sequence[str]]:
     """Cut `prompts` into runs that keep the service's limits on count and bytes."""
     start, num_bytes = 0, 0
     for i, prompt in enumerate(prompts):

@@ -1,0 +1,77 @@
+"""A circuit breaker: stop asking a service that does not answer, and notice when it is back."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+
+class CircuitBreaker:
+    """Closed: all may ask. Open: none. When it has been open long enough, one may try.
+
+    Args:
+        max_failures: consecutive failures that open it.
+        open_s: how long it stays open at first, seconds; doubles with every failed try.
+        max_open_s: the longest it stays open.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_failures: int = 3,
+        open_s: float = 0.5,
+        max_open_s: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_failures = max_failures
+        self._first_open_s = open_s
+        self._max_open_s = max_open_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._open_s = open_s
+        self._open_until_s: float | None = None
+        self._trying = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether callers are turned away now (but for one that may try)."""
+        return self._open_until_s is not None
+
+    def allow(self) -> bool:
+        """Whether this caller may ask. If so it must report a success or failure."""
+        with self._lock:
+            if self._open_until_s is None:
+                return True
+            if self._trying or self._clock() < self._open_until_s:
+                return False
+            self._trying = True
+            return True
+
+    def success(self) -> None:
+        """The service answered."""
+        with self._lock:
+            self._failures, self._open_s = 0, self._first_open_s
+            self._open_until_s, self._trying = None, False
+
+    def failure(self) -> None:
+        """The service did not answer."""
+        with self._lock:
+            self._failures += 1
+            if self._trying:
+                self._open_s = min(self._open_s * 2, self._max_open_s)
+            if self._trying or self._failures == self._max_failures:
+                self._open(self._open_s)
+
+    def pause(self, seconds: float) -> None:
+        """The service asked to be left alone for a while."""
+        with self._lock:
+            self._open(min(seconds, self._max_open_s))
+
+    def _open(self, seconds: float) -> None:
+        # Clients that failed together must not come back together.
+        self._open_until_s = self._clock() + seconds * random.uniform(0.8, 1.2)
+        self._trying = False

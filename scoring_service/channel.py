@@ -1,0 +1,99 @@
+"""How a client connects: plaintext to the same machine, TLS and a bearer token elsewhere."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from scoring_service.errors import ConfigError
+
+OPTIONS: Final = (
+    # Notice a dead peer, whose host says nothing more, within seconds instead of TCP's minutes.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    # And find it again soon after it is back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientSecurity:
+    """Who the client trusts and who it says it is. Without files: plaintext."""
+
+    ca_file: str | None = None
+    """PEM certificates of those who may sign the server's; set it to use TLS."""
+    certificate_file: str | None = None
+    """PEM certificate of this client, for a server that asks for one (mTLS)."""
+    key_file: str | None = None
+    """PEM private key of that certificate."""
+    token: str | None = None
+    """Bearer token; sent over TLS or to the same machine only."""
+
+    def __post_init__(self) -> None:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ConfigError("certificate_file and key_file belong together; set both or none")
+        if self.certificate_file is not None and self.ca_file is None:
+            raise ConfigError("certificate_file needs TLS; set ca_file too")
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """To send with every call."""
+        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+
+    def open(self, target: str) -> grpc.Channel:
+        """A channel to `target`. Raises ConfigError if it would not be secure as asked."""
+        credentials = self._credentials(target)
+        if credentials is None:
+            return grpc.insecure_channel(target, options=OPTIONS)
+        return grpc.secure_channel(target, credentials, options=OPTIONS)
+
+    def open_async(self, target: str) -> Any:
+        """The same for asyncio: a grpc.aio.Channel."""
+        credentials = self._credentials(target)
+        if credentials is None:
+            return grpc.aio.insecure_channel(target, options=OPTIONS)
+        return grpc.aio.secure_channel(target, credentials, options=OPTIONS)
+
+    def _credentials(self, target: str) -> grpc.ChannelCredentials | None:
+        if self.ca_file is not None:
+            return grpc.ssl_channel_credentials(
+                read_pem(self.ca_file),
+                None if self.key_file is None else read_pem(self.key_file),
+                None if self.certificate_file is None else read_pem(self.certificate_file),
+            )
+        if self.token is not None and not is_loopback(target):
+            raise ConfigError(f"a token would go to {target} in the clear; set ca_file to use TLS")
+        return None
+
+
+PLAINTEXT: Final = ClientSecurity()
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT or unix:PATH stays on this machine."""
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_pem(path: str) -> bytes:
+    """The bytes of a PEM file. Raises ConfigError if it cannot be read or is not PEM."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); give a PEM file") from error
+    if b"-----BEGIN" not in content:
+        raise ConfigError(f"{path} holds no PEM block; give a PEM file")
+    return content
