@@ -41,8 +41,21 @@ class ServerConfig:
     """For calls that name no deadline, seconds."""
     cache_entries: int = 65_536
     """Scores remembered, about 200 bytes each; 0 remembers none."""
+    drain_notice_s: float = 0.0
+    """On SIGTERM: how long to serve on while health says NOT_SERVING, so that load balancers
+    notice, seconds."""
     drain_grace_s: float = 10.0
-    """On SIGTERM: how long calls in flight may take to finish, seconds."""
+    """Then: how long calls in flight may take to finish, seconds."""
+    tls_certificate_file: str | None = None
+    """PEM certificate chain of the server; with tls_key_file it turns TLS on."""
+    tls_key_file: str | None = None
+    """PEM private key of that certificate."""
+    tls_client_ca_file: str | None = None
+    """PEM certificates of those who may sign clients' certificates; makes clients show one."""
+    token_file: str | None = None
+    """Bearer tokens that are accepted, one per line; null accepts every caller."""
+    allow_plaintext: bool = False
+    """Serve other machines without TLS, e.g. inside an encrypting mesh."""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -55,9 +68,14 @@ class ServerConfig:
             _require_at_least(1, "num_runners", self.num_runners)
         _require_at_least(0, "cache_entries", self.cache_entries)
         _require_at_least(0, "drain_grace_s", self.drain_grace_s)
+        _require_at_least(0, "drain_notice_s", self.drain_notice_s)
         if not self.default_deadline_s > 0:
             raise ConfigError(f"default_deadline_s is {self.default_deadline_s}; use more than 0")
         _require_port(self.address)
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ConfigError("tls_certificate_file and tls_key_file belong together; set both")
+        if self.tls_client_ca_file is not None and self.tls_certificate_file is None:
+            raise ConfigError("tls_client_ca_file needs TLS; set tls_certificate_file too")
 
     @property
     def runners(self) -> int:

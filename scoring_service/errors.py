@@ -8,7 +8,8 @@
     │   ├── InvalidPrompt                 INVALID_ARGUMENT
     │   ├── ServiceOverloaded             RESOURCE_EXHAUSTED
     │   ├── ScoringTimeout (TimeoutError) DEADLINE_EXCEEDED
-    │   └── ServiceUnavailable            UNAVAILABLE
+    │   ├── ServiceUnavailable            UNAVAILABLE
+    │   └── AccessDenied                  UNAUTHENTICATED
     └── SchedulingError (RuntimeError)
         ├── UnsupportedByEngine           the engine or its version cannot do what a policy needs
         └── InvalidDecision               a policy broke a law of the policy interface
@@ -71,6 +72,10 @@ class ScoringTimeout(ScoringError, TimeoutError):
 
 class ServiceUnavailable(ScoringError):
     """No service answers at the target, or it is shutting down."""
+
+
+class AccessDenied(ScoringError):
+    """The service does not accept the caller's bearer token, or wants one."""
 
 
 class SchedulingError(LengthwiseError, RuntimeError):

@@ -17,6 +17,7 @@ from scoring_service.config import ServerConfig
 from scoring_service.errors import ConfigError, InvalidPrompt, ScoringError
 from scoring_service.model import RankerModel
 from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.security import BearerTokens, server_credentials
 from scoring_service.service import Answer, Scored, ScoringService
 from scoring_service.status import CODE_OF, DETAILS_KEY, to_status
 from scoring_service.threads import LifoPool
@@ -41,8 +42,10 @@ class ScoringServer:
         self._service = ScoringService(model, config)
         self._health = health.HealthServicer()
         num_threads = config.max_concurrent_calls + _SPARE_THREADS
+        tokens = [] if config.token_file is None else [BearerTokens(config.token_file)]
         self._server = grpc.server(
             LifoPool(num_threads, "call"),
+            interceptors=tokens,
             options=_options(config),
             maximum_concurrent_rpcs=num_threads,
         )
@@ -50,7 +53,7 @@ class ScoringServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        self.port = _bind(self._server, config.address)
+        self.port = _bind(self._server, config.address, server_credentials(config))
 
     @property
     def target(self) -> str:
@@ -66,6 +69,7 @@ class ScoringServer:
     def stop(self) -> None:
         """Say NOT_SERVING, refuse new calls, finish those in flight within the grace, stop."""
         self._health.enter_graceful_shutdown()
+        time.sleep(self._config.drain_notice_s)
         self._server.stop(self._config.drain_grace_s).wait()
 
     def _handlers(self) -> grpc.GenericRpcHandler:
@@ -187,12 +191,20 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", config.max_message_bytes),
         # Without this a second server on the same port would silently take half of the calls.
         ("grpc.so_reuseport", 0),
+        # Clients ping to notice a dead server; the default would take that for abuse.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        # And the other way round: a client whose host is gone must not hold its place.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
     ]
 
 
-def _bind(server: grpc.Server, address: str) -> int:
+def _bind(server: grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
     try:
-        return int(server.add_insecure_port(address))
+        if credentials is None:
+            return int(server.add_insecure_port(address))
+        return int(server.add_secure_port(address, credentials))
     except RuntimeError as error:
         raise ConfigError(
             f"cannot listen on {address}; it is in use or not an address of this machine: "

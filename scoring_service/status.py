@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from scoring_service.errors import (
+    AccessDenied,
     InvalidPrompt,
     ScoringError,
     ScoringTimeout,
@@ -25,6 +26,7 @@ CODE_OF: Final[dict[type[ScoringError], grpc.StatusCode]] = {
     ServiceOverloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ScoringTimeout: grpc.StatusCode.DEADLINE_EXCEEDED,
     ServiceUnavailable: grpc.StatusCode.UNAVAILABLE,
+    AccessDenied: grpc.StatusCode.UNAUTHENTICATED,
     ScoringError: grpc.StatusCode.INTERNAL,
 }
 """What the server answers for each error."""
