@@ -1,8 +1,9 @@
 """Data cards: what a data set is, where it comes from, and how to prove it is the same one.
 
-A card is `datasets/<id>/card.yaml`, or any path to such a file (for your own logs). Records are
-looked for in --data-dir, then $LENGTHWISE_DATA, then on the Hugging Face hub if the card names a
-repository there, and last the seeded synthetic set takes their place, loudly.
+A card is `datasets/<id>/card.yaml`, or any path to such a file. Records are looked for in
+--data-dir, then $LENGTHWISE_DATA, then on the Hugging Face hub if the card names a repository
+there, and last the seeded synthetic set takes their place, loudly. For logs of your own the path of
+the table is enough, where its columns have the names of `PromptResponse`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import logging
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from scoring_service.bundle import sha256_of
 from scoring_service.errors import DataError
 from training import synthetic
-from training.records import FieldMap, PromptResponse, read_table, to_records
+from training.records import TABLE_SUFFIXES, FieldMap, PromptResponse, read_table, to_records
 
 CARDS: Final = Path(__file__).resolve().parents[1] / "datasets"
 ENVIRONMENT: Final = "LENGTHWISE_DATA"
@@ -37,21 +38,22 @@ class Join:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One data set. Parsed strictly: an unknown or missing key is an error."""
+    """One data set. Parsed strictly: an unknown key is an error, and so is a missing one."""
 
     id: str
-    source: str
-    """Repository the data comes from, owner/name; "generated" for the synthetic set."""
-    commit: str
-    licence: str
     path: str
     """The table, relative to the data folder (or to the card, for a card of your own)."""
-    sha256: str
-    records: int
-    """Rows of the table."""
     fields: FieldMap
     tokenizer: str
     """Which tokenizer counted the lengths."""
+    source: str = ""
+    """Repository the data comes from, owner/name; "generated" for the synthetic set."""
+    commit: str = ""
+    licence: str = ""
+    sha256: str = ""
+    """Of the table; a card of your own may leave it out, then the file is taken as it is."""
+    records: int | None = None
+    """Rows of the table, checked where given."""
     model: str = ""
     """Which model responded, where the table has no column for it."""
     prompts: Join | None = None
@@ -88,7 +90,10 @@ def read_card(dataset: str) -> Card:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
         known = ", ".join(sorted(folder.parent.name for folder in CARDS.glob("*/card.yaml")))
-        raise DataError(f"no data set {dataset!r}; use one of {known}, or a card.yaml") from error
+        raise DataError(
+            f"no data set {dataset!r}; use one of {known}, a card.yaml, or a table "
+            f"({', '.join(TABLE_SUFFIXES)})"
+        ) from error
     except (OSError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"the card cannot be read: {reason}", path=path) from error
@@ -117,6 +122,8 @@ def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
     Raises:
         DataError: the card or the data is wrong, or an explicit `data_dir` lacks the file.
     """
+    if Path(dataset).suffix in TABLE_SUFFIXES:
+        return _own_table(Path(dataset))
     card = read_card(dataset)
     if card.source == "generated":
         return _synthetic(card)
@@ -131,6 +138,24 @@ def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
         return _from_folder(card, root_from_hub, f"hub:{card.hub}")
     logger.warning("data set %r was not found: give --data-dir or $%s", card.id, ENVIRONMENT)
     return _synthetic(read_card("synthetic"))
+
+
+def _own_table(path: Path) -> LoadedData:
+    """A table without a card: columns mean what their names say in `PromptResponse`."""
+    frame = read_table(path)
+    optional = ("model", "sample", "reasoning_tokens", "answer_tokens", "group")
+    present: dict[str, Any] = {name: name for name in optional if name in frame.columns}
+    card = Card(
+        id=path.stem,
+        path=path.name,
+        fields=FieldMap(**present),
+        tokenizer="unknown",
+        records=len(frame),
+        sha256=sha256_of(path),
+        digest=sha256_of(path),
+    )
+    records, num_empty = to_records(frame, card.fields, path=path)
+    return LoadedData(card=card, records=records, origin=str(path), num_empty=num_empty)
 
 
 def _roots(dataset: str, data_dir: str | None) -> list[tuple[Path, bool]]:
@@ -149,7 +174,7 @@ def _from_folder(card: Card, root: Path, origin: str) -> LoadedData:
     path = root / card.path
     _verify(path, card.sha256)
     frame = read_table(path)
-    if len(frame) != card.records:
+    if card.records not in (None, len(frame)):
         raise DataError(
             f"{len(frame)} rows, the card says {card.records}; correct the card", path=path
         )
@@ -166,7 +191,7 @@ def _from_folder(card: Card, root: Path, origin: str) -> LoadedData:
 def _verify(path: Path, expected: str) -> None:
     if not path.is_file():
         raise DataError("the file is missing; fetch the data set again", path=path)
-    if (actual := sha256_of(path)) != expected:
+    if expected and (actual := sha256_of(path)) != expected:
         raise DataError(
             f"SHA-256 is {actual[:12]}..., the card says {expected[:12]}...; fetch the file again, "
             "or write a card for the new version",
@@ -189,7 +214,7 @@ def _download(card: Card, hub: str) -> Path | None:
 
 
 def _synthetic(card: Card) -> LoadedData:
-    records, attainable = synthetic.generate(card.records, seed=card.split_seed)
+    records, attainable = synthetic.generate(card.records or 0, seed=card.split_seed)
     logger.warning(
         "SYNTHETIC DATA: %d generated prompts; the best attainable tau_b is %.3f by construction. "
         "Nothing measured on it says anything about a real model.",

@@ -19,6 +19,7 @@ from scoring_service.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
+TABLE_SUFFIXES: Final = (".parquet", ".jsonl", ".csv")
 _NO_ROWS: Final = "the table has no rows; give prompts and lengths"
 
 
@@ -78,11 +79,8 @@ def read_table(path: str | Path) -> pd.DataFrame:
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # Errors are raised as well.
     path = Path(path)
-    readers = {
-        ".parquet": datasets.Dataset.from_parquet,
-        ".jsonl": datasets.Dataset.from_json,
-        ".csv": datasets.Dataset.from_csv,
-    }
+    make = (datasets.Dataset.from_parquet, datasets.Dataset.from_json, datasets.Dataset.from_csv)
+    readers = dict(zip(TABLE_SUFFIXES, make, strict=True))
     if path.suffix not in readers:
         raise DataError(
             f"format {path.suffix!r} is unknown; use one of {sorted(readers)}", path=path
