@@ -36,16 +36,26 @@ from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.status import from_rpc_error
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A score, or why there is none."""
+
+    score: Score | None
+    outcome: str
+    """"scored"; without a score "breaker_open", "timeout", "overloaded", "unavailable",
+    "invalid_prompt" or "error"."""
+
+
 @dataclass(slots=True)
 class _Waiter:
     prompt: str
     deadline_s: float
-    future: Future[Score | None] = field(default_factory=Future)
+    future: Future[Answer] = field(default_factory=Future)
 
-    def give(self, score: Score | None) -> bool:
+    def give(self, answer: Answer) -> bool:
         """Whether the caller still waited for it."""
         try:
-            self.future.set_result(score)
+            self.future.set_result(answer)
         except InvalidStateError:
             return False
         return True
@@ -92,18 +102,22 @@ class FailOpenScorer:
         self._in_flight = 0
         self._counting = threading.Lock()
         self.counts: Counter[str] = Counter()
-        """"scored", and for None: "breaker_open", "timeout", "overloaded", "unavailable", ..."""
+        """How often each `Answer.outcome` was given."""
 
     def score(self, prompt: str) -> Score | None:
         """The score, or None within `budget_s`."""
         waiter = self._submit(prompt)
         try:
-            return waiter.future.result(max(0.0, waiter.deadline_s - time.monotonic()))
+            return waiter.future.result(max(0.0, waiter.deadline_s - time.monotonic())).score
         except FutureTimeout:
-            return self._late(waiter)
+            return self._late(waiter).score
 
     async def score_async(self, prompt: str) -> Score | None:
         """As `score`, without blocking the event loop."""
+        return (await self.ask_async(prompt)).score
+
+    async def ask_async(self, prompt: str) -> Answer:
+        """As `score_async`; without a score it says why."""
         waiter = self._submit(prompt)
         future = asyncio.wrap_future(waiter.future)
         try:
@@ -138,12 +152,12 @@ class FailOpenScorer:
         self._send_next()
         return waiter
 
-    def _late(self, waiter: _Waiter) -> Score | None:
+    def _late(self, waiter: _Waiter) -> Answer:
         self._answer(waiter, None, "timeout")
         return waiter.future.result()
 
     def _answer(self, waiter: _Waiter, score: Score | None, why: str) -> None:
-        if waiter.give(score):
+        if waiter.give(Answer(score, why)):
             with self._counting:
                 self.counts[why] += 1
 
