@@ -100,7 +100,7 @@ class ModelBundle:
             BundleError: not a bundle, of a newer format, or a file is missing or damaged.
         """
         folder = Path(path)
-        manifest = _read_manifest(folder)
+        manifest = read_manifest(folder)
         for name, expected in manifest.files.items():
             if not (folder / name).is_file():
                 raise BundleError(f"{folder} lacks {name}; export the bundle again")
@@ -146,7 +146,12 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
+    """What a bundle says about itself, without reading, and so without verifying, its other files.
+
+    Raises:
+        BundleError: not a bundle, or of a newer format.
+    """
     try:
         content = json.loads((folder / MANIFEST).read_text())
     except FileNotFoundError as error:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 # MLflow asks its maker for news at import; a training run has no business on the network.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -20,6 +24,7 @@ os.environ.setdefault("DO_NOT_TRACK", "true")
 import mlflow
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, ConfigError
@@ -32,40 +37,172 @@ EXPERIMENT: Final = "lengthwise"
 CHAMPION: Final = "champion"
 
 
-class Tracker:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One MLflow run, as a list shows it."""
+
+    run_id: str
+    name: str
+    status: str
+    started_ms: int
+    """Since 1970, UTC."""
+    bundle: Path
+    """Where its bundle is, if it wrote one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelVersion:
+    """One version of a registered model."""
+
+    name: str
+    version: str
+    run_id: str
+    bundle: Path
+    tags: Mapping[str, str]
+    is_champion: bool
+
+
+class Store:
+    """A local MLflow store: its runs and its model registry."""
+
+    def __init__(self, root: str | Path, *, create: bool = False) -> None:
+        """Open the store under `root`.
+
+        Raises:
+            ConfigError: there is none and `create` is False, it cannot be read, or the folder
+                cannot be written.
+        """
+        self.root = Path(root).resolve()
+        self.uri = f"sqlite:///{self.root / 'mlflow.db'}"
+        if create:
+            _check_writable(self.root)
+        elif not (self.root / "mlflow.db").is_file():
+            raise ConfigError(
+                f"{self.root} holds no MLflow store; choose another --mlruns-dir, or make one with "
+                "`python -m training fit`"
+            )
+        for name in ("alembic", "mlflow.store.db.utils", "mlflow.system_metrics"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        with _usable(self.root):
+            mlflow.set_tracking_uri(self.uri)
+            self.client = MlflowClient(self.uri)
+            self.client.search_experiments(max_results=1)  # Opens the database.
+
+    def runs(self) -> list[Run]:
+        """Every run, the newest first."""
+        experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        if experiment is None:
+            return []
+        found = self.client.search_runs([experiment.experiment_id], max_results=50_000)
+        return [_run(run.info) for run in found]
+
+    def run(self, run_id: str) -> Run:
+        """One run by its id.
+
+        Raises:
+            ConfigError: there is none of that id.
+        """
+        try:
+            return _run(self.client.get_run(run_id).info)
+        except MlflowException as error:
+            raise ConfigError(
+                f"{self.root} has no run {run_id!r}; `python -m training list` shows them"
+            ) from error
+
+    def versions(self) -> list[ModelVersion]:
+        """Every version of every model, by name, the newest first."""
+        names = [model.name for model in self.client.search_registered_models(max_results=1000)]
+        return [version for name in sorted(names) for version in self._versions_of(name)]
+
+    def version(self, name: str, version: str) -> ModelVersion:
+        """One version of a model, by number or `champion`.
+
+        Raises:
+            ConfigError: no such model or version; the message lists the known ones.
+        """
+        try:
+            found = self._versions_of(name)
+        except MlflowException as error:
+            names = [model.name for model in self.client.search_registered_models()]
+            raise ConfigError(
+                f"the registry has no model {name!r}; it has {', '.join(sorted(names)) or 'none'}"
+            ) from error
+        for candidate in found:
+            if version == candidate.version or (version == CHAMPION and candidate.is_champion):
+                return candidate
+        known = ", ".join(candidate.version for candidate in found) or "none"
+        raise ConfigError(f"model {name!r} has no version {version!r}; it has {known}")
+
+    def champion(self, name: str) -> ModelBundle | None:
+        """The bundle behind the alias; None where the model has no champion yet.
+
+        Raises:
+            BundleError: the registry points to a bundle that is gone or damaged.
+        """
+        try:
+            version = self.client.get_model_version_by_alias(name, CHAMPION)
+        except MlflowException:
+            return None
+        try:
+            return ModelBundle.load(_path_of(version.source))
+        except BundleError as error:
+            raise BundleError(f"champion {name} version {version.version}: {error}") from error
+
+    def promote(self, name: str, version: str, tags: Mapping[str, str] | None = None) -> None:
+        """Let the alias point to that version, and note on it what the tags say."""
+        for key, value in (tags or {}).items():
+            self.client.set_model_version_tag(name, version, key, value)
+        self.client.set_registered_model_alias(name, CHAMPION, version)
+
+    def _versions_of(self, name: str) -> list[ModelVersion]:
+        aliases = self.client.get_registered_model(name).aliases
+        found = self.client.search_model_versions(f"name='{name}'", max_results=10_000)
+        return [
+            ModelVersion(
+                name=name,
+                version=str(version.version),
+                run_id=version.run_id or "",
+                bundle=_path_of(version.source),
+                tags=dict(version.tags),
+                is_champion=str(aliases.get(CHAMPION)) == str(version.version),
+            )
+            for version in sorted(found, key=lambda v: -int(v.version))
+        ]
+
+
+class Tracker(Store):
     """One MLflow run in one local store."""
 
-    def __init__(self, root: str | Path, *, run_name: str, run_id: str | None = None) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        run_name: str,
+        run_id: str | None = None,
+        system_metrics: bool = True,
+    ) -> None:
         """Open the store under `root`, made if absent, and start a run or go on with `run_id`.
+
+        Args:
+            system_metrics: note CPU, memory, disk, network and GPU use of this machine every 10 s.
 
         Raises:
             ConfigError: the folder cannot be written, the disk is full, or there is no such run.
         """
-        self.root = Path(root).resolve()
-        _check_writable(self.root)
-        self.uri = f"sqlite:///{self.root / 'mlflow.db'}"
-        for name in ("alembic", "mlflow.store.db.utils"):
-            logging.getLogger(name).setLevel(logging.WARNING)
-        try:
-            mlflow.set_tracking_uri(self.uri)
-            self.client = MlflowClient(self.uri)
-            experiment = self.client.get_experiment_by_name(EXPERIMENT)
-            artifacts = (self.root / "artifacts").as_uri()
-            experiment_id = (
-                experiment.experiment_id
-                if experiment
-                else self.client.create_experiment(EXPERIMENT, artifact_location=artifacts)
-            )
+        super().__init__(root, create=True)
+        with _usable(self.root):
             if run_id is None:
-                run_id = self.client.create_run(experiment_id, run_name=run_name).info.run_id
+                experiment_id = self._experiment_id()
+                self.run_id = self.client.create_run(experiment_id, run_name=run_name).info.run_id
             else:
                 self.client.update_run(run_id, status="RUNNING")
-        except (MlflowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"MLflow store {self.root} cannot be used: {reason}; choose another --mlruns-dir"
-            ) from error
-        self.run_id: str = run_id
+                self.run_id = run_id
+        self._system_metrics: SystemMetricsMonitor | None = None
+        if system_metrics:
+            self._system_metrics = SystemMetricsMonitor(
+                self.run_id, resume_logging=run_id is not None, tracking_uri=self.uri
+            )
+            self._system_metrics.start()
 
     def lightning_logger(self) -> MLFlowLogger:
         """A Lightning logger that writes into this run."""
@@ -78,10 +215,14 @@ class Tracker:
         for key, value in _flatten(params).items():
             self.client.log_param(self.run_id, key, value)
 
-    def log_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Final figures."""
+    def log_metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
+        """Figures, final ones or those of one point of a curve."""
         for key, value in metrics.items():
-            self.client.log_metric(self.run_id, key, value)
+            self.client.log_metric(self.run_id, key, value, step=step)
+
+    def set_tag(self, key: str, value: str) -> None:
+        """A word about the run that a search can find."""
+        self.client.set_tag(self.run_id, key, value)
 
     def log_folder(self, folder: Path, name: str) -> None:
         """A folder of files as the artefact `name`."""
@@ -96,23 +237,9 @@ class Tracker:
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED (which a resumed run undoes)."""
+        if self._system_metrics is not None:
+            self._system_metrics.finish()
         self.client.set_terminated(self.run_id, status=status)
-
-    def champion(self, name: str) -> ModelBundle | None:
-        """The bundle behind the alias; None where the model has no champion yet.
-
-        Raises:
-            BundleError: the registry points to a bundle that is gone or damaged.
-        """
-        try:
-            version = self.client.get_model_version_by_alias(name, CHAMPION)
-        except MlflowException:
-            return None
-        path = Path(version.source.removeprefix("file://"))
-        try:
-            return ModelBundle.load(path)
-        except BundleError as error:
-            raise BundleError(f"champion {name} version {version.version}: {error}") from error
 
     def register(self, name: str, tags: Mapping[str, str]) -> str:
         """Make this run's artefact `bundle` a new version of the model; returns the version."""
@@ -124,9 +251,40 @@ class Tracker:
         version = self.client.create_model_version(name, source, self.run_id, tags=dict(tags))
         return str(version.version)
 
-    def promote(self, name: str, version: str) -> None:
-        """Let the alias point to that version."""
-        self.client.set_registered_model_alias(name, CHAMPION, version)
+    def _experiment_id(self) -> str:
+        """All our runs are in one experiment, whose artefacts are beside the database."""
+        experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        if experiment is not None:
+            return str(experiment.experiment_id)
+        artifacts = (self.root / "artifacts").as_uri()
+        return str(self.client.create_experiment(EXPERIMENT, artifact_location=artifacts))
+
+
+@contextmanager
+def _usable(root: Path) -> Iterator[None]:
+    """Say in one line that the store, and not the user's experiment, is at fault."""
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"MLflow store {root} cannot be used: {reason}; choose another --mlruns-dir"
+        ) from error
+
+
+def _run(info: Any) -> Run:
+    return Run(
+        run_id=info.run_id,
+        name=info.run_name or "",
+        status=info.status,
+        started_ms=info.start_time,
+        bundle=_path_of(info.artifact_uri) / "bundle",
+    )
+
+
+def _path_of(uri: str) -> Path:
+    """The local path of a `file:` URI."""
+    return Path(url2pathname(urlparse(uri).path))
 
 
 def _check_writable(root: Path) -> None:
