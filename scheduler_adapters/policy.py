@@ -50,13 +50,15 @@ def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
     """`policy.rank`, and nothing that would break an engine: how engines ask.
 
     Raises:
-        InvalidDecision: the policy raised, or its key or evict_key cannot be compared (NaN).
+        InvalidDecision: the policy raised, or a key holds NaN, or it is valid for no token.
     """
     try:
         rank = policy.rank(request, load)
         for number in rank.key + (rank.evict_key or ()):
             if number != number:
                 raise ValueError(f"a NaN in {rank}")
+        if not rank.valid_tokens > 0:
+            raise ValueError(f"valid_tokens is {rank.valid_tokens}, below 1")
     except Exception as error:
         raise InvalidDecision(
             f"policy {policy.name!r} failed to rank request {request.request_id!r}: "

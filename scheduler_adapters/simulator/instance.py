@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scheduler_adapters.simulator.latency import LatencyModel
 from scheduler_adapters.simulator.presets import BLOCK_TOKENS, preset
 from scoring_service.errors import ConfigError
+
+Ints = NDArray[np.int64]
+Tokens = TypeVar("Tokens", int, Ints)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,11 +61,11 @@ class Instance:
     def watermark_blocks(self) -> int:
         return int(self.watermark_fraction * self.kv_blocks)
 
-    def blocks(self, tokens: int) -> int:
-        """KV blocks that hold `tokens`."""
+    def blocks(self, tokens: Tokens) -> Tokens:
+        """KV blocks that hold `tokens`, a number or an array."""
         return -(-tokens // self.block_tokens)
 
-    def can_hold(self, prompt_tokens: int, output_tokens: int) -> bool:
-        """Whether a request fits alone, so that it can always be admitted again after eviction."""
+    def cannot_hold(self, prompt_tokens: Ints, output_tokens: Ints) -> NDArray[np.bool_]:
+        """Which requests (N,) do not fit even alone, so that they might wait for ever."""
         reserve = max(self.watermark_blocks, self.decode_headroom_blocks)
-        return self.blocks(prompt_tokens + output_tokens) + reserve <= self.kv_blocks
+        return np.asarray(self.blocks(prompt_tokens + output_tokens) + reserve > self.kv_blocks)

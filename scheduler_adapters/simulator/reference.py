@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import inf
-
-import numpy as np
+from math import inf, isnan
 
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests
 from scheduler_adapters.policy import Policy, ask_rank
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.record import Record
 from scheduler_adapters.views import UNLIMITED, LoadView, Phase, Rank, RequestView, StepRule
 from scoring_service.errors import InvalidDecision, SchedulingError
 
@@ -47,7 +46,6 @@ class _Live:
     context: int = 0
     """Tokens the request consists of so far: prompt + generated."""
     evicted_step: int = -1
-    runs: list[list[int]] = field(default_factory=list)
 
     @property
     def is_resident(self) -> bool:
@@ -122,7 +120,6 @@ class ReferenceEngine:
         self.instance = instance
         self.load = LoadView(total_blocks=instance.kv_blocks)
         self.live: list[_Live] = []
-        self.tick_s: list[float] = []
         self.evictions_without_token = 0
 
     def run(self, requests: Requests) -> Timeline:
@@ -132,7 +129,7 @@ class ReferenceEngine:
             InvalidDecision: the policy raised, ranked with NaN, or let runnable work lie.
             SchedulingError: requests evict each other for ever.
         """
-        record = _Record(requests)
+        record = Record(requests, self.instance)
         arrivals = iter(self._views(requests, record))
         coming = next(arrivals, None)
         while coming is not None or self.live:
@@ -148,15 +145,14 @@ class ReferenceEngine:
                 self._ask(live)
             self._expire()
             self._run_step(record, self._fill())
-        return record.timeline(self.tick_s)
+        return record.timeline()
 
-    def _views(self, requests: Requests, record: _Record) -> Iterable[_Live]:
+    def _views(self, requests: Requests, record: Record) -> Iterable[_Live]:
         """The requests that fit into this instance at all."""
         for row in range(len(requests)):
             prompt_tokens = int(requests.prompt_tokens[row])
             output_tokens = int(requests.output_tokens[row])
-            if not self.instance.can_hold(prompt_tokens, output_tokens):
-                record.rejected[row] = True
+            if record.rejected[row]:
                 continue
             score, tbt_s = float(requests.score[row]), float(requests.tbt_s[row])
             view = RequestView(
@@ -189,7 +185,8 @@ class ReferenceEngine:
         """Replace the ranks that ended; each may be replaced by one that ended as well."""
         for live in self.live:
             for _ in range(_MAX_SUCCESSORS):
-                if live.rank.valid_until_s > self.load.now_s:
+                rank = live.rank
+                if rank.valid_until_s > self.load.now_s or (rank.sticky and rank.then is None):
                     break
                 if live.rank.then is not None:
                     self._take(live, live.rank.then)
@@ -367,7 +364,7 @@ class ReferenceEngine:
             )
         self._ask(live)
 
-    def _run_step(self, record: _Record, step: _Step) -> None:
+    def _run_step(self, record: Record, step: _Step) -> None:
         if not step.members:
             return
         duration_s = self.instance.latency.step_s(
@@ -378,16 +375,16 @@ class ReferenceEngine:
         if not duration_s > 0:
             raise SchedulingError(f"a step took {duration_s} s; latency must be above 0")
         for live in [*step.decodes, *(live for live, _ in step.prefills)]:
-            if np.isnan(record.scheduled_s[live.row]):
+            if isnan(record.scheduled_s[live.row]):
                 record.scheduled_s[live.row] = self.load.now_s
         load = self.load
         load.now_s = load.last_step_end_s = load.now_s + duration_s
         load.step += 1
         load.mean_step_s += (duration_s - load.mean_step_s) / load.step
-        self.tick_s.append(load.now_s)
+        record.tick_s.append(load.now_s)
         self._book(record, step)
 
-    def _book(self, record: _Record, step: _Step) -> None:
+    def _book(self, record: Record, step: _Step) -> None:
         """Count the step's tokens, let the finished go, then rank whoever changed."""
         changed = []
         for live, chunk in step.prefills:
@@ -408,28 +405,22 @@ class ReferenceEngine:
             if live.view.generated_tokens < live.output_tokens:
                 self._ask(live)
 
-    def _emit(self, record: _Record, live: _Live) -> None:
+    def _emit(self, record: Record, live: _Live) -> None:
         """One output token at the end of the step that just ended."""
         self.evictions_without_token = 0
-        view, tick = live.view, len(self.tick_s) - 1
+        view, tick = live.view, len(record.tick_s) - 1
         view.generated_tokens += 1
         view.thinking_tokens = min(view.generated_tokens, live.reasoning_tokens)
         thinks = view.generated_tokens < live.reasoning_tokens
         view.phase = Phase.REASONING if thinks else Phase.ANSWERING
         view.last_token_s = self.load.now_s
         live.context += 1
-        if live.runs and live.runs[-1][1] == tick - 1:
-            live.runs[-1][1] = tick
-        else:
-            live.runs.append([tick, tick])
+        record.run(live.row, tick, tick)
         if view.generated_tokens == 1:
             record.first_token_s[live.row] = self.load.now_s
-        if view.generated_tokens == live.reasoning_tokens + 1:
-            record.first_answer_s[live.row] = self.load.now_s
         if view.generated_tokens == live.output_tokens:
             record.finished_s[live.row] = self.load.now_s
             record.preemptions[live.row] = view.preemptions
-            record.runs += [(live.row, first, last) for first, last in live.runs]
             self.load.used_blocks -= live.blocks
             live.blocks = 0
 
@@ -437,33 +428,3 @@ class ReferenceEngine:
 _MAX_SUCCESSORS = 100
 _MAX_EVICTIONS_PER_REQUEST = 10
 """Without any token in between; more is a loop."""
-
-
-class _Record:
-    """The columns of the timeline while the engine runs."""
-
-    def __init__(self, requests: Requests) -> None:
-        count = len(requests)
-        self.requests = requests
-        self.scheduled_s = np.full(count, np.nan)
-        self.first_token_s = np.full(count, np.nan)
-        self.first_answer_s = np.full(count, np.nan)
-        self.finished_s = np.full(count, np.nan)
-        self.preemptions = np.zeros(count, dtype=np.int64)
-        self.rejected = np.zeros(count, dtype=np.bool_)
-        self.runs: list[tuple[int, int, int]] = []
-
-    def timeline(self, tick_s: list[float]) -> Timeline:
-        runs = np.array(sorted(self.runs), dtype=np.int64).reshape(-1, 3)
-        return Timeline(
-            requests=self.requests,
-            scheduled_s=self.scheduled_s,
-            first_token_s=self.first_token_s,
-            first_answer_s=self.first_answer_s,
-            finished_s=self.finished_s,
-            preemptions=self.preemptions,
-            rejected=self.rejected,
-            instance=np.zeros(len(self.requests), dtype=np.int64),
-            tick_s=np.array(tick_s, dtype=np.float64),
-            runs=runs,
-        )

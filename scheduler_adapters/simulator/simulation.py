@@ -5,8 +5,8 @@ from __future__ import annotations
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.reference import ReferenceEngine
 
 
 def simulate(requests: Requests, policy: Policy, instance: Instance) -> Timeline:
@@ -18,4 +18,4 @@ def simulate(requests: Requests, policy: Policy, instance: Instance) -> Timeline
         InvalidDecision: the policy raised, or ranked with NaN.
         SchedulingError: requests evict each other without end.
     """
-    return ReferenceEngine(policy, instance).run(requests)
+    return Engine(policy, instance).run(requests)

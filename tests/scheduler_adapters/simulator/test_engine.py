@@ -44,7 +44,7 @@ def workloads(draw) -> Requests:
 instances = st.builds(
     Instance,
     latency=st.just(LATENCY),
-    kv_blocks=st.integers(14, 60),
+    kv_blocks=st.integers(5, 60),
     max_num_seqs=st.integers(1, 8),
     max_tokens=st.one_of(st.none(), st.integers(1, 200)),
     watermark_fraction=st.sampled_from([0.0, 0.01, 0.1]),

@@ -1,0 +1,273 @@
+"""Decodes that advance together: one counter for all of them.
+
+A member's state follows from the cohort's step counter: its context is `offset + counter`, and the
+KV blocks it holds follow from the context. What happens to it next (finish, end of thinking, a rank
+that ends) stands in a heap of counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from math import ceil, inf
+
+from scheduler_adapters.simulator.record import Record
+from scheduler_adapters.views import Phase, Rank, RequestView
+
+
+class Live:
+    """A request inside the engine."""
+
+    __slots__ = (
+        "ask_at",
+        "cohort",
+        "context",
+        "event_at",
+        "evicted_step",
+        "in_prefills",
+        "is_waiting",
+        "joined",
+        "last_token_s",
+        "offset",
+        "output_tokens",
+        "placed_step",
+        "prefill_left",
+        "rank",
+        "reasoning_tokens",
+        "row",
+        "version",
+        "view",
+    )
+
+    def __init__(
+        self, row: int, view: RequestView, output_tokens: int, reasoning_tokens: int
+    ) -> None:
+        self.row = row
+        self.view = view
+        self.output_tokens = output_tokens
+        self.reasoning_tokens = reasoning_tokens
+        self.context = view.prompt_tokens
+        """Prompt + generated tokens; in a cohort stale, see `now_context`."""
+        self.rank: Rank | None = None
+        self.version = 0
+        """Counts ranks: entries of heaps with an older one are void."""
+        self.ask_at: float = inf
+        """Ask again once this many tokens are generated."""
+        self.is_waiting = True
+        self.prefill_left = 0
+        self.in_prefills = False
+        self.cohort: Cohort | None = None
+        self.offset = 0
+        self.joined = 0
+        """The cohort's counter when this request came to it."""
+        self.event_at = -1
+        """Cohort counter at which something happens to this member next."""
+        self.last_token_s: float | None = None
+        self.placed_step = self.evicted_step = -1
+
+    @property
+    def now_context(self) -> int:
+        """Prompt + generated tokens."""
+        return self.context if self.cohort is None else self.offset + self.cohort.counter
+
+    def sync_view(self) -> RequestView:
+        """The view, brought up to date for a question."""
+        view = self.view
+        view.previous = self.rank
+        context = self.now_context
+        generated = context - view.prompt_tokens
+        view.generated_tokens = generated
+        if self.is_waiting:
+            view.phase = Phase.WAITING
+        elif self.prefill_left:
+            view.phase = Phase.PREFILL
+        elif generated < self.reasoning_tokens:
+            view.phase = Phase.REASONING
+        else:
+            view.phase = Phase.ANSWERING
+        if self.reasoning_tokens:
+            view.thinking_tokens = min(generated, self.reasoning_tokens)
+        cohort = self.cohort
+        if cohort is not None and cohort.counter > self.joined:
+            view.last_token_s = cohort.last_s
+        else:
+            view.last_token_s = self.last_token_s
+        return view
+
+
+class Cohort:
+    """Decodes of one lane that run in the same steps.
+
+    With a `rank` the members share it (they are of one `Rank.group` and were ranked together);
+    without one each keeps its own.
+    """
+
+    __slots__ = (
+        "ask_at",
+        "block_tokens",
+        "context",
+        "count",
+        "counter",
+        "events",
+        "growth",
+        "lane",
+        "last_s",
+        "last_tick",
+        "members",
+        "num_rows",
+        "placed_step",
+        "rank",
+        "runs",
+        "version",
+    )
+
+    def __init__(self, lane: Lane, rank: Rank | None, block_tokens: int, num_rows: int) -> None:
+        self.lane = lane
+        self.rank = rank
+        self.block_tokens = block_tokens
+        self.num_rows = num_rows
+        self.version = 0
+        self.counter = 0
+        """Steps this cohort has run."""
+        self.count = 0
+        self.context = 0
+        """Sum of the members' contexts."""
+        self.growth = [0] * block_tokens
+        """By counter modulo block size: members that need one more block in that step."""
+        self.members: dict[int, Live] = {}
+        self.events: list[int] = []
+        """Heap of counter * num_rows + row: something happens to that member at that counter."""
+        self.ask_at: float = inf
+        """Counter at which the shared rank is asked for again."""
+        self.runs: list[tuple[int, int]] = []
+        """(counter, tick) of the first step of each uninterrupted run of steps."""
+        self.last_tick = -2
+        self.last_s = 0.0
+        self.placed_step = -1
+        lane.cohorts.append(self)
+
+    def join(self, live: Live) -> None:
+        """Take in a decode."""
+        counter = self.counter
+        live.cohort = self
+        live.offset = live.context - counter
+        live.joined = counter
+        self.members[live.row] = live
+        self.count += 1
+        self.lane.count += 1
+        self.context += live.context
+        self.growth[(counter + 1 - live.context) % self.block_tokens] += 1
+        self.expect(live)
+
+    def expect(self, live: Live) -> None:
+        """Put the next thing that happens to a member into the heap."""
+        before = live.offset - live.view.prompt_tokens  # generated tokens at counter 0
+        generated = self.counter + before
+        due: float = live.output_tokens
+        if generated < live.reasoning_tokens < due:
+            due = live.reasoning_tokens
+        if self.rank is None and generated < live.ask_at < due:
+            due = live.ask_at
+        live.event_at = ceil(due) - before
+        heappush(self.events, live.event_at * self.num_rows + live.row)
+
+    def due(self) -> list[Live]:
+        """Members to whom something happens at the present counter, taken from the heap."""
+        due, events, end = [], self.events, (self.counter + 1) * self.num_rows
+        while events and events[0] < end:
+            live = self.members.get(heappop(events) % self.num_rows)
+            # A void entry: the member left, or came back, and has another entry.
+            if live is not None and live.event_at == self.counter:
+                live.event_at = -1
+                due.append(live)
+        return due
+
+    def steps_to_event(self) -> float:
+        """How many steps from now something happens to a member."""
+        events = self.events
+        while True:
+            counter, row = divmod(events[0], self.num_rows)
+            live = self.members.get(row)
+            if live is not None and live.event_at == counter:
+                return min(counter, self.ask_at) - self.counter
+            heappop(events)
+
+    def leave(self, live: Live, record: Record) -> None:
+        """Let a member go, its state and its tokens written down."""
+        counter = self.counter
+        context = live.context = live.offset + counter
+        if counter > live.joined:
+            live.last_token_s = self.last_s
+            self._record_runs(live, record)
+        if self.rank is not None:
+            live.rank = self.rank
+        del self.members[live.row]
+        live.cohort = None
+        self.count -= 1
+        self.lane.count -= 1
+        self.context -= context
+        self.growth[(counter + 1 - context) % self.block_tokens] -= 1
+        if not self.count:
+            self.lane.cohorts.remove(self)
+            self.version += 1
+
+    def _record_runs(self, live: Live, record: Record) -> None:
+        """The ticks of the member's steps: those with a counter in (joined, counter]."""
+        end = self.counter
+        for first_counter, first_tick in reversed(self.runs):
+            start = max(first_counter, live.joined + 1)
+            record.run(
+                live.row, first_tick + start - first_counter, first_tick + end - first_counter
+            )
+            if first_counter <= live.joined + 1:
+                return
+            end = first_counter - 1
+
+    def advance(self, tick: int, now_s: float) -> None:
+        """All members ran in the step that ended at `tick`."""
+        self.counter += 1
+        self.context += self.count
+        if self.last_tick != tick - 1:
+            self.runs.append((self.counter, tick))
+        self.last_tick = tick
+        self.last_s = now_s
+
+    def advance_many(self, steps: int, now_s: float) -> None:
+        """All members ran in `steps` further steps without a gap; nothing happened to any."""
+        self.counter += steps
+        self.context += steps * self.count
+        self.last_tick += steps
+        self.last_s = now_s
+
+    def move(self, lane: Lane) -> None:
+        """Go to another lane, with all members."""
+        self.lane.cohorts.remove(self)
+        self.lane.count -= self.count
+        self.lane = lane
+        lane.cohorts.append(self)
+        lane.count += self.count
+
+    def grows(self, ahead: int = 0) -> int:
+        """Blocks that the members need in the step after `ahead` more."""
+        return self.growth[(self.counter + ahead) % self.block_tokens]
+
+
+class Lane:
+    """The requests of one `Rank.lane`."""
+
+    __slots__ = ("cohorts", "count", "number", "prefills", "waiting")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.cohorts: list[Cohort] = []
+        self.count = 0
+        """Decodes in the cohorts."""
+        self.prefills: list[tuple[tuple[float, ...], int]] = []
+        """(key, row) of prefills in progress, ascending."""
+        self.waiting: list[tuple[tuple[float, ...], int, int]] = []
+        """Heap of (key, row, version) of waiting requests; an older version is void."""
+
+    def decodes(self) -> Iterator[Live]:
+        """All decodes, in no order that means anything."""
+        for cohort in self.cohorts:
+            yield from cohort.members.values()

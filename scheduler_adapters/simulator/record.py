@@ -1,0 +1,73 @@
+"""The columns of a timeline while an engine runs."""
+
+from __future__ import annotations
+
+from array import array
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_adapters.experiments.timeline import Timeline
+from scheduler_adapters.experiments.workload import Floats, Ints, Requests
+from scheduler_adapters.simulator.instance import Instance
+
+
+class Record:
+    """What the engine writes down, row by row; `timeline` turns it into the result."""
+
+    def __init__(self, requests: Requests, instance: Instance) -> None:
+        count = len(requests)
+        self.requests = requests
+        self.rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+        self.scheduled_s = [nan] * count
+        self.first_token_s = [nan] * count
+        self.finished_s = [nan] * count
+        self.preemptions = [0] * count
+        self.tick_s = array("d")
+        self._runs = array("q")
+
+    def run(self, row: int, first_tick: int, last_tick: int) -> None:
+        """The request emitted one token at each of these ticks."""
+        self._runs.extend((row, first_tick, last_tick))
+
+    def timeline(self) -> Timeline:
+        """The result so far."""
+        tick_s = np.frombuffer(self.tick_s, dtype=np.float64) if self.tick_s else np.empty(0)
+        runs = _joined(np.array(self._runs, dtype=np.int64).reshape(-1, 3))
+        return Timeline(
+            requests=self.requests,
+            scheduled_s=np.array(self.scheduled_s),
+            first_token_s=np.array(self.first_token_s),
+            first_answer_s=_first_answer_s(self.requests, runs, tick_s),
+            finished_s=np.array(self.finished_s),
+            preemptions=np.array(self.preemptions, dtype=np.int64),
+            rejected=self.rejected,
+            instance=np.zeros(len(self.requests), dtype=np.int64),
+            tick_s=tick_s,
+            runs=runs,
+        )
+
+
+def _joined(runs: Ints) -> Ints:
+    """Runs in order of (row, tick), those that follow each other without a gap made one."""
+    runs = runs[np.lexsort((runs[:, 1], runs[:, 0]))]
+    starts = np.ones(len(runs), dtype=np.bool_)
+    starts[1:] = (runs[1:, 0] != runs[:-1, 0]) | (runs[1:, 1] != runs[:-1, 2] + 1)
+    ends = np.append(starts[1:], True)[: len(runs)]
+    return np.column_stack([runs[starts, 0], runs[starts, 1], runs[ends, 2]])
+
+
+def _first_answer_s(requests: Requests, runs: Ints, tick_s: Floats) -> Floats:
+    """When the first token after the last reasoning token came out (N,); NaN where none did."""
+    tokens = runs[:, 2] - runs[:, 1] + 1
+    after = np.cumsum(tokens)
+    # Tokens of the same request before this run.
+    total_before = after - tokens
+    first_of_row: NDArray[np.int64] = np.searchsorted(runs[:, 0], runs[:, 0])
+    before = total_before - total_before[first_of_row]
+    wanted = requests.reasoning_tokens[runs[:, 0]]
+    holds = (before <= wanted) & (wanted < before + tokens)
+    answers_s = np.full(len(requests), np.nan)
+    answers_s[runs[holds, 0]] = tick_s[runs[holds, 1] + wanted[holds] - before[holds]]
+    return answers_s
