@@ -119,8 +119,16 @@ class MicroBatcher:
         self._num_queued = 0
         self._queued_s = 0.0
         self._running_s = 0.0
-        self._slowdown = 1.0
-        self._num_expired = 0
+        self.slowdown = 1.0
+        """Time of recent runs / their time in the cost table."""
+        self.num_expired = 0
+        """Prompts dropped uncomputed because their caller was gone or out of time."""
+        self.num_refused = 0
+        """Prompts not admitted."""
+        self.num_runs = 0
+        self.num_run_prompts = 0
+        self.num_tokens = 0
+        self.num_padded_tokens = 0
         self._idle_runners: list[threading.Semaphore] = []
         for _ in range(num_runners):
             threading.Thread(target=self._work, name="runner", daemon=True).start()
@@ -129,11 +137,6 @@ class MicroBatcher:
     def num_queued(self) -> int:
         """Prompts that wait for a permit."""
         return self._num_queued
-
-    @property
-    def num_expired(self) -> int:
-        """Prompts dropped uncomputed because their caller was gone or out of time."""
-        return self._num_expired
 
     def run(self, jobs: Sequence[Job], call: Call) -> None:
         """Give each job its result: a score, or why there is none. Blocks until then.
@@ -167,7 +170,7 @@ class MicroBatcher:
             ahead_s = sum(
                 job.cost_s for due_s, _, job in self._queue if job.queued and due_s <= deadline_s
             )
-        return (ahead_s + self._running_s) / self._num_runners * self._slowdown
+        return (ahead_s + self._running_s) / self._num_runners * self.slowdown
 
     def wake_cancelled(self, call: Call) -> None:
         """Have a cancelled caller notice."""
@@ -180,6 +183,7 @@ class MicroBatcher:
         refusal = self._refusal(job)
         if refusal is not None:
             job.result = refusal
+            self.num_refused += 1
             return
         call.jobs.append(job)
         job.queued = True
@@ -195,7 +199,7 @@ class MicroBatcher:
                 retry_after_s=self.predicted_wait_s(),
             )
         deadline_s = job.call.deadline_s
-        left_s = deadline_s - self._clock() - job.cost_s * self._slowdown
+        left_s = deadline_s - self._clock() - job.cost_s * self.slowdown
         # Everything queued is an upper bound that is cheaper to know than what is more urgent.
         if self.predicted_wait_s() <= left_s or self.predicted_wait_s(deadline_s) <= left_s:
             return None
@@ -216,7 +220,7 @@ class MicroBatcher:
             for job in call.jobs:
                 if job.queued:
                     self._leave_queue(job)
-                    self._num_expired += 1
+                    self.num_expired += 1
             call.jobs = []
             return False
 
@@ -256,7 +260,7 @@ class MicroBatcher:
                 group = [job, *self._company(job, now_s)]
                 self._running_s += sum(job.cost_s for job in group)
                 return group
-            self._num_expired += 1
+            self.num_expired += 1
             self._settle_job(job)
         return []
 
@@ -294,9 +298,14 @@ class MicroBatcher:
         """Account for an executed group and wake the callers that now have all their results."""
         if not group:
             return
-        predicted_s = group[0].model.costs.predict_s(len(group), max(len(j.ids) for j in group))
+        longest = max(len(job.ids) for job in group)
+        self.num_runs += 1
+        self.num_run_prompts += len(group)
+        self.num_tokens += sum(len(job.ids) for job in group)
+        self.num_padded_tokens += longest * len(group)
+        predicted_s = group[0].model.costs.predict_s(len(group), longest)
         ratio = group[0].infer_s / predicted_s
-        self._slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self._slowdown)
+        self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
         for job in group:
             self._running_s -= job.cost_s
             self._settle_job(job)

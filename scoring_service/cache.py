@@ -58,6 +58,8 @@ class ScoreCache:
         self._entries: OrderedDict[Key, RawScore] = OrderedDict()
         self._flights: dict[Key, Flight] = {}
         self._lock = threading.Lock()
+        self.num_hits = 0
+        self.num_joins = 0
 
     @staticmethod
     def key(revision: str, prompt: str) -> Key:
@@ -73,10 +75,12 @@ class ScoreCache:
             entry = self._entries.get(key)
             if entry is not None:
                 self._entries.move_to_end(key)
+                self.num_hits += 1
                 return entry
             flight = self._flights.get(key)
             if flight is not None:
                 flight.join()
+                self.num_joins += 1
                 return flight, False
             self._flights[key] = flight = Flight(key)
             return flight, True

@@ -5,7 +5,7 @@ Needs grpc and protobuf, nothing else: a scheduler process installs no model run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -39,6 +39,17 @@ class Score:
     """Mean response length of the target model, in tokens; None if none was asked for."""
     quantiles: Mapping[float, float] = field(default_factory=dict)
     """Fraction in (0, 1) -> response length in tokens; empty if no target model was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """How long a scored prompt's response really was."""
+
+    score: Score
+    output_tokens: int
+    target_model: str
+    prompt: str = ""
+    """For the service's training log; leave it empty if it must not be stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +121,49 @@ class ScoringClient:
         for chunk in chunks(prompts, limits):
             scores += self._score_chunk(chunk, timeout_s)
         return scores
+
+    def score_stream(
+        self, prompts: Iterable[str], *, timeout_s: float | None = None
+    ) -> Iterator[tuple[int, Score | ScoringError]]:
+        """Scores as they come, each with its prompt's place in `prompts`, read when needed.
+
+        `timeout_s` is per prompt, from its arrival at the service. Raises as `score` does if the
+        stream as a whole fails.
+        """
+        seconds = self.timeout_s if timeout_s is None else timeout_s
+        timeout_ms = max(1, round(seconds * 1e3))
+
+        def requests() -> Iterator[pb.StreamRequest]:
+            for place, prompt in enumerate(prompts):
+                yield _encode(
+                    pb.StreamRequest,
+                    id=str(place),
+                    prompt=prompt,
+                    target_model=self._target_model,
+                    timeout_ms=timeout_ms,
+                )
+
+        try:
+            for answer in self._stub.ScoreStream(requests(), metadata=self._metadata):
+                yield int(answer.id), _item(answer.result, answer.revision)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self.target) from error
+
+    def report(self, observed: Sequence[Observed], *, timeout_s: float | None = None) -> int:
+        """Tell the service how long responses were; returns how many are of its revision.
+
+        At most `ServiceInfo.max_batch_prompts` at once. Raises as `score` does.
+        """
+        request = pb.ReportRequest()
+        for seen in observed:
+            request.observations.add(
+                target_model=seen.target_model,
+                output_tokens=seen.output_tokens,
+                score=seen.score.value,
+                revision=seen.score.revision,
+                prompt=seen.prompt,
+            )
+        return int(self._call(self._stub.Report, request, timeout_s).accepted)
 
     def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
         """The served model and the service's limits. Raises as `score` does."""

@@ -14,6 +14,8 @@ _POSITIVE = (
     "max_message_bytes",
     "max_concurrent_calls",
     "max_queued_prompts",
+    "max_streams",
+    "max_stream_prompts",
 )
 
 
@@ -41,6 +43,14 @@ class ServerConfig:
     """For calls that name no deadline, seconds."""
     cache_entries: int = 65_536
     """Scores remembered, about 200 bytes each; 0 remembers none."""
+    max_streams: int = 8
+    """Streams open at once; each holds two threads."""
+    max_stream_prompts: int = 64
+    """Prompts of a stream that are read but not answered; beyond them the client has to wait."""
+    report_log: str | None = None
+    """JSONL file to append reported lengths to, for retraining; null keeps none."""
+    metrics_address: str | None = None
+    """HOST:PORT where Prometheus may scrape; null: nowhere."""
     drain_notice_s: float = 0.0
     """On SIGTERM: how long to serve on while health says NOT_SERVING, so that load balancers
     notice, seconds."""
@@ -71,7 +81,9 @@ class ServerConfig:
         _require_at_least(0, "drain_notice_s", self.drain_notice_s)
         if not self.default_deadline_s > 0:
             raise ConfigError(f"default_deadline_s is {self.default_deadline_s}; use more than 0")
-        _require_port(self.address)
+        split_address("address", self.address)
+        if self.metrics_address is not None:
+            split_address("metrics_address", self.metrics_address)
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
             raise ConfigError("tls_certificate_file and tls_key_file belong together; set both")
         if self.tls_client_ca_file is not None and self.tls_certificate_file is None:
@@ -88,7 +100,9 @@ def _require_at_least(least: int, name: str, value: float) -> None:
         raise ConfigError(f"{name} is {value}; use {least} or more")
 
 
-def _require_port(address: str) -> None:
+def split_address(name: str, address: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT. Raises ConfigError if it is not of that form."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"address is {address!r}; use HOST:PORT, e.g. 127.0.0.1:50051")
+        raise ConfigError(f"{name} is {address!r}; use HOST:PORT, e.g. 127.0.0.1:50051")
+    return host, int(port)

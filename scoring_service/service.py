@@ -19,6 +19,7 @@ from scoring_service.errors import (
     ServiceOverloaded,
 )
 from scoring_service.model import RankerModel
+from scoring_service.reports import LiveQuality, Observation, ReportBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class ScoringService:
         )
         self.cache = ScoreCache(config.cache_entries)
         self._places = threading.Semaphore(config.max_concurrent_calls)
+        self._stream_places = threading.Semaphore(config.max_streams)
+        self._reports = ReportBook(config.report_log)
 
     def score(self, prompt: str, target_model: str, call: Call) -> Answer:
         """Score one prompt: a batch of one whose error is raised.
@@ -104,6 +107,39 @@ class ScoringService:
             answer.items.append(_finished(result, curve))
         answer.timings.total_s = time.monotonic() - started_s
         return answer
+
+    def report(self, observations: Sequence[Observation]) -> int:
+        """Take back observed lengths; returns how many are of the served revision.
+
+        Raises:
+            InvalidPrompt: more than `max_batch_prompts`.
+        """
+        limit = self.config.max_batch_prompts
+        if len(observations) > limit:
+            raise InvalidPrompt(f"{len(observations)} observations came; send at most {limit}")
+        return self._reports.add(observations, self.model.revision)
+
+    def quality(self) -> dict[str, LiveQuality]:
+        """How good the served revision is on what was reported lately, by target model."""
+        return self._reports.quality(self.model.length_curves)
+
+    @contextmanager
+    def stream_place(self) -> Iterator[None]:
+        """Hold one of the places for streams. Raises ServiceOverloaded if there is none."""
+        if not self._stream_places.acquire(blocking=False):
+            raise ServiceOverloaded(
+                f"{self.config.max_streams} streams are open, the most there may be; "
+                "share a stream, or use ScoreBatch",
+                retry_after_s=1.0,
+            )
+        try:
+            yield
+        finally:
+            self._stream_places.release()
+
+    def close(self) -> None:
+        """Close the report log."""
+        self._reports.close()
 
     @contextmanager
     def _place(self) -> Iterator[None]:

@@ -43,6 +43,56 @@ class ScoreBatchResponse(_message.Message):
     timings: StageTimings
     def __init__(self, items: _Optional[_Iterable[_Union[ItemResult, _Mapping]]] = ..., revision: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ...) -> None: ...
 
+class StreamRequest(_message.Message):
+    __slots__ = ("id", "prompt", "target_model", "timeout_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    TARGET_MODEL_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    prompt: str
+    target_model: str
+    timeout_ms: int
+    def __init__(self, id: _Optional[str] = ..., prompt: _Optional[str] = ..., target_model: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class StreamResponse(_message.Message):
+    __slots__ = ("id", "result", "revision", "timings")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    result: ItemResult
+    revision: str
+    timings: StageTimings
+    def __init__(self, id: _Optional[str] = ..., result: _Optional[_Union[ItemResult, _Mapping]] = ..., revision: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ...) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ("observations",)
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    observations: _containers.RepeatedCompositeFieldContainer[Observation]
+    def __init__(self, observations: _Optional[_Iterable[_Union[Observation, _Mapping]]] = ...) -> None: ...
+
+class Observation(_message.Message):
+    __slots__ = ("target_model", "output_tokens", "score", "revision", "prompt")
+    TARGET_MODEL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    target_model: str
+    output_tokens: int
+    score: float
+    revision: str
+    prompt: str
+    def __init__(self, target_model: _Optional[str] = ..., output_tokens: _Optional[int] = ..., score: _Optional[float] = ..., revision: _Optional[str] = ..., prompt: _Optional[str] = ...) -> None: ...
+
+class ReportResponse(_message.Message):
+    __slots__ = ("accepted",)
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    accepted: int
+    def __init__(self, accepted: _Optional[int] = ...) -> None: ...
+
 class ItemResult(_message.Message):
     __slots__ = ("scored", "error")
     SCORED_FIELD_NUMBER: _ClassVar[int]

@@ -41,14 +41,14 @@ def test_it_gives_the_scores_that_the_plain_client_gives(scorer, client):
 
 def test_concurrent_callers_share_calls(server, scorer, monkeypatch):
     sizes = []
-    real = server._service.score_batch
+    real = server.service.score_batch
 
     def counting(prompts, *rest):
         sizes.append(len(prompts))
         time.sleep(0.05)
         return real(prompts, *rest)
 
-    monkeypatch.setattr(server._service, "score_batch", counting)
+    monkeypatch.setattr(server.service, "score_batch", counting)
     prompts = [f"essay {n}" for n in range(40)]
     with ThreadPoolExecutor(40) as pool:
         scores = list(pool.map(scorer.score, prompts))
@@ -78,7 +78,7 @@ def test_no_service_is_none_within_the_budget():
 
 def test_a_hanging_service_is_none_within_the_budget_and_is_soon_left_alone(server, monkeypatch):
     proceed = threading.Event()
-    monkeypatch.setattr(server._service, "score_batch", lambda *_: proceed.wait(5))
+    monkeypatch.setattr(server.service, "score_batch", lambda *_: proceed.wait(5))
     with FailOpenScorer(server.target, budget_s=0.1) as scorer:
         took_s = [timed(scorer, "yes")[1] for _ in range(8)]
     proceed.set()

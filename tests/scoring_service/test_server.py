@@ -27,7 +27,8 @@ from scoring_service.errors import (
     ServiceOverloaded,
     ServiceUnavailable,
 )
-from scoring_service.server import SERVICE, ScoringServer
+from scoring_service.rpc import SERVICE
+from scoring_service.server import ScoringServer
 from scoring_service.status import CODE_OF, DETAILS_KEY, from_rpc_error, from_status, to_status
 
 
@@ -58,7 +59,7 @@ def test_the_client_splits_to_the_limits_of_the_service(client):
 
 def test_an_oversized_batch_is_refused_by_name(server):
     with pytest.raises(InvalidPrompt, match="9 prompts"):
-        server._service.score_batch(["x"] * 9, "", Call(time.monotonic() + 1))
+        server.service.score_batch(["x"] * 9, "", Call(time.monotonic() + 1))
 
 
 def test_a_message_beyond_the_transport_limit_is_an_invalid_prompt(client):
@@ -115,14 +116,14 @@ def test_reflection_lists_the_service(server):
 
 def test_a_call_in_flight_finishes_during_the_drain(server, monkeypatch):
     entered, proceed = threading.Event(), threading.Event()
-    real = server._service.model.scorer.score
+    real = server.service.model.scorer.score
 
     def slow(prompts):
         entered.set()
         proceed.wait(5)
         return real(prompts)
 
-    monkeypatch.setattr(server._service.model.scorer, "score", slow)
+    monkeypatch.setattr(server.service.model.scorer, "score", slow)
     results = []
     with ScoringClient(server.target, timeout_s=10) as client:
         caller = threading.Thread(target=lambda: results.append(client.score("yes")))
@@ -139,7 +140,7 @@ def test_a_call_in_flight_finishes_during_the_drain(server, monkeypatch):
 
 
 def test_a_passed_deadline_is_a_scoring_timeout(server, client, monkeypatch):
-    monkeypatch.setattr(server._service.model.scorer, "score", lambda prompts: time.sleep(0.5))
+    monkeypatch.setattr(server.service.model.scorer, "score", lambda prompts: time.sleep(0.5))
     with pytest.raises(ScoringTimeout):
         client.score("yes", timeout_s=0.1)
 
@@ -165,7 +166,7 @@ def test_a_failing_model_is_an_internal_error_that_hides_nothing_from_the_log(
     def broken(prompts):
         raise ValueError("surprise")
 
-    monkeypatch.setattr(server._service.model.scorer, "score", broken)
+    monkeypatch.setattr(server.service.model.scorer, "score", broken)
     with pytest.raises(ScoringError, match="INTERNAL"):
         client.score("yes")
     assert "surprise" in caplog.text
