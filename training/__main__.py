@@ -11,6 +11,8 @@ from scoring_service.errors import LengthwiseError
 
 COMMANDS = {
     "fit": ("training.fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
+    "evaluate": ("training.evaluate", "measure a bundle on any table of prompts and lengths"),
+    "recalibrate": ("training.recalibrate", "fit a bundle's lengths to another model's responses"),
 }
 
 HELP = """Train rankers that order prompts by how long a model's response will be.
@@ -45,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        status: int = importlib.import_module(COMMANDS[arguments[0]][0]).main(arguments[1:])
+        module, _, function = COMMANDS[arguments[0]][0].partition(":")
+        status: int = getattr(importlib.import_module(module), function or "main")(arguments[1:])
     except LengthwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -107,9 +107,9 @@ def _trainer(
         accelerator="auto",
         devices=1,
         max_epochs=config.epochs,
+        precision="bf16-mixed" if _use_bf16(config) else "32-true",
         logger=lightning_logger,
         callbacks=callbacks,
-        gradient_clip_val=config.optim.clip_norm,
         val_check_interval=num_batches // min(num_batches, config.validations_per_epoch),
         num_sanity_val_steps=0,
         log_every_n_steps=1,
@@ -117,6 +117,16 @@ def _trainer(
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
+
+
+def _use_bf16(config: TrainConfig) -> bool:
+    """Whether to compute in bf16: as told, or where the hardware does it natively."""
+    if config.precision != "auto":
+        return config.precision == "bf16"
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported())
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, last: Path) -> None:

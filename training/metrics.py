@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,6 +56,35 @@ def pair_accuracy(scores: ArrayLike, lengths: ArrayLike, *, delta: float = 0.0) 
         right += float(np.sum((agreement + 1) / 2))
         total += int(np.sum(keep))
     return right / total if total else math.nan
+
+
+def ceiling(samples: Sequence[Sequence[int]]) -> float:
+    """tau_b between the first sample of each prompt and another: how well a model predicts itself.
+
+    `samples` holds the repeated lengths of each prompt; the mean over the second, third, ... sample
+    of every prompt that has one. NaN where fewer than two prompts have repeats.
+    """
+    taus = []
+    for number in range(1, max(map(len, samples), default=0)):
+        pairs = [(lengths[0], lengths[number]) for lengths in samples if len(lengths) > number]
+        first, other = zip(*pairs, strict=True)
+        taus.append(tau_b(other, first))
+    return float(np.mean(taus)) if taus else math.nan
+
+
+def grouped_tau_b(scores: ArrayLike, lengths: ArrayLike, groups: Sequence[str]) -> float:
+    """Mean of tau_b within each group, weighted by its size; NaN where there is one group only.
+
+    On a mix of tasks the whole-set tau_b mostly says that tasks differ; this does not.
+    """
+    x, y, names = np.asarray(scores), np.asarray(lengths), np.asarray(groups)
+    members = [names == name for name in np.unique(names)]
+    if len(members) < 2:
+        return math.nan
+    taus = np.array([tau_b(x[group], y[group]) for group in members])
+    sizes = np.array([group.sum() for group in members])
+    defined = ~np.isnan(taus)
+    return float(np.average(taus[defined], weights=sizes[defined])) if defined.any() else math.nan
 
 
 def _resamples(n: int, resamples: int, seed: int) -> NDArray[np.int64]:

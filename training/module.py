@@ -55,11 +55,13 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of one batch."""
         pooled = torch.cat([self.scorer.pool(*micro) for micro in batch.micro_batches])
-        scores, lengths = self.scorer.score(pooled), batch.lengths_B
+        scores, lengths = self.scorer.score(pooled).float(), batch.lengths_B
         loss = self._objective(self._gather(scores), self._gather(lengths), batch.pairs_P2, scores)
         if weight := self.config.loss.log_length_weight:
             target = (lengths.log() - self.log_mean) / self.log_sd
-            loss = loss + weight * functional.huber_loss(self.scorer.log_length(pooled), target)
+            loss = loss + weight * functional.huber_loss(
+                self.scorer.log_length(pooled).float(), target
+            )
         self.num_encoded += len(scores) * self.trainer.world_size
         self._losses.append(float(loss.detach()))
         return loss
@@ -117,6 +119,10 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
             }
         )
 
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip here: Lightning declines to clip for a fused optimiser under mixed precision."""
+        torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.optim.clip_norm)
+
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Dropout follows from (seed, step, process) alone, so a resumed run repeats it."""
         entropy = (self.config.seed, self.global_step, self.global_rank)
@@ -146,6 +152,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
                 {"params": heads, "lr": optim.head_lr},
             ],
             weight_decay=optim.weight_decay,
+            fused=True,
         )
         total = self.total_steps
         warmup = max(1, round(optim.warmup_fraction * total))

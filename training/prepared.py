@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 class Prepared:
     """A data set, ready to be trained on."""
 
+    config: TrainConfig
     data: LoadedData
     splits: Splits
     num_merged: int
@@ -53,7 +54,10 @@ def prepare(config: TrainConfig, data_dir: str | None) -> Prepared:
     data = load_data(config.data.dataset, data_dir)
     prompts, num_merged = label_prompts(data.records, config.data.label)
     prepared = Prepared(
-        data=data, splits=split_prompts(prompts, config.split), num_merged=num_merged
+        config=config,
+        data=data,
+        splits=split_prompts(prompts, config.split),
+        num_merged=num_merged,
     )
     for name in ("train", "val", "test"):
         part = getattr(prepared.splits, name)

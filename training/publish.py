@@ -8,18 +8,21 @@ import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scoring_service.bundle import INT8, TOKENIZER, Manifest, ModelBundle
+from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
+from scoring_service.scorer import OnnxScorer
 from training import figures
 from training.assess import assess
+from training.calibration import MIN_ROWS, calibrate, coverage, per_response
 from training.champion import Verdict, judge
 from training.config import TrainConfig
 from training.data import observed
 from training.encoder import save_scorer
-from training.export import write_models
+from training.export import onnx_scores, write_models
 from training.learning import Trained
 from training.prepared import Prepared
 from training.records import PromptResponse, write_records
@@ -51,6 +54,9 @@ def write_bundle(
         trained.tokenizer.save(str(models / TOKENIZER))
         metrics, scores = assess(config, splits, trained, models, parity)
         truncated = trained.data.train.num_truncated + trained.data.val.num_truncated
+        calibration = _calibration(models, splits, trained)
+        for entry in calibration.values():
+            metrics["coverage"] = coverage(entry, scores, observed(splits.test))
         manifest = Manifest(
             name=prepared.data.card.id,
             label=config.data.label,
@@ -60,6 +66,7 @@ def write_bundle(
             dataset=prepared.describe() | {"truncated_prompts": truncated},
             metrics=metrics | {"int8_val_tau_b_drop": int8_drop},
             history=trained.history,
+            calibration=calibration,
             mlflow_run_id=run_id,
         )
 
@@ -67,6 +74,16 @@ def write_bundle(
             shutil.copytree(models, target, dirs_exist_ok=True)
 
         return ModelBundle.write(folder, manifest, fill), scores
+
+
+def _calibration(models: Path, splits: Splits, trained: Trained) -> dict[str, Any]:
+    """Length curves of the model that was learnt from, by the validation split."""
+    if sum(len(item.lengths) for item in splits.val) < MIN_ROWS:
+        logger.warning("no calibration: the validation split has fewer than %d responses", MIN_ROWS)
+        return {}
+    served = next(models / name for name in (INT8, FP32) if (models / name).is_file())
+    scores = onnx_scores(OnnxScorer(served), trained.data.val.ids)
+    return {splits.val[0].model or "default": calibrate(*per_response(scores, splits.val))}
 
 
 def write_test_prompts(path: Path, splits: Splits) -> None:

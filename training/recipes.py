@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from scoring_service.errors import ConfigError
-from training.config import DataConfig, TrainConfig
+from training.config import DataConfig, EncoderConfig, LossConfig, OptimConfig, TrainConfig
 from training.splits import SplitConfig
 
 
@@ -20,7 +21,45 @@ def demo() -> TrainConfig:
     )
 
 
-RECIPES: Final[dict[str, Callable[[], TrainConfig]]] = {"demo": demo}
+def quick() -> TrainConfig:
+    """One epoch over all Alpaca prompts x Vicuna-7B lengths: a nightly run on a laptop."""
+    return TrainConfig(name="quick", epochs=1)
+
+
+def best() -> TrainConfig:
+    """Three epochs over the same: what one CPU reaches in half an hour."""
+    return TrainConfig(name="best", epochs=3)
+
+
+def pars() -> TrainConfig:
+    """The paper's protocol: BERT-base, pooler, 10 explicit pairs per prompt, constant Adam 2e-5."""
+    return TrainConfig(
+        name="pars",
+        data=DataConfig(dataset="alpaca-davinci003", repeats="first"),
+        split=SplitConfig(train_prompts=40_000, test_prompts=5_000),
+        encoder=EncoderConfig(backbone="bert", pooling="pooler"),
+        loss=LossConfig(objective="pairs", delta=0.2, pairs_per_prompt=10, log_length_weight=0),
+        optim=OptimConfig(
+            encoder_lr=2e-5, head_lr=2e-5, weight_decay=0, warmup_fraction=0, decay=False
+        ),
+        epochs=5,
+        batch_size=256,  # 128 pairs
+    )
+
+
+def pars_reasoning() -> TrainConfig:
+    """The paper's protocol for reasoning models: the same with delta .25."""
+    config = pars()
+    return replace(config, name="pars-reasoning", loss=replace(config.loss, delta=0.25))
+
+
+RECIPES: Final[dict[str, Callable[[], TrainConfig]]] = {
+    "demo": demo,
+    "quick": quick,
+    "best": best,
+    "pars": pars,
+    "pars-reasoning": pars_reasoning,
+}
 
 
 def recipe(name: str) -> TrainConfig:
