@@ -1,0 +1,43 @@
+"""The text that a ranker scores, out of what the OpenAI API takes as a prompt.
+
+A ranker learns from single prompts, so of a conversation it sees the newest message of the user:
+what the coming answer answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def of_completion(body: Mapping[str, Any]) -> str | None:
+    """The prompt of a /v1/completions body; None for token ids and for several prompts.
+
+    Several prompts in one body share their parameters, so one score would have to fit them all.
+    """
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    return prompt if isinstance(prompt, str) and prompt else None
+
+
+def of_chat(body: Mapping[str, Any]) -> str | None:
+    """The user's newest message in a /v1/chat/completions body; None where it has no text."""
+    messages = body.get("messages")
+    return of_messages(messages) if isinstance(messages, list) else None
+
+
+def of_messages(messages: Sequence[Any]) -> str | None:
+    """The text of the user's newest message; None if there is none."""
+    for message in reversed(messages):
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            return _text(message.get("content"))
+    return None
+
+
+def _text(content: object) -> str | None:
+    """A string as it is; of a list of parts those that are text, joined by line ends."""
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        content = "\n".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) and content else None

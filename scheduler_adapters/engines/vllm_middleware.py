@@ -1,0 +1,306 @@
+"""Scores for clients that know nothing of them: ASGI middleware for vLLM's OpenAI server.
+
+It asks the scoring service for each completion and chat request and writes score, class and TBT
+target into the body's `vllm_xargs`, unless the client has written them itself. It fails open: a
+request waits `deadline_s` at most, and where no score can be had in time it goes on without one,
+to be scheduled as FCFS would. Answers, streams included, are passed on untouched.
+
+`serve-vllm` starts vLLM with it. By hand: set `LENGTHWISE_MIDDLEWARE` to the JSON of a
+`MiddlewareConfig`, and add `--middleware scheduler_adapters.engines.vllm_middleware.VllmScores`.
+vLLM checks API keys behind it, so refused requests are scored as well. Imports no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+
+from scheduler_adapters.engines import prompt_text
+from scheduler_adapters.engines.hints import SCORE, USER_CLASS
+from scheduler_adapters.engines.user_classes import (
+    CLASSES_IN_FLIGHT,
+    UserClasses,
+    read_user_classes,
+)
+from scoring_service.channel import ClientSecurity
+from scoring_service.errors import ConfigError
+from scoring_service.fail_open import Answer, FailOpenScorer
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+VARIABLE: Final = "LENGTHWISE_MIDDLEWARE"
+"""vLLM makes middleware without arguments; this environment variable holds them, as JSON."""
+XARGS: Final = "vllm_xargs"
+_PROMPT_OF: Final = {
+    "/v1/completions": prompt_text.of_completion,
+    "/v1/chat/completions": prompt_text.of_chat,
+}
+_LINGER_S: Final = 10.0
+"""vLLM may report on a request shortly after its answer has gone out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MiddlewareConfig:
+    """Whom to ask, and how long to wait."""
+
+    scorer: str | None = None
+    """HOST:PORT of the scoring service; None: only classes are attached."""
+    deadline_s: float = 0.05
+    """The longest that a request waits for its score, seconds."""
+    security: ClientSecurity = field(default_factory=ClientSecurity)
+    """TLS and token towards the scoring service."""
+    classes: str | None = None
+    """JSON file of user classes, see `user_classes.py`."""
+    max_body_bytes: int = 16 << 20
+    """Larger bodies (images, ...) pass unread and unscored."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.deadline_s < 60:
+            raise ConfigError(f"deadline_s is {self.deadline_s}; use seconds > 0 and below 60")
+
+    def to_json(self) -> str:
+        """For `LENGTHWISE_MIDDLEWARE`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> MiddlewareConfig:
+        """What `to_json` wrote. Raises ConfigError if it is anything else."""
+        try:
+            values = json.loads(text)
+            security = ClientSecurity(**values.pop("security", {}))
+            return cls(security=security, **values)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{VARIABLE} is no JSON of a MiddlewareConfig ({error}); let serve-vllm set it"
+            ) from error
+
+
+class Scorer(Protocol):
+    """What the middleware needs of a `FailOpenScorer`."""
+
+    async def ask_async(self, prompt: str) -> Answer: ...
+
+
+class ScoreMetrics:
+    """What happened to the requests' scores, for Prometheus."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self.requests = Counter(
+            "lengthwise_requests",
+            "Requests by what became of their score: scored, explicit (sent by the client), late "
+            "(not within the deadline), unscored; the reason says why there is none.",
+            ["outcome", "reason"],
+            registry=registry,
+        )
+        self.waited_s = Histogram(
+            "lengthwise_score_wait_seconds",
+            "Time that a request waited for its score.",
+            buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+            registry=registry,
+        )
+
+    def count(self, outcome: str, reason: str = "") -> None:
+        """One more request."""
+        self.requests.labels(outcome=outcome, reason=reason).inc()
+
+    def count_answer(self, answer: Answer) -> None:
+        """One more request that the scorer was asked about."""
+        if answer.score is not None:
+            self.count("scored")
+        elif answer.outcome == "timeout":
+            self.count("late", "timeout")
+        else:
+            self.count("unscored", answer.outcome)
+
+
+class ScoreMiddleware:
+    """Attaches scores and classes to the bodies of completion and chat requests.
+
+    Args:
+        app: the server behind.
+        scorer: whom to ask; None: nobody.
+        classes: how requests are known to be of a class.
+        metrics: where it counts.
+        max_body_bytes: larger bodies pass unread.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        scorer: Scorer | None,
+        metrics: ScoreMetrics,
+        classes: UserClasses | None = None,
+        max_body_bytes: int = 16 << 20,
+    ) -> None:
+        self._app = app
+        self._scorer = scorer
+        self._metrics = metrics
+        self._classes = classes or UserClasses()
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        prompt_of = _PROMPT_OF.get(_path(scope)) if _is_json_post(scope) else None
+        if prompt_of is None:
+            await self._app(scope, receive, send)
+            return
+        messages, content = await _read_body(receive, self._max_body_bytes)
+        body = None if content is None else _parse(content)
+        if body is None:
+            # Not ours to judge: the server answers what it always answers.
+            if messages[-1]["type"] == "http.request":
+                self._metrics.count("unscored", "too_large" if content is None else "unreadable")
+            await self._app(scope, _replay(messages, receive), send)
+            return
+        name = self._classes.of(scope["headers"])
+        added = self._classes.hints(name) | await self._score(body, prompt_of(body))
+        if new := _attach(body, added):
+            scope, messages = _with_body(scope, new)
+        await self._serve(scope, _replay(messages, receive), send, _class_label(body, name))
+
+    async def _score(self, body: Mapping[str, Any], prompt: str | None) -> dict[str, float]:
+        if SCORE in body[XARGS]:
+            self._metrics.count("explicit")
+        elif self._scorer is None:
+            self._metrics.count("unscored", "no_scorer")
+        elif prompt is None:
+            self._metrics.count("unscored", "no_text")
+        else:
+            started_s = time.monotonic()
+            answer = await self._scorer.ask_async(prompt)
+            self._metrics.waited_s.observe(time.monotonic() - started_s)
+            self._metrics.count_answer(answer)
+            if answer.score is not None and isfinite(answer.score.value):
+                return {SCORE: answer.score.value}
+        return {}
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, name: str | None) -> None:
+        """Call the server; while it is at it, the stat logger can tell the request's class."""
+        if name is None or name not in self._classes.tbt_s:
+            await self._app(scope, receive, send)
+            return
+        scope, request_id = _with_request_id(scope)
+        CLASSES_IN_FLIGHT.enter(request_id, name)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            asyncio.get_running_loop().call_later(_LINGER_S, CLASSES_IN_FLIGHT.leave, request_id)
+
+
+class VllmScores(ScoreMiddleware):
+    """What vLLM's `--middleware` names: the settings come from `LENGTHWISE_MIDDLEWARE`."""
+
+    def __init__(self, app: App) -> None:
+        config = MiddlewareConfig.from_json(os.environ.get(VARIABLE, "{}"))
+        super().__init__(
+            app,
+            scorer=_scorer(config),
+            metrics=ScoreMetrics(),
+            classes=read_user_classes(Path(config.classes)) if config.classes else None,
+            max_body_bytes=config.max_body_bytes,
+        )
+
+
+def _scorer(config: MiddlewareConfig) -> FailOpenScorer | None:
+    if config.scorer is None:
+        return None
+    return FailOpenScorer(config.scorer, budget_s=config.deadline_s, security=config.security)
+
+
+def _is_json_post(scope: Scope) -> bool:
+    if scope["type"] != "http" or scope["method"] != "POST":
+        return False
+    headers = dict(scope["headers"])
+    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    return media_type == b"application/json" and b"content-encoding" not in headers
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+async def _read_body(receive: Receive, max_bytes: int) -> tuple[list[Message], bytes | None]:
+    """The messages of a body and its bytes; None if it is too large or its client is gone."""
+    messages: list[Message] = []
+    num_bytes = 0
+    while True:
+        message = await receive()
+        messages.append(message)
+        num_bytes += len(message.get("body", b""))
+        if message["type"] != "http.request" or num_bytes > max_bytes:
+            return messages, None
+        if not message.get("more_body", False):
+            return messages, b"".join(message.get("body", b"") for message in messages)
+
+
+def _replay(messages: list[Message], receive: Receive) -> Receive:
+    """A `receive` that gives `messages` first; later ones tell that the client has gone."""
+    pending = deque(messages)
+
+    async def replayed() -> Message:
+        return pending.popleft() if pending else await receive()
+
+    return replayed
+
+
+def _parse(content: bytes) -> dict[str, Any] | None:
+    """A body with an object of extra arguments, empty if it had none; None if it is no such."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict):
+        return None
+    if body.get(XARGS) is None:
+        body[XARGS] = {}
+    return body if isinstance(body[XARGS], dict) else None
+
+
+def _attach(body: dict[str, Any], added: Mapping[str, Any]) -> bytes | None:
+    """The body with `added`, where the client's own arguments win; None if there is nothing new."""
+    new = {key: value for key, value in added.items() if key not in body[XARGS]}
+    if not new:
+        return None
+    body[XARGS] |= new
+    return json.dumps(body).encode()
+
+
+def _with_body(scope: Scope, body: bytes) -> tuple[Scope, list[Message]]:
+    length = (b"content-length", str(len(body)).encode())
+    unframed = (b"content-length", b"transfer-encoding")
+    headers = [(key, value) for key, value in scope["headers"] if key not in unframed]
+    return (
+        {**scope, "headers": [*headers, length]},
+        [{"type": "http.request", "body": body, "more_body": False}],
+    )
+
+
+def _with_request_id(scope: Scope) -> tuple[Scope, str]:
+    """vLLM builds the id it reports on from X-Request-Id; sent by the client or made here."""
+    given = dict(scope["headers"]).get(b"x-request-id")
+    if given is not None:
+        return scope, given.decode("latin-1")
+    made = uuid.uuid4().hex
+    return {**scope, "headers": [*scope["headers"], (b"x-request-id", made.encode())]}, made
+
+
+def _class_label(body: Mapping[str, Any], name: str | None) -> str | None:
+    """The class that the scheduler sees."""
+    explicit = body[XARGS].get(USER_CLASS)
+    return explicit if isinstance(explicit, str) else name

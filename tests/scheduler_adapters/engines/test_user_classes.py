@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.engines.user_classes import ClassesInFlight, read_user_classes
+from scoring_service.errors import ConfigError
+
+
+def write(path: Path, content: Any) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_a_class_file_says_who_is_who(tmp_path: Path) -> None:
+    content = {
+        "classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
+        "api_keys": {"sk-1": "chat"},
+        "header": "X-User-Class",
+        "default": "batch",
+    }
+    classes = read_user_classes(write(tmp_path / "classes.json", content))
+    assert classes.of([(b"authorization", b"bearer sk-1")]) == "chat"
+    assert classes.of([(b"x-user-class", b"chat")]) == "chat"
+    assert classes.of([]) == "batch"
+    assert classes.hints("chat") == {"lengthwise_class": "chat", "lengthwise_tbt_s": 0.05}
+    assert classes.hints("batch") == {"lengthwise_class": "batch"}
+    assert classes.hints(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "cannot be read as JSON"),
+        ([], 'has no "classes"'),
+        ({"classes": {}, "keys": {}}, "unknown keys"),
+        ({"classes": {"a": {"tbt": 1}}}, "unknown keys"),
+        ({"classes": {"a": {"tbt_s": 0}}}, "seconds > 0"),
+        ({"classes": {"a": {"tbt_s": "fast"}}}, "fast"),
+        ({"classes": {"a": 5}}, "classes.json"),
+        ({"classes": {"a": {}}, "api_keys": {"k": "b"}}, "no class 'b'"),
+        ({"classes": {"a": {}}, "default": "b"}, "no class 'b'"),
+    ],
+)
+def test_a_wrong_class_file_is_refused(tmp_path: Path, content: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_user_classes(write(tmp_path / "classes.json", content))
+
+
+def test_a_missing_class_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give a class file"):
+        read_user_classes(tmp_path / "none.json")
+
+
+def test_a_class_is_found_by_the_id_that_vllm_reports() -> None:
+    classes = ClassesInFlight()
+    classes.enter("4f-1", "chat")
+    assert classes.of("cmpl-4f-1-0") == classes.of("chatcmpl-4f-1") == "chat"
+    assert classes.of("cmpl-4f-2-0") == classes.of(None) == classes.of("") == ""
+    classes.leave("4f-1")
+    classes.leave("4f-1")
+    assert classes.of("cmpl-4f-1-0") == ""
