@@ -17,13 +17,13 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from jsonargparse import ArgumentParser, set_parsing_settings
@@ -73,6 +73,9 @@ class OfflineConfig:
     """Memory for KV blocks of 32 tokens; a token of the tiny model takes 1 KiB."""
     model: Path | None = None
     """Folder of a model; left out, a random Llama of 1.2 M parameters is made for the run."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """"cpu" counts this process's CPU seconds: on a shared machine it compares schedulers, where
+    wall time compares neighbours. For bursts only, which keep the engine busy throughout."""
     seed: int = 0
     """Of the random prompts."""
 
@@ -104,19 +107,24 @@ class Outcome:
 
 
 def run(requests: Requests, config: OfflineConfig) -> Outcome:
-    """Serve `requests` as they arrive, on the wall clock, with random prompts of their lengths.
+    """Serve `requests` as they arrive, on the config's clock, with random prompts of their lengths.
 
     Raises:
         UnsupportedByEngine: no usable vLLM here, or it cannot run the policy.
-        ConfigError: no such policy, or settings that are not the policy's.
+        ConfigError: no such policy, settings that are not the policy's, or a CPU clock for
+            requests that do not all arrive at 0 s.
     """
+    if config.clock == "cpu" and requests.arrival_s.any():
+        raise ConfigError("clock is 'cpu', but requests arrive later than 0 s; use the wall clock")
     with open_engine(config, max_model_len=_longest(requests)) as engine:
         _warm_up(engine)
         scheduler = scheduler_of(engine)
         ranker = getattr(scheduler, "lengthwise", None)
         if ranker is not None:
             ranker.hint_counts = HintCounts()
-        timeline, token_ids = _serve(engine, requests, _prompts(requests, config.seed))
+        clock_s = time.process_time if config.clock == "cpu" else time.monotonic
+        prompts = _prompts(requests, config.seed)
+        timeline, token_ids = _serve(engine, requests, prompts, clock_s)
         return Outcome(
             timeline=timeline,
             token_ids=token_ids,
@@ -215,17 +223,18 @@ def _warm_up(engine: Any) -> None:
 
 
 def _serve(
-    engine: Any, requests: Requests, prompts: list[list[int]]
+    engine: Any, requests: Requests, prompts: list[list[int]], clock_s: Callable[[], float]
 ) -> tuple[Timeline, list[list[int]]]:
     count = len(requests)
     token_ids: list[list[int]] = [[] for _ in range(count)]
     token_s: list[list[float]] = [[] for _ in range(count)]
     scheduled_s = np.full(count, np.nan)
     preemptions = np.zeros(count, np.int64)
-    start_s, start_wall_s = time.monotonic(), time.time()
+    start_s, start_wall_s = clock_s(), time.time()
+    engine_marks_s, marks_s = [time.monotonic()], [0.0]  # one instant on vLLM's clock and on ours
     added = 0
     while added < count or engine.has_unfinished_requests():
-        now_s = time.monotonic() - start_s
+        now_s = clock_s() - start_s
         while added < count and requests.arrival_s[added] <= now_s:
             _add(
                 engine,
@@ -240,12 +249,16 @@ def _serve(
             time.sleep(max(0.0, requests.arrival_s[added] - now_s))
             continue
         outputs = engine.step()
-        now_s = time.monotonic() - start_s
+        now_s = clock_s() - start_s
+        engine_marks_s.append(time.monotonic())
+        marks_s.append(now_s)
         for output in outputs:
             row = int(output.request_id)
             token_ids[row].extend(output.outputs[0].token_ids)
             token_s[row].extend([now_s] * len(output.outputs[0].token_ids))
-            scheduled_s[row] = output.metrics.scheduled_ts - start_s
+            if np.isnan(scheduled_s[row]):
+                scheduled_ts = output.metrics.scheduled_ts
+                scheduled_s[row] = np.interp(scheduled_ts, engine_marks_s, marks_s)
             preemptions[row] = output.metrics.num_preemptions
     timeline = timeline_from_token_times(
         requests, token_s, scheduled_s=scheduled_s, preemptions=preemptions

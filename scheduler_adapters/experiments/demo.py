@@ -196,7 +196,8 @@ def _serve(requests: Requests, config: DemoConfig) -> Bursts | None:
     return Bursts(
         timelines=timelines,
         conditions=f"{count} of the same requests at t = 0, vLLM on this machine's CPU, "
-        f"random Llama of 1.2 M parameters, {config.engine_max_num_seqs} at once",
+        f"random Llama of 1.2 M parameters, {config.engine_max_num_seqs} at once; "
+        "seconds are CPU time of the engine process, which a burst keeps busy throughout",
     )
 
 
@@ -213,6 +214,7 @@ def _run_vllm(requests: Requests, name: str, config: DemoConfig) -> Timeline:
         command = [sys.executable, "-m", "scheduler_adapters.engines.vllm_offline"]
         command += ["--requests", str(trace), "--out", str(out), "--scheduler", scheduler]
         command += ["--max-num-seqs", str(config.engine_max_num_seqs), "--seed", str(config.seed)]
+        command += ["--clock", "cpu"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise SchedulingError(f"vLLM under {name} failed: {done.stderr.strip()[-2000:]}")

@@ -124,3 +124,13 @@ def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
         vllm_offline.open_engine(vllm_offline.OfflineConfig()),
     ):
         pass
+
+
+def test_a_cpu_clock_is_refused_for_requests_that_arrive_later() -> None:
+    from scheduler_adapters.engines.vllm_offline import OfflineConfig, run
+    from scheduler_adapters.experiments.workload import make_requests
+    from scoring_service.errors import ConfigError
+
+    requests = make_requests(prompt_tokens=[5, 5], output_tokens=[5, 5], arrival_s=[0.0, 1.0])
+    with pytest.raises(ConfigError, match="wall clock"):
+        run(requests, OfflineConfig(clock="cpu"))
