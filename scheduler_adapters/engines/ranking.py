@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import itertools
 import time
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from scheduler_adapters.engines.hints import HintCounts
 from scheduler_adapters.policy import Policy, ask_rank
 from scheduler_adapters.views import LoadView, Rank, RequestView
+from scoring_service.errors import InvalidDecision
 
 Item = TypeVar("Item")
 
@@ -29,6 +31,11 @@ class Tracked:
 
     view: RequestView
     rank: Rank = field(default_factory=Rank)
+    ask_at_tokens: float = inf
+    """Ask again once this many tokens are generated."""
+    thinking_over: bool = False
+    prefill_seen: bool = False
+    """Whether a step of the prefill in progress has ended, and the policy was asked for that."""
 
 
 class Ranker:
@@ -51,11 +58,12 @@ class Ranker:
     ) -> Tracked:
         """Begin with a request that arrived `age_s` seconds ago, and rank it."""
         hints = self.hint_counts.read(carried)
+        self.load.now_s = self.clock()
         tracked = Tracked(
             RequestView(
                 request_id=request_id,
                 number=next(self._numbers),
-                arrival_s=self.clock() - max(0.0, age_s),
+                arrival_s=self.load.now_s - max(0.0, age_s),
                 prompt_tokens=prompt_tokens,
                 score=hints.score,
                 user_class=hints.user_class,
@@ -71,16 +79,39 @@ class Ranker:
             self._ask(tracked)
 
     def expire(self, tracked: Tracked) -> None:
-        """The rank has ended: take its known successor, or ask."""
-        if tracked.rank.then is None:
-            self._ask(tracked)
-        else:
-            tracked.rank = tracked.rank.then
+        """The rank has ended: take its known successor, or ask; again while that has ended too."""
+        for _ in range(_MAX_SUCCESSORS):
+            if tracked.rank.then is not None:
+                self.take(tracked, tracked.rank.then)
+            else:
+                self._ask(tracked)
+            if tracked.rank.valid_until_s > self.load.now_s:
+                return
+        raise InvalidDecision(
+            f"policy {self.policy.name!r} keeps answering with ranks that have ended "
+            f"(valid_until_s {tracked.rank.valid_until_s} at {self.load.now_s} s); "
+            "return a later time, or none"
+        )
+
+    def end_step(self, started_s: float) -> None:
+        """A step that began at `started_s` has ended now."""
+        load = self.load
+        # Asynchronous engines begin a step before the one before has ended.
+        began_s = max(started_s, load.last_step_end_s)
+        load.now_s = load.last_step_end_s = self.clock()
+        load.step += 1
+        load.mean_step_s += (load.now_s - began_s - load.mean_step_s) / load.step
+
+    def take(self, tracked: Tracked, rank: Rank) -> None:
+        """Give the request a rank that the policy made for it or for its like."""
+        tracked.rank = tracked.view.previous = rank
+        tracked.ask_at_tokens = tracked.view.generated_tokens + rank.valid_tokens
 
     def _ask(self, tracked: Tracked) -> None:
-        self.load.now_s = self.clock()
-        tracked.rank = ask_rank(self.policy, tracked.view, self.load)
-        tracked.view.previous = tracked.rank
+        self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
+
+
+_MAX_SUCCESSORS = 100
 
 
 class RankedQueue(Generic[Item]):
@@ -137,6 +168,18 @@ class RankedQueue(Generic[Item]):
                 expired.append(item)
         return expired
 
+    def lane_after(self, lane: float) -> float:
+        """The first lane behind `lane` that holds an item; infinity if there is none."""
+        at = bisect_right(self._order, lane, key=_lane)
+        return float(self._order[at][0]) if at < len(self._order) else inf
+
+    def in_lane(self, lane: float) -> Iterator[Item]:
+        """The items of one lane in order. Do not change the queue meanwhile."""
+        for at in range(bisect_left(self._order, lane, key=_lane), len(self._order)):
+            if self._order[at][0] != lane:
+                return
+            yield self._order[at][-1]
+
     def __contains__(self, number: int) -> bool:
         return number in self._ranks
 
@@ -155,3 +198,6 @@ class RankedQueue(Generic[Item]):
                 if rank.valid_until_s < inf
             ]
             heapify(self._timers)
+
+
+_lane = itemgetter(0)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
-from scheduler_adapters.views import UNLIMITED, Capability, LoadView
+from scheduler_adapters.views import UNLIMITED, Capability, LoadView, StepRule
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 
 SETTINGS: Final = "lengthwise"
-"""The key of vLLM's `additional_config` that holds `policy` and what the policy takes."""
+"""The key of vLLM's `additional_config` that holds `policy`, `think_end` and the policy's own."""
+_OURS: Final = ("policy", "think_end")
 
 
 def make_policy(additional_config: Any, name: str | None = None) -> Policy:
@@ -29,7 +31,20 @@ def make_policy(additional_config: Any, name: str | None = None) -> Policy:
             f"additional_config[{SETTINGS!r}] names policy {named!r}, --scheduler-cls {name!r}; "
             f"name one of {', '.join(sorted(POLICIES))}, or package.module:callable, once"
         )
-    return load_policy(named, **{k: v for k, v in settings.items() if k != "policy"})
+    return load_policy(named, **{k: v for k, v in settings.items() if k not in _OURS})
+
+
+def think_end(additional_config: Any) -> tuple[int, ...]:
+    """The token ids that `additional_config` says end thinking; empty if it says nothing.
+
+    Raises:
+        ConfigError: not a list of token ids.
+    """
+    config = additional_config if isinstance(additional_config, Mapping) else {}
+    ids = config.get(SETTINGS, {}).get("think_end", [])
+    if not isinstance(ids, list | tuple) or not all(isinstance(i, int) and i >= 0 for i in ids):
+        raise ConfigError(f"think_end is {ids!r}; use a list of token ids, such as [128014]")
+    return tuple(ids)
 
 
 def require_capabilities(policy: Policy, offered: frozenset[Capability], engine: str) -> None:
@@ -40,8 +55,13 @@ def require_capabilities(policy: Policy, offered: frozenset[Capability], engine:
             f"policy {policy.name!r} requires {names}, which the {engine} adapter cannot do; "
             "run it in the simulator"
         )
-    if policy.step_rule(LoadView()) != UNLIMITED:
-        raise UnsupportedByEngine(
-            f"policy {policy.name!r} shapes steps, which the {engine} adapter leaves to "
-            "the engine; run it in the simulator"
-        )
+
+
+def shape_of_first_step(policy: Policy) -> StepRule:
+    """The policy's rule for an empty engine; asked of a copy, for rules may count their steps."""
+    return deepcopy(policy).step_rule(LoadView())
+
+
+def plans_steps(policy: Policy) -> bool:
+    """Whether the policy cares which residents run; if not, the engine's own rules do for them."""
+    return bool(policy.requires) or shape_of_first_step(policy) != UNLIMITED

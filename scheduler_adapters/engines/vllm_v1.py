@@ -12,8 +12,11 @@ vLLM's `additional_config`, which may also name the policy, ours or an import pa
         additional_config={"lengthwise": {"policy": "my_package.policies:ShortestPrompt"}})
 
 Nothing of the engine's `schedule()` is copied. The waiting queue is replaced by one in rank order,
-behind the engine's own queue interface; running requests keep the engine's order. Our state hangs
-on the engine's `Request` and dies with it. Tested with vLLM 0.32.0; an unknown layout is refused.
+behind the engine's own queue interface. For a policy that also cares which running requests are
+served, `planner.py` decides before each step, and the engine is told by what it reads anyway: a
+request to leave out is not eligible in this step, budget and seats are lowered for the call. Our
+state hangs on the engine's `Request` and dies with it. Tested with vLLM 0.32.0; an unknown layout
+is refused.
 """
 
 from __future__ import annotations
@@ -21,27 +24,37 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+from scheduler_adapters.engines.planner import Plan, Planner
 from scheduler_adapters.engines.ranking import RankedQueue, Ranker, Tracked
-from scheduler_adapters.engines.settings import make_policy, require_capabilities
-from scheduler_adapters.policy import POLICIES
+from scheduler_adapters.engines.settings import (
+    make_policy,
+    plans_steps,
+    require_capabilities,
+    shape_of_first_step,
+    think_end,
+)
+from scheduler_adapters.policy import POLICIES, Policy
 from scheduler_adapters.views import Capability, Phase
-from scoring_service.errors import UnsupportedByEngine
+from scoring_service.errors import ConfigError, UnsupportedByEngine
 
 try:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.request_queue import RequestQueue
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.request import Request
+    from vllm.v1.request import Request, RequestStatus
 except ImportError as error:
     raise UnsupportedByEngine(
         f"vLLM's V1 scheduler cannot be imported ({error}); install vllm 0.32.0, the version tested"
     ) from error
 
 ENGINE: Final = "vLLM"
-CAPABILITIES: Final[frozenset[Capability]] = frozenset()
-"""What this adapter does beyond ordering the waiting requests."""
+CAPABILITIES: Final = frozenset(
+    {Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT}
+)
+"""What this adapter does beyond ordering the queue. OFFLOAD would need a KV connector."""
 
 
 class RankQueue(RequestQueue):  # type: ignore[misc]
@@ -53,12 +66,18 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
 
     def __init__(self, ranker: Ranker) -> None:
         self._ranker = ranker
-        self._queue: RankedQueue[Request] = RankedQueue()
+        self.queue: RankedQueue[Request] = RankedQueue()
+        self.planner: Planner[Request] | None = None
+        self.offered: list[Request] | None = None
+        """While a planned step is scheduled: all that the engine gets to see, the next one last."""
+        self._popped: list[Request] = []
 
     def add_request(self, request: Request) -> None:
         self._put(request, _tracked(request, self._ranker))
 
     def prepend_request(self, request: Request) -> None:
+        if self.planner is not None:
+            self.planner.left(request.request_id)
         tracked = _tracked(request, self._ranker)
         tracked.view.phase = Phase.WAITING
         tracked.view.generated_tokens = request.num_output_tokens
@@ -71,42 +90,54 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
             self.add_request(request)
 
     def peek_request(self) -> Request:
-        return self._queue.first()
+        return self.queue.first() if self.offered is None else self.offered[-1]
 
     def pop_request(self) -> Request:
-        return self._queue.pop_first()
+        if self.offered is None:
+            request = self.queue.pop_first()
+        else:
+            request = self.offered.pop()
+            self.queue.remove(request.lengthwise.view.number)
+        if self.planner is not None:
+            self._popped.append(request)
+        return request
+
+    def take_admitted(self) -> list[Request]:
+        """Requests that were popped since the last call, and run; the others were put back."""
+        popped, self._popped = self._popped, []
+        return [request for request in popped if request.status == RequestStatus.RUNNING]
 
     def remove_request(self, request: Request) -> None:
         tracked: Tracked | None = getattr(request, "lengthwise", None)
         if tracked is not None:
-            self._queue.remove(tracked.view.number)
+            self.queue.remove(tracked.view.number)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
         for request in requests:
             self.remove_request(request)
 
-    def expire_ranks(self, now_s: float) -> None:
+    def expire_ranks(self) -> None:
         """Move the requests whose rank ended to where their next rank puts them."""
-        for request in self._queue.pop_expired(now_s):
+        for request in self.queue.pop_expired(self._ranker.load.now_s):
             tracked = _tracked(request, self._ranker)
             self._ranker.expire(tracked)
             self._put(request, tracked)
 
     def __bool__(self) -> bool:
-        return len(self._queue) > 0
+        return len(self.queue) > 0 if self.offered is None else bool(self.offered)
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.queue)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._queue)
+        return iter(self.queue)
 
     def _put(self, request: Request, tracked: Tracked) -> None:
-        self._queue.add(request, tracked.view.number, tracked.rank)
+        self.queue.add(request, tracked.view.number, tracked.rank)
 
 
 class RankMixin:
-    """Puts a policy in charge of the waiting queue of vLLM's scheduler, sync or async."""
+    """Puts a policy in charge of vLLM's scheduler, sync or async."""
 
     lengthwise: Ranker
     """Policy, load and counters of this engine."""
@@ -118,12 +149,112 @@ class RankMixin:
         _require_fcfs(engine.scheduler_config.policy)
         policy = make_policy(engine.vllm_config.additional_config, lengthwise_policy)
         require_capabilities(policy, CAPABILITIES, ENGINE)
+        self.lengthwise_start(policy)
+
+    def lengthwise_start(self, policy: Policy) -> None:
+        """Put `policy` in charge of an engine that holds no request."""
         self.lengthwise = Ranker(policy)
         self.waiting = RankQueue(self.lengthwise)
+        self._lengthwise_planner: Planner[Request] | None = None
+        self._lengthwise_stalled = False
+        if plans_steps(policy):
+            _require_plannable(self, policy)
+            border = VllmBorder(self, think_end_of(self) if policy.sees_thinking else ())
+            self._lengthwise_planner = self.waiting.planner = Planner(
+                self.lengthwise, border, self.waiting.queue
+            )
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        self.waiting.expire_ranks(self.lengthwise.clock())
-        return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        ranker, planner = self.lengthwise, self._lengthwise_planner
+        ranker.load.now_s = self._lengthwise_step_start_s = ranker.clock()
+        self.waiting.expire_ranks()
+        if planner is None:
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        self._lengthwise_forget_finished(planner)
+        plan = None if self._lengthwise_stalled else planner.plan()
+        with _limits(self, plan):
+            output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        for request in self.waiting.take_admitted():
+            planner.admitted(request)
+        # The engine knows reasons to run nobody that a plan does not (a grammar that compiles, a
+        # block it counts otherwise): then the next step is its own.
+        self._lengthwise_stalled = plan is not None and not output.total_num_scheduled_tokens
+        return output
+
+    def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+        planner = self._lengthwise_planner
+        if planner is not None and scheduler_output.total_num_scheduled_tokens:
+            self.lengthwise.end_step(self._lengthwise_step_start_s)
+            self._lengthwise_forget_finished(planner)
+            planner.step_ended()
+        return outputs
+
+    def _lengthwise_forget_finished(self, planner: Planner[Request]) -> None:
+        for request_id in self.finished_req_ids:  # type: ignore[attr-defined]
+            planner.left(request_id)
+
+
+class VllmBorder:
+    """What the planner asks of vLLM's scheduler, and evicts in it."""
+
+    def __init__(self, scheduler: Any, think_end: tuple[int, ...]) -> None:
+        self._scheduler = scheduler
+        self._pool = scheduler.kv_cache_manager.block_pool
+        self.think_end = think_end
+        self.max_num_seqs: int = scheduler.max_num_active_reqs
+        self.max_tokens: int = scheduler.max_num_scheduled_tokens
+        self.block_tokens: int = scheduler.block_size
+        self.total_blocks: int = self._pool.num_gpu_blocks - 1  # one is the null block
+        self.watermark_blocks: int = scheduler.kv_cache_manager.watermark_blocks
+
+    def tracked(self, item: Request) -> Tracked:
+        tracked: Tracked = item.lengthwise
+        return tracked
+
+    def output(self, item: Request) -> list[int]:
+        output: list[int] = item._output_token_ids
+        return output
+
+    def computed(self, item: Request) -> int:
+        return int(item.num_computed_tokens)
+
+    def context(self, item: Request) -> int:
+        return int(item.num_tokens) + int(item.num_output_placeholders)
+
+    def free_blocks(self) -> int:
+        return int(self._pool.get_num_free_blocks())
+
+    def evict(self, item: Request) -> None:
+        self._scheduler.running.remove(item)
+        self._scheduler._preempt_request(item, time.monotonic())
+
+
+@contextmanager
+def _limits(scheduler: Any, plan: Plan[Request] | None) -> Iterator[None]:
+    """Make the engine's next step the planned one, by attributes that it reads in each step."""
+    if plan is None or not plan.num_tokens:
+        yield
+        return
+    for request in plan.hidden:
+        # schedule() counts the step before it compares: this is the one after the coming step.
+        eligible = scheduler.current_step + 2
+        request.next_decode_eligible_step = max(request.next_decode_eligible_step, eligible)
+    if plan.last is not None:
+        scheduler.running.remove(plan.last)
+        scheduler.running.append(plan.last)
+    config = scheduler.scheduler_config
+    tokens, threshold = scheduler.max_num_scheduled_tokens, config.long_prefill_token_threshold
+    scheduler.max_num_scheduled_tokens = plan.num_tokens
+    if plan.chunk is not None:
+        config.long_prefill_token_threshold = plan.chunk
+    scheduler.waiting.offered = plan.newcomers[::-1]
+    try:
+        yield
+    finally:
+        scheduler.max_num_scheduled_tokens = tokens
+        config.long_prefill_token_threshold = threshold
+        scheduler.waiting.offered = None
 
 
 class RankScheduler(RankMixin, Scheduler):  # type: ignore[misc]
@@ -167,6 +298,44 @@ def _tracked(request: Request, ranker: Ranker) -> Tracked:
     return tracked
 
 
+def think_end_of(scheduler: Any) -> tuple[int, ...]:
+    """The token ids that end thinking: from our settings, else from vLLM's reasoning parser.
+
+    Raises:
+        ConfigError: neither says.
+    """
+    config = scheduler.vllm_config
+    ids = think_end(config.additional_config)
+    reasoning = getattr(config, "reasoning_config", None)
+    ids = ids or tuple(getattr(reasoning, "natural_reasoning_end_token_ids", None) or ())
+    if not ids:
+        raise ConfigError(
+            "the policy ranks by phase, and nothing says which tokens end thinking; start vLLM "
+            "with --reasoning-parser, or put think_end (token ids) into our settings"
+        )
+    return ids
+
+
+def _require_plannable(scheduler: Any, policy: Policy) -> None:
+    """Refuse engines whose steps the planner cannot shape."""
+    config = scheduler.vllm_config
+    rule = shape_of_first_step(policy)
+    reasons = {
+        "speculative decoding makes steps of unknown size": config.speculative_config is not None,
+        "its KV cache has several groups": len(scheduler.kv_cache_config.kv_cache_groups) != 1,
+        f"prompts may be longer ({scheduler.max_model_len}) than a step "
+        f"({scheduler.max_num_scheduled_tokens} tokens) and the policy wants them whole": (
+            rule.whole_prompts and scheduler.max_model_len > scheduler.max_num_scheduled_tokens
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise UnsupportedByEngine(
+                f"policy {policy.name!r} cannot plan this engine's steps: {reason}; change that, "
+                "or use a policy that only orders the queue"
+            )
+
+
 def _require_fcfs(engine_policy: str) -> None:
     if engine_policy != "fcfs":
         raise UnsupportedByEngine(
@@ -177,7 +346,11 @@ def _require_fcfs(engine_policy: str) -> None:
 
 def _require_layout(engine: Any) -> None:
     """Refuse a scheduler object that lacks what the mixin touches."""
-    needed = ("vllm_config", "scheduler_config", "waiting", "running", "requests")
+    needed = (
+        "vllm_config", "scheduler_config", "waiting", "kv_holding_waiting", "running", "requests",
+        "finished_req_ids", "max_num_active_reqs",
+        "max_num_scheduled_tokens", "current_step", "kv_cache_manager", "_preempt_request",
+    )  # fmt: skip
     if lacking := [name for name in needed if not hasattr(engine, name)]:
         raise _unknown_layout(f"its Scheduler has no {', '.join(lacking)}")
 

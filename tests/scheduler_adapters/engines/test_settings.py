@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from scheduler_adapters.engines.settings import make_policy, require_capabilities
+from scheduler_adapters.engines.settings import (
+    make_policy,
+    plans_steps,
+    require_capabilities,
+    think_end,
+)
 from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.views import Capability, LoadView, StepRule
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 
@@ -40,10 +46,31 @@ def test_a_policy_beyond_the_adapter_is_refused() -> None:
         require_capabilities(Offloading(), frozenset({Capability.EVICT}), "test")
 
 
-def test_a_policy_that_shapes_steps_is_refused() -> None:
-    class Small(FCFS):
-        def step_rule(self, load: LoadView) -> StepRule:
-            return StepRule(max_tokens=8)
+class Small(FCFS):
+    """Counts its steps, as a rule with a cycle would."""
 
-    with pytest.raises(UnsupportedByEngine, match="shapes steps"):
-        require_capabilities(Small(), frozenset(), "test")
+    asked = 0
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        self.asked += 1
+        return StepRule(max_tokens=8)
+
+
+def test_only_a_policy_that_shapes_steps_plans_them_and_probing_leaves_no_trace() -> None:
+    small = Small()
+    assert plans_steps(small)
+    assert small.asked == 0
+    assert not plans_steps(pars())
+
+
+@pytest.mark.parametrize("ids", ["</think>", [1.5], [-1], 7])
+def test_think_end_must_be_token_ids(ids: object) -> None:
+    with pytest.raises(ConfigError, match="list of token ids"):
+        think_end({"lengthwise": {"think_end": ids}})
+
+
+def test_think_end_is_read_and_kept_from_the_policy() -> None:
+    config = {"lengthwise": {"policy": "fcfs", "think_end": [7, 8]}}
+    assert think_end(config) == (7, 8)
+    assert make_policy(config).name == "fcfs"
+    assert think_end({}) == ()

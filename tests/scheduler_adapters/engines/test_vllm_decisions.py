@@ -1,0 +1,252 @@
+"""The same policy decides the same, step by step, in the real vLLM and in the reference simulator.
+
+Both run on one virtual clock: after each step of the engine the clock moves by what the simulator's
+latency model says. All times are sums of powers of two, so both sides compute them exactly.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.engines.vllm_offline import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.experiments.workload import Requests, make_requests
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency import AffineLatency
+from scheduler_adapters.simulator.reference import ReferenceEngine
+from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+LATENCY = AffineLatency(base_s=2**-7, per_token_s=2**-14)
+SEATS, BUDGET = 8, 512
+Steps = list[dict[int, int]]
+"""Row of the request -> tokens, per step."""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    config = OfflineConfig(
+        scheduler="fcfs", max_num_seqs=SEATS, max_num_batched_tokens=BUDGET, kv_cache_mib=1
+    )
+    with open_engine(config, max_model_len=512, enable_prefix_caching=False) as engine:
+        yield engine
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def steps_of_engine(
+    engine: Any, policy: Policy, requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Steps, list[list[int]]]:
+    """What each step of vLLM ran, and the tokens each request got."""
+    from vllm import SamplingParams
+
+    scheduler, clock = scheduler_of(engine), Clock()
+    scheduler.lengthwise_start(policy)
+    scheduler.lengthwise.clock = clock
+    # An arrival is stamped in wall-clock time; here both clocks are the virtual one.
+    monkeypatch.setattr("scheduler_adapters.engines.vllm_v1.time.time", clock)
+    outputs: list[list[int]] = [[] for _ in range(len(requests))]
+    steps: Steps = []
+    schedule = type(scheduler).schedule
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        output = schedule(scheduler, *args, **kwargs)
+        if output.num_scheduled_tokens:
+            steps.append({row_of(k): n for k, n in output.num_scheduled_tokens.items()})
+            tokens = output.total_num_scheduled_tokens
+            clock.now_s += LATENCY.base_s + tokens * LATENCY.per_token_s
+        return output
+
+    monkeypatch.setattr(scheduler, "schedule", watched)
+    added = 0
+    while added < len(requests) or engine.has_unfinished_requests():
+        if not engine.has_unfinished_requests():
+            clock.now_s = max(clock.now_s, float(requests.arrival_s[added]))
+        while added < len(requests) and requests.arrival_s[added] <= clock.now_s:
+            hints = {"lengthwise_class": str(requests.user_class[added])}
+            if requests.score[added] == requests.score[added]:
+                hints["lengthwise_score"] = float(requests.score[added])
+            if requests.tbt_s[added] == requests.tbt_s[added]:
+                hints["lengthwise_tbt_s"] = float(requests.tbt_s[added])
+            size = int(requests.output_tokens[added])
+            params = SamplingParams(
+                temperature=0.0, max_tokens=size, ignore_eos=True, detokenize=False
+            )
+            params.extra_args = hints
+            prompt = random.Random(added).choices(range(3, 500), k=requests.prompt_tokens[added])
+            engine.add_request(
+                str(added),
+                {"prompt_token_ids": prompt},
+                params,
+                arrival_time=float(requests.arrival_s[added]),
+            )
+            added += 1
+        for output in engine.step():
+            if output.finished:
+                outputs[int(output.request_id)] = list(output.outputs[0].token_ids)
+    monkeypatch.undo()
+    return steps, outputs
+
+
+def row_of(request_id: str) -> int:
+    """The engine appends random characters to the name we gave."""
+    return int(request_id.partition("-")[0])
+
+
+def steps_of_simulator(engine: Any, policy: Policy, requests: Requests) -> Steps:
+    steps: Steps = []
+
+    class Watched(ReferenceEngine):
+        def _run_step(self, record: Any, step: Any) -> None:
+            chunks = {live.row: chunk for live, chunk in step.prefills}
+            if step.members:
+                steps.append({live.row: 1 for live in step.decodes} | chunks)
+            super()._run_step(record, step)
+
+    pool = scheduler_of(engine).kv_cache_manager.block_pool
+    instance = Instance(
+        latency=LATENCY,
+        kv_blocks=pool.num_gpu_blocks - 1,
+        max_num_seqs=SEATS,
+        max_tokens=BUDGET,
+        block_tokens=32,
+        watermark_fraction=0.0,
+    )
+    Watched(policy, instance).run(requests)
+    return steps
+
+
+def workload(seed: int, count: int = 24, *, longest: int = 160) -> Requests:
+    dice = random.Random(seed)
+    return make_requests(
+        prompt_tokens=[dice.randint(4, longest) for _ in range(count)],
+        output_tokens=[dice.randint(1, longest) for _ in range(count)],
+        arrival_s=sorted(dice.randint(0, 40 * count) / 1024 for _ in range(count)),
+        scores=[dice.choice([float("nan"), dice.randint(0, 9)]) for _ in range(count)],
+        user_class=[dice.choice(["paying", "free"]) for _ in range(count)],
+        tbt_s=[dice.choice([1, 8]) / 64 for _ in range(count)],
+    )
+
+
+class Dice(Policy):
+    """Ranks and rules by a hash of what it sees: no sense in it, and so no blind spot.
+
+    Two things it does not do, for this engine cannot follow: let a waiting request go before a
+    prefill in progress (one lane for prefills), and rank for eviction otherwise than for service
+    when it displaces.
+    """
+
+    name = "dice"
+    requires = frozenset({Capability.DEFER_RUNNING, Capability.EVICT})
+
+    def __init__(self, seed: int, *, chunks: bool = False, displaces: bool = False) -> None:
+        self.seed = seed
+        self.chunks = chunks
+        self.displaces = displaces
+
+    def dice(self, *seen: object) -> random.Random:
+        return random.Random(repr((self.seed, *seen)))
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        runs = request.phase > Phase.PREFILL
+        dice = self.dice(
+            request.number,
+            request.phase,
+            request.generated_tokens,
+            request.preemptions,
+            request.admission_number,
+            (request.last_token_s, load.mean_step_s, load.used_blocks) if runs else None,
+        )
+        key = (dice.randint(0, 3),)
+        lane = 0 if request.phase is Phase.PREFILL else dice.randint(0, 2)
+        ends = not self.displaces and dice.random() < 0.2
+        return Rank(
+            key,
+            lane=lane,
+            valid_tokens=dice.choice([1, 3, float("inf")]),
+            evict_key=(lane, *key) if self.displaces else (dice.randint(0, 3),),
+            valid_until_s=load.now_s + 0.25 if ends else float("inf"),
+            then=Rank((0,)) if ends and request.phase is not Phase.PREFILL else None,
+        )
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        dice = self.dice("rule", load.step)
+        if self.displaces:
+            return StepRule(displace=True, max_resident=dice.choice([None, 4]))
+        return StepRule(
+            max_tokens=dice.choice([None, 16, 64]),
+            max_decodes=dice.choice([None, 1, 3]),
+            max_prefills=dice.choice([None, None, 1]),
+            max_admissions=dice.choice([None, None, 1]),
+            max_resident=dice.choice([None, 4]),
+            chunk=dice.choice([None, 10, 40]) if self.chunks else None,
+            mixed=dice.random() < 0.8,
+        )
+
+
+class Deadlines(Policy):
+    """Ranks a whole group once per token, as SLAI does: by when the next token is due."""
+
+    name = "deadlines"
+    requires = frozenset({Capability.DEFER_RUNNING})
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        if request.phase is Phase.WAITING:
+            return Rank((request.prompt_tokens,), lane=2)
+        if request.phase is Phase.PREFILL or request.last_token_s is None:
+            return Rank((request.admission_number or 0,), lane=1)
+        assert request.tbt_s is not None
+        due_s = request.last_token_s + request.tbt_s - 2 * load.mean_step_s
+        critical = Rank((due_s,), lane=0, valid_tokens=1, group=request.tbt_s)
+        if due_s <= load.now_s:
+            return critical
+        return replace(critical, lane=3, valid_until_s=due_s, then=critical)
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(max_tokens=24, max_decodes=3, max_resident=6)
+
+
+def assert_same(engine: Any, make: Callable[[], Policy], requests: Requests) -> None:
+    expected = steps_of_simulator(engine, make(), requests)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        actual, outputs = steps_of_engine(engine, make(), requests, monkeypatch)
+    for number, (ours, theirs) in enumerate(zip(actual, expected, strict=False)):
+        assert ours == theirs, f"step {number} of {len(expected)}"
+    assert len(actual) == len(expected)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _, in_fcfs_order = steps_of_engine(engine, FCFS(), requests, monkeypatch)
+    assert outputs == in_fcfs_order
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", [{}, {"chunks": True}, {"displaces": True}])
+def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
+    engine: Any, seed: int, kind: dict[str, bool]
+) -> None:
+    requests = workload(seed)
+    if kind.get("displaces"):
+        requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
+    assert_same(engine, lambda: Dice(seed, **kind), requests)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_shared_by_a_group_give_the_steps_of_the_simulator(engine: Any, seed: int) -> None:
+    assert_same(engine, Deadlines, workload(seed, longest=100))
+
+
+def test_a_policy_without_plans_runs_as_in_the_simulator(engine: Any) -> None:
+    assert_same(engine, pars, workload(0, longest=60))
