@@ -17,7 +17,7 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from scoring_service.bundle import ModelBundle
 from scoring_service.client import Score, ScoringClient
 from scoring_service.config import ServerConfig
-from scoring_service.errors import LengthwiseError
+from scoring_service.errors import ConfigError, LengthwiseError
 
 _DESCRIPTION = """Predict the length order of LLM responses: serve a trained ranker over gRPC.
 
@@ -27,15 +27,30 @@ Examples:
 """
 
 
-def serve(bundle: str, config: ServerConfig) -> None:
-    """Serve a model bundle over gRPC until SIGTERM or SIGINT, then drain and exit 0."""
+def serve(
+    config: ServerConfig, bundle: str | None, registry_model: str | None, mlruns_dir: str
+) -> None:
+    """Serve a ranker over gRPC until SIGTERM or SIGINT, then drain and exit 0.
+
+    A new version in the bundle's folder, or behind the registry's alias, takes over by itself once
+    it is verified; a damaged or wrong one is refused and the old one serves on.
+    """
     # Imported here so that `score` needs no model runtime.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from scoring_service.model import RankerModel
+    from scoring_service.registry import RegistrySource
+    from scoring_service.reload import BundleSource, FolderSource
     from scoring_service.server import ScoringServer
 
-    model = RankerModel.load(ModelBundle.load(bundle), config.precision)
-    server = ScoringServer(model, config)
+    if (bundle is None) == (registry_model is None):
+        raise ConfigError("nothing says what to serve; give --bundle or --registry-model")
+    source: BundleSource = (
+        RegistrySource(registry_model, mlruns_dir)
+        if registry_model is not None
+        else FolderSource(bundle or "")
+    )
+    model = RankerModel.load(ModelBundle.load(source.locate()), config.precision)
+    server = ScoringServer(model, config, source)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -116,7 +131,15 @@ def _formatter() -> type:
 
 def _serve_parser() -> ArgumentParser:
     parser = ArgumentParser(description=serve.__doc__)
-    parser.add_argument("--bundle", type=str, required=True, help="Folder of the model bundle.")
+    parser.add_argument("--bundle", type=str | None, help="Folder of the model bundle.")
+    parser.add_argument(
+        "--registry_model",
+        type=str | None,
+        help="Or the model behind an MLflow alias, NAME@ALIAS.",
+    )
+    parser.add_argument(
+        "--mlruns_dir", type=str, default="mlruns", help="Folder of that MLflow store."
+    )
     parser.add_class_arguments(ServerConfig, as_group=False)
     return parser
 

@@ -57,6 +57,8 @@ class Manifest:
     calibration: Mapping[str, Any] = field(default_factory=dict)
     """Target model -> how a score becomes tokens, a curve over increasing scores:
     {"scores": [...], "quantiles": {"0.5": [...], "0.9": [...]}, "mean": [...] (optional)}."""
+    golden: Mapping[str, float] = field(default_factory=dict)
+    """A few prompts -> their scores by the trained model; a service that is off them refuses."""
     mlflow_run_id: str | None = None
     format: int = FORMAT
 

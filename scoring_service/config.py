@@ -47,6 +47,8 @@ class ServerConfig:
     """Streams open at once; each holds two threads."""
     max_stream_prompts: int = 64
     """Prompts of a stream that are read but not answered; beyond them the client has to wait."""
+    reload_poll_s: float | None = 5.0
+    """How often to look for a new version of the bundle, seconds; null: never."""
     report_log: str | None = None
     """JSONL file to append reported lengths to, for retraining; null keeps none."""
     metrics_address: str | None = None
@@ -79,6 +81,8 @@ class ServerConfig:
         _require_at_least(0, "cache_entries", self.cache_entries)
         _require_at_least(0, "drain_grace_s", self.drain_grace_s)
         _require_at_least(0, "drain_notice_s", self.drain_notice_s)
+        if self.reload_poll_s is not None and not self.reload_poll_s > 0:
+            raise ConfigError(f"reload_poll_s is {self.reload_poll_s}; use more than 0, or null")
         if not self.default_deadline_s > 0:
             raise ConfigError(f"default_deadline_s is {self.default_deadline_s}; use more than 0")
         split_address("address", self.address)

@@ -40,7 +40,7 @@ class Metrics:
             registry=self.registry,
             buckets=(8, 16, 32, 64, 128, 256, 512, 1024),
         )
-        self.reloads = Counter(
+        self._reloads = Counter(
             "scoring_reloads", "Model reloads by outcome.", ["outcome"], registry=self.registry
         )
         self.registry.register(_ServiceState(service))
@@ -48,6 +48,10 @@ class Metrics:
     def count_call(self, method: str, code: str) -> None:
         """A call ended with that gRPC status."""
         self._calls.labels(method, code).inc()
+
+    def count_reload(self, outcome: str) -> None:
+        """A new version of the model was loaded or refused."""
+        self._reloads.labels(outcome).inc()
 
     def observe(self, answer: Answer) -> None:
         """A call was answered."""

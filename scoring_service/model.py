@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from scoring_service.bundle import INT8, Manifest, ModelBundle
 from scoring_service.calibration import LengthCurve
 from scoring_service.costs import CostTable
 from scoring_service.errors import BundleError, ScoringError
+from scoring_service.golden import check_golden
 from scoring_service.scorer import OnnxScorer
 from scoring_service.tokenizing import PromptTokenizer
 
@@ -37,10 +39,12 @@ class RankerModel:
         tokenizer = PromptTokenizer(bundle.tokenizer_path, manifest.max_prompt_tokens)
         scorer = OnnxScorer(path, pad_id=tokenizer.pad_id)
         _check_fit(tokenizer, scorer, bundle)
+        loaded = "int8" if path.name == INT8 else "fp32"
+        check_golden(manifest.golden, partial(_score_alone, tokenizer, scorer), loaded)
         return cls(
             manifest=manifest,
             revision=manifest.revision,
-            precision="int8" if path.name == INT8 else "fp32",
+            precision=loaded,
             tokenizer=tokenizer,
             scorer=scorer,
             length_curves={m: LengthCurve.parse(m, c) for m, c in manifest.calibration.items()},
@@ -50,6 +54,12 @@ class RankerModel:
     def score(self, prompts: Sequence[Sequence[int]]) -> list[float]:
         """Scores of tokenized prompts. Raises ScoringError."""
         return self.scorer.score(prompts)
+
+
+def _score_alone(
+    tokenizer: PromptTokenizer, scorer: OnnxScorer, prompts: Sequence[str]
+) -> list[float]:
+    return [scorer.score([prompt.ids])[0] for prompt in tokenizer.tokenize(prompts)]
 
 
 def _check_fit(tokenizer: PromptTokenizer, scorer: OnnxScorer, bundle: ModelBundle) -> None:

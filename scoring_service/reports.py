@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
+from scoring_service.agreement import tau_b
 from scoring_service.calibration import LengthCurve
 from scoring_service.errors import ConfigError
 
@@ -88,14 +87,6 @@ class ReportBook:
         """Close the log."""
         if self._log is not None:
             self._log.close()
-
-
-def tau_b(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Kendall's tau-b, ties counted; None where one side does not vary. O(n^2), n a window."""
-    signs_x = np.sign(np.subtract.outer(np.asarray(x), np.asarray(x)))
-    signs_y = np.sign(np.subtract.outer(np.asarray(y), np.asarray(y)))
-    norm = np.sqrt(np.abs(signs_x).sum() * np.abs(signs_y).sum())
-    return None if norm == 0 else float((signs_x * signs_y).sum() / norm)
 
 
 def _quality(seen: Sequence[Observation], curve: LengthCurve | None) -> LiveQuality:

@@ -13,6 +13,7 @@ from scoring_service.config import ServerConfig
 from scoring_service.errors import ConfigError
 from scoring_service.metrics import Metrics
 from scoring_service.model import RankerModel
+from scoring_service.reload import BundleSource, ModelReloader
 from scoring_service.rpc import SERVICE, ScoringRpcs
 from scoring_service.security import BearerTokens, server_credentials
 from scoring_service.service import ScoringService
@@ -29,10 +30,14 @@ class ScoringServer:
         ConfigError: an address is in use or cannot be bound, or a file cannot be used.
     """
 
-    def __init__(self, model: RankerModel, config: ServerConfig) -> None:
+    def __init__(
+        self, model: RankerModel, config: ServerConfig, source: BundleSource | None = None
+    ) -> None:
+        """`source` is watched for new versions of the model; None: the model stays."""
         self._config = config
         self.service = ScoringService(model, config)
         self.metrics = Metrics(self.service)
+        self._reloader = self._make_reloader(source)
         self._health = health.HealthServicer()
         num_threads = config.max_concurrent_calls + config.max_streams + _SPARE_THREADS
         self._threads = LifoPool(num_threads, "call")
@@ -56,12 +61,16 @@ class ScoringServer:
     def start(self) -> None:
         """Answer calls; health says SERVING."""
         self._server.start()
+        if self._reloader is not None:
+            self._reloader.start()
         for name in ("", SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def stop(self) -> None:
         """Say NOT_SERVING, refuse new calls, finish those in flight within the grace, stop."""
         self._health.enter_graceful_shutdown()
+        if self._reloader is not None:
+            self._reloader.stop()
         time.sleep(self._config.drain_notice_s)
         self._server.stop(self._config.drain_grace_s).wait()
         self._threads.shutdown()
@@ -70,6 +79,13 @@ class ScoringServer:
         if self._scrapes is not None:
             self._scrapes.shutdown()
             self._scrapes.server_close()
+
+    def _make_reloader(self, source: BundleSource | None) -> ModelReloader | None:
+        poll_s = self._config.reload_poll_s
+        if source is None or poll_s is None:
+            return None
+        count = self.metrics.count_reload
+        return ModelReloader(self.service, source, poll_s=poll_s, count=count)
 
     def _build(self, num_threads: int) -> grpc.Server:
         tokens = self._config.token_file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,12 @@ def write_tiny_bundle(folder: Path, *, shift: float = 0.0) -> ModelBundle:
         },
     )
     return ModelBundle.write(folder, manifest, fill)
+
+
+@pytest.fixture(scope="session")
+def write_bundle() -> Callable[..., ModelBundle]:
+    """`write_tiny_bundle`, for tests that need several."""
+    return write_tiny_bundle
 
 
 @pytest.fixture(scope="session")

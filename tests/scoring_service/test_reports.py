@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
+from scoring_service.agreement import tau_b
 from scoring_service.client import Observed, Score, ScoringClient
 from scoring_service.config import ServerConfig
 from scoring_service.errors import ConfigError, InvalidPrompt
-from scoring_service.reports import Observation, ReportBook, tau_b
+from scoring_service.reports import Observation, ReportBook
 from scoring_service.server import ScoringServer
 
 SMALL = st.integers(-3, 3)
