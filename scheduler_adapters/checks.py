@@ -216,9 +216,10 @@ def steps_keep_the_engine_limits(run: Run) -> str:
     for step in run.steps:
         if step.num_decodes + len(step.prefills) > run.instance.max_num_seqs:
             return f"{step} has more than {run.instance.max_num_seqs} requests"
-        if run.instance.max_tokens and step.tokens > max(
-            run.instance.max_tokens, *(chunk for _, chunk in step.prefills), 0
-        ):
+        # One whole prompt may exceed the budget, or it would never run.
+        spared = max((chunk for _, chunk in step.prefills), default=0)
+        over = step.tokens - (run.instance.max_tokens or step.tokens)
+        if over > 0 and spared <= over:
             return f"{step} has more than {run.instance.max_tokens} tokens"
     return ""
 

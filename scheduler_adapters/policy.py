@@ -73,6 +73,14 @@ POLICIES: dict[str, str] = {
     "pointwise": "scheduler_adapters.policies.shortest_predicted:pars",
     "listwise": "scheduler_adapters.policies.shortest_predicted:pars",
     "oracle": "scheduler_adapters.policies.shortest_predicted:pars",
+    "sarathi": "scheduler_adapters.policies.sarathi:Sarathi",
+    "vllm-prefill-first": "scheduler_adapters.policies.prefill_first:PrefillFirst",
+    "orca": "scheduler_adapters.policies.prefill_first:Orca",
+    "request-level": "scheduler_adapters.policies.prefill_first:RequestLevel",
+    "slai": "scheduler_adapters.policies.slai:SLAI",
+    "rad": "scheduler_adapters.policies.rad:RAD",
+    "rad-twin": "scheduler_adapters.policies.rad:RADTwin",
+    "round-robin": "scheduler_adapters.policies.round_robin:RoundRobin",
 }
 """Name -> where the policy is made. PARS, its baselines and the oracle differ in scores only."""
 

@@ -670,7 +670,8 @@ class Engine:
     def _rank_changed(self, changed: list[Live], stale: list[Cohort]) -> None:
         for live in changed:
             self._unplace(live)
-        self._rank_groups([cohort for cohort in stale if cohort.count])
+        if stale:
+            self._rank_groups([cohort for cohort in stale if cohort.count])
         for live in changed:
             self._ask(live)
             self._place(live)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
 from os import PathLike
 from pathlib import Path
@@ -15,6 +14,8 @@ from numpy.typing import NDArray
 from scheduler_adapters.simulator.latency import Chunk, LatencyModel
 from scoring_service.errors import DataError, SchedulingError
 
+TABLES = ("linear_ms", "kv_save_ms", "decode_attention_ms", "prefill_attention_ms")
+"""Names of the arrays in a file of time tables."""
 _CONTEXT_STEP = 64
 """Tokens per column of the decode table and per row of the prefill table."""
 _LINEAR_STEP = 8
@@ -23,20 +24,37 @@ _BATCHED = 1.1
 """What attention over several requests costs more than the table of one says."""
 
 
-@dataclass(frozen=True, eq=False)
 class TableLatency(LatencyModel):
     """Milliseconds per layer from four tables; a batch outside of them is refused.
 
-    `linear_ms[tokens]`, `kv_save_ms[tokens]`, `decode_attention_ms[decodes, context / 64]` at the
-    mean context rounded up, `prefill_attention_ms[context / 64, chunk]` at the summed contexts,
-    each rounded up, and the root of the summed squares of the chunks.
+    Args:
+        linear_ms: by tokens.
+        kv_save_ms: by tokens.
+        decode_attention_ms: by decodes and by mean context / 64, rounded up.
+        prefill_attention_ms: by the sum of the contexts / 64, each rounded up, and by the root of
+            the summed squares of the chunks.
+        layers: of the model.
     """
 
-    linear_ms: NDArray[np.float64]
-    kv_save_ms: NDArray[np.float64]
-    decode_attention_ms: NDArray[np.float64]
-    prefill_attention_ms: NDArray[np.float64]
-    layers: int = 32
+    def __init__(
+        self,
+        linear_ms: NDArray[np.float64],
+        kv_save_ms: NDArray[np.float64],
+        decode_attention_ms: NDArray[np.float64],
+        prefill_attention_ms: NDArray[np.float64],
+        *,
+        layers: int = 32,
+    ) -> None:
+        reach = min((len(linear_ms) - 1) // _LINEAR_STEP * _LINEAR_STEP, len(kv_save_ms) - 1)
+        tokens = np.arange(reach + 1)
+        padded = -(-tokens // _LINEAR_STEP) * _LINEAR_STEP
+        batched = decode_attention_ms.copy()
+        batched[2:] *= _BATCHED
+        # Lists: one look-up costs a third of what it costs in an array.
+        self._dense_ms: list[float] = (linear_ms[padded] + kv_save_ms[tokens]).tolist()
+        self._decode_ms: list[list[float]] = batched.tolist()
+        self._prefill_ms: list[list[float]] = prefill_attention_ms.tolist()
+        self.layers = layers
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, layers: int = 32) -> TableLatency:
@@ -47,35 +65,33 @@ class TableLatency(LatencyModel):
         """
         try:
             with np.load(Path(path)) as tables:
-                return cls(
-                    linear_ms=tables["linear_ms"],
-                    kv_save_ms=tables["kv_save_ms"],
-                    decode_attention_ms=tables["decode_attention_ms"],
-                    prefill_attention_ms=tables["prefill_attention_ms"],
-                    layers=layers,
-                )
+                return cls(*(tables[name] for name in TABLES), layers=layers)
         except (OSError, KeyError, ValueError, BadZipFile) as error:
             raise DataError(f"is no set of time tables: {error}", path=path) from error
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
-        tokens = num_decodes + sum(chunk for _, chunk in prefills)
-        padded = -(-tokens // _LINEAR_STEP) * _LINEAR_STEP
+        tokens = num_decodes
+        for _, chunk in prefills:
+            tokens += chunk
         try:
-            layer_ms = self.linear_ms[padded] + self.kv_save_ms[tokens]
+            layer_ms = self._dense_ms[tokens]
             if num_decodes:
                 mean_context = decode_context // num_decodes
-                column = -(-mean_context // _CONTEXT_STEP)
-                attention_ms = self.decode_attention_ms[num_decodes, column]
-                layer_ms += attention_ms * (_BATCHED if num_decodes > 1 else 1)
+                layer_ms += self._decode_ms[num_decodes][-(-mean_context // _CONTEXT_STEP)]
             if prefills:
-                row = sum(-(-processed // _CONTEXT_STEP) for processed, _ in prefills)
-                column = round(sqrt(sum(chunk * chunk for _, chunk in prefills)))
-                attention_ms = self.prefill_attention_ms[row, column]
-                layer_ms += attention_ms * (_BATCHED if len(prefills) > 1 else 1)
+                layer_ms += self._prefill_attention_ms(prefills)
         except IndexError as error:
             raise SchedulingError(
                 f"the time tables end before a step of {num_decodes} decodes with context "
                 f"{decode_context} and prefill chunks {list(prefills)}; use a smaller token budget "
                 "or fewer requests at a time, or tables that reach further"
             ) from error
-        return float(layer_ms * self.layers * 1e-3)
+        return layer_ms * self.layers * 1e-3
+
+    def _prefill_attention_ms(self, prefills: Sequence[Chunk]) -> float:
+        if len(prefills) == 1:
+            processed, chunk = prefills[0]
+            return self._prefill_ms[-(-processed // _CONTEXT_STEP)][chunk]
+        row = sum(-(-processed // _CONTEXT_STEP) for processed, _ in prefills)
+        column = round(sqrt(sum(chunk * chunk for _, chunk in prefills)))
+        return self._prefill_ms[row][column] * _BATCHED

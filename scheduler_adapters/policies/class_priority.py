@@ -1,0 +1,40 @@
+"""One user class before the other, whatever policy orders the requests inside a class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
+
+
+class ClassPriority(Policy):
+    """Wraps a policy: classes in the order of `classes`; those not named come last.
+
+    It orders what shares a lane: a waiting request of a better class goes before the other waiting
+    ones, and running requests keep running.
+    """
+
+    def __init__(self, policy: Policy, *, classes: Sequence[str] = ("paying", "free")) -> None:
+        self.policy = policy
+        self.places = {name: place for place, name in enumerate(classes)}
+        # Instance attributes shadow the class's: a wrapper is what it wraps, by class.
+        self.name = f"{policy.name}+class"  # type: ignore[misc]
+        self.requires = policy.requires  # type: ignore[misc]
+        self.keeps_time = policy.keeps_time  # type: ignore[misc]
+        self.sees_thinking = policy.sees_thinking  # type: ignore[misc]
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        place = self.places.get(request.user_class, len(self.places))
+        return _after(place, self.policy.rank(request, load))
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return self.policy.step_rule(load)
+
+
+def _after(place: int, rank: Rank) -> Rank:
+    """The rank inside its class, its successors included."""
+    group = None if rank.group is None else (place, rank.group)
+    then = None if rank.then is None else _after(place, rank.then)
+    return replace(rank, key=(place, *rank.key), then=then, group=group)

@@ -1,0 +1,74 @@
+"""Prefill before decode: vLLM's first scheduler, and Orca, which mixes the two."""
+
+from __future__ import annotations
+
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
+
+_PREFILL = Rank(lane=0)
+_DECODE = Rank(lane=1)
+
+
+class PrefillFirst(Policy):
+    """vLLM V0: a step of whole prompts wherever one can be admitted, else one decode of everybody.
+
+    Args:
+        max_tokens: of a prefill step.
+        padded: whether prompts count as the longest of them, as the first releases did.
+    """
+
+    name = "vllm-prefill-first"
+
+    def __init__(
+        self, *, max_tokens: int = 4096, max_resident: int = 256, padded: bool = True
+    ) -> None:
+        self.rule = StepRule(
+            max_tokens=max_tokens,
+            max_resident=max_resident,
+            mixed=False,
+            whole_prompts=True,
+            padded_tokens=padded,
+        )
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return _PREFILL if request.phase <= Phase.PREFILL else _DECODE
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return self.rule
+
+
+class Orca(Policy):
+    """Iteration-level batching: whole prompts share steps with decodes, up to `max_batch` requests.
+
+    Orca reserves KV for the longest response; here `max_batch` stands for that, and KV is paged.
+    """
+
+    name = "orca"
+
+    def __init__(self, *, max_batch: int = 32) -> None:
+        self.rule = StepRule(max_resident=max_batch, whole_prompts=True)
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return _PREFILL
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return self.rule
+
+
+class RequestLevel(Policy):
+    """FasterTransformer: a batch of requests runs until all of them are done; nobody joins.
+
+    The published pseudo-code has the names of its two modes swapped (A-B1); this is the text.
+    """
+
+    name = "request-level"
+
+    def __init__(self, *, max_batch: int = 8) -> None:
+        self.fill = StepRule(max_resident=max_batch, whole_prompts=True)
+        self.drain = StepRule(max_prefills=0)
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return _PREFILL
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return self.drain if load.num_decoding else self.fill

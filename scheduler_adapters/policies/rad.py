@@ -1,0 +1,77 @@
+"""RAD: throughput-optimal cycles of prefills in chunks of one tile, then decodes of a full tile."""
+
+from __future__ import annotations
+
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
+from scoring_service.errors import ConfigError
+
+_PREFILL = Rank(lane=0)
+_DECODE = Rank(lane=1)
+
+
+class RAD(Policy):
+    """Prefills one request at a time until a tile of decodes is full, then decodes all of them.
+
+    Args:
+        max_started: requests started per cycle (n); the bound of the theorem says how many.
+        tile: decodes of a full step (t_col).
+        chunk: prefill tokens per step (t_lcm).
+
+    Source: RAD, Algorithm 1, with its chunk size one token longer (A-R1), and the count of started
+    requests also back at zero when a whole cycle ends at prefill (A-R2).
+    """
+
+    name = "rad"
+
+    def __init__(self, *, max_started: int = 512, tile: int = 128, chunk: int = 256) -> None:
+        for name, value in (("max_started", max_started), ("tile", tile), ("chunk", chunk)):
+            if value < 1:
+                raise ConfigError(f"{name} is {value}; use 1 or more")
+        self.max_started = max_started
+        self.tile = tile
+        # Lanes put prefill first, and unmixed steps decode where no prefill can be had.
+        self.prefill = StepRule(
+            max_prefills=1, max_admissions=1, max_decodes=tile, chunk=chunk, mixed=False
+        )
+        self.finish_prefill = StepRule(max_prefills=1, max_admissions=0, chunk=chunk, mixed=False)
+        self.decode = StepRule(max_prefills=0, max_decodes=tile)
+        self.started_before_cycle = 0
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return _PREFILL if request.phase <= Phase.PREFILL else _DECODE
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        if load.num_prefilling:
+            return self.finish_prefill
+        if not load.num_decoding:
+            self.started_before_cycle = load.num_started
+        started = load.num_started - self.started_before_cycle
+        if load.num_decoding >= self.tile or not load.num_waiting or started >= self.max_started:
+            return self.decode
+        return self.prefill
+
+
+class RADTwin(RAD):
+    """The appendix scheduler: prefill a whole cycle, then decode it, a tile at a time.
+
+    Source: RAD, Algorithm 2. There the first token is reported when a request becomes active; here,
+    as everywhere, when the prefill ends.
+    """
+
+    name = "rad-twin"
+
+    def __init__(self, *, max_started: int = 512, tile: int = 128, chunk: int = 256) -> None:
+        super().__init__(max_started=max_started, tile=tile, chunk=chunk)
+        self.is_draining = False
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        if load.num_prefilling:
+            return self.finish_prefill
+        if not load.num_decoding:
+            self.started_before_cycle = load.num_started
+            self.is_draining = False
+        started = load.num_started - self.started_before_cycle
+        if not load.num_waiting or started >= self.max_started:
+            self.is_draining = True
+        return self.decode if self.is_draining else self.prefill

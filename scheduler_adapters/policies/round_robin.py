@@ -1,0 +1,34 @@
+"""Round-robin: who has used the fewest quanta of tokens goes first."""
+
+from __future__ import annotations
+
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
+from scoring_service.errors import ConfigError
+
+_DISPLACE = StepRule(displace=True)
+
+
+class RoundRobin(Policy):
+    """Key (quanta used, time of joining that queue); the last in that order makes room.
+
+    "After a quantum a request is put back" is read as fewest quanta first (A-C1). What is evicted
+    is computed anew.
+    """
+
+    name = "round-robin"
+    requires = frozenset({Capability.EVICT})
+    keeps_time = True
+
+    def __init__(self, *, quantum_tokens: int = 500) -> None:
+        if quantum_tokens < 1:
+            raise ConfigError(f"quantum_tokens is {quantum_tokens}; use 1 or more")
+        self.quantum_tokens = quantum_tokens
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        quanta, used = divmod(request.generated_tokens, self.quantum_tokens)
+        key = (quanta, request.enqueued_s((quanta,), load.now_s))
+        return Rank(key, valid_tokens=self.quantum_tokens - used, evict_key=key)
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return _DISPLACE

@@ -1,0 +1,93 @@
+"""SLAI: decodes wait until their time between tokens is at stake; prefills get the room."""
+
+from __future__ import annotations
+
+from math import inf, nextafter
+from typing import Literal
+
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+from scoring_service.errors import ConfigError
+
+_CRITICAL, _PREFILL, _DEFERRED = 0, 1, 2
+
+
+class SLAI(Policy):
+    """Critical decodes, then prefills, then the other decodes by their last schedulable time.
+
+    Args:
+        order: new requests by shortest prompt ("spf") or arrival ("fcfs").
+        offset: safety margin in mean step times; None: `offset_below`, or `offset_above` from
+            `memory_limit` on.
+        paying_first: whether the class "free" goes after the others.
+        evaluate: "frozen" fixes the last schedulable time when a token came, as the authors' code
+            does; "recompute" follows the text and moves it with the mean step time (A-S1).
+        default_tbt_s: for requests without a target of their own.
+
+    Source: SLAI, Algorithm 1. A decode without a block evicts the newest prefill, else itself, as
+    in the authors' code (A-S5).
+    """
+
+    name = "slai"
+    requires = frozenset({Capability.DEFER_RUNNING})
+
+    def __init__(
+        self,
+        *,
+        order: Literal["spf", "fcfs"] = "spf",
+        offset: float | None = None,
+        offset_below: float = 5.0,
+        offset_above: float = 10.0,
+        memory_limit: float = 0.96,
+        paying_first: bool = False,
+        evaluate: Literal["frozen", "recompute"] = "frozen",
+        max_tokens: int = 512,
+        max_resident: int = 128,
+        max_decodes: int = 128,
+        default_tbt_s: float = 0.2,
+    ) -> None:
+        if order not in ("spf", "fcfs"):
+            raise ConfigError(f"order is {order!r}; use 'spf' or 'fcfs'")
+        if evaluate not in ("frozen", "recompute"):
+            raise ConfigError(f"evaluate is {evaluate!r}; use 'frozen' or 'recompute'")
+        self.order = order
+        self.offset_below = offset_below if offset is None else offset
+        self.offset_above = offset_above if offset is None else offset
+        self.memory_limit = memory_limit
+        self.paying_first = paying_first
+        self.is_frozen = evaluate == "frozen"
+        self.default_tbt_s = default_tbt_s
+        self.rule = StepRule(
+            max_tokens=max_tokens, max_resident=max_resident, max_decodes=max_decodes
+        )
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        if request.phase is Phase.WAITING:
+            return Rank(self._queue_key(request), _PREFILL)
+        if request.phase is Phase.PREFILL:
+            place = (float(request.admission_number or 0),)
+            return Rank(place, _PREFILL, evict_key=place)
+        return self._decode_rank(request, load)
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return self.rule
+
+    def _queue_key(self, request: RequestView) -> tuple[float, ...]:
+        size = (request.prompt_tokens,) if self.order == "spf" else ()
+        return (float(request.user_class == "free"), *size) if self.paying_first else size
+
+    def _decode_rank(self, request: RequestView, load: LoadView) -> Rank:
+        tbt_s = self.default_tbt_s if request.tbt_s is None else request.tbt_s
+        is_full = load.kv_usage_fraction >= self.memory_limit
+        offset = self.offset_above if is_full else self.offset_below
+        due_s = (request.last_token_s or 0.0) + tbt_s
+        last_s = due_s - offset * load.mean_step_s
+        is_critical = load.now_s >= last_s
+        if not self.is_frozen:
+            lane = _CRITICAL if is_critical else _DEFERRED
+            again_s = nextafter(load.now_s, inf)  # the mean step time moves with every step
+            return Rank((due_s,), lane, again_s, 1, evict_key=None, group=tbt_s)
+        critical = Rank((last_s,), _CRITICAL, valid_tokens=1, evict_key=None, group=tbt_s)
+        if is_critical:
+            return critical
+        return Rank((last_s,), _DEFERRED, last_s, 1, critical, None, tbt_s)
