@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import chain
 from math import inf
 from operator import itemgetter
@@ -235,9 +235,21 @@ class Planner(Generic[Item]):
             return
         if rank.valid_until_s < inf:
             heappush(self._time_checks, (rank.valid_until_s, view.request_id))
+            self._forget_time_checks()
         if tracked.ask_at_tokens < inf and view.phase > Phase.PREFILL:
             missing = tracked.ask_at_tokens - len(self.border.output(item))
             self._token_checks[self.ranker.load.step + max(1, int(missing))].append(view.request_id)
+
+    def _forget_time_checks(self) -> None:
+        # A check outlives its rank; rebuilt once such checks are the majority.
+        residents = self._decoding | self._prefilling if len(self._time_checks) > 4096 else None
+        if residents is None or len(self._time_checks) <= 4 * len(residents):
+            return
+        ranks = ((self.border.tracked(item).rank, name) for name, item in residents.items())
+        self._time_checks = [
+            (rank.valid_until_s, name) for rank, name in ranks if rank.valid_until_s < inf
+        ]
+        heapify(self._time_checks)
 
     def _rank_if_due(self, item: Item, shared: dict[Hashable, Rank]) -> bool:
         """Rank a decode if it has generated all that its rank was good for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,7 +129,7 @@ def test_aborted_requests_leave_no_state(engine: Any) -> None:
     gc.collect()
     assert not scheduler.running
     assert not [ref for ref in kept if ref() is not None]
-    assert len(scheduler.waiting._queue._timers) <= 65
+    assert len(scheduler.waiting.queue._timers) <= 65
 
 
 def test_the_mixin_shadows_nothing_of_the_engine_by_accident() -> None:
@@ -137,20 +138,19 @@ def test_the_mixin_shadows_nothing_of_the_engine_by_accident() -> None:
     from scheduler_adapters.engines.vllm_v1 import RankMixin
 
     ours = {name for name in vars(RankMixin) if not name.startswith("__")}
-    assert ours & set(dir(Scheduler)) == {"schedule"}
+    assert ours & set(dir(Scheduler)) == {"schedule", "update_from_output"}
 
 
 def test_the_engines_own_priority_policy_is_refused(live_engine: Any) -> None:
     from scheduler_adapters.engines.vllm_v1 import RankMixin
 
-    config = scheduler_of(live_engine).vllm_config
-
     class Base:
-        waiting = running = requests = ()
-        vllm_config = config
+        """The live scheduler, but for its policy."""
 
-        class scheduler_config:
-            policy = "priority"
+        scheduler_config = SimpleNamespace(policy="priority")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(scheduler_of(live_engine), name)
 
     class Ours(RankMixin, Base):
         pass
