@@ -13,6 +13,10 @@ COMMANDS = {
     "fit": ("training.fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
     "evaluate": ("training.evaluate", "measure a bundle on any table of prompts and lengths"),
     "recalibrate": ("training.recalibrate", "fit a bundle's lengths to another model's responses"),
+    "list": ("training.registry:main_list", "show runs, registered versions and the champion"),
+    "compare": ("training.compare", "rank the same prompts by two bundles: who is better?"),
+    "promote": ("training.registry:main_promote", "let a version serve, if it beats the champion"),
+    "export": ("training.registry:main_export", "write the bundle of a run into a folder"),
 }
 
 HELP = """Train rankers that order prompts by how long a model's response will be.

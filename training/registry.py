@@ -1,0 +1,322 @@
+"""`python -m training list`, `promote` and `export`: what was trained, and which of it serves."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from scoring_service.bundle import MANIFEST, Manifest, ModelBundle, read_manifest
+from scoring_service.errors import BundleError, ConfigError, DataError
+from training.command_line import configure_logging, make_parser
+from training.config import config_from
+from training.labels import LabelledPrompt, label_prompts
+from training.prepared import prepare
+from training.records import FieldMap, read_table, to_records
+from training.splits import Splits
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+    from training.champion import Verdict
+    from training.tracking import ModelVersion, Run, Store
+
+LIST: Final = """List the runs and the registered versions of an MLflow store, the newest first.
+
+`*` marks the champion: the version that a service serves which follows NAME@champion. tau_b is that
+of each bundle's own test prompts; figures of different data sets are not comparable.
+
+example:
+  python -m training list --mlruns-dir mlruns
+"""
+
+PROMOTE: Final = """Make a registered version the champion, if it is provably better.
+
+Both rank the version's own test prompts; the 95% paired bootstrap interval of the difference in
+tau_b must lie above 0. Exit status 1: it does not, and the champion stays. --force promotes all the
+same, e.g. to roll back, and the version is tagged promoted_by=hand.
+
+example:
+  python -m training promote alpaca-vicuna7b 3
+"""
+
+EXPORT: Final = """Write the bundle of a run into a folder, verified.
+
+example:
+  python -m training export --run 1e0fe0bcf2f9495ba1af7db95f5aa149 --out ranker
+"""
+
+
+def main_list(argv: Sequence[str]) -> int:
+    """Entry point of `list`."""
+    parser = make_parser("list", "[options]", LIST)
+    add_store_arguments(parser)
+    arguments = parser.parse_args(list(argv))
+    configure_logging()
+    found = list_store(open_store(arguments.mlruns_dir))
+    _print_list(found)
+    if arguments.json:
+        print(json.dumps(found, allow_nan=False))
+    return 0
+
+
+def main_promote(argv: Sequence[str]) -> int:
+    """Entry point of `promote`; 1 where the champion stays."""
+    parser = make_parser("promote", "NAME VERSION [options]", PROMOTE)
+    parser.add_argument("name", type=str, help="registered model")
+    parser.add_argument("version", type=str, help="number of the version")
+    parser.add_argument("--force", action="store_true", help="promote even if not proven better")
+    parser.add_argument(
+        "--data", type=str | None, help="the test.parquet that fit wrote; default: found again"
+    )
+    parser.add_argument("--data-dir", type=str | None, help="folder of the version's data set")
+    add_store_arguments(parser)
+    arguments = parser.parse_args(list(argv))
+    configure_logging()
+    result = promote(
+        open_store(arguments.mlruns_dir),
+        arguments.name,
+        arguments.version,
+        data=arguments.data,
+        data_dir=arguments.data_dir,
+        force=arguments.force,
+    )
+    state = "is the champion" if result["champion"] else "is not promoted"
+    print(f"{arguments.name} version {arguments.version} {state}: {result['verdict']}")
+    if arguments.json:
+        print(json.dumps(result, allow_nan=False))
+    return 0 if result["champion"] else 1
+
+
+def main_export(argv: Sequence[str]) -> int:
+    """Entry point of `export`."""
+    parser = make_parser("export", "--run RUN_ID --out DIR [options]", EXPORT)
+    parser.add_argument("--run", type=str, required=True, help="MLflow run; `list` shows them")
+    parser.add_argument("--out", type=str, required=True, help="folder of the bundle; replaced")
+    add_store_arguments(parser)
+    arguments = parser.parse_args(list(argv))
+    configure_logging()
+    bundle = export(open_store(arguments.mlruns_dir), arguments.run, Path(arguments.out))
+    result = _figures(bundle.manifest) | {"bundle": str(bundle.path)}
+    print(f"{bundle.path}: {bundle.manifest.name} revision {bundle.manifest.revision}")
+    if arguments.json:
+        print(json.dumps(result, allow_nan=False))
+    return 0
+
+
+def add_store_arguments(parser: ArgumentParser) -> None:
+    """The options of every command that reads the store."""
+    parser.add_argument(
+        "--mlruns-dir", type=str, default="mlruns", help="folder of the MLflow store"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
+
+
+def open_store(mlruns_dir: str) -> Store:
+    """The store in that folder. MLflow takes seconds to import, so it is imported here.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from training.tracking import Store
+
+    return Store(mlruns_dir)
+
+
+def find_bundle(reference: str, mlruns_dir: str) -> ModelBundle:
+    """A bundle by its folder, or by NAME@champion or NAME/VERSION in the registry.
+
+    Raises:
+        BundleError: the folder is no bundle, or the bundle is damaged.
+        ConfigError: the registry has no such version.
+    """
+    name, _, version = reference.removeprefix("models:/").replace("@", "/").rpartition("/")
+    is_number = version.isascii() and version.isdigit()
+    if Path(reference).exists() or not name or not (is_number or "@" in reference):
+        return ModelBundle.load(reference)
+    return ModelBundle.load(open_store(mlruns_dir).version(name, version).bundle)
+
+
+def list_store(store: Store) -> dict[str, list[dict[str, Any]]]:
+    """Runs and versions with the figures of their bundles; None where there is no bundle."""
+    return {
+        "runs": [_describe_run(run) for run in store.runs()],
+        "versions": [_describe_version(version) for version in store.versions()],
+    }
+
+
+def promote(
+    store: Store,
+    name: str,
+    version: str,
+    *,
+    data: str | None = None,
+    data_dir: str | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Let the version take the alias if it beats the champion, or if it is forced to.
+
+    Raises:
+        BundleError: the version's bundle is damaged, or the champion's is and `force` is False.
+        ConfigError: no such version.
+        DataError: the version's test prompts cannot be had again, and `force` is False.
+    """
+    from training.champion import Verdict
+
+    chosen = store.version(name, version)
+    result = {"name": name, "version": chosen.version, "forced": False, "difference_ci": None}
+    if chosen.is_champion:
+        return result | {"champion": True, "verdict": "it has been the champion before"}
+    challenger = ModelBundle.load(chosen.bundle)
+    try:
+        verdict = _judge(store, chosen, challenger, data, data_dir)
+    except (BundleError, ConfigError, DataError) as error:
+        if not force:
+            raise
+        verdict = Verdict(False, f"not compared: {error}")
+    if verdict.promoted or force:
+        by = "gate" if verdict.promoted else "hand"
+        store.promote(name, chosen.version, {"verdict": verdict.reason, "promoted_by": by})
+    return result | {
+        "champion": verdict.promoted or force,
+        "forced": force and not verdict.promoted,
+        "verdict": verdict.reason,
+        "difference_ci": verdict.difference_ci,
+    }
+
+
+def export(store: Store, run_id: str, out: Path) -> ModelBundle:
+    """Copy the bundle of a run to `out`, which is replaced where it is a bundle.
+
+    Raises:
+        BundleError: the run wrote no bundle, or it is damaged.
+        ConfigError: no such run, or `out` holds something else.
+    """
+    source = store.run(run_id).bundle
+    if not source.is_dir():
+        raise BundleError(
+            f"run {run_id} has no bundle: it did not finish; choose another run, "
+            "`python -m training list` shows them"
+        )
+    if out.exists() and not (out / MANIFEST).is_file() and (out.is_file() or any(out.iterdir())):
+        raise ConfigError(f"{out} holds something that is not a bundle; choose another --out")
+    bundle = ModelBundle.load(source)
+
+    def fill(folder: Path) -> None:
+        for name in bundle.manifest.files:
+            shutil.copy2(source / name, folder / name)
+
+    try:
+        return ModelBundle.write(out, bundle.manifest, fill)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written ({error}); choose another --out") from error
+
+
+def _judge(
+    store: Store,
+    chosen: ModelVersion,
+    challenger: ModelBundle,
+    data: str | None,
+    data_dir: str | None,
+) -> Verdict:
+    from training.champion import judge
+
+    champion = store.champion(chosen.name)
+    test = [] if champion is None else _test_prompts(challenger.manifest, data, data_dir)
+    prompts = [item.prompt for item in test]
+    return judge(challenger, champion, prompts, np.array([float(item.observed) for item in test]))
+
+
+def _test_prompts(
+    manifest: Manifest, data: str | None, data_dir: str | None
+) -> list[LabelledPrompt]:
+    """The prompts that the bundle was tested on, proved to be those by their digest.
+
+    Raises:
+        DataError: they are others, or the data set cannot be found.
+        ConfigError: the bundle was trained by another version of this package.
+    """
+    if data is None:
+        test = prepare(config_from(manifest.training), data_dir).splits.test
+    else:
+        records, _ = to_records(read_table(data), FieldMap(), path=data)
+        test = label_prompts(records)[0]
+    if Splits(train=[], val=[], test=test).test_digest != manifest.dataset.get("test_digest"):
+        raise DataError(
+            f"these are not the test prompts of run {manifest.mlflow_run_id}; give its "
+            "test.parquet with --data, or the folder of its data set with --data-dir",
+            path=data,
+        )
+    return test
+
+
+def _describe_run(run: Run) -> dict[str, Any]:
+    started = datetime.fromtimestamp(run.started_ms / 1000, UTC).isoformat(timespec="seconds")
+    return {
+        "run_id": run.run_id,
+        "name": run.name,
+        "status": run.status,
+        "started": started,
+        **_figures_at(run.bundle),
+    }
+
+
+def _describe_version(version: ModelVersion) -> dict[str, Any]:
+    return {
+        "name": version.name,
+        "version": version.version,
+        "champion": version.is_champion,
+        "run_id": version.run_id,
+        "promoted_by": version.tags.get("promoted_by"),
+        "verdict": version.tags.get("verdict"),
+        **_figures_at(version.bundle),
+    }
+
+
+def _figures_at(folder: Path) -> dict[str, Any]:
+    try:
+        return _figures(read_manifest(folder))
+    except BundleError:
+        return {"dataset": None, "revision": None, "tau_b": None, "tau_b_ci": None}
+
+
+def _figures(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "dataset": manifest.dataset.get("id"),
+        "revision": manifest.revision,
+        "tau_b": manifest.metrics.get("tau_b"),
+        "tau_b_ci": manifest.metrics.get("tau_b_ci"),
+    }
+
+
+def _print_list(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    print(f"{'started, UTC':19}  {'run':32}  {'name':16}  {'status':8}  {'tau_b (95%)':21}  data")
+    for run in found["runs"]:
+        print(
+            f"{run['started'][:19]}  {run['run_id']:32}  {run['name']:16}  {run['status']:8}  "
+            f"{show_tau_b(run):21}  {run['dataset'] or 'no bundle'}"
+        )
+    print()
+    print(f"  {'model':24}  {'version':>7}  {'tau_b (95%)':21}  {'revision':12}  why")
+    for row in found["versions"]:
+        by_hand = "by hand; " if row["promoted_by"] == "hand" else ""
+        print(
+            f"{'*' if row['champion'] else ' '} {row['name']:24}  {row['version']:>7}  "
+            f"{show_tau_b(row):21}  {row['revision'] or 'no bundle':12}  "
+            f"{by_hand}{row['verdict'] or ''}"
+        )
+
+
+def show_tau_b(figures: Mapping[str, Any]) -> str:
+    """`.598 (.582 to .615)`; a dash where it is unknown or undefined."""
+    value, interval = figures["tau_b"], figures["tau_b_ci"]
+    if value is None or math.isnan(value):
+        return "-"
+    low, high = interval or (None, None)
+    return f"{value:.3f}" + ("" if low is None else f" ({low:.3f} to {high:.3f})")
