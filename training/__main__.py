@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -18,6 +19,8 @@ COMMANDS = {
     "promote": ("training.registry:main_promote", "let a version serve, if it beats the champion"),
     "export": ("training.registry:main_export", "write the bundle of a run into a folder"),
 }
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 HELP = """Train rankers that order prompts by how long a model's response will be.
 
@@ -55,6 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = getattr(importlib.import_module(module), function or "main")(arguments[1:])
     except LengthwiseError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        place = error.filename2 or error.filename
+        print(f"error: {place} cannot be written ({error.strerror}); make room", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
