@@ -14,9 +14,10 @@ from training.baselines import tfidf_ridge
 from training.command_line import without_nan
 from training.config import TrainConfig
 from training.data import observed, targets, tokenize
-from training.export import Parity, onnx_scores
+from training.export import Parity
 from training.learning import Trained
 from training.metrics import pair_accuracy, tau_b, tau_b_ci
+from training.scores import onnx_scores
 from training.splits import Splits
 
 

@@ -20,6 +20,7 @@ from training.labels import LabelledPrompt
 QUANTILES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 MIN_ROWS: Final = 50
 _ROWS_PER_KNOT: Final = 40
+"""At most one knot for so many rows, so 20 of each half."""
 _MAX_KNOTS: Final = 16
 
 
@@ -41,17 +42,18 @@ def calibrate(
             f"{len(scores)} rows to calibrate with; give {MIN_ROWS} or more, 200 is good"
         )
     logs = np.log(lengths)
+    num_knots = int(np.clip(len(scores) // _ROWS_PER_KNOT, 2, _MAX_KNOTS))
     half = np.random.default_rng(seed).permutation(len(scores)) % 2 == 0
     misses: list[list[NDArray[np.float64]]] = [[] for _ in QUANTILES]
     for fitted in (half, ~half):
-        knots, curves = _curves(scores[fitted], logs[fitted])
+        knots, curves = _curves(scores[fitted], logs[fitted], num_knots)
         for miss, curve in zip(misses, curves, strict=True):
             miss.append(logs[~fitted] - np.interp(scores[~fitted], knots, curve))
-    knots, curves = _curves(scores, logs)
+    knots, curves = _curves(scores, logs, num_knots)
     shifts = [_conformal(np.concatenate(m), q) for m, q in zip(misses, QUANTILES, strict=True)]
     # Shifted apart they may cross where data is thin.
     tokens = np.exp(np.maximum.accumulate(curves + np.array(shifts)[:, None], axis=0))
-    mean = _monotone([float(lengths[members].mean()) for members in _bins(scores)])
+    mean = _monotone([float(lengths[members].mean()) for members in _bins(scores, num_knots)])
     return {
         "scores": knots.tolist(),
         "mean": mean.tolist(),
@@ -81,18 +83,17 @@ def per_response(
 
 
 def _curves(
-    scores: NDArray[np.float64], logs: NDArray[np.float64]
+    scores: NDArray[np.float64], logs: NDArray[np.float64], num_knots: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Knots (K,) in increasing order, and the monotone log-length quantiles at them, (Q, K)."""
-    bins = _bins(scores)
+    bins = _bins(scores, num_knots)
     knots = np.array([np.median(scores[members]) for members in bins])
     curves = [_monotone([float(np.quantile(logs[m], q)) for m in bins]) for q in QUANTILES]
     return knots, np.array(curves)
 
 
-def _bins(scores: NDArray[np.float64]) -> list[NDArray[np.int64]]:
+def _bins(scores: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
     """Rows by score, in equal parts."""
-    count = int(np.clip(len(scores) // _ROWS_PER_KNOT, 2, _MAX_KNOTS))
     return np.array_split(np.argsort(scores, kind="stable"), count)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoring_service.bundle import ModelBundle
-from training.export import score_prompts
 from training.metrics import tau_b, tau_b_difference_ci
 from training.prepared import split_rule
+from training.scores import score_prompts
 
 
 @dataclass(frozen=True, slots=True)

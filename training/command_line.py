@@ -31,7 +31,7 @@ def configure_logging() -> None:
     """Our messages go to stderr as they are; libraries speak only when something is wrong."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("training").setLevel(logging.INFO)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     # The parent's level is set by Lightning itself, whenever it is imported.
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
 

@@ -21,6 +21,7 @@ from training.labels import LabelledPrompt, label_prompts
 from training.metrics import ceiling, grouped_tau_b, pair_accuracy, tau_b, tau_b_ci
 from training.prepared import Prepared, prepare
 from training.records import FieldMap, prompt_hash, read_table, to_records
+from training.scores import score_prompts
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -140,8 +141,6 @@ def evaluate(
     target_model: str | None = None,
 ) -> dict[str, Any]:
     """Every figure that `--json` prints; None for what is undefined or could not be measured."""
-    from training.export import score_prompts
-
     own = _training_data(bundle, data_dir)
     kept, num_seen = _unseen(prompts, own)
     if len(kept) < 2:

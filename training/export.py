@@ -12,15 +12,14 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
-from scoring_service.bundle import FP32, INT8, TOKENIZER, ModelBundle
+from scoring_service.bundle import FP32, INT8
 from scoring_service.errors import BundleError
 from scoring_service.scorer import OnnxScorer
-from scoring_service.tokenizing import PromptTokenizer
-from training.data import bucket, pad
+from training.buckets import bucket, pad
 from training.encoder import PromptScorer
 from training.metrics import tau_b
+from training.scores import onnx_scores
 
 OPSET: Final = 18
 MAX_ABS_DIFF: Final = 1e-3
@@ -98,11 +97,6 @@ def measure_parity(scorer: PromptScorer, path: Path, ids: Sequence[Sequence[int]
     return parity
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Save the tokenizer of a bundle."""
-    tokenizer.save(str(folder / TOKENIZER))
-
-
 def write_models(
     scorer: PromptScorer,
     folder: Path,
@@ -127,25 +121,8 @@ def write_models(
     return parity, drop
 
 
-def score_prompts(
-    bundle: ModelBundle, prompts: Sequence[str], precision: str = "auto"
-) -> NDArray[np.float64]:
-    """Scores of prompts by a bundle, exactly as the service computes them. Shape (N,)."""
-    tokenizer = PromptTokenizer(bundle.tokenizer_path, bundle.manifest.max_prompt_tokens)
-    scorer = OnnxScorer(bundle.model_path(precision), pad_id=tokenizer.pad_id)
-    return onnx_scores(scorer, [prompt.ids for prompt in tokenizer.tokenize(prompts)])
-
-
-def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    """Scores in the order of `ids`, computed in length-sorted batches of 16."""
-    scores = np.empty(len(ids))
-    for members in bucket(ids, 16):
-        scores[members] = scorer.score([ids[n] for n in members])
-    return scores
-
-
 def torch_scores(scorer: PromptScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    """The same by the trained module."""
+    """Scores in the order of `ids` by the trained module."""
     scores = np.empty(len(ids))
     with torch.inference_mode():
         for members in bucket(ids, 16):

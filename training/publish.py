@@ -20,12 +20,13 @@ from training.assess import assess
 from training.calibration import MIN_ROWS, calibrate, coverage, per_response
 from training.champion import Verdict, judge
 from training.config import TrainConfig
-from training.data import observed
+from training.data import observed, targets
 from training.encoder import save_scorer
-from training.export import onnx_scores, write_models
+from training.export import write_models
 from training.learning import Trained
 from training.prepared import Prepared
 from training.records import PromptResponse, write_records
+from training.scores import onnx_scores
 from training.splits import Splits
 from training.tracking import Tracker
 
@@ -46,7 +47,7 @@ def write_bundle(
             trained.scorer,
             models,
             val_ids=trained.data.val.ids,
-            val_lengths=observed(splits.val),
+            val_lengths=targets(splits.val, config),
             max_tau_b_drop=config.int8_max_tau_b_drop,
         )
         if not (models / INT8).is_file():

@@ -15,6 +15,7 @@ from training.calibration import calibrate, per_response
 from training.command_line import configure_logging, make_parser
 from training.evaluate import add_table_arguments, read_prompts, table_options
 from training.labels import LabelledPrompt
+from training.scores import score_prompts
 
 DESCRIPTION: Final = """Teach a bundle what its scores mean for another model: no retraining.
 
@@ -61,8 +62,6 @@ def recalibrate(
     Raises:
         DataError: too few responses.
     """
-    from training.export import score_prompts
-
     scores = score_prompts(bundle, [item.prompt for item in prompts])
     entry = calibrate(*per_response(scores, prompts))
     manifest = replace(

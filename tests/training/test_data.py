@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from training.buckets import bucket, pad, padding_fraction
 from training.config import LossConfig, TrainConfig
-from training.data import Batch, PromptBatches, bucket, pad, padding_fraction, tokenize
+from training.data import Batch, PromptBatches, tokenize
 from training.encoder import build_scorer
 from training.losses import all_pairs_margin_loss
 

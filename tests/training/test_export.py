@@ -12,7 +12,8 @@ from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
 from scoring_service.errors import BundleError
 from training.data import tokenize
 from training.encoder import PromptScorer, build_scorer, load_scorer, save_scorer
-from training.export import export_fp32, measure_parity, score_prompts, torch_scores, write_models
+from training.export import export_fp32, measure_parity, torch_scores, write_models
+from training.scores import score_prompts
 from training.synthetic import generate
 
 pytestmark = pytest.mark.slow

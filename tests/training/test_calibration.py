@@ -1,0 +1,152 @@
+"""Calibrated lengths: coverage holds on rows the curves have never seen, for any target model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scoring_service.bundle import ModelBundle
+from scoring_service.calibration import LengthCurve
+from scoring_service.errors import DataError
+from training.__main__ import main
+from training.calibration import QUANTILES, calibrate, coverage, per_response
+from training.labels import LabelledPrompt
+
+
+def model_rows(count: int, seed: int, *, slope: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Scores on an arbitrary scale and lengths whose spread grows with the score."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(0, 3, count)
+    logs = 4 + slope * np.tanh(scores / 3) + rng.normal(0, 0.3 + 0.2 * (scores > 0), count)
+    return scores, np.maximum(1, np.rint(np.exp(logs)))
+
+
+@pytest.mark.parametrize("slope", [1.0, -0.2, 0.0])
+def test_coverage_is_within_three_points_on_new_rows(slope: float) -> None:
+    # Even where the score says nothing, or the wrong thing, about this model.
+    entry = calibrate(*model_rows(3000, 0, slope=slope))
+    shares = coverage(entry, *model_rows(20_000, 1, slope=slope))
+    for quantile in QUANTILES:
+        assert shares[str(quantile)] == pytest.approx(quantile, abs=0.03)
+
+
+def test_two_hundred_rows_cover_well_on_average() -> None:
+    errors = []
+    for seed in range(20):
+        shares = coverage(calibrate(*model_rows(200, seed)), *model_rows(4000, 99))
+        errors.append([shares[str(q)] - q for q in QUANTILES])
+    assert np.abs(np.mean(errors, axis=0)).max() < 0.03
+
+
+def test_curves_rise_with_the_score_and_never_cross() -> None:
+    curve = LengthCurve.parse("m", calibrate(*model_rows(150, 3)))
+    rows = np.array([curve.quantiles[q] for q in QUANTILES])
+    assert (np.diff(rows, axis=0) >= 0).all()
+    assert np.all(np.diff(curve.expected) >= 0)
+    assert curve.at(-1e9).expected_tokens == curve.expected[0]
+
+
+def test_too_few_rows_are_refused() -> None:
+    with pytest.raises(DataError, match="49 rows to calibrate with"):
+        calibrate(*model_rows(49, 0))
+
+
+def test_each_response_of_a_prompt_is_a_row() -> None:
+    prompts = [
+        LabelledPrompt(prompt="a", model="", lengths=(3, 5)),
+        LabelledPrompt(prompt="b", model="", lengths=(7,)),
+    ]
+    scores, lengths = per_response(np.array([0.5, 2.0]), prompts)
+    assert scores.tolist() == [0.5, 0.5, 2.0]
+    assert lengths.tolist() == [3, 5, 7]
+
+
+def write_table(path: Path, count: int) -> Path:
+    words = ("yes", "no", "short", "poem", "long", "essay")
+    rng = np.random.default_rng(0)
+    with path.open("w") as file:
+        for number in range(count):
+            chosen = rng.integers(0, 6, size=3)
+            prompt = " ".join([*(words[n] for n in chosen), str(number)])
+            length = int(50 * np.exp(chosen.sum() / 5 + rng.normal(0, 0.2)))
+            file.write(json.dumps({"text": prompt, "tokens": length, "llm": "other"}) + "\n")
+    return path
+
+
+def test_recalibration_adds_a_model_and_leaves_the_scores_alone(
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write_table(tmp_path / "logs.jsonl", 200)
+    columns = ["--data", str(table), "--prompt-column", "text", "--length-column", "tokens"]
+    out = tmp_path / "bundle"
+    assert (
+        main(
+            ["recalibrate", "--bundle", str(tiny_bundle.path), "--out", str(out), "--json",
+             "--target-model", "other", *columns]
+        )
+        == 0
+    )  # fmt: skip
+    entry = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert entry["rows"] == 200
+    written = ModelBundle.load(out)
+    assert set(written.manifest.calibration) == {"tiny-llm", "other"}
+    assert written.manifest.revision == tiny_bundle.manifest.revision
+
+    assert (
+        main(["evaluate", "--bundle", str(out), "--target-model", "other", "--json", *columns]) == 0
+    )
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["n"] == 200
+    assert result["tau_b"] > 0.5
+    assert result["ceiling"] is None
+    assert result["baselines"]["tfidf_ridge"] is None
+    assert result["coverage"]["0.5"] == pytest.approx(0.5, abs=0.1)
+    assert result["tau_b_ci"][0] < result["tau_b"] < result["tau_b_ci"][1]
+    assert 0.5 < result["pair_accuracy"] <= result["pair_accuracy_delta"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--length-column", "length"], "no column 'length'"),
+        (["--length-column", "tokens", "--target-model", "gpt"], "no calibration for 'gpt'"),
+        (["--length-column", "tokens", "--model-column", "llm", "--model", "x"], "not 'x'"),
+    ],
+)
+def test_evaluate_refuses_what_it_cannot_measure(
+    tiny_bundle: ModelBundle,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    table = write_table(tmp_path / "logs.jsonl", 20)
+    bundle = ["--bundle", str(tiny_bundle.path), "--data", str(table), "--prompt-column", "text"]
+    assert main(["evaluate", *bundle, *options]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_equal_lengths_are_told_and_not_scored(
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "logs.csv"
+    path.write_text("prompt,output_tokens\na,7\nb,7\nc,7\n")
+    assert main(["evaluate", "--bundle", str(tiny_bundle.path), "--data", str(path), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out.splitlines()[-1])["tau_b"] is None
+
+
+def test_repeated_prompts_are_samples_and_give_the_ceiling(
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "logs.csv"
+    rows = ["yes,3", "yes,4", "essay,90", "essay,80", "poem,40", "poem,45"]
+    path.write_text("\n".join(["prompt,output_tokens", *rows]) + "\n")
+    assert main(["evaluate", "--bundle", str(tiny_bundle.path), "--data", str(path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["n"] == 3
+    assert result["ceiling"] == pytest.approx(1.0)
+    assert result["tau_b_over_ceiling"] == pytest.approx(1.0)

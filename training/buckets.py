@@ -1,0 +1,33 @@
+"""Prompts of similar length side by side, so that little is padded. NumPy only.
+
+Shapes: G prompts of a bucket, L tokens of its longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def pad(ids: Sequence[Sequence[int]], pad_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(input_ids, attention_mask), int64 (G, L), padded on the right to the longest."""
+    counts = np.array([len(row) for row in ids])
+    mask = np.arange(max(counts.max(), 2)) < counts[:, None]  # ONNX export fixes L >= 2.
+    padded = np.full(mask.shape, pad_id, np.int64)
+    padded[mask] = np.concatenate([np.asarray(row, np.int64) for row in ids])
+    return padded, mask.astype(np.int64)
+
+
+def bucket(ids: Sequence[Sequence[int]], size: int) -> list[NDArray[np.int64]]:
+    """Positions of the prompts, shortest first, in chunks of `size`."""
+    order = np.argsort([len(row) for row in ids], kind="stable")
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def padding_fraction(ids: Sequence[Sequence[int]], buckets: Sequence[NDArray[np.int64]]) -> float:
+    """Padded positions / all positions that the encoder sees, in [0, 1)."""
+    counts = np.array([len(row) for row in ids])
+    seen = sum(int(counts[chunk].max()) * len(chunk) for chunk in buckets)
+    return 1 - sum(int(counts[chunk].sum()) for chunk in buckets) / seen

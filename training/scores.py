@@ -1,0 +1,30 @@
+"""Scores of prompts by an exported model, exactly as the service computes them. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoring_service.bundle import ModelBundle
+from scoring_service.scorer import OnnxScorer
+from scoring_service.tokenizing import PromptTokenizer
+from training.buckets import bucket
+
+
+def score_prompts(
+    bundle: ModelBundle, prompts: Sequence[str], precision: str = "auto"
+) -> NDArray[np.float64]:
+    """Scores of prompts by a bundle, higher = longer. Shape (N,)."""
+    tokenizer = PromptTokenizer(bundle.tokenizer_path, bundle.manifest.max_prompt_tokens)
+    scorer = OnnxScorer(bundle.model_path(precision), pad_id=tokenizer.pad_id)
+    return onnx_scores(scorer, [prompt.ids for prompt in tokenizer.tokenize(prompts)])
+
+
+def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """Scores in the order of `ids`, computed in length-sorted batches of 16."""
+    scores = np.empty(len(ids))
+    for members in bucket(ids, 16):
+        scores[members] = scorer.score([ids[n] for n in members])
+    return scores
