@@ -13,6 +13,7 @@ from scoring_service.config import ServerConfig
 from scoring_service.errors import ConfigError
 from scoring_service.metrics import Metrics
 from scoring_service.model import RankerModel
+from scoring_service.oip import OpenInference
 from scoring_service.reload import BundleSource, ModelReloader
 from scoring_service.rpc import SERVICE, ScoringRpcs
 from scoring_service.security import BearerTokens, server_credentials
@@ -96,7 +97,7 @@ class ScoringServer:
             maximum_concurrent_rpcs=num_threads,
         )
         rpcs = ScoringRpcs(self.service, self.metrics, self._stream_workers)
-        server.add_generic_rpc_handlers((rpcs.handlers(),))
+        server.add_generic_rpc_handlers((rpcs.handlers(), OpenInference(self.service).handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)

@@ -1,4 +1,4 @@
-"""Regenerate the stubs from `scoring.proto`: `python -m scoring_service.proto.generate`.
+"""Regenerate what is made from the .proto files: `python -m scoring_service.proto.generate`.
 
 Generated code refuses a protobuf or grpcio older than the one that generated it, so the floors of
 both in pyproject.toml are those of the grpcio-tools that ran this.
@@ -9,31 +9,30 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-PROTO = "scoring_service/proto/scoring.proto"
+FOLDER = "scoring_service/proto"
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def generate(out: Path) -> None:
-    """Write the stubs of `scoring.proto` under `out`, at the path of their package.
+    """Write stubs of `scoring.proto` and descriptors of `open_inference.proto` under `out`.
 
     Raises:
         RuntimeError: protoc failed; it has printed why.
     """
+    (out / FOLDER).mkdir(parents=True, exist_ok=True)
+    stubs = [f"--{plugin}_out={out}" for plugin in ("python", "pyi", "grpc_python")]
+    _protoc("scoring.proto", *stubs)
+    _protoc("open_inference.proto", f"--descriptor_set_out={out / FOLDER / 'open_inference.desc'}")
+
+
+def _protoc(name: str, *outputs: str) -> None:
     from google.rpc import status_pb2
     from grpc_tools import protoc
 
-    googleapis = Path(status_pb2.__file__).parents[2]
-    includes = [ROOT, files("grpc_tools") / "_proto", googleapis]
-    arguments = [
-        "protoc",
-        *(f"-I{path}" for path in includes),
-        f"--python_out={out}",
-        f"--pyi_out={out}",
-        f"--grpc_python_out={out}",
-        PROTO,
-    ]
+    includes = [ROOT, files("grpc_tools") / "_proto", Path(status_pb2.__file__).parents[2]]
+    arguments = ["protoc", *(f"-I{path}" for path in includes), *outputs, f"{FOLDER}/{name}"]
     if protoc.main(arguments) != 0:
-        raise RuntimeError(f"protoc could not generate {PROTO}; its message is above")
+        raise RuntimeError(f"protoc could not compile {name}; its message is above")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from scoring_service.proto.generate import ROOT, generate
 def test_the_stubs_match_the_proto(tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools")
     generate(tmp_path)
-    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*_pb2*"))
-    assert len(made) == 3
+    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.*"))
+    assert len(made) == 4
     for path in made:
-        assert (tmp_path / path).read_text() == (ROOT / path).read_text(), f"regenerate {path}"
+        assert (tmp_path / path).read_bytes() == (ROOT / path).read_bytes(), f"regenerate {path}"
