@@ -14,10 +14,15 @@ COMMANDS = {
     "fit": ("training.fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
     "evaluate": ("training.evaluate", "measure a bundle on any table of prompts and lengths"),
     "recalibrate": ("training.recalibrate", "fit a bundle's lengths to another model's responses"),
+    "reproduce": (
+        "training.reproduce",
+        "the paper's tables on the data at hand, beside its figures",
+    ),
     "list": ("training.registry:main_list", "show runs, registered versions and the champion"),
     "compare": ("training.compare", "rank the same prompts by two bundles: who is better?"),
     "promote": ("training.registry:main_promote", "let a version serve, if it beats the champion"),
     "export": ("training.registry:main_export", "write the bundle of a run into a folder"),
+    "collect": ("training.collect", "measure response lengths at an OpenAI-compatible endpoint"),
 }
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Join:
-    """A second table that holds the prompts of the first, joined on one column."""
+    """A second table that holds the prompts of the first, joined on one or more columns."""
 
     path: str
     sha256: str
-    on: str
+    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,8 @@ class Card:
     """Rows of the table, checked where given."""
     model: str = ""
     """Which model responded, where the table has no column for it."""
+    where: Mapping[str, Any] = field(default_factory=dict)
+    """Column -> value of the rows that are meant; the others are left out."""
     prompts: Join | None = None
     split_seed: int = 0
     hub: str | None = None
@@ -99,13 +102,12 @@ def read_card(dataset: str) -> Card:
         raise DataError(f"the card cannot be read: {reason}", path=path) from error
     try:
         mapping = dict(content.pop("fields"))
-        lengths = mapping.get("output_tokens", "output_tokens")
-        mapping["output_tokens"] = (lengths,) if isinstance(lengths, str) else tuple(lengths)
+        mapping["output_tokens"] = _names(mapping.get("output_tokens", "output_tokens"))
         join = content.pop("prompts", None)
         card = Card(
             **content,
             fields=FieldMap(**mapping),
-            prompts=Join(**join) if join else None,
+            prompts=Join(**{**join, "keys": _names(join["keys"])}) if join else None,
             digest=sha256_of(path),
         )
     except (TypeError, KeyError, AttributeError, ValueError) as error:
@@ -114,6 +116,11 @@ def read_card(dataset: str) -> Card:
             f"the card breaks its schema ({error}); its keys are: {valid}", path=path
         ) from error
     return card
+
+
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """One column name or several."""
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
@@ -181,9 +188,11 @@ def _from_folder(card: Card, root: Path, origin: str) -> LoadedData:
     if card.prompts is not None:
         _verify(root / card.prompts.path, card.prompts.sha256)
         prompts = read_table(root / card.prompts.path)
-        key = card.prompts.on
-        new = [name for name in prompts.columns if name == key or name not in frame.columns]
-        frame = frame.merge(prompts[new], on=key, how="inner", validate="many_to_one")
+        keys = list(card.prompts.keys)
+        new = [name for name in prompts.columns if name in keys or name not in frame.columns]
+        frame = frame.merge(prompts[new], on=keys, how="inner", validate="many_to_one")
+    for column, value in card.where.items():
+        frame = frame[frame[column] == value]
     records, num_empty = to_records(frame, card.fields, model=card.model, path=path)
     return LoadedData(card=card, records=records, origin=origin, num_empty=num_empty)
 

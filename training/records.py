@@ -45,7 +45,8 @@ class FieldMap:
 
     prompt: str = "prompt"
     output_tokens: tuple[str, ...] = ("output_tokens",)
-    """Several columns are repeated samples of the same prompt, the one that tests use first."""
+    """Several columns are repeated samples of the same prompt, the one that tests use first; none
+    means that reasoning and answer are to be added."""
     model: str | None = None
     sample: str | None = None
     reasoning_tokens: str | None = None
@@ -123,10 +124,12 @@ def to_records(
     prompts = _prompts(frame[fields.prompt], path)
     models = [str(name) for name in frame[fields.model]] if fields.model else [model] * len(prompts)
     groups = [str(name) for name in frame[fields.group]] if fields.group else [""] * len(prompts)
-    rows = range(len(prompts))
-    samples = _counts(frame, fields.sample, path) if fields.sample else [0] * len(prompts)
+    samples = _counts(frame, fields.sample, path) or [0] * len(prompts)
     reasoning = _counts(frame, fields.reasoning_tokens, path)
     answer = _counts(frame, fields.answer_tokens, path)
+    columns = [_counts(frame, column, path) for column in fields.output_tokens] or [
+        [first + second for first, second in zip(reasoning, answer, strict=True)]
+    ]
     records = [
         PromptResponse(
             prompt=prompts[row],
@@ -137,12 +140,11 @@ def to_records(
             answer_tokens=answer[row] if answer else None,
             group=groups[row],
         )
-        for number, column in enumerate(fields.output_tokens)
-        for lengths in [_counts(frame, column, path)]
-        for row in rows
+        for number, lengths in enumerate(columns)
+        for row in range(len(prompts))
         if lengths[row] > 0
     ]
-    return records, len(prompts) * len(fields.output_tokens) - len(records)
+    return records, len(prompts) * len(columns) - len(records)
 
 
 def write_records(path: Path, records: Iterable[PromptResponse]) -> None:

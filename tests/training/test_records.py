@@ -98,3 +98,11 @@ def test_case_and_spacing_do_not_make_another_prompt() -> None:
     assert normalise("  Name\n three   BEES ") == "name three bees"
     assert prompt_hash("Name  three bees") == prompt_hash("name three\nBees")
     assert prompt_hash("name three bees", "x") != prompt_hash("name three bees", "y")
+
+
+def test_reasoning_and_answer_add_up_where_there_is_no_total() -> None:
+    frame = pd.DataFrame({"prompt": ["a", "b"], "thinking": [10, 0], "answer": [5, 7]})
+    fields = FieldMap(output_tokens=(), reasoning_tokens="thinking", answer_tokens="answer")
+    records, _ = to_records(frame, fields)
+    assert [r.output_tokens for r in records] == [15, 7]
+    assert [r.reasoning_tokens for r in records] == [10, 0]

@@ -1,0 +1,253 @@
+"""`python -m training reproduce tables`: the paper's tables on the data and machine at hand."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from scoring_service.errors import ConfigError, DataError
+from training.baselines import tfidf_ridge
+from training.command_line import configure_logging, make_parser, without_nan
+from training.config import LossConfig, Objective, TrainConfig
+from training.metrics import ceiling, tau_b, tau_b_ci
+from training.prepared import Prepared, prepare
+from training.recipes import recipe
+
+DESCRIPTION: Final = """Print the tables of PARS (Kendall tau_b) with ours beside the paper's.
+
+Every row of ours is trained here, on the same prompts, with the same number of encoder passes, and
+tested on the same held-out prompts; its MLflow run is named. The paper's columns are its own data
+(Alpaca prompts answered by GPT-4, Llama 3.1 and DeepSeek-R1), which is not public: compare orders
+and gains, not values.
+
+example:
+  python -m training reproduce tables --data-dir DIR --prompts 3000 --epochs 2
+"""
+
+PAPER_MODELS: Final = ("GPT-4", "Llama 3.1", "DeepSeek-R1")
+PAPER_METHODS: Final[Mapping[str, tuple[float, float, float]]] = {
+    "pairs": (0.96, 0.75, 0.61),
+    "listmle": (0.69, 0.67, 0.50),
+    "l1": (0.70, 0.64, 0.30),
+}
+PAPER_UNFILTERED: Final = (0.93, 0.71, 0.57)
+METHODS: Final[Mapping[str, Objective]] = {
+    "pointwise L1": "l1",
+    "pointwise L1 on the log": "log-l1",
+    "listwise ListMLE": "listmle",
+    "RankNet": "ranknet",
+    "explicit pairs (PARS)": "pairs",
+    "in-batch all pairs (ours)": "all-pairs",
+}
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One trained ranker of a table."""
+
+    method: str
+    objective: str
+    delta: float
+    backbone: str
+    tau_b: float
+    tau_b_ci: tuple[float, float]
+    paper: Sequence[float] | None
+    """tau_b of the paper on its three models; None where it has no such row."""
+    encoder_passes: int
+    cpu_s: float
+    history: Sequence[Mapping[str, float]]
+    mlflow_run_id: str
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point of the command."""
+    parser = make_parser("reproduce", "tables [options]", DESCRIPTION)
+    parser.add_argument("what", type=str, help="tables")
+    parser.add_argument("--data-dir", type=str | None, help="folder that holds the data sets")
+    parser.add_argument("--mlruns-dir", type=str, default="mlruns", help="the MLflow store")
+    parser.add_argument("--dataset", type=str, default="alpaca-vicuna7b")
+    parser.add_argument("--prompts", type=int, default=3000, help="training prompts per row")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int | None)
+    parser.add_argument(
+        "--backbones",
+        type=str,
+        nargs="+",
+        default=["auto"],
+        help="all-pairs is trained on each; the first one is used for the other tables",
+    )
+    parser.add_argument("--json", action="store_true", help="print the tables as one JSON line")
+    arguments = parser.parse_args(list(argv))
+    if arguments.what != "tables":
+        raise ConfigError(f"cannot reproduce {arguments.what!r}; use tables")
+    configure_logging()
+    result = reproduce_tables(_protocol(arguments), arguments)
+    _print(result)
+    if arguments.json:
+        print(json.dumps(without_nan(result), allow_nan=False))
+    return 0
+
+
+def reproduce_tables(protocol: TrainConfig, arguments: Any) -> dict[str, Any]:
+    """Train every row and return the tables, the protocol and the bounds that go with them."""
+    prepared = prepare(protocol, arguments.data_dir)
+    first, *others = arguments.backbones
+
+    def train(method: str, backbone: str = first, **changes: Any) -> Row:
+        loss = replace(protocol.loss, **changes)
+        encoder = replace(protocol.encoder, backbone=backbone)
+        config = replace(protocol, loss=loss, encoder=encoder, name=f"table: {method}")
+        return train_row(method, config, prepared, arguments.mlruns_dir)
+
+    methods = [train(method, objective=objective) for method, objective in METHODS.items()]
+    unfiltered = [
+        train(f"{row.method}, delta 0", objective=row.objective, delta=0.0) for row in methods[-2:]
+    ]
+    backbones = [methods[-1]] + [
+        train(f"all pairs on {name}", backbone=name, objective="all-pairs") for name in others
+    ]
+    test = prepared.splits.test
+    lengths = np.array([float(item.observed) for item in test])
+    train_lengths = np.array([item.target(protocol.data.repeats) for item in prepared.splits.train])
+    texts = [[item.prompt for item in part] for part in (prepared.splits.train, test)]
+    return {
+        "methods": [asdict(row) for row in methods],
+        "delta": [asdict(row) for row in [*methods[-2:], *unfiltered]],
+        "backbones": [asdict(row) for row in backbones],
+        "tau_b_tfidf_ridge": tau_b(tfidf_ridge(texts[0], train_lengths, texts[1]), lengths),
+        "ceiling": ceiling([item.lengths[:2] for item in test]),
+        "gpt4_twice": gpt4_twice(arguments.data_dir),
+        "cpu_s_to_pairs_tau_b": cpu_to_reach(methods[-1], methods[-2]),
+        "gain_of_all_pairs": methods[-1].tau_b - methods[-2].tau_b,
+        "protocol": asdict(protocol),
+        "dataset": prepared.describe(),
+    }
+
+
+def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: str) -> Row:
+    """Train one ranker as its own MLflow run and test it."""
+    from training.data import tokenize
+    from training.export import torch_scores
+    from training.learning import learn
+    from training.tracking import Tracker
+
+    logger.info("training %s", method)
+    tracker = Tracker(mlruns_dir, run_name=config.name)
+    tracker.log_params(asdict(config))
+    with tempfile.TemporaryDirectory(prefix="lengthwise-row-") as folder:
+        trained = learn(config, prepared.splits, Path(folder), tracker.lightning_logger())
+    test = prepared.splits.test
+    ids = tokenize(trained.tokenizer, [item.prompt for item in test]).ids
+    scores = torch_scores(trained.scorer, ids)
+    lengths = np.array([float(item.observed) for item in test])
+    row = Row(
+        method=method,
+        objective=config.loss.objective,
+        delta=config.loss.delta,
+        backbone=config.encoder.backbone,
+        tau_b=tau_b(scores, lengths),
+        tau_b_ci=tau_b_ci(scores, lengths),
+        paper=_paper(config.loss),
+        encoder_passes=trained.num_encoded,
+        cpu_s=round(trained.train_cpu_s, 1),
+        history=trained.history,
+        mlflow_run_id=tracker.run_id,
+    )
+    tracker.log_metrics({"tau_b": row.tau_b, "train_cpu_s": row.cpu_s})
+    tracker.finish()
+    return row
+
+
+def cpu_to_reach(ours: Row, theirs: Row) -> dict[str, float]:
+    """CPU seconds of each to the best validation tau_b of `theirs`; NaN where never reached."""
+    goal = max(point["val/tau_b"] for point in theirs.history)
+    reached = [p["cpu_s"] for p in ours.history if p["val/tau_b"] >= goal]
+    needed = [p["cpu_s"] for p in theirs.history if p["val/tau_b"] >= goal]
+    return {"val_tau_b": goal, "ours": reached[0] if reached else float("nan"), "theirs": needed[0]}
+
+
+def gpt4_twice(data_dir: str | None) -> float | None:
+    """tau_b between two releases of GPT-4 on AlpacaEval: how well it predicts itself."""
+    from training.cards import load_data
+
+    try:
+        records = load_data("alpaca-eval", data_dir).records
+    except DataError as error:
+        logger.warning("the ceiling of GPT-4 cannot be had: %s", error)
+        return None
+    lengths: dict[str, dict[str, int]] = {"gpt4": {}, "gpt4_0314": {}}
+    for record in records:
+        if record.model in lengths:
+            lengths[record.model][record.prompt] = record.output_tokens
+    first, second = lengths.values()
+    shared = [prompt for prompt in first if prompt in second]
+    value = tau_b([first[p] for p in shared], [second[p] for p in shared])
+    return value if shared else None
+
+
+def _protocol(arguments: Any) -> TrainConfig:
+    """The same for every row: no second head, so that a row is its objective and nothing else."""
+    base = recipe("demo")
+    return replace(
+        base,
+        data=replace(base.data, dataset=arguments.dataset),
+        split=replace(base.split, train_prompts=arguments.prompts, test_prompts=None),
+        loss=LossConfig(log_length_weight=0),
+        epochs=arguments.epochs,
+        seed=arguments.seed,
+        threads=arguments.threads,
+    )
+
+
+def _paper(loss: LossConfig) -> Sequence[float] | None:
+    if loss.objective == "pairs" and loss.delta == 0:
+        return PAPER_UNFILTERED
+    return PAPER_METHODS.get(loss.objective)
+
+
+def _print(result: Mapping[str, Any]) -> None:
+    titles = {
+        "methods": "Table II: ranking methods",
+        "backbones": "Table III: backbones, trained with all pairs",
+        "delta": "Table IV: the delta filter",
+    }
+    for name, title in titles.items():
+        print(f"{title}: tau_b\n{'':34}{'ours':>7}  95% interval   passes   CPU-s  paper, by model")
+        for row in result[name]:
+            low, high = row["tau_b_ci"]
+            paper = " ".join(f"{value:.2f}" for value in row["paper"] or ()) or "-"
+            label = row["backbone"] if name == "backbones" else row["method"]
+            print(
+                f"{label:34}{row['tau_b']:7.3f}  {low:.3f} to {high:.3f}"
+                f"{row['encoder_passes']:9}{row['cpu_s']:8.0f}  {paper}"
+            )
+        print()
+    dataset, protocol = result["dataset"], result["protocol"]
+    print(
+        f"ours: {dataset['id']}, {dataset['train_prompts']} training prompts, "
+        f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seed "
+        f"{protocol['seed']}; the paper: Alpaca answered by {', '.join(PAPER_MODELS)}"
+    )
+    print(f"TF-IDF + ridge on the same prompts      {result['tau_b_tfidf_ridge']:.3f}")
+    print(f"all pairs over explicit pairs          {result['gain_of_all_pairs']:+.3f}")
+    reach = result["cpu_s_to_pairs_tau_b"]
+    print(
+        f"CPU seconds to validation tau_b {reach['val_tau_b']:.3f}   "
+        f"all pairs {reach['ours']:.0f}, explicit pairs {reach['theirs']:.0f}"
+    )
+    print(f"noise ceiling, another sample           {result['ceiling']:.3f}")
+    if result["gpt4_twice"] is not None:
+        print(
+            f"two releases of GPT-4, AlpacaEval      {result['gpt4_twice']:.3f}: the paper's .96 "
+            "is above what GPT-4 itself can tell about its next answer"
+        )
