@@ -18,6 +18,7 @@ from training.labels import LabelledPrompt, label_prompts
 from training.metrics import tau_b, tau_b_ci, tau_b_difference_ci
 from training.records import FieldMap, read_table, to_records
 from training.registry import add_store_arguments, find_bundle, show_tau_b
+from training.scores import score_prompts
 from training.splits import position
 
 DESCRIPTION: Final = """Compare two rankers on the same prompts and observed lengths.
@@ -69,8 +70,6 @@ def main(argv: Sequence[str]) -> int:
 
 def compare(a: Contender, b: Contender, prompts: Sequence[LabelledPrompt]) -> dict[str, Any]:
     """tau_b of both and of their difference (a - b); None for what is undefined."""
-    from training.export import score_prompts
-
     texts = [item.prompt for item in prompts]
     lengths = np.array([float(item.observed) for item in prompts])
     scores = [score_prompts(contender.bundle, texts) for contender in (a, b)]

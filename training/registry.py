@@ -14,6 +14,7 @@ import numpy as np
 
 from scoring_service.bundle import MANIFEST, Manifest, ModelBundle, read_manifest
 from scoring_service.errors import BundleError, ConfigError, DataError
+from training.champion import Verdict, judge
 from training.command_line import configure_logging, make_parser
 from training.config import config_from
 from training.labels import LabelledPrompt, label_prompts
@@ -24,7 +25,6 @@ from training.splits import Splits
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-    from training.champion import Verdict
     from training.tracking import ModelVersion, Run, Store
 
 LIST: Final = """List the runs and the registered versions of an MLflow store, the newest first.
@@ -167,8 +167,6 @@ def promote(
         ConfigError: no such version.
         DataError: the version's test prompts cannot be had again, and `force` is False.
     """
-    from training.champion import Verdict
-
     chosen = store.version(name, version)
     result = {"name": name, "version": chosen.version, "forced": False, "difference_ci": None}
     if chosen.is_champion:
@@ -225,8 +223,6 @@ def _judge(
     data: str | None,
     data_dir: str | None,
 ) -> Verdict:
-    from training.champion import judge
-
     champion = store.champion(chosen.name)
     test = [] if champion is None else _test_prompts(challenger.manifest, data, data_dir)
     prompts = [item.prompt for item in test]

@@ -1,0 +1,118 @@
+"""An append-only JSONL file that a crash at any byte leaves usable.
+
+Each row is one write, so a killed process loses nothing that it had appended; every few rows the
+file is synced, so a power cut loses no more than those. A row that was not written to its end is
+dropped when the file is opened again. One process at a time may have it open.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from scoring_service.errors import ConfigError, DataError
+
+_ROWS_PER_SYNC: Final = 32
+
+
+class AnswerLog:
+    """The file, open for reading what is there and for appending."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, made if absent, and drop a torn last row.
+
+        Raises:
+            ConfigError: it cannot be written, or another process is appending to it.
+            DataError: a whole row is not a JSON object.
+        """
+        self.path = path
+        self._unsynced = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be written ({error.strerror}); choose another --out"
+            ) from error
+        try:
+            self._lock()
+            self.rows: list[dict[str, Any]] = self._read()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row; it is in the file when this returns.
+
+        Raises:
+            ConfigError: the disk is full.
+        """
+        line = memoryview(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            self._unsynced += 1
+            if self._unsynced >= _ROWS_PER_SYNC:
+                self._sync()
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} cannot be written ({error.strerror}); make room and run the same "
+                "command again: it goes on from here"
+            ) from error
+        self.rows.append(dict(row))
+
+    def close(self) -> None:
+        """Sync and let go of the file."""
+        try:
+            self._sync()
+        finally:
+            os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _sync(self) -> None:
+        os.fsync(self._file)
+        self._unsynced = 0
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} is being written by another process; wait for it, or choose another "
+                "--out"
+            ) from error
+
+    def _read(self) -> list[dict[str, Any]]:
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.ftruncate(self._file, whole)
+        return [
+            _parse(line, row, self.path)
+            for row, line in enumerate(content[:whole].split(b"\n")[:-1])
+        ]
+
+
+def _parse(line: bytes, row: int, path: Path) -> dict[str, Any]:
+    try:
+        parsed = json.loads(line)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise DataError("not a JSON object; delete the line", path=path, row=row)
+    return parsed

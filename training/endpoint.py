@@ -1,0 +1,238 @@
+"""An OpenAI-compatible endpoint: a prompt in, the counted tokens of its response out.
+
+The text of a response is thrown away; what is kept is how long it was, as the endpoint itself
+counts, and which part of it was reasoning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from scoring_service.errors import ConfigError, DataError, ServiceUnavailable
+
+Api = Literal["chat", "completions"]
+
+_RETRY: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_WRONG_ENDPOINT: Final = frozenset({401, 402, 403, 404, 405})
+_FIRST_DELAY_S: Final = 0.5
+_MAX_DELAY_S: Final = 60.0
+_MAX_FIRST_REFUSALS: Final = 10
+_THINK_END: Final = "</think>"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResponseLength:
+    """How long one response was, in the tokens of the model that wrote it."""
+
+    output_tokens: int
+    """Reasoning and answer together."""
+    reasoning_tokens: int
+    finish_reason: str
+    """`length`: the response was cut, so its own length is unknown, only that it is longer."""
+    reasoning_from: Literal["usage", "text", "none"]
+    """text: the endpoint did not count the reasoning, so the total was parted as the characters
+    of reasoning and answer are."""
+
+    @property
+    def answer_tokens(self) -> int:
+        """What is not reasoning."""
+        return self.output_tokens - self.reasoning_tokens
+
+
+class PromptRefused(DataError):
+    """The endpoint answers, but not this prompt: too long for it, or against its rules."""
+
+
+class Endpoint:
+    """Asks one model; `ask` may run in many tasks at once.
+
+    Args:
+        client: has the time limit, the key and the connections.
+        url: base of the API, such as http://127.0.0.1:8000/v1.
+        settings: sent with every prompt: the model, max_tokens, temperature, ...
+        max_attempts: how often a prompt is sent before its failure counts.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        settings: Mapping[str, Any],
+        *,
+        api: Api = "chat",
+        max_attempts: int = 10,
+    ) -> None:
+        self.num_retries = 0
+        self._client = client
+        self._path = "/chat/completions" if api == "chat" else "/completions"
+        self._url = normalise_url(url)
+        self._settings = dict(settings)
+        self._api = api
+        self._max_attempts = max_attempts
+        self._num_answered = 0
+        self._num_refused = 0
+        self._jitter = random.Random(0)
+
+    async def ask(self, prompt: str) -> ResponseLength:
+        """Send the prompt, again and again where the endpoint is busy or broken, ever more slowly.
+
+        Raises:
+            PromptRefused: this prompt gets no answer, while others do.
+            ConfigError: no prompt would: wrong address, key, model or setting.
+            ServiceUnavailable: the endpoint is down.
+            DataError: the endpoint does not count tokens.
+        """
+        answered_before = self._num_answered
+        reason = ""
+        for attempt in range(self._max_attempts):
+            try:
+                response = await self._client.post(self._url + self._path, json=self._body(prompt))
+            except httpx.TransportError as error:
+                reason = f"{type(error).__name__}: {error}"
+                if isinstance(error, httpx.ConnectError) and not self._num_answered:
+                    raise ConfigError(
+                        f"no server answers at {self._url} ({error}); check --endpoint"
+                    ) from error
+                await self._wait(attempt, None)
+                continue
+            if response.status_code == httpx.codes.OK:
+                length = measure(_json(response, self._url))
+                self._num_answered += 1
+                return length
+            reason = f"HTTP {response.status_code}: {_message(response)}"
+            if response.status_code not in _RETRY:
+                raise self._refusal(response.status_code, reason)
+            await self._wait(attempt, response.headers.get("retry-after"))
+        if self._num_answered > answered_before:
+            raise PromptRefused(f"{self._max_attempts} attempts, the last: {reason}")
+        raise ServiceUnavailable(
+            f"{self._url} failed {self._max_attempts} times in a row, the last: {reason}; what was "
+            "collected is kept: run the same command again once it is back"
+        )
+
+    def _body(self, prompt: str) -> dict[str, Any]:
+        if self._api == "chat":
+            return {**self._settings, "messages": [{"role": "user", "content": prompt}]}
+        return {**self._settings, "prompt": prompt}
+
+    def _refusal(self, status: int, reason: str) -> Exception:
+        """Whose fault a status that is not worth a second attempt is."""
+        if status in _WRONG_ENDPOINT:
+            return ConfigError(
+                f"{self._url} refuses to answer ({reason}); check --endpoint, --model and the key"
+            )
+        self._num_refused += 1
+        if not self._num_answered and self._num_refused >= _MAX_FIRST_REFUSALS:
+            return ConfigError(
+                f"{self._url} refuses every prompt, the last: {reason}; check --model, "
+                "--max-tokens and --extra"
+            )
+        return PromptRefused(reason)
+
+    async def _wait(self, attempt: int, retry_after: str | None) -> None:
+        """Until the endpoint wants to be asked again, or twice as long as the last time."""
+        if attempt + 1 == self._max_attempts:
+            return
+        self.num_retries += 1
+        delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)
+        delay_s *= self._jitter.uniform(0.5, 1)  # Tasks that failed together must not return so.
+        if retry_after is not None and retry_after.strip().isdecimal():
+            delay_s = max(delay_s, float(retry_after))
+        await asyncio.sleep(delay_s)
+
+
+def measure(body: Mapping[str, Any]) -> ResponseLength:
+    """The lengths in the JSON that an endpoint answers with.
+
+    Raises:
+        DataError: it does not say how many tokens it wrote.
+    """
+    usage = body.get("usage") or {}
+    total = usage.get("completion_tokens")
+    choices = body.get("choices") or [{}]
+    if not isinstance(total, int):
+        raise DataError(
+            f"the endpoint answers without usage.completion_tokens (its usage is {usage}), so "
+            "lengths cannot be counted; use one that reports usage"
+        )
+    finish_reason = str(choices[0].get("finish_reason") or "unknown")
+    counted = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+    if counted:
+        return _length(total, counted, finish_reason, "usage")
+    reasoning, answer = _texts(choices[0])
+    if reasoning:
+        share = len(reasoning) / (len(reasoning) + len(answer))
+        return _length(total, round(total * share), finish_reason, "text")
+    return _length(total, 0, finish_reason, "none")
+
+
+def normalise_url(url: str) -> str:
+    """The base of the API without a slash at the end, with /v1 where the path is left out.
+
+    Raises:
+        ConfigError: not an http or https address.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"endpoint is {url!r}; use an address such as http://127.0.0.1:8000/v1")
+    path = parts.path.rstrip("/") or "/v1"
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+def _length(
+    total: int, reasoning: int, finish_reason: str, source: Literal["usage", "text", "none"]
+) -> ResponseLength:
+    return ResponseLength(
+        output_tokens=total,
+        reasoning_tokens=min(reasoning, total),
+        finish_reason=finish_reason,
+        reasoning_from=source,
+    )
+
+
+def _texts(choice: Mapping[str, Any]) -> tuple[str, str]:
+    """Reasoning and answer, from a field of their own or from <think> tags in the text."""
+    message = choice.get("message") or {}
+    content = str(message.get("content") or choice.get("text") or "")
+    apart = message.get("reasoning_content") or message.get("reasoning")
+    if apart:
+        return str(apart), content
+    before, tag, after = content.partition(_THINK_END)
+    if tag:
+        return before + tag, after
+    return (content, "") if content.lstrip().startswith("<think>") else ("", content)
+
+
+def _json(response: httpx.Response, url: str) -> Mapping[str, Any]:
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise ConfigError(
+            f"{url} answers {response.text[:60]!r}, not JSON; check --endpoint (is /v1 missing?)"
+        )
+    return body
+
+
+def _message(response: httpx.Response) -> str:
+    """What the endpoint says is wrong, in one line."""
+    try:
+        body = response.json()
+        error = body.get("error", body)
+        text = error.get("message", error) if isinstance(error, dict) else error
+        text = text if isinstance(text, str) else json.dumps(text)
+    except (ValueError, AttributeError):
+        text = response.text
+    return " ".join(text.split())[:200]
