@@ -33,6 +33,10 @@ class Policy(ABC):
     sees_thinking: ClassVar[bool] = False
     """The rank differs between reasoning and answering: the engine must watch for that change."""
 
+    is_static: ClassVar[bool] = False
+    """The rank depends on the request's fixed fields and its phase only, up to a `then`, and the
+    step rule is always the same: a fast simulator may ask beforehand."""
+
     @abstractmethod
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         """How urgent `request` is now. Lower keys are served first."""
@@ -81,6 +85,7 @@ POLICIES: dict[str, str] = {
     "rad": "scheduler_adapters.policies.rad:RAD",
     "rad-twin": "scheduler_adapters.policies.rad:RADTwin",
     "round-robin": "scheduler_adapters.policies.round_robin:RoundRobin",
+    "pascal": "scheduler_adapters.policies.pascal:Pascal",
 }
 """Name -> where the policy is made. PARS, its baselines and the oracle differ in scores only."""
 

@@ -7,16 +7,26 @@ latency model says. All times are sums of powers of two, so both sides compute t
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scheduler_adapters.engines.vllm_offline import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.experiments.workload import Requests, make_requests
+from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel
+from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import AffineLatency
@@ -84,7 +94,13 @@ def steps_of_engine(
                 hints["lengthwise_tbt_s"] = float(requests.tbt_s[added])
             size = int(requests.output_tokens[added])
             params = SamplingParams(
-                temperature=0.0, max_tokens=size, ignore_eos=True, detokenize=False
+                temperature=0.0,
+                # A random model would repeat itself; this way answers differ, and share tokens.
+                repetition_penalty=50.0,
+                allowed_token_ids=list(range(3, 99)),
+                max_tokens=size,
+                ignore_eos=True,
+                detokenize=False,
             )
             params.extra_args = hints
             prompt = random.Random(added).choices(range(3, 500), k=requests.prompt_tokens[added])
@@ -248,5 +264,52 @@ def test_ranks_shared_by_a_group_give_the_steps_of_the_simulator(engine: Any, se
     assert_same(engine, Deadlines, workload(seed, longest=100))
 
 
-def test_a_policy_without_plans_runs_as_in_the_simulator(engine: Any) -> None:
-    assert_same(engine, pars, workload(0, longest=60))
+POLICIES_IN_SMALL: dict[str, Callable[[], Policy]] = {
+    "sarathi": lambda: Sarathi(max_tokens=64, max_resident=6),
+    "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=64, max_resident=6),
+    "prefill first": lambda: PrefillFirst(max_tokens=BUDGET, max_resident=6),
+    "orca": lambda: Orca(max_batch=4),
+    "request level": lambda: RequestLevel(max_batch=4),
+    "slai": lambda: SLAI(max_tokens=64, max_resident=6, max_decodes=3),
+    "slai as in the text": lambda: SLAI(max_tokens=24, max_decodes=3, evaluate="recompute"),
+    "slai by class": lambda: SLAI(max_tokens=32, max_decodes=4, paying_first=True, offset=2.0),
+    "rad": lambda: RAD(max_started=5, tile=3, chunk=32),
+    "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=32),
+    "round robin": lambda: RoundRobin(quantum_tokens=20),
+    "a guard around": lambda: StarvationGuard(SLAI(max_tokens=24, max_decodes=3), after_s=0.5),
+    "classes around": lambda: ClassPriority(Sarathi(order="spf", max_tokens=48)),
+}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", POLICIES_IN_SMALL)
+def test_a_policy_gives_the_steps_of_the_simulator(engine: Any, name: str, seed: int) -> None:
+    assert_same(engine, POLICIES_IN_SMALL[name], workload(seed, longest=120))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulators(
+    engine: Any, seed: int
+) -> None:
+    assert_same(engine, lambda: pars(starve_after_s=0.5), workload(seed, longest=55))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(
+    engine: Any, seed: int
+) -> None:
+    requests = workload(seed, longest=120)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _, outputs = steps_of_engine(engine, FCFS(), requests, monkeypatch)
+    # What the model says does not depend on the schedule, so a token it says can end its thoughts.
+    late = Counter(token for o in outputs for token in set(o[1:-1]) - {o[0]})
+    think_end, how_often = late.most_common(1)[0]
+    assert how_often > 2
+    thinking = [o.index(think_end) + 1 if think_end in o else len(o) for o in outputs]
+    settings = scheduler_of(engine).vllm_config.additional_config["lengthwise"]
+    settings["think_end"] = [think_end]
+    assert_same(
+        engine,
+        lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),
+        replace(requests, reasoning_tokens=np.array(thinking)),
+    )

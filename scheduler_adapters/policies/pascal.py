@@ -1,0 +1,64 @@
+"""PASCAL inside one instance: reasoning before answering, each shared out by quanta of tokens."""
+
+from __future__ import annotations
+
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+from scoring_service.errors import ConfigError
+
+_REASONING, _DEMOTED, _ANSWERING = 0, 1, 2
+_DISPLACE = StepRule(displace=True)
+
+
+class Pascal(Policy):
+    """Two queues: reasoning (prefill included), then answering and demoted reasoning.
+
+    Inside a queue, whoever used the fewest quanta in its phase goes first, then whoever has been in
+    that place longest; the last in this order makes room. What is evicted is computed anew.
+
+    Args:
+        quantum_tokens: generated tokens until a request goes behind those that have used fewer.
+        demote_above_tokens: context above which a reasoning request leaves the first queue.
+
+    Source: PASCAL, section on intra-instance scheduling (sheet section 5.4); least quanta first
+    (A-C1), the threshold in context tokens (A-C5).
+    """
+
+    name = "pascal"
+    requires = frozenset({Capability.EVICT})
+    keeps_time = True
+    sees_thinking = True
+
+    def __init__(self, *, quantum_tokens: int = 500, demote_above_tokens: int = 5000) -> None:
+        for name, value in (
+            ("quantum_tokens", quantum_tokens),
+            ("demote_above_tokens", demote_above_tokens),
+        ):
+            if value < 1:
+                raise ConfigError(f"{name} is {value}; use 1 or more")
+        self.quantum_tokens = quantum_tokens
+        self.demote_above_tokens = demote_above_tokens
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        demoted_at = max(0, self.demote_above_tokens + 1 - request.prompt_tokens)
+        phase, since = self._phase(request, demoted_at)
+        quanta, used = divmod(request.generated_tokens - since, self.quantum_tokens)
+        left = self.quantum_tokens - used
+        if phase == _REASONING:
+            left = min(left, demoted_at - request.generated_tokens)
+        lane = int(phase != _REASONING)
+        key = (quanta, request.enqueued_s((phase, quanta), load.now_s))
+        return Rank(key, lane, valid_tokens=left, evict_key=(lane, *key))
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return _DISPLACE
+
+    def _phase(self, request: RequestView, demoted_at: int) -> tuple[int, int]:
+        """The phase, and how many tokens were generated when it began."""
+        # An evicted request waits or prefills; the queue it was in tells whether it has answered.
+        answered = request.queue is not None and request.queue[0] == _ANSWERING
+        if answered or request.phase is Phase.ANSWERING:
+            return _ANSWERING, request.thinking_tokens
+        if request.generated_tokens >= demoted_at:
+            return _DEMOTED, demoted_at
+        return _REASONING, 0
