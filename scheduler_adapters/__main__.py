@@ -15,6 +15,18 @@ COMMANDS = {
         "scheduler_adapters.experiments.simulate",
         "one policy on one trace: the table of latencies",
     ),
+    "check-golden": (
+        "scheduler_adapters.experiments.golden",
+        "equal to the golden runs of another simulator, to 1e-9 s?",
+    ),
+    "bench": (
+        "scheduler_adapters.experiments.bench",
+        "requests per CPU second, and memory",
+    ),
+    "serve-vllm": (
+        "scheduler_adapters.engines.vllm_serve",
+        "vLLM's OpenAI server with one of our schedulers, and scores for its clients",
+    ),
 }
 """Name -> module with `main(arguments) -> exit code`, and what it does."""
 
