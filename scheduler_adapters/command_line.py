@@ -25,10 +25,17 @@ class RawHelp(DefaultHelpFormatter):
 def run_command(
     name: str,
     config_class: type[Config],
-    run: Callable[[Config], None],
+    run: Callable[[Config], int | None],
     arguments: Sequence[str],
+    *,
+    positional: str = "",
 ) -> int:
-    """Build `config_class` from `arguments` and run it. Returns the exit code: 2 for bad input."""
+    """Build `config_class` from `arguments` and run it. Returns the exit code: 2 for bad input.
+
+    Arguments that come first without a -- belong to the field `positional`.
+    """
+    if positional and arguments and not arguments[0].startswith("-"):
+        arguments = [f"--{positional}={arguments[0]}", *arguments[1:]]
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     parser = ArgumentParser(
@@ -39,11 +46,10 @@ def run_command(
     parser.add_class_arguments(config_class, as_group=False)
     parsed = parser.parse_args([_underscored(argument) for argument in arguments])
     try:
-        run(config_class(**_settings(config_class, parsed)))
+        return run(config_class(**_settings(config_class, parsed))) or 0
     except LengthwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 def _settings(config_class: type[Any], parsed: Any) -> dict[str, Any]:

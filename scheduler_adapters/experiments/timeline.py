@@ -60,6 +60,31 @@ class Timeline:
         return np.concatenate([*pieces, np.empty(0)])
 
 
+def join_timelines(
+    requests: Requests, parts: Sequence[Timeline], rows: Sequence[NDArray[Any]]
+) -> Timeline:
+    """One timeline of several instances: `parts[i]` holds the requests at `rows[i]`."""
+    order = np.argsort(np.concatenate(rows))
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in _PER_REQUEST
+    }
+    columns["instance"] = np.repeat(np.arange(len(parts)), [len(row) for row in rows])[order]
+    offsets = np.cumsum([0, *(len(part.tick_s) for part in parts)])
+    runs = np.concatenate(
+        [
+            np.column_stack([row[part.runs[:, 0]], part.runs[:, 1:] + offset])
+            for part, row, offset in zip(parts, rows, offsets, strict=False)
+        ]
+    )
+    return Timeline(
+        requests=requests,
+        tick_s=np.concatenate([part.tick_s for part in parts]),
+        runs=runs[np.lexsort((runs[:, 1], runs[:, 0]))],
+        **columns,
+    )
+
+
 _PER_REQUEST = tuple(
     field.name for field in fields(Timeline) if field.name not in ("requests", "tick_s", "runs")
 )

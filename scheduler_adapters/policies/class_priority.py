@@ -24,6 +24,7 @@ class ClassPriority(Policy):
         self.requires = policy.requires  # type: ignore[misc]
         self.keeps_time = policy.keeps_time  # type: ignore[misc]
         self.sees_thinking = policy.sees_thinking  # type: ignore[misc]
+        self.is_static = policy.is_static  # type: ignore[misc]
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         place = self.places.get(request.user_class, len(self.places))

@@ -12,6 +12,7 @@ class FCFS(Policy):
     """Serves requests in the order in which the engine received them."""
 
     name = "fcfs"
+    is_static = True
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return _SERVE_BY_ARRIVAL

@@ -18,6 +18,7 @@ class PrefillFirst(Policy):
     """
 
     name = "vllm-prefill-first"
+    is_static = True
 
     def __init__(
         self, *, max_tokens: int = 4096, max_resident: int = 256, padded: bool = True
@@ -44,6 +45,7 @@ class Orca(Policy):
     """
 
     name = "orca"
+    is_static = True
 
     def __init__(self, *, max_batch: int = 32) -> None:
         self.rule = StepRule(max_resident=max_batch, whole_prompts=True)

@@ -19,6 +19,7 @@ class Sarathi(Policy):
     """
 
     name = "sarathi"
+    is_static = True
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ class ShortestPredicted(Policy):
     """Lowest score first. Constant scores are FCFS; scores equal to the lengths are the oracle."""
 
     name = "shortest-predicted"
+    is_static = True
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         if request.score is None or request.phase is not Phase.WAITING:

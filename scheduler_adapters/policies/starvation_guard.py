@@ -38,6 +38,7 @@ class StarvationGuard(Policy):
         self.requires = policy.requires  # type: ignore[misc]
         self.keeps_time = policy.keeps_time  # type: ignore[misc]
         self.sees_thinking = policy.sees_thinking  # type: ignore[misc]
+        self.is_static = policy.is_static and since == "arrival"  # type: ignore[misc]
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         # Not sticky: the guard has to be asked again when a request comes back to the queue.

@@ -10,9 +10,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scoring_service.errors import ConfigError
 
+Floats = NDArray[np.float64]
+
 Chunk = tuple[int, int]
+
+AFFINE, ROOFLINE, TABLES = range(3)
+"""Kinds of latency models that the compiled loop knows."""
+CompiledLatency = tuple[int, Floats, Floats, Floats, Floats]
+"""Kind, numbers, and three tables (by tokens, by decodes and context, by context and chunk)."""
+_NO_TABLE: Floats = np.zeros(0)
+_NO_GRID: Floats = np.zeros((0, 0))
 
 
 class LatencyModel(ABC):
@@ -21,6 +33,10 @@ class LatencyModel(ABC):
     @abstractmethod
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
         """Seconds of a step; at least one decode or prefill."""
+
+    def compiled(self) -> CompiledLatency | None:
+        """The same as numbers, for the compiled loop; None where it has no such model."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +70,15 @@ class AffineLatency(LatencyModel):
             + pairs * self.per_attention_pair_s
         )
 
+    def compiled(self) -> CompiledLatency:
+        numbers = [
+            self.base_s,
+            self.per_token_s,
+            self.per_context_token_s,
+            self.per_attention_pair_s,
+        ]
+        return AFFINE, np.array(numbers), _NO_TABLE, _NO_GRID, _NO_GRID
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RooflineLatency(LatencyModel):
@@ -82,3 +107,13 @@ class RooflineLatency(LatencyModel):
             + decode_context * self.per_context_token_s
             + pairs * self.per_attention_pair_s
         )
+
+    def compiled(self) -> CompiledLatency:
+        numbers = [
+            self.overhead_s,
+            self.weights_s,
+            self.per_token_s,
+            self.per_context_token_s,
+            self.per_attention_pair_s,
+        ]
+        return ROOFLINE, np.array(numbers), _NO_TABLE, _NO_GRID, _NO_GRID

@@ -34,19 +34,42 @@ class Record:
     def timeline(self) -> Timeline:
         """The result so far."""
         tick_s = np.frombuffer(self.tick_s, dtype=np.float64) if self.tick_s else np.empty(0)
-        runs = _joined(np.array(self._runs, dtype=np.int64).reshape(-1, 3))
-        return Timeline(
-            requests=self.requests,
-            scheduled_s=np.array(self.scheduled_s),
-            first_token_s=np.array(self.first_token_s),
-            first_answer_s=_first_answer_s(self.requests, runs, tick_s),
-            finished_s=np.array(self.finished_s),
-            preemptions=np.array(self.preemptions, dtype=np.int64),
-            rejected=self.rejected,
-            instance=np.zeros(len(self.requests), dtype=np.int64),
-            tick_s=tick_s,
-            runs=runs,
+        return timeline_of_columns(
+            self.requests,
+            self.rejected,
+            np.array(self.scheduled_s),
+            np.array(self.first_token_s),
+            np.array(self.finished_s),
+            np.array(self.preemptions, dtype=np.int64),
+            tick_s,
+            np.array(self._runs, dtype=np.int64).reshape(-1, 3),
         )
+
+
+def timeline_of_columns(
+    requests: Requests,
+    rejected: NDArray[np.bool_],
+    scheduled_s: Floats,
+    first_token_s: Floats,
+    finished_s: Floats,
+    preemptions: Ints,
+    tick_s: Floats,
+    runs: Ints,
+) -> Timeline:
+    """The timeline of one instance; `runs` (row, first tick, last tick) in any order."""
+    runs = _joined(runs.reshape(-1, 3))
+    return Timeline(
+        requests=requests,
+        scheduled_s=scheduled_s,
+        first_token_s=first_token_s,
+        first_answer_s=_first_answer_s(requests, runs, tick_s),
+        finished_s=finished_s,
+        preemptions=preemptions,
+        rejected=rejected,
+        instance=np.zeros(len(requests), dtype=np.int64),
+        tick_s=tick_s,
+        runs=runs,
+    )
 
 
 def _joined(runs: Ints) -> Ints:

@@ -11,10 +11,15 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_adapters.simulator.latency import Chunk, LatencyModel
+from scheduler_adapters.simulator.latency import (
+    TABLES,
+    Chunk,
+    CompiledLatency,
+    LatencyModel,
+)
 from scoring_service.errors import DataError, SchedulingError
 
-TABLES = ("linear_ms", "kv_save_ms", "decode_attention_ms", "prefill_attention_ms")
+TABLE_NAMES = ("linear_ms", "kv_save_ms", "decode_attention_ms", "prefill_attention_ms")
 """Names of the arrays in a file of time tables."""
 _CONTEXT_STEP = 64
 """Tokens per column of the decode table and per row of the prefill table."""
@@ -50,8 +55,9 @@ class TableLatency(LatencyModel):
         padded = -(-tokens // _LINEAR_STEP) * _LINEAR_STEP
         batched = decode_attention_ms.copy()
         batched[2:] *= _BATCHED
+        self._tables = (linear_ms[padded] + kv_save_ms[tokens], batched, prefill_attention_ms)
         # Lists: one look-up costs a third of what it costs in an array.
-        self._dense_ms: list[float] = (linear_ms[padded] + kv_save_ms[tokens]).tolist()
+        self._dense_ms: list[float] = self._tables[0].tolist()
         self._decode_ms: list[list[float]] = batched.tolist()
         self._prefill_ms: list[list[float]] = prefill_attention_ms.tolist()
         self.layers = layers
@@ -65,7 +71,7 @@ class TableLatency(LatencyModel):
         """
         try:
             with np.load(Path(path)) as tables:
-                return cls(*(tables[name] for name in TABLES), layers=layers)
+                return cls(*(tables[name] for name in TABLE_NAMES), layers=layers)
         except (OSError, KeyError, ValueError, BadZipFile) as error:
             raise DataError(f"is no set of time tables: {error}", path=path) from error
 
@@ -87,6 +93,9 @@ class TableLatency(LatencyModel):
                 "or fewer requests at a time, or tables that reach further"
             ) from error
         return layer_ms * self.layers * 1e-3
+
+    def compiled(self) -> CompiledLatency:
+        return TABLES, np.array([float(self.layers)]), *self._tables
 
     def _prefill_attention_ms(self, prefills: Sequence[Chunk]) -> float:
         if len(prefills) == 1:

@@ -1,0 +1,140 @@
+"""The compiled loop against the engine that walks every request. Slow: numba compiles it first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_adapters.experiments.timeline import Timeline
+from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.compiled import run_compiled
+from scheduler_adapters.simulator.engine import Engine
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency import AffineLatency, LatencyModel, RooflineLatency
+from scheduler_adapters.simulator.reference import ReferenceEngine
+from scheduler_adapters.simulator.simulation import simulate
+
+pytestmark = pytest.mark.slow
+
+LATENCY = AffineLatency(
+    base_s=0.013, per_token_s=1.7e-4, per_context_token_s=1.1e-7, per_attention_pair_s=1e-8
+)
+
+ROOFLINE = RooflineLatency(
+    overhead_s=0.003,
+    weights_s=0.006,
+    per_token_s=2.7e-5,
+    per_context_token_s=5e-8,
+    per_attention_pair_s=1.8e-9,
+)
+
+
+@st.composite
+def workloads(draw) -> Requests:
+    count = draw(st.integers(1, 30))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    longest = draw(st.sampled_from([2, 20, 90]))
+    output_tokens = random.integers(1, longest + 1, count)
+    scores = random.integers(0, 9, count).astype(float)
+    scores[random.random(count) < 0.1] = np.nan
+    gap_s = draw(st.sampled_from([0.0, 0.02, 0.3]))
+    return make_requests(
+        prompt_tokens=random.integers(1, 100, count),
+        output_tokens=output_tokens,
+        reasoning_tokens=random.integers(0, output_tokens + 1),
+        arrival_s=np.cumsum(random.exponential(gap_s, count)) if gap_s else np.zeros(count),
+        scores=scores,
+    )
+
+
+instances = st.builds(
+    Instance,
+    latency=st.just(LATENCY),
+    kv_blocks=st.sampled_from([8, 14, 20, 40, 400]),
+    max_num_seqs=st.sampled_from([1, 3, 8]),
+    max_tokens=st.sampled_from([None, 32, 200]),
+    watermark_fraction=st.sampled_from([0.0, 0.05]),
+    decode_headroom_blocks=st.integers(0, 1),
+)
+
+
+def assert_equal(one: Timeline, other: Timeline) -> None:
+    for name in (
+        "tick_s",
+        "runs",
+        "scheduled_s",
+        "first_token_s",
+        "first_answer_s",
+        "finished_s",
+        "preemptions",
+        "rejected",
+    ):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+
+
+def static_policies() -> st.SearchStrategy[Policy]:
+    return st.one_of(
+        st.builds(FCFS),
+        st.builds(pars, starve_after_s=st.sampled_from([None, 0.2, 1.0])),
+        st.builds(Sarathi, order=st.sampled_from(["fcfs", "spf"]), max_tokens=st.integers(8, 200)),
+        st.builds(PrefillFirst, max_tokens=st.integers(8, 300), padded=st.booleans()),
+        st.builds(Orca, max_batch=st.integers(1, 9)),
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(workloads(), static_policies(), instances)
+def test_the_compiled_loop_does_what_walking_does(requests, policy, instance):
+    compiled = run_compiled(requests, policy, instance)
+    if compiled is not None:
+        assert_equal(compiled, ReferenceEngine(policy, instance).run(requests))
+
+
+def test_large_runs_take_the_compiled_loop_and_give_the_same_bytes():
+    requests = make_requests(
+        prompt_tokens=np.full(20_000, 30),
+        output_tokens=np.arange(20_000) % 40 + 1,
+        arrival_s=poisson_arrivals_s(20_000, rate_per_s=20, seed=0),
+    )
+    instance = Instance(latency=LATENCY, kv_blocks=200, max_num_seqs=32)
+    assert_equal(
+        simulate(requests, FCFS(), instance), simulate(requests, FCFS(), instance, engine="python")
+    )
+
+
+@pytest.mark.parametrize("policy", [FCFS(), pars(), Sarathi(order="spf"), PrefillFirst(), Orca()])
+def test_the_compiled_loop_takes_the_static_policies(policy):
+    requests = make_requests(
+        prompt_tokens=[40] * 50, output_tokens=np.arange(1, 51), scores=np.arange(50)
+    )
+    for latency in (LATENCY, ROOFLINE):
+        instance = Instance(latency=latency, kv_blocks=30, max_num_seqs=16, max_tokens=512)
+        compiled = run_compiled(requests, policy, instance)
+        assert compiled is not None
+        assert compiled.preemptions.sum() > 0
+        assert_equal(compiled, Engine(policy, instance).run(requests))
+
+
+def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python():
+    requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[3] * 3)
+    instance = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16, max_tokens=512)
+    assert run_compiled(requests, SLAI(), instance) is None
+    assert run_compiled(requests, FCFS(), replace(instance, max_tokens=8)) is None
+    assert run_compiled(requests, FCFS(), replace(instance, latency=NotCompiled())) is None
+    timeline = simulate(requests, SLAI(), instance, engine="compiled")
+    assert np.isfinite(timeline.finished_s).all()
+
+
+class NotCompiled(LatencyModel):
+    def step_s(self, num_decodes, decode_context, prefills):
+        return 0.01
