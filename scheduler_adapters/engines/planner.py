@@ -133,6 +133,8 @@ class Planner(Generic[Item]):
         self._decoding: dict[str, Item] = {}
         self._hidden: set[str] = set()
         """Residents that were left out of the newest step."""
+        self.num_deferred = 0
+        """Sum of them over all steps."""
         self._evicted: set[int] = set()
         """Numbers evicted while this step is planned."""
         self._token_checks: dict[int, list[str]] = defaultdict(list)
@@ -383,6 +385,7 @@ class Planner(Generic[Item]):
             if name in self._decoding and name not in self._hidden:
                 self._see_tokens(item)
         self._hidden = set(names)
+        self.num_deferred += len(names)
 
     def _in_order(self, items: Iterator[Item] | Any) -> list[_Entry]:
         entries = []

@@ -46,6 +46,8 @@ class Ranker:
         self.clock = clock
         self.load = LoadView()
         self.hint_counts = HintCounts()
+        self.num_expired = 0
+        """Ranks that ended in time so far: with a starvation guard, requests that it boosted."""
         self._numbers = itertools.count()
 
     def track(
@@ -80,6 +82,7 @@ class Ranker:
 
     def expire(self, tracked: Tracked) -> None:
         """The rank has ended: take its known successor, or ask; again while that has ended too."""
+        self.num_expired += 1
         for _ in range(_MAX_SUCCESSORS):
             if tracked.rank.then is not None:
                 self.take(tracked, tracked.rank.then)
