@@ -78,6 +78,21 @@ def score(
         print(f"{result.value:+.4f}\t{prompt}")
 
 
+def bench(as_json: bool, **settings: Any) -> None:
+    """Measure the service beside the bare model, a naive service and MLServer.
+
+    Starts everything it needs, lets the peers take turns and compares CPU times; about 3 minutes.
+    """
+    from scoring_service.bench.config import BenchConfig
+    from scoring_service.bench.run import print_table, run_bench
+
+    result = run_bench(BenchConfig(**settings))
+    if as_json:
+        print(json.dumps(result, allow_nan=False))
+    else:
+        print_table(result)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the command. Returns the exit code: 2 for bad input."""
     logging.basicConfig(
@@ -100,11 +115,14 @@ def _parse(arguments: Sequence[str] | None) -> tuple[Callable[..., None], dict[s
     commands = parser.add_subcommands()
     commands.add_subcommand("serve", _serve_parser())
     commands.add_subcommand("score", _score_parser())
+    commands.add_subcommand("bench", _bench_parser())
     parsed = parser.parse_args([_underscored(a) for a in arguments or sys.argv[1:]])
     chosen: Namespace = parsed[parsed.subcommand]
     values = {key: value for key, value in chosen.as_dict().items() if key != "config"}
     if parsed.subcommand == "score":
         return score, values
+    if parsed.subcommand == "bench":
+        return bench, values
     settings = {field.name: values.pop(field.name) for field in fields(ServerConfig)}
     return serve, {**values, "config": ServerConfig(**settings)}
 
@@ -153,6 +171,15 @@ def _score_parser() -> ArgumentParser:
     parser.add_argument(
         "--json", dest="as_json", action="store_true", help="Print one JSON object."
     )
+    return parser
+
+
+def _bench_parser() -> ArgumentParser:
+    from scoring_service.bench.config import BenchConfig
+
+    parser = ArgumentParser(description=bench.__doc__)
+    parser.add_class_arguments(BenchConfig, as_group=False)
+    parser.add_argument("--json", dest="as_json", action="store_true", help="One JSON object.")
     return parser
 
 

@@ -123,6 +123,8 @@ class MicroBatcher:
         """Time of recent runs / their time in the cost table."""
         self.num_expired = 0
         """Prompts dropped uncomputed because their caller was gone or out of time."""
+        self.num_begun_late = 0
+        """Prompts whose run began after their deadline: 0 unless something is wrong."""
         self.num_refused = 0
         """Prompts not admitted."""
         self.num_runs = 0
@@ -288,6 +290,7 @@ class MicroBatcher:
 
     def _execute(self, group: Sequence[Job]) -> None:
         started_s = self._clock()
+        self.num_begun_late += sum(started_s > job.call.deadline_s for job in group)
         results = _score(group)
         infer_s = self._clock() - started_s
         for job, result in zip(group, results, strict=True):

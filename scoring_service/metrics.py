@@ -94,6 +94,9 @@ class _ServiceState(Collector):
             batcher.slowdown,
         )
         yield _counter("scoring_expired_prompts", "Dropped uncomputed.", batcher.num_expired)
+        yield _counter(
+            "scoring_begun_late_prompts", "Run after their deadline.", batcher.num_begun_late
+        )
         yield _counter("scoring_refused_prompts", "Refused at admission.", batcher.num_refused)
         yield _counter("scoring_model_runs", "Runs of the model.", batcher.num_runs)
         yield _counter("scoring_run_prompts", "Prompts in those runs.", batcher.num_run_prompts)

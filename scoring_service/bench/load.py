@@ -1,0 +1,136 @@
+"""Requests to a service: closed loop (a fixed number of clients) and open loop (a fixed rate)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import grpc
+import numpy as np
+
+from scoring_service.bench.processes import cpu_s
+from scoring_service.client import write_prompt
+from scoring_service.errors import ScoringError
+from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
+from scoring_service.status import from_rpc_error
+
+Ask = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one slice of load cost."""
+
+    num_requests: int
+    wall_s: float
+    server_cpu_s: float
+    client_cpu_s: float
+    latencies_s: Sequence[float]
+
+    @property
+    def cpu_ms(self) -> float:
+        """Server CPU per request, milliseconds."""
+        return self.server_cpu_s / self.num_requests * 1e3
+
+    @property
+    def per_s(self) -> float:
+        """Requests per second."""
+        return self.num_requests / self.wall_s
+
+
+def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> Load:
+    """Each of `asks` is a client that sends its next prompt when it has the last answer."""
+    remaining = iter(prompts)
+    lock = threading.Lock()
+    latencies_s: list[float] = []
+
+    def client(ask: Ask) -> None:
+        while True:
+            with lock:
+                prompt = next(remaining, None)
+            if prompt is None:
+                return
+            begun_s = time.perf_counter()
+            ask(prompt)
+            latencies_s.append(time.perf_counter() - begun_s)
+
+    server_s, client_s, started_s = cpu_s(pid), time.process_time(), time.perf_counter()
+    with ThreadPoolExecutor(len(asks)) as pool:
+        for future in [pool.submit(client, ask) for ask in asks]:
+            future.result()
+    return Load(
+        num_requests=len(prompts),
+        wall_s=time.perf_counter() - started_s,
+        server_cpu_s=cpu_s(pid) - server_s,
+        client_cpu_s=time.process_time() - client_s,
+        latencies_s=latencies_s,
+    )
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """What became of an open loop's requests."""
+
+    wall_s: float = 0.0
+    sent: int = 0
+    answered_s: list[float] = field(default_factory=list)
+    """Latency of each request that got its score in time."""
+    refused_s: list[float] = field(default_factory=list)
+    """Latency of each that was refused."""
+    failed: dict[str, int] = field(default_factory=dict)
+    """The others, by the name of their error."""
+
+
+def open_loop(
+    target: str, prompts: Sequence[str], *, per_s: float, timeout_s: float, seed: int = 0
+) -> Outcomes:
+    """Send `prompts` at Poisson arrivals of that rate, whatever becomes of them."""
+    outcomes = Outcomes()
+    lock = threading.Lock()
+    landed = threading.Semaphore(0)
+    gaps_s = np.random.default_rng(seed).exponential(1 / per_s, len(prompts)).tolist()
+
+    def done(rpc: grpc.Future, begun_s: float) -> None:
+        took_s = time.perf_counter() - begun_s
+        error = _error_of(rpc, target)
+        with lock:
+            if error is None:
+                outcomes.answered_s.append(took_s)
+            elif type(error).__name__ == "ServiceOverloaded":
+                outcomes.refused_s.append(took_s)
+            else:
+                name = type(error).__name__
+                outcomes.failed[name] = outcomes.failed.get(name, 0) + 1
+        landed.release()
+
+    with grpc.insecure_channel(target) as channel:
+        stub = ScoringServiceStub(channel)  # type: ignore[no-untyped-call]
+        started_s = time.perf_counter()
+        for prompt in _paced(prompts, gaps_s):
+            begun_s = time.perf_counter()
+            rpc = stub.Score.future(write_prompt(prompt, ""), timeout=timeout_s)
+            rpc.add_done_callback(lambda rpc, begun_s=begun_s: done(rpc, begun_s))
+            outcomes.sent += 1
+        outcomes.wall_s = time.perf_counter() - started_s
+        for _ in prompts:
+            landed.acquire()
+    return outcomes
+
+
+def _error_of(rpc: grpc.Future, target: str) -> ScoringError | None:
+    try:
+        rpc.result()
+    except grpc.RpcError as error:
+        return from_rpc_error(error, target)
+    return None
+
+
+def _paced(prompts: Sequence[str], gaps_s: Sequence[float]) -> Iterator[str]:
+    due_s = time.perf_counter()
+    for prompt, gap_s in zip(prompts, gaps_s, strict=True):
+        due_s += gap_s
+        time.sleep(max(0.0, due_s - time.perf_counter()))
+        yield prompt

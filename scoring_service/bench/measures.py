@@ -1,0 +1,286 @@
+"""One function per figure. Ratios are of CPU time, peers in turn, the median over rounds."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from scoring_service.batching import Call, Job, MicroBatcher
+from scoring_service.bench.load import Load, closed_loop, open_loop
+from scoring_service.bench.peers import Peer, ours
+from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
+from scoring_service.bench.workload import PromptMaker
+from scoring_service.bundle import ModelBundle
+from scoring_service.client import Score, ScoringClient
+from scoring_service.model import RankerModel
+
+BATCH: Final = 32
+NUM_CLIENTS: Final = 16
+DEADLINE_S: Final = 0.1
+"""Of the requests of the overload, seconds."""
+
+
+def offline_cpu_ms(model: RankerModel, prompts: Sequence[str], *, tokenize: bool) -> float:
+    """CPU per prompt of the bare runtime, one prompt after the other, milliseconds."""
+    ids = [prompt.ids for prompt in model.tokenizer.tokenize(prompts)]
+    started_s = time.process_time()
+    for prompt, known in zip(prompts, ids, strict=True):
+        model.score([model.tokenizer.tokenize([prompt])[0].ids if tokenize else known])
+    return (time.process_time() - started_s) / len(prompts) * 1e3
+
+
+def offline_per_s(model: RankerModel, prompts: Sequence[str], num_threads: int) -> float:
+    """Prompts per second of the bare runtime on `num_threads` threads."""
+    started_s = time.perf_counter()
+    with ThreadPoolExecutor(num_threads) as pool:
+        list(pool.map(lambda p: model.score([model.tokenizer.tokenize([p])[0].ids]), prompts))
+    return len(prompts) / (time.perf_counter() - started_s)
+
+
+def cpu_in_turns(
+    peers: Sequence[Peer], model: RankerModel, make: PromptMaker, *, rounds: int, slice_size: int
+) -> dict[str, float]:
+    """CPU per request of each peer and of the bare model, milliseconds, medians over rounds.
+
+    "NAME/1" is one client at a time, "NAME/16" is saturated; "bare" is the model run alone.
+    """
+    samples: dict[str, list[float]] = {}
+    clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
+    for _ in range(rounds):
+        prompts = make.lognormal(slice_size)
+        samples.setdefault("bare", []).append(offline_cpu_ms(model, prompts, tokenize=False))
+        for peer in peers:
+            for num in (1, NUM_CLIENTS):
+                load = closed_loop(peer.pid, clients[peer.name][:num], prompts)
+                samples.setdefault(f"{peer.name}/{num}", []).append(load.cpu_ms)
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def batch_cpu_ratio(peer: Peer, model: RankerModel, make: PromptMaker, *, rounds: int) -> float:
+    """Server CPU of ScoreBatch / CPU of the offline loop with tokenization, same prompts."""
+    ratios = []
+    with ScoringClient(peer.target, timeout_s=60.0) as client:
+        client.info()
+        for _ in range(rounds):
+            prompts = make.lognormal(BATCH)
+            before_s = cpu_s(peer.pid)
+            client.score_batch(prompts)
+            served_ms = (cpu_s(peer.pid) - before_s) / BATCH * 1e3
+            ratios.append(served_ms / offline_cpu_ms(model, prompts, tokenize=True))
+    return statistics.median(ratios)
+
+
+def throughput_ratio(
+    peer: Peer, model: RankerModel, make: PromptMaker, *, rounds: int, slice_size: int, cores: int
+) -> tuple[float, float]:
+    """Saturated requests per second / what the bare runtime does on the cores that the load
+    generator leaves; and the former."""
+    clients = [peer.client() for _ in range(NUM_CLIENTS)]
+    ratios, rates = [], []
+    for _ in range(rounds):
+        prompts = make.lognormal(slice_size)
+        offline = offline_per_s(model, prompts, cores)
+        load: Load = closed_loop(peer.pid, clients, prompts)
+        left = 1 - load.client_cpu_s / load.wall_s / cores
+        ratios.append(load.per_s / (offline * left))
+        rates.append(load.per_s)
+    return statistics.median(ratios), statistics.median(rates)
+
+
+def added_latency_ms(
+    peer: Peer, model: RankerModel, make: PromptMaker, num: int
+) -> dict[str, float]:
+    """Latency of one client's calls - tokenize and run of the same prompt, milliseconds."""
+    added = []
+    ask = peer.client()
+    for prompt in make.lognormal(num):
+        begun_s = time.perf_counter()
+        model.score([model.tokenizer.tokenize([prompt])[0].ids])
+        bare_s = time.perf_counter() - begun_s
+        begun_s = time.perf_counter()
+        ask(prompt)
+        added.append(time.perf_counter() - begun_s - bare_s)
+    return {"p50": _percentile_ms(added, 50), "p99": _percentile_ms(added, 99)}
+
+
+def batching_gain(model: RankerModel, make: PromptMaker, rounds: int) -> dict[str, float]:
+    """CPU one by one / CPU through the batcher, for mixed lengths and for at most 16 tokens."""
+    batcher = MicroBatcher(num_runners=1)
+
+    def gain(prompts: Sequence[str]) -> float:
+        ids = [prompt.ids for prompt in model.tokenizer.tokenize(prompts)]
+        started_s = time.process_time()
+        for prompt in ids:
+            model.score([prompt])
+        alone_s = time.process_time() - started_s
+        call = Call(time.monotonic() + 600)
+        started_s = time.process_time()
+        batcher.run([Job(model, prompt, call) for prompt in ids], call)
+        return alone_s / (time.process_time() - started_s)
+
+    return {
+        "mixed": statistics.median(gain(make.lognormal(BATCH)) for _ in range(rounds)),
+        "short": statistics.median(gain(make.uniform(BATCH, 6, 16)) for _ in range(rounds)),
+    }
+
+
+def huge_prompt_ms(model: RankerModel, tokenizer: Tokenizer, make: PromptMaker) -> float:
+    """CPU to tokenize 20,000 characters, milliseconds. Raises AssertionError if an id differs."""
+    prompt = make.of_characters(20_000)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(model.tokenizer.max_tokens)
+    (ours_,) = model.tokenizer.tokenize([prompt])
+    assert list(ours_.ids) == tokenizer.encode(prompt).ids, "the prefix changes the ids"
+
+    def once() -> float:
+        started_s = time.process_time()
+        model.tokenizer.tokenize([prompt])
+        return time.process_time() - started_s
+
+    return statistics.median(once() for _ in range(51)) * 1e3
+
+
+def batch_invariance(target: str, make: PromptMaker, num: int) -> float:
+    """Largest difference between a prompt's score alone and in a batch of the service."""
+    prompts = make.lognormal(num)
+    with ScoringClient(target, timeout_s=60.0) as client:
+        alone = [client.score(prompt).value for prompt in prompts]
+        together = [
+            score.value for score in client.score_batch(prompts) if isinstance(score, Score)
+        ]
+    return max(abs(a - b) for a, b in zip(alone, together, strict=True))
+
+
+def overload(bundle: Path, precision: str, make: PromptMaker, seconds: float) -> dict[str, float]:
+    """Twice the capacity for some seconds: goodput, refusals, and whether late work was done."""
+    metrics = f"127.0.0.1:{free_port()}"
+    with ours(bundle, precision, "--metrics_address", metrics) as peer:
+        clients = [peer.client() for _ in range(NUM_CLIENTS)]
+        closed_loop(peer.pid, clients, make.lognormal(100))
+        capacity = closed_loop(peer.pid, clients, make.lognormal(600)).per_s
+        prompts = make.lognormal(int(2 * capacity * seconds))
+        result = open_loop(peer.target, prompts, per_s=2 * capacity, timeout_s=DEADLINE_S)
+        late = scrape(metrics)["scoring_begun_late_prompts_total"]
+    return {
+        "goodput_fraction": len(result.answered_s) / result.wall_s / capacity,
+        "offered_fraction": result.sent / result.wall_s / capacity,
+        "answered_p99_ms": _percentile_ms(result.answered_s, 99),
+        "reject_p99_ms": _percentile_ms(result.refused_s, 99),
+        "reject_p50_ms": _percentile_ms(result.refused_s, 50),
+        "deadline_ms": DEADLINE_S * 1e3,
+        "timed_out_fraction": sum(result.failed.values()) / result.sent,
+        "expired_computed": late,
+    }
+
+
+def memory(bundle: Path, precision: str, make: PromptMaker, num_shapes: int) -> dict[str, float]:
+    """Resident memory after warm-up, and its growth over random lengths and batch sizes."""
+    with ours(bundle, precision) as peer, ScoringClient(peer.target, timeout_s=60.0) as client:
+
+        def run(num: int) -> None:
+            prompts = make.uniform(num, 4, 128)
+            for start in range(0, num, BATCH):
+                client.score_batch(prompts[start : start + BATCH])
+
+        run(10 * BATCH)
+        before = rss_bytes(peer.pid)
+        run(num_shapes)
+        return {"rss_mb": before / 2**20, "growth_fraction": rss_bytes(peer.pid) / before - 1}
+
+
+def cold_start_s(bundle: Path, precision: str, rounds: int) -> float:
+    """From the start of the process to READY, model timed and all; the median."""
+
+    def once() -> float:
+        started_s = time.perf_counter()
+        with ours(bundle, precision):
+            return time.perf_counter() - started_s
+
+    return statistics.median(once() for _ in range(rounds))
+
+
+def reload(
+    bundle: Path, precision: str, make: PromptMaker, folder: Path, seconds: float
+) -> dict[str, float]:
+    """A new revision arrives under load: failed calls, and p99 around the swap / before it."""
+    watched = folder / "bundle"
+    _write_revision(bundle, watched, "first")
+    latencies: list[tuple[float, float]] = []
+    failed: list[str] = []
+    stop = threading.Event()
+
+    def client(target: str, prompts: Iterator[str]) -> None:
+        with ScoringClient(target, timeout_s=10.0) as connection:
+            for prompt in prompts:
+                if stop.is_set():
+                    return
+                begun_s = time.perf_counter()
+                (score,) = connection.score_batch([prompt])
+                latencies.append((begun_s, time.perf_counter() - begun_s))
+                if not isinstance(score, Score):
+                    failed.append(str(score))
+
+    with (
+        ours(watched, precision, "--reload_poll_s", "0.2") as peer,
+        ThreadPoolExecutor(2) as pool,
+        ScoringClient(peer.target, timeout_s=10.0) as observer,
+    ):
+        for _ in range(2):
+            pool.submit(client, peer.target, iter(make.lognormal(100_000 // 5)))
+        first = observer.info().revision
+        time.sleep(seconds)
+        pushed_s = time.perf_counter()
+        _write_revision(bundle, watched, "second")
+        swapped = _wait_for(lambda: observer.info().revision != first, 30.0)
+        ended_s = time.perf_counter() + 0.5
+        time.sleep(0.5)
+        stop.set()
+    steady = [took for begun, took in latencies if begun < pushed_s]
+    around = [took for begun, took in latencies if pushed_s <= begun < ended_s]
+    return {
+        "failed": float(len(failed) + (not swapped)),
+        "p99_ratio": _percentile_ms(around, 99) / _percentile_ms(steady, 99),
+        "requests": float(len(latencies)),
+    }
+
+
+def scrape(address: str) -> dict[str, float]:
+    """The metrics of a server by name and labels."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    values = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in values}
+
+
+def _write_revision(bundle: Path, target: Path, note: str) -> None:
+    loaded = ModelBundle.load(bundle)
+
+    def fill(work: Path) -> None:
+        for name in loaded.manifest.files:
+            shutil.copy(bundle / name, work / name)
+        (work / "note.txt").write_text(note)
+
+    ModelBundle.write(target, loaded.manifest, fill)
+
+
+def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _percentile_ms(seconds: Sequence[float], percent: float) -> float:
+    return float(np.percentile(seconds, percent) * 1e3) if len(seconds) else float("nan")
