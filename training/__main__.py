@@ -23,6 +23,7 @@ COMMANDS = {
     "promote": ("training.registry:main_promote", "let a version serve, if it beats the champion"),
     "export": ("training.registry:main_export", "write the bundle of a run into a folder"),
     "collect": ("training.collect", "measure response lengths at an OpenAI-compatible endpoint"),
+    "monitor": ("training.monitor", "check a bundle against logged lengths: has it drifted?"),
 }
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)

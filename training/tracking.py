@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ os.environ.setdefault("DO_NOT_TRACK", "true")
 
 import mlflow
 from mlflow import MlflowClient
+from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
@@ -217,8 +219,9 @@ class Tracker(Store):
 
     def log_metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
         """Figures, final ones or those of one point of a curve."""
-        for key, value in metrics.items():
-            self.client.log_metric(self.run_id, key, value, step=step)
+        now_ms = int(time.time() * 1000)
+        points = [Metric(key, value, now_ms, step) for key, value in metrics.items()]
+        self.client.log_batch(self.run_id, metrics=points)
 
     def set_tag(self, key: str, value: str) -> None:
         """A word about the run that a search can find."""
@@ -228,12 +231,14 @@ class Tracker(Store):
         """A folder of files as the artefact `name`."""
         self.client.log_artifacts(self.run_id, str(folder), name)
 
-    def log_figure(self, figure: Figure, name: str) -> None:
-        """A matplotlib figure as the artefact `figures/<name>.png`."""
+    def log_figure(self, figure: Figure, name: str) -> Path:
+        """A matplotlib figure as the artefact `figures/<name>.png`; returns where that is."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, f"{name}.png")
             figure.savefig(path, dpi=120, bbox_inches="tight")
             self.client.log_artifact(self.run_id, str(path), "figures")
+        artifacts = _path_of(self.client.get_run(self.run_id).info.artifact_uri)
+        return artifacts / "figures" / path.name
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED (which a resumed run undoes)."""
