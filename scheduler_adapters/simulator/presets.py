@@ -1,112 +1,125 @@
-"""Models and GPUs by name, and the latency and KV memory that follow from their facts.
+"""Named instances: a model on a GPU, how long its steps take, and how much KV memory is left.
 
-    latency, kv_blocks = preset("llama-3-8b@a100-80g")
+    latency, kv_blocks = preset("llama-3-8b@a100-80g")            # first principles, no data
+    latency, kv_blocks = preset("llama-3-8b@a100-80g:kernels")    # measured, needs the data folder
 
-First principles with public numbers: good for comparing policies, not a measurement of an engine.
+What stands after the colon says where the step times come from (`SOURCES`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
-from scheduler_adapters.simulator.latency import RooflineLatency
+from scheduler_adapters.simulator import measured
+from scheduler_adapters.simulator.data_folder import DataDir
+from scheduler_adapters.simulator.facts import BLOCK_TOKENS, GPUS, MODELS
+from scheduler_adapters.simulator.first_principles import (
+    kv_blocks,
+    roofline,
+    slai_testbed,
+    staircase,
+)
+from scheduler_adapters.simulator.latency import LatencyModel
 from scoring_service.errors import ConfigError
 
-BLOCK_TOKENS = 16
+__all__ = ["BLOCK_TOKENS", "SLAI", "SOURCES", "Preset", "preset", "presets"]
+
+SLAI = "mistral-7b@rtx-6000-ada:slai"
+"""The testbed of the SLAI paper."""
+SOURCES = {
+    "": "roofline from public sizes and data-sheet peaks",
+    "staircase": "the RAD paper's tile model (eq. 2-7) at the roofline's rates",
+    "slai": "roofline of the SLAI paper's testbed; one factor fitted to its Sarathi curve",
+    "kernels": "sum of kernels measured one by one under vLLM 0.14 (A100) or 0.24 "
+    "(ai-dynamo/aiconfigurator 095f58a5)",
+    "layers": "sum of layers profiled inside vLLM 0.19, mixed steps included "
+    "(casys-kaist/LLMServingSim 5daddb21)",
+    "phases": "whole prefills and decode steps measured on DGX servers "
+    "(Mutinifni/splitwise-sim 8f99e7dc)",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelFacts:
-    """Sizes of a dense transformer in 16 bit."""
+class Preset:
+    """A named instance; made on demand, because most read files."""
 
-    parameters: float
-    layers: int
-    query_heads: int
-    kv_heads: int
-    head_dim: int = 128
-
-    @property
-    def weights_bytes(self) -> float:
-        return 2 * self.parameters
+    name: str
+    make: Callable[[DataDir], tuple[LatencyModel, int]]
+    """From the data folder to the latency model and the KV blocks."""
+    data: str | None = None
+    """What it reads inside the data folder; None: nothing."""
 
     @property
-    def kv_bytes_per_token(self) -> int:
-        """Keys and values of all layers, 2 bytes each."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * 2
-
-    @property
-    def attention_flops_per_pair(self) -> int:
-        """QK and AV of one (token, earlier token) pair over all layers and heads."""
-        return 4 * self.layers * self.query_heads * self.head_dim
+    def source(self) -> str:
+        """A key of `SOURCES`."""
+        return self.name.partition(":")[2]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuFacts:
-    """Data-sheet peaks in 16 bit."""
-
-    memory_bytes: float
-    bytes_per_s: float
-    flops_per_s: float
-
-
-MODELS = {
-    "llama-3-8b": ModelFacts(parameters=8.03e9, layers=32, query_heads=32, kv_heads=8),
-    "mistral-7b": ModelFacts(parameters=7.24e9, layers=32, query_heads=32, kv_heads=8),
-    "qwen2.5-7b": ModelFacts(parameters=7.62e9, layers=28, query_heads=28, kv_heads=4),
-    "deepseek-r1-distill-qwen-32b": ModelFacts(
-        parameters=32.8e9, layers=64, query_heads=40, kv_heads=8
-    ),
-}
-GPUS = {
-    "a100-40g": GpuFacts(memory_bytes=40e9, bytes_per_s=1.555e12, flops_per_s=312e12),
-    "a100-80g": GpuFacts(memory_bytes=80e9, bytes_per_s=2.039e12, flops_per_s=312e12),
-    "h100-80g": GpuFacts(memory_bytes=80e9, bytes_per_s=3.35e12, flops_per_s=989e12),
-    "h100-96g": GpuFacts(memory_bytes=96e9, bytes_per_s=3.35e12, flops_per_s=989e12),
-    "h200": GpuFacts(memory_bytes=141e9, bytes_per_s=4.8e12, flops_per_s=989e12),
-    "l40s": GpuFacts(memory_bytes=48e9, bytes_per_s=0.864e12, flops_per_s=362e12),
-}
-
-_BANDWIDTH_FRACTION = 0.8
-_COMPUTE_FRACTION = 0.6
-_ATTENTION_FRACTION = 0.3
-"""Shares of the data-sheet peaks that dense kernels and prefill attention reach in practice."""
-_OVERHEAD_S = 0.003
-_MEMORY_FRACTION = 0.9
-_ACTIVATION_BYTES = 1.6e9
-"""What vLLM keeps free by default, and what activations of a 2,048-token step take."""
-
-
-def preset(name: str) -> tuple[RooflineLatency, int]:
-    """The latency model and the KV blocks of "model@gpu".
+def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
+    """The latency model and the KV blocks of a name in `presets()`.
 
     Raises:
-        ConfigError: no such model or GPU (the known ones are listed), or the weights do not fit.
+        ConfigError: no such name (the known ones are listed), the weights do not fit, or data is
+            needed and neither `data_dir` nor $LENGTHWISE_DATA names a folder.
+        DataError: the data folder lacks a file, or a file a column.
     """
-    model_name, _, gpu_name = name.partition("@")
-    if model_name not in MODELS or gpu_name not in GPUS:
+    known = presets()
+    if name not in known:
+        data_based = ", ".join(name for name, entry in known.items() if entry.data)
         raise ConfigError(
-            f"no preset named {name!r}; use MODEL@GPU with a model of {', '.join(MODELS)} "
-            f"and a GPU of {', '.join(GPUS)}"
+            f"no preset named {name!r}; use MODEL@GPU with a model of "
+            f"{', '.join(MODELS)} and a GPU of {', '.join(GPUS)} (:staircase on an A100 too), "
+            f"{SLAI}, or one of the measured {data_based}"
         )
+    return known[name].make(data_dir)
+
+
+def presets() -> dict[str, Preset]:
+    """All of them by name, in the order in which they are listed."""
+    entries = [
+        *_computed(),
+        Preset(name=SLAI, make=lambda _: slai_testbed()),
+        *(
+            Preset(
+                name=f"{name}:kernels",
+                make=partial(measured.kernels, name),
+                data=measured.KERNEL_FOLDERS[gpu],
+            )
+            for name, (_, gpu, _) in measured.KERNEL_INSTANCES.items()
+        ),
+        *(
+            Preset(name=f"{name}:layers", make=partial(measured.layers, name), data=folder)
+            for name, folder in measured.LAYER_FOLDERS.items()
+        ),
+        *(
+            Preset(
+                name=f"{name}:phases",
+                make=partial(measured.phases, name),
+                data=measured.PHASE_FILE,
+            )
+            for name in measured.PHASE_SERVERS
+        ),
+    ]
+    return {entry.name: entry for entry in entries}
+
+
+def _computed() -> list[Preset]:
+    return [
+        Preset(name=f"{model}@{gpu}{suffix}", make=partial(_compute, make, model, gpu))
+        for make, suffix, gpus in ((roofline, "", GPUS), (staircase, ":staircase", _TILED_GPUS))
+        for model, gpu in product(MODELS, gpus)
+    ]
+
+
+_TILED_GPUS = ("a100-40g", "a100-80g")
+"""The paper gives tiles for the A100 only."""
+
+
+def _compute(
+    make: Callable[..., LatencyModel], model_name: str, gpu_name: str, _: DataDir
+) -> tuple[LatencyModel, int]:
     model, gpu = MODELS[model_name], GPUS[gpu_name]
-    return _roofline(model, gpu), _kv_blocks(name, model, gpu)
-
-
-def _roofline(model: ModelFacts, gpu: GpuFacts) -> RooflineLatency:
-    bytes_per_s = gpu.bytes_per_s * _BANDWIDTH_FRACTION
-    return RooflineLatency(
-        overhead_s=_OVERHEAD_S,
-        weights_s=model.weights_bytes / bytes_per_s,
-        per_token_s=2 * model.parameters / (gpu.flops_per_s * _COMPUTE_FRACTION),
-        per_context_token_s=model.kv_bytes_per_token / bytes_per_s,
-        per_attention_pair_s=model.attention_flops_per_pair
-        / (gpu.flops_per_s * _ATTENTION_FRACTION),
-    )
-
-
-def _kv_blocks(name: str, model: ModelFacts, gpu: GpuFacts) -> int:
-    free_bytes = gpu.memory_bytes * _MEMORY_FRACTION - model.weights_bytes - _ACTIVATION_BYTES
-    blocks = int(free_bytes // (model.kv_bytes_per_token * BLOCK_TOKENS))
-    if blocks < 1:
-        raise ConfigError(f"the weights of {name!r} leave no room for KV; use a larger GPU")
-    return blocks
+    return make(model, gpu), kv_blocks(f"{model_name}@{gpu_name}", model, gpu)

@@ -1,0 +1,80 @@
+"""Linear interpolation in small tables of measurements.
+
+Plain Python lists, because looking up one point in NumPy costs several times as much. Below its
+first value an axis is held constant; beyond its last one the slope of the last interval goes on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+
+def fill(values_XY: ArrayLike, y_Y: ArrayLike) -> Floats:
+    """Replace each NaN by the line through its neighbours in the row; a row needs a number."""
+    table_XY = np.array(values_XY, dtype=np.float64)
+    axis_Y = np.asarray(y_Y, dtype=np.float64)
+    for row_Y in table_XY:
+        known_Y = ~np.isnan(row_Y)
+        row_Y[:] = along(axis_Y, axis_Y[known_Y], row_Y[known_Y])
+    return table_XY
+
+
+def along(wanted: Floats, axis_N: Floats, values_N: Floats) -> Floats:
+    """Values at `wanted` on the line through N points: the rule of this file, for arrays."""
+    if len(axis_N) == 1:
+        return np.full(len(wanted), values_N[0])
+    slope = (values_N[-1] - values_N[-2]) / (axis_N[-1] - axis_N[-2])
+    beyond = np.maximum(wanted - axis_N[-1], 0.0) * slope
+    return np.asarray(np.interp(wanted, axis_N, values_N) + beyond, dtype=np.float64)
+
+
+def by_count(counts: ArrayLike, values: ArrayLike, *, most: int) -> Floats:
+    """The values at 0, 1, ..., `most`, from those measured at `counts` (N,)."""
+    axis_N = np.asarray(counts, dtype=np.float64)
+    wanted = np.arange(most + 1, dtype=np.float64)
+    return along(wanted, axis_N, np.asarray(values, dtype=np.float64))
+
+
+class Grid2:
+    """A table over two ascending axes of at least two values each."""
+
+    def __init__(self, x_X: ArrayLike, y_Y: ArrayLike, values_XY: ArrayLike) -> None:
+        self.x: list[float] = np.asarray(x_X, dtype=np.float64).tolist()
+        self.y: list[float] = np.asarray(y_Y, dtype=np.float64).tolist()
+        self.values: list[list[float]] = np.asarray(values_XY, dtype=np.float64).tolist()
+
+    def at(self, x: float, y: float) -> float:
+        """The value at one point."""
+        row, share_x = _bracket(self.x, x)
+        column, share_y = _bracket(self.y, y)
+        low, high = self.values[row - 1], self.values[row]
+        at_low = low[column - 1] + share_y * (low[column] - low[column - 1])
+        at_high = high[column - 1] + share_y * (high[column] - high[column - 1])
+        return at_low + share_x * (at_high - at_low)
+
+
+class Grid3:
+    """One `Grid2` for each of at least two ascending values of a third axis."""
+
+    def __init__(self, z_Z: ArrayLike, grids_Z: Sequence[Grid2]) -> None:
+        self.z: list[float] = np.asarray(z_Z, dtype=np.float64).tolist()
+        self.grids = list(grids_Z)
+
+    def at(self, z: float, x: float, y: float) -> float:
+        """The value at one point."""
+        index, share = _bracket(self.z, z)
+        low, high = self.grids[index - 1].at(x, y), self.grids[index].at(x, y)
+        return low + share * (high - low)
+
+
+def _bracket(axis: list[float], value: float) -> tuple[int, float]:
+    """The end of the interval that holds `value`, and where in it; above 1 beyond the axis."""
+    end = bisect_right(axis, value, 1, len(axis) - 1)
+    start = axis[end - 1]
+    return end, max(0.0, (value - start) / (axis[end] - start))
