@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
@@ -38,4 +37,4 @@ def _after(place: int, rank: Rank) -> Rank:
     """The rank inside its class, its successors included."""
     group = None if rank.group is None else (place, rank.group)
     then = None if rank.then is None else _after(place, rank.then)
-    return replace(rank, key=(place, *rank.key), then=then, group=group)
+    return rank._replace(key=(place, *rank.key), then=then, group=group)

@@ -9,6 +9,7 @@ from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRul
 from scoring_service.errors import ConfigError
 
 _BY_ARRIVAL = Rank(sticky=True)
+_RUNNING = Rank()
 
 
 class Sarathi(Policy):
@@ -36,7 +37,7 @@ class Sarathi(Policy):
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         if self.order == "fcfs":
             return _BY_ARRIVAL
-        return Rank((request.prompt_tokens,)) if request.phase is Phase.WAITING else Rank()
+        return Rank((request.prompt_tokens,)) if request.phase is Phase.WAITING else _RUNNING
 
     def step_rule(self, load: LoadView) -> StepRule:
         return self.rule

@@ -14,6 +14,8 @@ from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 
+_BY_ARRIVAL = Rank()
+
 
 class ShortestPredicted(Policy):
     """Lowest score first. Constant scores are FCFS; scores equal to the lengths are the oracle."""
@@ -23,7 +25,7 @@ class ShortestPredicted(Policy):
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         if request.score is None or request.phase is not Phase.WAITING:
-            return Rank()
+            return _BY_ARRIVAL
         return Rank((request.score,))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from scheduler_adapters.policy import Policy
@@ -42,7 +41,9 @@ class StarvationGuard(Policy):
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         # Not sticky: the guard has to be asked again when a request comes back to the queue.
-        rank = replace(self.policy.rank(request, load), sticky=False)
+        rank = self.policy.rank(request, load)
+        if rank.sticky:
+            rank = rank._replace(sticky=False)
         if request.phase is not Phase.WAITING:
             return rank
         starves_s = self._waits_since_s(request, load) + self.after_s
@@ -50,8 +51,8 @@ class StarvationGuard(Policy):
         if load.now_s >= starves_s:
             return starving
         if rank.valid_until_s <= starves_s:
-            return replace(rank, then=None)
-        return replace(rank, valid_until_s=starves_s, then=starving)
+            return rank._replace(then=None)
+        return rank._replace(valid_until_s=starves_s, then=starving)
 
     def step_rule(self, load: LoadView) -> StepRule:
         return self.policy.step_rule(load)

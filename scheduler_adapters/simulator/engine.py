@@ -7,7 +7,10 @@ without filling them anew.
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_right, insort
+from collections.abc import Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from math import inf
 
@@ -66,13 +69,14 @@ class Engine:
         rejected = self.record.rejected.tolist()
         self.arrivals = [live for live in reversed(self.lives) if not rejected[live.row]]
         self._look_at_arrivals()
-        while self.arrivals or self.num_waiting or self.residents:
-            self._boundary()
-            self._fill()
-            if self.placed or self.chunks:
-                self._run_step()
-            else:
-                self._count_stall()
+        with _uncollected():
+            while self.arrivals or self.num_waiting or self.residents:
+                self._boundary()
+                self._fill()
+                if self.placed or self.chunks:
+                    self._run_step()
+                else:
+                    self._count_stall()
         return self.record.timeline()
 
     def _count_stall(self) -> None:
@@ -249,7 +253,8 @@ class Engine:
         cohort.rank = rank
         cohort.version += 1
         cohort.ask_at = cohort.counter + rank.valid_tokens
-        cohort.move(self._lane(rank.lane))
+        if cohort.lane.number != rank.lane:
+            cohort.move(self._lane(rank.lane))
         if rank.valid_until_s < inf:
             self._set_timer(rank.valid_until_s, cohort)
 
@@ -295,7 +300,7 @@ class Engine:
         self.max_decodes = _limit(rule.max_decodes)
         self.max_prefills = _limit(rule.max_prefills)
         self.max_admissions = _limit(rule.max_admissions)
-        self.max_chunk = _limit(rule.chunk)
+        self.chunk_limit = _limit(rule.chunk)
         self.seats = min(instance.max_num_seqs, _limit(rule.max_resident))
         self.mixed = rule.mixed
 
@@ -398,7 +403,7 @@ class Engine:
         """Place a chunk of a resident's prefill; False where the step takes none."""
         chunk = self._chunk(live.prefill_left)
         if chunk:
-            self.budget -= self._cost(chunk)
+            self.budget -= self._cost(chunk) if self.rule.padded_tokens else chunk
             self.chunks.append((live, chunk))
         return chunk > 0
 
@@ -410,7 +415,9 @@ class Engine:
             return 0
         if self.rule.whole_prompts:
             return tokens if not self.chunks or self._cost(tokens) <= self.budget else 0
-        return int(max(0, min(tokens, self.max_chunk, self.budget)))
+        limit = self.chunk_limit if self.chunk_limit < self.budget else self.budget
+        # Not min() and max(): this is asked several times a step. An infinite limit is no int.
+        return tokens if tokens <= limit else int(limit) if limit > 0 else 0
 
     def _cost(self, tokens: int) -> int:
         """What a prefill of `tokens` takes from the budget."""
@@ -603,22 +610,23 @@ class Engine:
         """Count the step's tokens, let the finished go, then rank whoever changed."""
         load, tick = self.load, self.load.step - 1
         changed: list[Live] = []
-        stale: list[Cohort] = []
         num_residents = len(self.residents)
         for cohort in self.placed:
             cohort.advance(tick, load.now_s)
         for cohort in self.placed:
+            if cohort.events[0] >= (cohort.counter + 1) * self.num_rows:
+                continue
             for live in cohort.due():
                 context = live.offset + cohort.counter
                 if context - live.view.prompt_tokens == live.output_tokens:
                     self._finish(live)
                 else:
                     changed.append(live)
-            if cohort.ask_at <= cohort.counter:
-                stale.append(cohort)
+        stale = [cohort for cohort in self.placed if cohort.ask_at <= cohort.counter]
         if self.placed:
             self.evictions_without_token = 0
-        self._book_chunks(tick, changed)
+        if self.chunks:
+            self._book_chunks(tick, changed)
         if changed or stale:
             self._count()
             self._rank_changed(changed, stale)
@@ -708,6 +716,18 @@ class Engine:
             return True
         self.pending_rule = rule
         return False
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the search for reference cycles: it would walk all requests again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _lives(requests: Requests, record: Record) -> list[Live]:
