@@ -13,8 +13,10 @@ vLLM checks API keys behind it, so refused requests are scored as well. Imports 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import os
+import shutil
 import time
 import uuid
 from collections import deque
@@ -68,6 +70,8 @@ class MiddlewareConfig:
     """JSON file of user classes, see `user_classes.py`."""
     max_body_bytes: int = 16 << 20
     """Larger bodies (images, ...) pass unread and unscored."""
+    metrics_dir: str | None = None
+    """Folder that vLLM's processes share their metrics in; removed when the API server ends."""
 
     def __post_init__(self) -> None:
         if not 0 < self.deadline_s < 60:
@@ -207,6 +211,8 @@ class VllmScores(ScoreMiddleware):
 
     def __init__(self, app: App) -> None:
         config = MiddlewareConfig.from_json(os.environ.get(VARIABLE, "{}"))
+        if config.metrics_dir is not None:
+            atexit.register(shutil.rmtree, config.metrics_dir, ignore_errors=True)
         super().__init__(
             app,
             scorer=_scorer(config),

@@ -13,8 +13,9 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -30,8 +31,9 @@ from scoring_service.errors import ConfigError, ScoringError, UnsupportedByEngin
 
 log = logging.getLogger(__name__)
 
-SCHEDULER: Final = "scheduler_adapters.engines.vllm_v1.scheduler"
+SCHEDULER: Final = "scheduler_adapters.engines.vllm_measured.scheduler"
 MIDDLEWARE: Final = "scheduler_adapters.engines.vllm_middleware.VllmScores"
+METRICS: Final = "PROMETHEUS_MULTIPROC_DIR"
 _PROBE_S: Final = 5.0
 
 
@@ -112,7 +114,12 @@ def run(config: ServeConfig) -> None:
     command = [sys.executable, "-m", *server_module(config.model), *server_options(config)]
     log.info("starting %s", " ".join(command))
     sys.stdout.flush()
-    os.environ[VARIABLE] = config.middleware.to_json()
+    middleware = config.middleware
+    if METRICS not in os.environ:
+        # Made here, so that all of vLLM's processes inherit it; removed when the API server ends.
+        os.environ[METRICS] = tempfile.mkdtemp(prefix="lengthwise-metrics-")
+        middleware = replace(middleware, metrics_dir=os.environ[METRICS])
+    os.environ[VARIABLE] = middleware.to_json()
     os.execv(command[0], command)
 
 

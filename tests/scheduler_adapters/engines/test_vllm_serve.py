@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "execv", exec_instead)
     monkeypatch.setattr(vllm_serve, "_require_engine", lambda policy: None)
     monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(vllm_serve.METRICS, "/somewhere")
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_vllm_is_told_policy_settings_address_and_its_own_options(port: int) -> 
     assert json.loads(options["additional-config"]) == {
         "lengthwise": {"policy": "pars", "starve_after_s": 60}
     }
-    assert options["scheduler-cls"] == "scheduler_adapters.engines.vllm_v1.scheduler"
+    assert options["scheduler-cls"] == "scheduler_adapters.engines.vllm_measured.scheduler"
     assert options["port"] == str(port)
 
 
@@ -86,6 +88,23 @@ def test_the_middleware_is_told_whom_to_ask(
     told = MiddlewareConfig.from_json(os.environ[VARIABLE])
     assert told.scorer == service.target
     assert told.classes == str(tmp_path / "classes.json")
+
+
+def test_vllms_processes_get_a_folder_to_share_metrics_in(
+    port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(vllm_serve.METRICS)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    start("m", f"--port={port}")
+    made = os.environ[vllm_serve.METRICS]
+    assert Path(made).parent == tmp_path
+    assert MiddlewareConfig.from_json(os.environ[VARIABLE]).metrics_dir == made
+
+
+def test_a_folder_for_metrics_that_is_set_already_is_left_alone(port: int) -> None:
+    start("m", f"--port={port}")
+    assert os.environ[vllm_serve.METRICS] == "/somewhere"
+    assert MiddlewareConfig.from_json(os.environ[VARIABLE]).metrics_dir is None
 
 
 def test_an_unknown_policy_is_refused_with_those_there_are(

@@ -207,6 +207,8 @@ def test_every_client_is_scored_and_the_short_finish_first(live: Live) -> None:
     assert live.sample("lengthwise_ttft_seconds_count", user_class="chat") == NUM_CLIENTS
     assert live.sample("lengthwise_tpot_seconds_count", user_class="chat") == NUM_CLIENTS
     assert live.sample("lengthwise_e2e_seconds_count") == NUM_CLIENTS
+    assert live.sample("lengthwise_engine_requests_total", hint="scored") == NUM_CLIENTS
+    assert live.sample("lengthwise_resident_requests") == 0
     ttft_s, e2e_s = (
         live.sample(f"lengthwise_{name}_seconds_sum", user_class="chat") for name in ("ttft", "e2e")
     )
