@@ -6,7 +6,7 @@ No slots: jsonargparse reads a dataclass default through `vars`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from scoring_service.errors import ConfigError
@@ -23,7 +23,18 @@ class DataConfig:
     """What is learnt from."""
 
     dataset: str = "alpaca-vicuna7b"
-    """Id of a data card, or the path of a card.yaml or of a table (.parquet, .jsonl, .csv)."""
+    """Id of a data card, or the path of a card.yaml or of a table (.parquet, .jsonl, .csv).
+    Validation and test prompts are taken from here."""
+    also: tuple[str, ...] = ()
+    """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
+    compared within a data set only."""
+    model: str | None = None
+    """Only this model's responses, of a data set that holds several."""
+    consensus: bool = False
+    """Learn what the models of a data set agree on, each less its own mean log length: the label of
+    choice for a model never seen."""
+    held_out_models: float = 0.0
+    """Part of the models that a consensus leaves out, to be tested on; chosen by name."""
     label: Label = "output_tokens"
     """Which length is ranked: all output tokens, or of a reasoning model only one part."""
     repeats: Repeats = "geometric_mean"
@@ -33,6 +44,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _at_least("data.max_prompt_tokens", self.max_prompt_tokens, 3)
+        if not 0 <= self.held_out_models < 1:
+            raise ConfigError(f"data.held_out_models is {self.held_out_models}; use [0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +161,8 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
     }
     try:
         made = {key: make(**values[key]) for key, make in parts.items()}
+        # JSON has no tuples.
+        made["data"] = replace(made["data"], also=tuple(made["data"].also))
         return TrainConfig(**{**values, **made})
     except (TypeError, KeyError) as error:
         raise ConfigError(f"not a training configuration of this version: {error}") from error

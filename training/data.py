@@ -61,7 +61,8 @@ class PromptBatches:
     Stateful, so that a run resumed within an epoch sees exactly the batches it had not seen. A
     training epoch has whole batches only, as many as fall evenly between its validations; which
     prompts are left out changes with the order.
-    With several processes each takes every world_size-th prompt of each batch.
+    A training batch holds prompts of one source only, because lengths of different data sets do not
+    compare. With several processes each takes every world_size-th prompt of each batch.
     """
 
     def __init__(
@@ -72,9 +73,12 @@ class PromptBatches:
         config: TrainConfig,
         *,
         shuffle: bool,
+        sources: Sequence[str] = (),
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        names = np.asarray(sources if len(sources) else [""] * len(ids))
+        self.members = [np.flatnonzero(names == name) for name in np.unique(names)]
         self.ids, self.lengths, self.pad_id, self.config = ids, lengths, pad_id, config
         self.shuffle, self.rank, self.world_size = shuffle, rank, world_size
         self._epoch = 0
@@ -85,7 +89,8 @@ class PromptBatches:
             return -(-len(self.ids) // self.config.batch_size)
         pairs = self.config.loss.objective == "pairs"
         ratio = self.config.loss.pairs_per_prompt * 2 if pairs else 1.0
-        count = max(1, round(len(self.ids) * ratio) // self.config.batch_size)
+        batches = (round(len(m) * ratio) // self.config.batch_size for m in self.members)
+        count = max(1, sum(batches))
         return count - count % min(count, self.config.validations_per_epoch)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -109,20 +114,27 @@ class PromptBatches:
         """Indices of the prompts of each batch; pairs occupy neighbouring positions."""
         size, count = self.config.batch_size, len(self)
         if not self.shuffle:
-            order = np.arange(len(self.ids))
-        elif self.config.loss.objective == "pairs":
-            order = sample_pairs(
-                self.lengths,
-                pairs_per_prompt=self.config.loss.pairs_per_prompt,
-                delta=self.config.loss.delta,
-                seed=(self.config.seed, self._epoch),
-            ).reshape(-1)
-            size -= size % 2
-        else:
-            order = np.random.default_rng((self.config.seed, self._epoch)).permutation(
-                len(self.ids)
-            )
-        return [order[n * size : (n + 1) * size] for n in range(count)]
+            return [np.arange(len(self.ids))[n * size : (n + 1) * size] for n in range(count)]
+        rng = np.random.default_rng((self.config.seed, self._epoch))
+        size -= size % 2 if self.config.loss.objective == "pairs" else 0
+        batches = [
+            order[start : start + size]
+            for order in (self._order(members, rng) for members in self.members)
+            for start in range(0, max(1, len(order) - size + 1), size)
+        ]
+        return [batches[n] for n in rng.permutation(len(batches))[:count]]
+
+    def _order(self, members: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """The prompts of one source in this epoch's order; for pairs, two by two."""
+        if self.config.loss.objective != "pairs":
+            return rng.permutation(members)
+        pairs = sample_pairs(
+            self.lengths[members],
+            pairs_per_prompt=self.config.loss.pairs_per_prompt,
+            delta=self.config.loss.delta,
+            seed=(self.config.seed, self._epoch),
+        )
+        return members[pairs.reshape(-1)]
 
     def _collate(self, chosen: NDArray[np.int64]) -> Batch:
         is_pairs = self.shuffle and self.config.loss.objective == "pairs"
@@ -187,6 +199,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             self.pad_id,
             self.config,
             shuffle=train,
+            sources=[item.source for item in self.splits.train] if train else (),
             rank=trainer.global_rank if distributed else 0,
             world_size=trainer.world_size if distributed else 1,
         )

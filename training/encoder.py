@@ -63,7 +63,9 @@ class PromptScorer(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.pooling = pooling
-        width = cast(Any, backbone.config).hidden_size
+        config = cast(Any, backbone.config)
+        # Some OPT models project their output to another width.
+        width = getattr(config, "word_embed_proj_dim", None) or config.hidden_size
         self.head = nn.Linear(width, 1)
         self.length_head = nn.Linear(width, 1)
 
@@ -104,12 +106,10 @@ def build_scorer(
     Raises:
         ConfigError: no such model, it has no usable tokenizer, or it cannot pool as asked.
     """
-    from transformers import AutoModel, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
+    from transformers import AutoTokenizer
 
-    disable_progress_bar()
     try:
-        backbone = AutoModel.from_pretrained(source)
+        backbone = load_backbone(source)
         tokenizer = AutoTokenizer.from_pretrained(source).backend_tokenizer
     except (OSError, ValueError, AttributeError) as error:
         reason = str(error).splitlines()[0]
@@ -117,14 +117,24 @@ def build_scorer(
             f"backbone {source!r} cannot be loaded ({reason}); use minilm, bert, a transformers "
             "model id with a fast tokenizer, or a folder"
         ) from error
-    if getattr(backbone.config, "is_encoder_decoder", False):
-        backbone = backbone.get_encoder()
     if pooling == "pooler" and getattr(backbone, "pooler", None) is None:
         raise ConfigError(f"backbone {source!r} has no pooler; use pooling mean or last")
     torch.manual_seed(seed)
     return PromptScorer(backbone, pooling), prepare_tokenizer(
         tokenizer, backbone.config, max_prompt_tokens
     )
+
+
+def load_backbone(source: str | Path) -> Any:
+    """The encoder of a model, or the whole model where it has no decoder beside one."""
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    if AutoConfig.from_pretrained(source).model_type.endswith("t5"):
+        # The fused attention of T5 does not survive ONNX export with dynamic shapes.
+        return AutoModelForTextEncoding.from_pretrained(source, attn_implementation="eager")
+    return AutoModel.from_pretrained(source)
 
 
 def prepare_tokenizer(tokenizer: Tokenizer, config: Any, max_prompt_tokens: int) -> Tokenizer:
@@ -152,11 +162,9 @@ def load_scorer(folder: Path) -> tuple[PromptScorer, Tokenizer]:
     Raises:
         ConfigError: the folder does not hold one.
     """
-    from transformers import AutoModel
-
     try:
         pooling = json.loads((folder / "scorer.json").read_text())["pooling"]
-        scorer = PromptScorer(AutoModel.from_pretrained(folder), pooling)
+        scorer = PromptScorer(load_backbone(folder), pooling)
         heads = torch.load(folder / HEADS, weights_only=True)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except (OSError, ValueError, KeyError) as error:

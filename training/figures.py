@@ -33,3 +33,17 @@ def predicted_against_real(
     axes.set_ylabel("response length, tokens")
     axes.set_title(title, fontsize=9)
     return figure
+
+
+def transfer_matrix(taus: NDArray[np.float64], models: Sequence[str]) -> Figure:
+    """tau_b of training on the row's lengths and testing on the column's."""
+    size = 2 + 0.3 * len(models)
+    figure = Figure(figsize=(size + 1, size))
+    axes = figure.subplots()
+    image = axes.imshow(taus, vmin=0, cmap="viridis")
+    axes.set_xticks(range(len(models)), models, rotation=90, fontsize=6)
+    axes.set_yticks(range(len(models)), models, fontsize=6)
+    axes.set_xlabel("tested on the lengths of")
+    axes.set_ylabel("trained on the lengths of")
+    figure.colorbar(image, label="tau_b, cross-validated over prompts", shrink=0.7)
+    return figure

@@ -7,8 +7,8 @@ reasoning or only the answer. Repeated samples of a prompt stay together, so no 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from scoring_service.errors import DataError
@@ -27,6 +27,8 @@ class LabelledPrompt:
     lengths: tuple[int, ...]
     """In tokens, >= 1, in sample order."""
     group: str = ""
+    source: str = ""
+    """The data set; lengths are compared within one only."""
 
     @property
     def observed(self) -> int:
@@ -70,3 +72,62 @@ def label_prompts(
         for repeats in grouped.values()
     ]
     return prompts, num_records - len(prompts)
+
+
+def of_one_model(
+    prompts: Sequence[LabelledPrompt], *, model: str | None, consensus: bool, held_out: float
+) -> list[LabelledPrompt]:
+    """One label per prompt, from one model's responses or from the consensus of many.
+
+    Args:
+        prompts: labelled prompts of any number of models.
+        model: the model that is meant; None where there is only one, or a consensus is wanted.
+        consensus: whether the labels of several models are joined.
+        held_out: part of the models that a consensus leaves out (`is_held_out`).
+
+    Raises:
+        DataError: several models and no choice, or no such model.
+    """
+    if model is not None:
+        prompts = [item for item in prompts if item.model == model]
+    models = sorted({item.model for item in prompts})
+    if consensus and len(models) > 1:
+        return consensus_of([p for p in prompts if not is_held_out(p.model, held_out)])
+    if len(models) != 1:
+        known = ", ".join(models[:5]) if models else f"none called {model!r}"
+        raise DataError(
+            f"the data holds {len(models)} models ({known}...); choose data.model or data.consensus"
+        )
+    return list(prompts)
+
+
+def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:
+    """One label per prompt: the mean log length over models, each less its own mean.
+
+    A model that always answers at twice the length of another so says the same about a prompt. What
+    the models agree on is what a model never seen is most likely to do as well.
+    """
+    logs: dict[str, list[float]] = {}
+    for item in prompts:
+        logs.setdefault(item.model, []).append(math.log(item.observed))
+    offsets = {model: sum(values) / len(values) for model, values in logs.items()}
+    centre = sum(offsets.values()) / len(offsets)
+    deviations: dict[str, list[float]] = {}
+    first: dict[str, LabelledPrompt] = {}
+    for item in prompts:
+        key = prompt_hash(item.prompt)
+        first.setdefault(key, item)
+        deviations.setdefault(key, []).append(math.log(item.observed) - offsets[item.model])
+    return [
+        replace(
+            first[key],
+            model="consensus",
+            lengths=(max(1, round(math.exp(centre + sum(values) / len(values)))),),
+        )
+        for key, values in deviations.items()
+    ]
+
+
+def is_held_out(model: str, fraction: float) -> bool:
+    """Whether a model belongs to those never trained on; follows from its name alone."""
+    return int(prompt_hash(model, salt="lengthwise-models")[:12], 16) / 2**48 < fraction

@@ -31,6 +31,20 @@ def best() -> TrainConfig:
     return TrainConfig(name="best", epochs=3)
 
 
+def multi() -> TrainConfig:
+    """What 200 models agree on, for a model never seen; a quarter of the models is held out."""
+    return TrainConfig(
+        name="multi",
+        data=DataConfig(
+            dataset="alpaca-eval",
+            also=("arena-hard*4", "alpaca-eval*9", "alpaca-vicuna7b"),
+            consensus=True,
+            held_out_models=0.25,
+        ),
+        epochs=1,
+    )
+
+
 def pars() -> TrainConfig:
     """The paper's protocol: BERT-base, pooler, 10 explicit pairs per prompt, constant Adam 2e-5."""
     return TrainConfig(
@@ -57,6 +71,7 @@ RECIPES: Final[dict[str, Callable[[], TrainConfig]]] = {
     "demo": demo,
     "quick": quick,
     "best": best,
+    "multi": multi,
     "pars": pars,
     "pars-reasoning": pars_reasoning,
 }

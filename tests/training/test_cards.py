@@ -31,8 +31,13 @@ def test_prompts_are_joined_and_rows_filtered(
     lengths = tmp_path / "lengths.parquet"
     prompts = tmp_path / "prompts.parquet"
     pd.DataFrame(
-        {"set": ["x", "x", "y"], "id": [1, 2, 1], "output_tokens": [3, 4, 5], "ok": [True, False, True]}
-    ).to_parquet(lengths)  # fmt: skip
+        {
+            "set": ["x", "x", "y"],
+            "id": [1, 2, 1],
+            "output_tokens": [3, 4, 5],
+            "ok": [True, False, True],
+        }
+    ).to_parquet(lengths)
     pd.DataFrame(
         {"set": ["x", "x", "y"], "id": [1, 2, 1], "prompt": ["a", "b", "c"], "ok": [0, 0, 0]}
     ).to_parquet(prompts)
