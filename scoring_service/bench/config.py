@@ -1,8 +1,10 @@
-"""Settings of the bench."""
+"""Settings of the bench and the load test."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from scoring_service.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,3 +27,28 @@ class BenchConfig:
     """Compare with MLServer too; it is installed into an environment of its own if need be."""
     seed: int = 0
     """Of the prompts and arrival times."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadtestConfig:
+    """What to send, and how fast."""
+
+    target: str = "127.0.0.1:50051"
+    """HOST:PORT of the service."""
+    rate: float = 100.0
+    """Requests per second, Poisson arrivals."""
+    seconds: float = 10.0
+    """How long, seconds."""
+    timeout_s: float = 0.1
+    """Deadline of each request, seconds."""
+    prompts: str | None = None
+    """Text file with one prompt per line; null makes different random ones of about 30 words."""
+    pid: int | None = None
+    """Process of the service on this machine, to report the growth of its memory."""
+    seed: int = 0
+    """Of prompts and arrival times."""
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "seconds", "timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use more than 0")

@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 
 from scoring_service.bench.processes import cpu_s
+from scoring_service.channel import PLAINTEXT, ClientSecurity
 from scoring_service.client import write_prompt
 from scoring_service.errors import ScoringError
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
@@ -85,7 +86,13 @@ class Outcomes:
 
 
 def open_loop(
-    target: str, prompts: Sequence[str], *, per_s: float, timeout_s: float, seed: int = 0
+    target: str,
+    prompts: Sequence[str],
+    *,
+    per_s: float,
+    timeout_s: float,
+    seed: int = 0,
+    security: ClientSecurity = PLAINTEXT,
 ) -> Outcomes:
     """Send `prompts` at Poisson arrivals of that rate, whatever becomes of them."""
     outcomes = Outcomes()
@@ -106,12 +113,13 @@ def open_loop(
                 outcomes.failed[name] = outcomes.failed.get(name, 0) + 1
         landed.release()
 
-    with grpc.insecure_channel(target) as channel:
+    with security.open(target) as channel:
         stub = ScoringServiceStub(channel)  # type: ignore[no-untyped-call]
         started_s = time.perf_counter()
         for prompt in _paced(prompts, gaps_s):
             begun_s = time.perf_counter()
-            rpc = stub.Score.future(write_prompt(prompt, ""), timeout=timeout_s)
+            request = write_prompt(prompt, "")
+            rpc = stub.Score.future(request, timeout=timeout_s, metadata=security.metadata)
             rpc.add_done_callback(lambda rpc, begun_s=begun_s: done(rpc, begun_s))
             outcomes.sent += 1
         outcomes.wall_s = time.perf_counter() - started_s

@@ -53,8 +53,8 @@ def test_the_score_command_prints_one_json_object(tiny_bundle, capsys):
 
 def test_the_service_process_imports_no_training_framework(tiny_bundle):
     program = (
-        "import sys; from scoring_service import __main__, model, server\n"
-        f"model.RankerModel.load(__main__.ModelBundle.load({str(tiny_bundle.path)!r}))\n"
+        "import sys; from scoring_service import __main__, bundle, model, server\n"
+        f"model.RankerModel.load(bundle.ModelBundle.load({str(tiny_bundle.path)!r}))\n"
         "print(sorted({'torch', 'transformers', 'lightning', 'mlflow'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

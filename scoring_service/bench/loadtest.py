@@ -1,0 +1,76 @@
+"""Load a running service at a fixed rate, whatever becomes of the requests: the honest way to see
+queueing. With `--seconds 600 --pid PID` it is a soak that also watches memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from scoring_service.bench.config import LoadtestConfig
+from scoring_service.bench.load import Outcomes, open_loop
+from scoring_service.bench.processes import rss_bytes
+from scoring_service.channel import ClientSecurity
+from scoring_service.errors import DataError
+
+_WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", "email", "poem")
+
+
+def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, Any]:
+    """Counts and latencies of the requests.
+
+    Raises:
+        DataError: the prompts cannot be read, or there are none.
+    """
+    prompts = _make_prompts(config)
+    before = None if config.pid is None else rss_bytes(config.pid)
+    outcomes = open_loop(
+        config.target,
+        prompts,
+        per_s=config.rate,
+        timeout_s=config.timeout_s,
+        seed=config.seed,
+        security=security,
+    )
+    summary = _summary(outcomes)
+    if before is not None and config.pid is not None:
+        summary["rss_growth_fraction"] = rss_bytes(config.pid) / before - 1
+    return summary
+
+
+def _make_prompts(config: LoadtestConfig) -> list[str]:
+    num = max(1, int(config.rate * config.seconds))
+    random = np.random.default_rng(config.seed)
+    if config.prompts is None:
+        sizes = np.clip(random.lognormal(3.2, 0.65, num), 3, 400).astype(int)
+        return [f"{n}: {' '.join(random.choice(_WORDS, size))}" for n, size in enumerate(sizes)]
+    try:
+        lines = [line for line in Path(config.prompts).read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"cannot be read ({error}); give a text file", path=config.prompts
+        ) from error
+    if not lines:
+        raise DataError("holds no prompt; write one per line", path=config.prompts)
+    return [lines[int(n)] for n in random.integers(0, len(lines), num)]
+
+
+def _summary(outcomes: Outcomes) -> dict[str, Any]:
+    answered = np.array(outcomes.answered_s) * 1e3
+    refused = np.array(outcomes.refused_s) * 1e3
+    return {
+        "sent": outcomes.sent,
+        "sent_per_s": outcomes.sent / outcomes.wall_s,
+        "answered": len(answered),
+        "refused": len(refused),
+        "failed": dict(sorted(outcomes.failed.items())),
+        "answered_ms": _percentiles(answered),
+        "refused_ms": _percentiles(refused),
+    }
+
+
+def _percentiles(milliseconds: Any) -> dict[str, float] | None:
+    if len(milliseconds) == 0:
+        return None
+    return {f"p{p}": float(np.percentile(milliseconds, p)) for p in (50, 90, 99)}

@@ -1,0 +1,111 @@
+"""The commands of `python -m scoring_service`. What only one of them needs, it imports itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from scoring_service.bundle import ModelBundle
+from scoring_service.channel import ClientSecurity
+from scoring_service.client import Score, ScoringClient
+from scoring_service.config import ServerConfig
+from scoring_service.errors import ConfigError
+
+if TYPE_CHECKING:
+    from scoring_service.bench.config import BenchConfig, LoadtestConfig
+    from scoring_service.reload import BundleSource
+
+
+def serve(
+    config: ServerConfig, bundle: str | None, registry_model: str | None, mlruns_dir: str
+) -> None:
+    """Serve a ranker over gRPC until SIGTERM or SIGINT, then drain and exit 0.
+
+    A new version in the bundle's folder, or behind the registry's alias, takes over by itself once
+    it is verified; a damaged or wrong one is refused and the old one serves on.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from scoring_service.model import RankerModel
+    from scoring_service.server import ScoringServer
+
+    source = _source(bundle, registry_model, mlruns_dir)
+    model = RankerModel.load(ModelBundle.load(source.locate()), config.precision)
+    server = ScoringServer(model, config, source)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    server.start()
+    print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)
+    stopped.wait()
+    server.stop()
+
+
+def score(
+    prompts: Sequence[str],
+    target: str,
+    timeout_s: float,
+    target_model: str | None,
+    security: ClientSecurity,
+    as_json: bool,
+) -> None:
+    """Score prompts with a running service; one line per prompt: score, TAB, prompt."""
+    with ScoringClient(
+        target, timeout_s=timeout_s, target_model=target_model, security=security
+    ) as client:
+        results = client.score_batch(prompts)
+    scores: list[Score] = []
+    for result in results:
+        if not isinstance(result, Score):
+            raise result
+        scores.append(result)
+    if as_json:
+        rows = [{"prompt": p, **asdict(s)} for p, s in zip(prompts, scores, strict=True)]
+        print(json.dumps({"scores": rows}, allow_nan=False))
+        return
+    for prompt, scored in zip(prompts, scores, strict=True):
+        print(f"{scored.value:+.4f}\t{prompt}")
+
+
+def bench(config: BenchConfig, as_json: bool) -> None:
+    """Measure the service beside the bare model, a naive service and MLServer.
+
+    Starts everything it needs, lets the peers take turns and compares CPU times; about 3 minutes.
+    """
+    from scoring_service.bench.run import print_table, run_bench
+
+    result = run_bench(config)
+    if as_json:
+        print(json.dumps(result, allow_nan=False))
+    else:
+        print_table(result)
+
+
+def loadtest(config: LoadtestConfig, security: ClientSecurity, as_json: bool) -> None:
+    """Load a running service at a fixed rate and print what became of the requests.
+
+    With --seconds 600 --pid PID it is a soak that also watches the server's memory.
+    """
+    from scoring_service.bench.loadtest import run_loadtest
+
+    result = run_loadtest(config, security)
+    if as_json:
+        print(json.dumps(result, allow_nan=False))
+        return
+    for key, value in result.items():
+        print(f"{key:22} {value}")
+
+
+def _source(bundle: str | None, registry_model: str | None, mlruns_dir: str) -> BundleSource:
+    from scoring_service.registry import RegistrySource
+    from scoring_service.reload import FolderSource
+
+    if bundle is not None and registry_model is None:
+        return FolderSource(bundle)
+    if registry_model is not None and bundle is None:
+        return RegistrySource(registry_model, mlruns_dir)
+    raise ConfigError("what to serve is not clear; give one of --bundle and --registry_model")
