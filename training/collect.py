@@ -7,7 +7,6 @@ import importlib.util
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,19 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
-import yaml
 from jsonargparse import ActionYesNo
 
-from scoring_service.bundle import sha256_of
 from scoring_service.errors import ConfigError, DataError
 from training.answers import AnswerLog
+from training.card_writer import card_path, refuse_foreign_card, write_card
 from training.command_line import configure_logging, make_parser
 from training.records import prompt_hash, read_table
 
 if TYPE_CHECKING:
     from training.endpoint import Endpoint
-
-CARD: Final = "card.yaml"
 
 DESCRIPTION: Final = """Ask a model every prompt of a table and write down how long it answers.
 
@@ -148,7 +144,7 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
 
     normalise_url(config.endpoint)
     prompts, num_repeated = read_prompts(config.prompts, config.prompt_column)
-    _check_folder(config.out)
+    refuse_foreign_card(config.out)
     with AnswerLog(config.out) as log:
         done = _done(log, config)
         wanted = [Job(prompt=p, sample=n) for n in range(config.samples) for p in prompts]
@@ -159,7 +155,7 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
             refused, num_retries = asyncio.run(_ask_all(config, jobs, log, api_key))
         finally:
             if log.rows:
-                _write_card(config, log.rows)
+                _describe(config, log.rows)
     return {
         "prompts": len(prompts),
         "repeated_prompts": num_repeated,
@@ -172,7 +168,7 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
         "output_tokens": sum(row["output_tokens"] for row in log.rows),
         "reasoning_tokens": sum(row["reasoning_tokens"] for row in log.rows),
         "out": str(config.out),
-        "card": str(config.out.with_name(CARD)),
+        "card": str(card_path(config.out)),
     }
 
 
@@ -293,43 +289,19 @@ def _done(log: AnswerLog, config: CollectConfig) -> set[tuple[str, int]]:
     return done
 
 
-def _check_folder(out: Path) -> None:
-    """Refuse to replace the card of another table."""
-    try:
-        card = yaml.safe_load(out.with_name(CARD).read_text())
-    except FileNotFoundError:
-        return
-    except (OSError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{out.with_name(CARD)} cannot be read ({reason}); remove it") from error
-    if not isinstance(card, dict) or card.get("path") != out.name:
-        raise ConfigError(
-            f"{out.with_name(CARD)} describes another table; give --out a folder of its own"
-        )
-
-
-def _write_card(config: CollectConfig, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Describe OUT as it is now; the old card stays until the new one is whole."""
-    fields = {name: name for name in ("prompt", "output_tokens", "model", "sample")}
+def _describe(config: CollectConfig, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the card of OUT as it is now."""
+    columns = ["prompt", "output_tokens", "model", "sample"]
     if any(row["reasoning_tokens"] for row in rows):
-        fields |= {name: name for name in ("reasoning_tokens", "answer_tokens")}
-    host = urlsplit(config.endpoint).hostname
-    card = {
-        "id": re.sub(r"[^\w.-]+", "-", config.out.stem),
-        "source": f"collected from {host}",
-        "commit": "none",
-        "licence": "not stated",
-        "path": config.out.name,
-        "sha256": sha256_of(config.out),
-        "records": len(rows),
-        "fields": fields,
-        "tokenizer": f"{config.model} (usage.completion_tokens)",
-        "notes": f"request: {_request(config)['request']}",
-    }
-    path = config.out.with_name(CARD)
-    work = path.with_name(f".{CARD}")
-    work.write_text(yaml.safe_dump(card, sort_keys=False, allow_unicode=True))
-    os.replace(work, path)
+        columns += ["reasoning_tokens", "answer_tokens"]
+    write_card(
+        config.out,
+        columns=columns,
+        rows=len(rows),
+        source=f"collected from {urlsplit(config.endpoint).hostname}",
+        tokenizer=f"{config.model} (usage.completion_tokens)",
+        notes=f"request: {_request(config)['request']}",
+    )
 
 
 def _underscored(argument: str) -> str:

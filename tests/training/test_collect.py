@@ -25,6 +25,7 @@ from training.__main__ import main
 from training.answers import AnswerLog
 from training.cards import load_data
 from training.endpoint import Endpoint, PromptRefused, measure
+from training.records import write_records
 
 PROMPTS = [f"Tell me about the number {number}." for number in range(40)]
 
@@ -62,8 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.requests.append(request)
             self.server.keys.add(self.headers["authorization"])
         time.sleep(self.server.delay_s)
-        tokens = int(prompt.rstrip(".").split()[-1]) + 1
-        status, body = self.server.plan(prompt, before) or (200, answer(tokens))
+        status, body = self.server.plan(prompt, before) or (200, answer(number_in(prompt) + 1))
         content = json.dumps(body).encode()
         with contextlib.suppress(OSError):  # The client may have been killed.
             self.send_response(status)
@@ -73,6 +73,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Nothing on stderr."""
+
+
+def number_in(prompt: str) -> int:
+    return int(prompt.rstrip(".").split()[-1])
 
 
 def answer(tokens: int, finish_reason: str = "stop", **message: str) -> dict[str, Any]:
@@ -368,6 +372,27 @@ def test_responses_that_were_cut_are_counted(
 ) -> None:
     endpoint.plan = lambda prompt, _: (200, answer(8, "length")) if "1" in prompt else None
     assert collect()[1]["cut"] == sum("1" in prompt for prompt in PROMPTS)
+
+
+@pytest.mark.slow
+def test_what_was_collected_can_be_trained_on_at_once(
+    endpoint: FakeEndpoint, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from training import synthetic
+
+    records, _ = synthetic.generate(400, seed=1)
+    tokens = {record.prompt: record.output_tokens for record in records}
+    endpoint.plan = lambda prompt, _: (200, answer(tokens[prompt]))
+    prompts, out = tmp_path / "prompts.parquet", tmp_path / "collected" / "lengths.jsonl"
+    write_records(prompts, records)
+    assert main(command(endpoint.url, prompts, out)[3:]) == 0
+    card = str(out.with_name("card.yaml"))
+    options = ["--out", str(tmp_path / "run"), "--mlruns-dir", str(tmp_path / "mlruns")]
+    small = ["--encoder.backbone", str(tiny_bert), "--epochs", "1", "--threads", "1"]
+    assert main(["fit", "demo", *options, *small, "--data.dataset", card, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["dataset"] == "lengths"
+    assert result["train_prompts"] + result["test_prompts"] > 300
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,31 @@ def test_a_promotion_by_hand_needs_no_proof_and_is_recorded(
     assert tags["2"]["promoted_by"] == "hand"
     assert "not the test prompts" in tags["2"]["verdict"]
     assert tags["1"]["promoted_by"] == "gate"
+
+
+def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
+    make_bundle: Callable[..., ModelBundle],
+    make_card: Callable[..., Path],
+    register: Callable[[str, ModelBundle], str],
+    training: Callable[..., tuple[int, Any]],
+) -> None:
+    from training.config import DataConfig, TrainConfig
+    from training.prepared import prepare
+
+    config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900)))))
+    trained = {
+        "training": asdict(config),
+        "dataset": {"id": "logs", "test_digest": prepare(config, None).splits.test_digest},
+    }
+    for noise in (3, 0):
+        register("found-again", make_bundle(noise, **trained))
+    training("promote", "found-again", 1)
+    status, result = training("promote", "found-again", 2)
+    assert (status, result["forced"], champion(training, "found-again")) == (0, False, "2")
+    make_card(draw_prompts(800))
+    status, line = training("promote", "found-again", 1)
+    assert status == 2
+    assert "not the test prompts" in line
 
 
 def test_list_shows_every_run_with_the_figures_of_its_bundle(
