@@ -11,6 +11,10 @@ COMMANDS = {
         "scheduler_adapters.experiments.demo",
         "a trained ranker, served, orders the queues of the simulator and of vLLM",
     ),
+    "models": (
+        "scheduler_adapters.experiments.models",
+        "latency presets: where they come from, and their error against measurements",
+    ),
     "simulate": (
         "scheduler_adapters.experiments.simulate",
         "one policy on one trace: the table of latencies",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from scheduler_adapters.simulator.data_folder import DataDir, data_file
 from scheduler_adapters.simulator.facts import GPUS, MEASURED_GPUS, MEASURED_MODELS, MODELS
 from scheduler_adapters.simulator.first_principles import kv_blocks
@@ -9,7 +11,11 @@ from scheduler_adapters.simulator.kernel_database import read_kernel_database
 from scheduler_adapters.simulator.kernel_latency import KernelLatency
 from scheduler_adapters.simulator.layer_profile import Link, read_layer_profile
 from scheduler_adapters.simulator.lockstep import Experts, LockstepLatency, read_expert_profile
-from scheduler_adapters.simulator.phase_times import PhaseLatency, read_phase_times
+from scheduler_adapters.simulator.phase_times import (
+    PhaseLatency,
+    make_phase_latency,
+    read_phase_times,
+)
 
 KERNEL_FOLDERS = {
     "a100-80g": "aiconfigurator/a100_sxm/vllm-0.14.0",
@@ -91,10 +97,15 @@ def phases(name: str, data_dir: DataDir) -> tuple[PhaseLatency, int]:
     """A server of `PHASE_SERVERS`."""
     model_name, gpu_name, num_gpus = PHASE_SERVERS[name]
     blocks = kv_blocks(name, MEASURED_MODELS[model_name], GPUS[gpu_name], num_gpus=num_gpus)
-    latency = read_phase_times(
+    return make_phase_latency(phase_rows(name, data_dir)), blocks
+
+
+def phase_rows(name: str, data_dir: DataDir) -> pd.DataFrame:
+    """All measurements of a server of `PHASE_SERVERS`."""
+    model_name, gpu_name, num_gpus = PHASE_SERVERS[name]
+    return read_phase_times(
         data_file(PHASE_FILE, data_dir),
         model=_MODEL_IN_FILE[model_name],
         hardware=_GPU_IN_FILE[gpu_name],
         tensor_parallel=num_gpus,
     )
-    return latency, blocks

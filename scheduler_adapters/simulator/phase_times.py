@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from scheduler_adapters.simulator.grid import by_count
 from scheduler_adapters.simulator.kernel_latency import MAX_SEQUENCES, MAX_TOKENS
@@ -51,8 +52,8 @@ class PhaseLatency(LatencyModel):
 
 def read_phase_times(
     path: Path, *, model: str, hardware: str, tensor_parallel: int
-) -> PhaseLatency:
-    """The latency model of one server from the table of all of them; medians of the repeats.
+) -> pd.DataFrame:
+    """The measurements of one server: milliseconds by prompt, batch and output, with repeats.
 
     Raises:
         DataError: the file cannot be read, or does not hold that server (the known are listed).
@@ -65,12 +66,15 @@ def read_phase_times(
     if rows.empty:
         known = sorted(set(table[keys].itertuples(index=False, name=None)))
         raise DataError(f"has no measurements of {tuple(wanted)}; use one of {known}", path=path)
+    return rows
+
+
+def make_phase_latency(rows: pd.DataFrame) -> PhaseLatency:
+    """The two curves from the measurements of one server; medians of the repeats."""
     prefill_ms = rows[rows.batch_size == 1].groupby("prompt_size").prompt_time.median()
-    batches = rows[rows.prompt_size == _PROMPT_TOKENS].groupby("batch_size")[
-        ["prompt_time", "token_time"]
-    ]
+    batches = rows[rows.prompt_size == _PROMPT_TOKENS].groupby("batch_size")
+    batch_ms = batches[["prompt_time", "token_time"]].median()
     # Two GPUs ran out of memory at batch 64: its prefill took less than that of batch 32.
-    batch_ms = batches.median()
     batch_ms = batch_ms[batch_ms.prompt_time == np.maximum.accumulate(batch_ms.prompt_time)]
     decode_ms = batch_ms.token_time
     return PhaseLatency(

@@ -17,7 +17,7 @@ from scheduler_adapters.simulator.grid import Grid2, Grid3, by_count, fill
 from scheduler_adapters.simulator.kernel_latency import KernelLatency, padded
 from scheduler_adapters.simulator.latency import AffineLatency
 from scheduler_adapters.simulator.lockstep import LockstepLatency
-from scheduler_adapters.simulator.phase_times import read_phase_times
+from scheduler_adapters.simulator.phase_times import make_phase_latency, read_phase_times
 from scoring_service.errors import ConfigError, DataError, SchedulingError
 
 A100 = GPUS["a100-80g"]
@@ -221,14 +221,16 @@ def phase_file(tmp_path):
 
 
 def test_phase_times_are_looked_up_by_tokens_and_by_requests(phase_file):
-    latency = read_phase_times(phase_file, model="m", hardware="g", tensor_parallel=2)
+    rows = read_phase_times(phase_file, model="m", hardware="g", tensor_parallel=2)
+    latency = make_phase_latency(rows)
     assert latency.step_s(0, 0, [(0, 256)]) == pytest.approx(2.56)
     assert latency.step_s(4, 4000, []) == pytest.approx(0.034)
     assert latency.step_s(4, 4000, [(0, 508)]) == pytest.approx(5.12 * 1.1)
 
 
 def test_a_batch_that_ran_out_of_memory_is_not_a_measurement(phase_file):
-    latency = read_phase_times(phase_file, model="m", hardware="g", tensor_parallel=2)
+    rows = read_phase_times(phase_file, model="m", hardware="g", tensor_parallel=2)
+    latency = make_phase_latency(rows)
     assert latency.step_s(8, 0, []) == pytest.approx(0.038)
 
 
