@@ -19,6 +19,10 @@ COMMANDS = {
         "scheduler_adapters.experiments.simulate",
         "one policy on one trace: the table of latencies",
     ),
+    "compare": (
+        "scheduler_adapters.experiments.compare",
+        "several policies on the same requests: table, CSV, report",
+    ),
     "check-golden": (
         "scheduler_adapters.experiments.golden",
         "equal to the golden runs of another simulator, to 1e-9 s?",
