@@ -20,6 +20,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -90,6 +91,7 @@ class Live:
 
     url: str
     scoring: ScoringProcess
+    pid: int
 
     def samples(self, name: str) -> list[Any]:
         """The samples of one name on /metrics."""
@@ -112,6 +114,12 @@ class Live:
 
     def outcomes_since(self, before: Counter[str]) -> Counter[str]:
         return self.outcomes() - before
+
+    def memory_mib(self) -> float:
+        """Resident memory of vLLM's processes."""
+        server = psutil.Process(self.pid)
+        each = (p.memory_info().rss for p in [server, *server.children(recursive=True)])
+        return sum(each) / 2**20
 
     def wait_until_idle(self) -> None:
         deadline_s = time.monotonic() + 60
@@ -140,7 +148,7 @@ def live(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle) -> 
         server = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
     try:
         wait_until_healthy(f"http://127.0.0.1:{port}", server, log)
-        yield Live(f"http://127.0.0.1:{port}", scoring)
+        yield Live(f"http://127.0.0.1:{port}", scoring, server.pid)
     finally:
         server.terminate()
         server.wait(timeout=60)
@@ -282,3 +290,43 @@ def test_what_vllm_cannot_carry_it_refuses_itself(live: Live, xargs: Any) -> Non
         complete(live, vllm_xargs=xargs)
     assert complete(live)["usage"]["completion_tokens"] == 3
     live.wait_until_idle()
+
+
+async def mixed_requests(live: Live, numbers: range) -> None:
+    """One in four each: served, served with unusable hints, refused, and left by its client."""
+    import aiohttp
+
+    async def one(session: aiohttp.ClientSession, number: int) -> None:
+        body: dict[str, Any] = {"model": "tiny", "prompt": f"poem w{number % 500}", "max_tokens": 1}
+        kind = number % 4
+        if kind == 1:
+            body["vllm_xargs"] = {"lengthwise_score": "NaN", "lengthwise_tbt_s": -1}
+        if kind == 2:
+            body["vllm_xargs"] = {"lengthwise_score": {"not": "a number"}}
+        if kind == 3:
+            body |= {"stream": True, "max_tokens": 500, "ignore_eos": True}
+        async with session.post(f"{live.url}/v1/completions", json=body) as response:
+            assert response.status == (400 if kind == 2 else 200)
+            await (response.content.readany() if kind == 3 else response.read())
+
+    timeout = aiohttp.ClientTimeout(total=120)
+    headers = {"Authorization": "Bearer sk-chat"}
+    connector = aiohttp.TCPConnector(limit=NUM_CLIENTS)
+    async with aiohttp.ClientSession(
+        timeout=timeout, headers=headers, connector=connector
+    ) as session:
+        await asyncio.gather(*(one(session, number) for number in numbers))
+
+
+def test_five_thousand_requests_leave_nothing_behind(live: Live) -> None:
+    asyncio.run(mixed_requests(live, range(1000)))
+    live.wait_until_idle()
+    before_mib = live.memory_mib()
+    invalid = live.sample("lengthwise_engine_requests_total", hint="invalid")
+    asyncio.run(mixed_requests(live, range(1000, 5000)))
+    live.wait_until_idle()
+    # 5 MiB were seen; 3,000 requests that the engine holds on to would be 12 more.
+    assert live.memory_mib() - before_mib < 12
+    assert live.sample("vllm:kv_cache_usage_perc") == 0
+    assert live.sample("lengthwise_resident_requests") == 0
+    assert live.sample("lengthwise_engine_requests_total", hint="invalid") == invalid + 1000
