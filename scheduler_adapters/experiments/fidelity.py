@@ -19,10 +19,9 @@ from scheduler_adapters.experiments.metrics import tpot_s
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Floats, Requests, make_requests
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.simulator.data_folder import DataDir, data_file
+from scheduler_adapters.simulator.data_folder import DataDir, data_file, read_table
 from scheduler_adapters.simulator.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.layer_profile import read_table
 from scheduler_adapters.simulator.presets import preset
 from scheduler_adapters.simulator.vllm_engine import VllmEngine
 from scheduler_adapters.views import LoadView, StepRule

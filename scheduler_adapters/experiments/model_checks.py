@@ -8,12 +8,11 @@ from itertools import product
 import numpy as np
 
 from scheduler_adapters.experiments.workload import Floats
-from scheduler_adapters.simulator.data_folder import DataDir, data_file
+from scheduler_adapters.simulator.data_folder import DataDir, data_file, read_table
 from scheduler_adapters.simulator.facts import MODELS
 from scheduler_adapters.simulator.grid import Grid2
 from scheduler_adapters.simulator.kernel_database import MatrixProducts, block_products_s
 from scheduler_adapters.simulator.latency import Chunk, LatencyModel
-from scheduler_adapters.simulator.layer_profile import read_table
 from scheduler_adapters.simulator.measured import (
     KERNEL_FOLDERS,
     PHASE_FILE,

@@ -1,17 +1,25 @@
-"""From measured engine steps to an `AffineLatency`."""
+"""From measured engine steps to an `AffineLatency`.
+
+fit = read_affine("steps.csv")      # num_decodes, decode_context, prefill_tokens, seconds
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
+from scheduler_adapters.simulator.data_folder import read_table
 from scheduler_adapters.simulator.latency import AffineLatency
 from scoring_service.errors import DataError
 
 _NUM_COEFFICIENTS = 4
+_COLUMNS = ("num_decodes", "decode_context", "prefill_tokens", "seconds")
+_OPTIONAL = "attention_pairs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +31,21 @@ class AffineFit:
     mape_fraction: float
     """Mean of |predicted - measured| / measured."""
     r_squared: float
+
+
+def read_affine(path: str | PathLike[str]) -> AffineFit:
+    """`fit_affine` to the steps in a .csv or .parquet file; its columns are that one's arguments.
+
+    Raises:
+        DataError: the file cannot be read, lacks a column, or holds a step that cannot be.
+    """
+    path = Path(path)
+    table = read_table(path, _COLUMNS)
+    columns = {name: table[name].to_numpy() for name in (*_COLUMNS, _OPTIONAL) if name in table}
+    try:
+        return fit_affine(**columns)
+    except ValueError as error:
+        raise DataError(str(error), path=path) from error
 
 
 def fit_affine(

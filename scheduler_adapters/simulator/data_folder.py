@@ -1,4 +1,4 @@
-"""Where measured data is looked for: a given folder, then $LENGTHWISE_DATA."""
+"""Where measured data is looked for (a given folder, then $LENGTHWISE_DATA), and read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from os import PathLike
 from pathlib import Path
 from typing import Final
+
+import pandas as pd
 
 from scoring_service.errors import ConfigError, DataError
 
@@ -35,3 +37,18 @@ def data_file(relative: str, data_dir: DataDir = None) -> Path:
             path=path,
         )
     return path
+
+
+def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Read a .parquet or .csv file that has at least these columns.
+
+    Raises:
+        DataError: it cannot be read, or a column is missing.
+    """
+    try:
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot be read: {error}", path=path) from error
+    if missing := [name for name in columns if name not in table]:
+        raise DataError(f"has no column {missing[0]!r}, only {list(table)}", path=path)
+    return table

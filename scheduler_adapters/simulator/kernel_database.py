@@ -7,8 +7,12 @@ shapes is interpolated. Three things are not in the database:
 - norms, rotary embedding, activation and KV writes are taken from the bytes they move, at 0.8 of
   the data-sheet bandwidth and 3 us each (the database's own constants for memory-bound kernels);
 - a chunk after other tokens takes the difference of two whole prompts;
-- decodes beside a prefill take as long as alone. Measured vLLM profiles say up to 1.8 times as long
-  (see `layer_profile.py`), so mixed steps are underestimated.
+- decodes beside a prefill count as if alone. The profiles of `layer_profile.py` say that they take
+  up to 1.8 times as long; replayed without that, three of the four servers of
+  `experiments/fidelity.py` answer 7 to 11% too early.
+
+No time between kernels is added. Decode attention of short contexts was measured with keys and
+values that fit the cache of the L40S (96 MB), which those of a whole model do not.
 
 Source: ai-dynamo/aiconfigurator, commit 095f58a5, Apache-2.0; vLLM 0.14 on A100, 0.24 elsewhere.
 """
@@ -21,15 +25,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from scheduler_adapters.simulator.data_folder import read_table
 from scheduler_adapters.simulator.facts import GpuFacts, ModelFacts
 from scheduler_adapters.simulator.grid import Floats, Grid2, by_count, fill
+from scheduler_adapters.simulator.interconnect import Link, all_reduce_s
 from scheduler_adapters.simulator.kernel_latency import (
     MAX_SEQUENCES,
     MAX_TOKENS,
     KernelLatency,
     padded,
 )
-from scheduler_adapters.simulator.layer_profile import Link, read_table
 from scoring_service.errors import DataError
 
 _SECONDS = 1e-3
@@ -62,7 +67,7 @@ def read_kernel_database(
     decode = _grid(decode_table(folder, shard) * model.layers * _SECONDS)
     tokens_s = model.layers * (block_products_s(products, shard) + small_s(shard, gpu))
     if link is not None:
-        tokens_s = tokens_s + 2 * model.layers * all_reduce_s(model, num_gpus, link)
+        tokens_s = tokens_s + 2 * model.layers * all_reduce_s(model.hidden, num_gpus, link)
     output_layer_s = products.seconds(shard.vocabulary, model.hidden)
     return KernelLatency(
         tokens_s=padded(tokens_s),
@@ -116,12 +121,6 @@ def small_s(model: ModelFacts, gpu: GpuFacts) -> Floats:
     bytes_per_s = gpu.bytes_per_s * _BANDWIDTH_FRACTION
     tokens = np.arange(MAX_TOKENS + 1, dtype=np.float64)
     return num_kernels * _SMALL_KERNEL_S + tokens * numbers * 2 / bytes_per_s
-
-
-def all_reduce_s(model: ModelFacts, num_gpus: int, link: Link) -> Floats:
-    """Seconds to sum up the vectors of all tokens over the GPUs of a ring, by tokens."""
-    sent = 2 * (num_gpus - 1) / num_gpus
-    return link.seconds(np.arange(MAX_TOKENS + 1, dtype=np.float64) * model.hidden * 2 * sent)
 
 
 def decode_table(folder: Path, model: ModelFacts) -> pd.DataFrame:

@@ -7,21 +7,20 @@ Source: casys-kaist/LLMServingSim, commit 5daddb21, MIT; recorded under vLLM 0.1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
+from scheduler_adapters.simulator.data_folder import read_table
 from scheduler_adapters.simulator.grid import Floats, Grid2, Grid3, by_count, fill
+from scheduler_adapters.simulator.interconnect import Link, all_reduce_s
 from scheduler_adapters.simulator.kernel_latency import (
     MAX_SEQUENCES,
     MAX_TOKENS,
     KernelLatency,
     padded,
 )
-from scoring_service.errors import DataError
 
 _ONCE = ("embedding", "final_layernorm")
 _PER_BLOCK = {
@@ -38,18 +37,6 @@ _PER_BLOCK = {
 _SECONDS = 1e-6
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Link:
-    """What joins the GPUs of one model: every collective costs a latency and its bytes."""
-
-    latency_s: float
-    bytes_per_s: float
-
-    def seconds(self, num_bytes: Floats) -> Floats:
-        """How long one collective takes that moves `num_bytes` (N,)."""
-        return self.latency_s + num_bytes / self.bytes_per_s
-
-
 def read_layer_profile(
     folder: str | PathLike[str],
     *,
@@ -60,7 +47,7 @@ def read_layer_profile(
     """The latency model of the profile in `folder`, for a model of `layers` blocks.
 
     With a `link` the profile is of one of two tensor-parallel GPUs: after attention and after the
-    MLP they sum up `hidden` 16-bit numbers per token (each sends all of them once).
+    MLP they sum up their `hidden` numbers per token over it.
 
     Raises:
         DataError: a table is missing or has other columns.
@@ -68,8 +55,7 @@ def read_layer_profile(
     folder = Path(folder)
     tokens_s = linear_layers_s(folder, layers=layers)
     if link is not None:
-        message_bytes = np.asarray(np.arange(MAX_TOKENS + 1) * hidden * 2, dtype=np.float64)
-        tokens_s = tokens_s + 2 * layers * link.seconds(message_bytes)
+        tokens_s = tokens_s + 2 * layers * all_reduce_s(hidden, 2, link)
     attention = _read(folder, "attention")
     prefill = prefill_table(attention)
     return KernelLatency(
@@ -139,18 +125,3 @@ _COLUMNS = {
     "attention": ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"),
     "moe": ("tokens", "activated_experts", "time_us"),
 }
-
-
-def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """Read a .parquet or .csv file that has at least these columns.
-
-    Raises:
-        DataError: it cannot be read, or a column is missing.
-    """
-    try:
-        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot be read: {error}", path=path) from error
-    if missing := [name for name in columns if name not in table]:
-        raise DataError(f"has no column {missing[0]!r}, only {list(table)}", path=path)
-    return table

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from scheduler_adapters.simulator.data_folder import read_table
 from scheduler_adapters.simulator.grid import Floats, Grid2, fill
+from scheduler_adapters.simulator.interconnect import Link, gather_and_scatter_s
 from scheduler_adapters.simulator.kernel_latency import MAX_TOKENS, KernelLatency
 from scheduler_adapters.simulator.latency import Chunk, LatencyModel
-from scheduler_adapters.simulator.layer_profile import Link, read_layer_profile, read_table
+from scheduler_adapters.simulator.layer_profile import read_layer_profile
 from scoring_service.errors import SchedulingError
 
 
@@ -72,13 +74,12 @@ def read_expert_profile(
         DataError: a table is missing or has other columns.
     """
     folder = Path(folder)
+    exchange_s = gather_and_scatter_s(experts.hidden, num_ranks, link)
+    experts_s = experts.layers * (_expert_s(folder, experts, num_ranks) + exchange_s)
     return LockstepLatency(
         rank=read_layer_profile(folder, layers=experts.layers),
         num_ranks=num_ranks,
-        experts_s=(
-            experts.layers
-            * (_expert_s(folder, experts, num_ranks) + _collectives_s(experts, num_ranks, link))
-        ).tolist(),
+        experts_s=experts_s.tolist(),
     )
 
 
@@ -99,9 +100,3 @@ def _expert_s(folder: Path, experts: Experts, num_ranks: int) -> Floats:
     points = zip(tokens.tolist(), activated.tolist(), strict=True)
     expert_us = [grid.at(count, touched) for count, touched in points]
     return np.array(expert_us) * 1e-6
-
-
-def _collectives_s(experts: Experts, num_ranks: int, link: Link) -> Floats:
-    """Seconds per layer to gather all tokens on every rank, and to scatter the results back."""
-    num_bytes = np.arange(MAX_TOKENS + 1.0) * experts.hidden * 2 * (num_ranks - 1) / num_ranks
-    return 2 * link.seconds(num_bytes)

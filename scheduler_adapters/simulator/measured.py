@@ -7,9 +7,10 @@ import pandas as pd
 from scheduler_adapters.simulator.data_folder import DataDir, data_file
 from scheduler_adapters.simulator.facts import GPUS, MEASURED_GPUS, MEASURED_MODELS, MODELS
 from scheduler_adapters.simulator.first_principles import kv_blocks
+from scheduler_adapters.simulator.interconnect import Link
 from scheduler_adapters.simulator.kernel_database import read_kernel_database
 from scheduler_adapters.simulator.kernel_latency import KernelLatency
-from scheduler_adapters.simulator.layer_profile import Link, read_layer_profile
+from scheduler_adapters.simulator.layer_profile import read_layer_profile
 from scheduler_adapters.simulator.lockstep import Experts, LockstepLatency, read_expert_profile
 from scheduler_adapters.simulator.phase_times import (
     PhaseLatency,
@@ -51,7 +52,11 @@ _MODEL_IN_FILE = {"llama-2-70b": "llama2-70b", "bloom-176b": "bloom-176b"}
 _GPU_IN_FILE = {"a100-80g": "a100-80gb", "h100-80g": "h100-80gb"}
 
 _PCIE = Link(latency_s=20e-6, bytes_per_s=16e9)
-"""Between two RTX PRO 6000, as LLMServingSim describes the machine of its recordings."""
+"""Between two RTX PRO 6000, as LLMServingSim describes the machine of its recordings; not measured.
+
+The bandwidth matters: 12 or 24 GB/s move the E2E of the 32B replay by 9 to 12%. Told from either of
+the two recordings on that machine alone, it would be 15 to 16 GB/s.
+"""
 _PCIE_L40S = Link(latency_s=10e-6, bytes_per_s=32e9)
 """Between two L40S, as aiconfigurator's `l40s.yaml` gives it."""
 _RTX_4090_BLOCKS = 2588 - 1

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from scheduler_adapters.simulator.data_folder import read_table
 from scheduler_adapters.simulator.grid import by_count
 from scheduler_adapters.simulator.kernel_latency import MAX_SEQUENCES, MAX_TOKENS
 from scheduler_adapters.simulator.latency import Chunk, LatencyModel
-from scheduler_adapters.simulator.layer_profile import read_table
 from scoring_service.errors import DataError, SchedulingError
 
 _MIXED = 1.1

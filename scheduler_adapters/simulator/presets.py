@@ -2,6 +2,7 @@
 
     latency, kv_blocks = preset("llama-3-8b@a100-80g")            # first principles, no data
     latency, kv_blocks = preset("llama-3-8b@a100-80g:kernels")    # measured, needs the data folder
+    latency, kv_blocks = preset("llama-3-8b@a100-80g:affine=steps.csv")    # your own engine's steps
 
 What stands after the colon says where the step times come from (`SOURCES`).
 """
@@ -14,6 +15,7 @@ from functools import partial
 from itertools import product
 
 from scheduler_adapters.simulator import measured
+from scheduler_adapters.simulator.affine_fit import read_affine
 from scheduler_adapters.simulator.data_folder import DataDir
 from scheduler_adapters.simulator.facts import BLOCK_TOKENS, GPUS, MODELS
 from scheduler_adapters.simulator.first_principles import (
@@ -27,6 +29,7 @@ from scoring_service.errors import ConfigError
 
 __all__ = ["BLOCK_TOKENS", "SLAI", "SOURCES", "Preset", "preset", "presets"]
 
+_AFFINE = ":affine="
 SLAI = "mistral-7b@rtx-6000-ada:slai"
 """The testbed of the SLAI paper."""
 SOURCES = {
@@ -59,19 +62,23 @@ class Preset:
 
 
 def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
-    """The latency model and the KV blocks of a name in `presets()`.
+    """The latency model and the KV blocks of a name in `presets()`, or of MODEL@GPU:affine=FILE.
 
     Raises:
         ConfigError: no such name (the known ones are listed), the weights do not fit, or data is
             needed and neither `data_dir` nor $LENGTHWISE_DATA names a folder.
-        DataError: the data folder lacks a file, or a file a column.
+        DataError: a file is missing, or lacks a column.
     """
     known = presets()
+    instance, is_affine, path = name.partition(_AFFINE)
+    if is_affine and instance in known:
+        return read_affine(path).latency, preset(instance)[1]
     if name not in known:
         data_based = ", ".join(name for name, entry in known.items() if entry.data)
         raise ConfigError(
             f"no preset named {name!r}; use MODEL@GPU with a model of "
-            f"{', '.join(MODELS)} and a GPU of {', '.join(GPUS)} (:staircase on an A100 too), "
+            f"{', '.join(MODELS)} and a GPU of {', '.join(GPUS)}, with {_AFFINE}FILE for steps of "
+            f"your own and on an A100 with :staircase, or "
             f"{SLAI}, or one of the measured {data_based}"
         )
     return known[name].make(data_dir)
