@@ -163,6 +163,18 @@ class MicroBatcher:
             if call.signal.acquire(timeout=self._sleep_s(call)):
                 call.signalled = False
 
+    def refuse_early(self, call: Call) -> ServiceOverloaded | None:
+        """Why a prompt of `call` would not be admitted, whatever its length; None if it may be.
+
+        Cheap enough to ask before tokenizing.
+        """
+        if self._free > self._num_queued:
+            return None
+        with self._lock:
+            refusal = self._refusal(call.deadline_s, 0.0)
+            self.num_refused += refusal is not None
+            return refusal
+
     def predicted_wait_s(self, deadline_s: float = math.inf) -> float:
         """How long a prompt with that deadline would wait for a permit if it came now, seconds."""
         if self._free > self._num_queued:
@@ -182,7 +194,7 @@ class MicroBatcher:
     # Below, all but `_must_wait`, `_work` and `_execute` are called with the lock held.
 
     def _admit(self, job: Job, call: Call) -> None:
-        refusal = self._refusal(job)
+        refusal = self._refusal(call.deadline_s, job.cost_s)
         if refusal is not None:
             job.result = refusal
             self.num_refused += 1
@@ -194,14 +206,13 @@ class MicroBatcher:
         self._queued_s += job.cost_s
         heapq.heappush(self._queue, (call.deadline_s, next(self._numbers), job))
 
-    def _refusal(self, job: Job) -> ServiceOverloaded | None:
+    def _refusal(self, deadline_s: float, cost_s: float) -> ServiceOverloaded | None:
         if self._num_queued >= self._max_queued:
             return ServiceOverloaded(
                 f"{self._num_queued} prompts are waiting, the most there may be; try again later",
                 retry_after_s=self.predicted_wait_s(),
             )
-        deadline_s = job.call.deadline_s
-        left_s = deadline_s - self._clock() - job.cost_s * self.slowdown
+        left_s = deadline_s - self._clock() - cost_s * self.slowdown
         # Everything queued is an upper bound that is cheaper to know than what is more urgent.
         if self.predicted_wait_s() <= left_s or self.predicted_wait_s(deadline_s) <= left_s:
             return None

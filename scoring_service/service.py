@@ -204,6 +204,9 @@ class ScoringService:
             return {}
         results: dict[Key, RawScore | ScoringError] = {}
         try:
+            refusal = self.batcher.refuse_early(call)
+            if refusal is not None:
+                return {flight.key: refusal for flight in flights}
             started_s = time.monotonic()
             tokenized = model.tokenizer.tokenize([wanted[flight.key] for flight in flights])
             timings.tokenize_s += time.monotonic() - started_s

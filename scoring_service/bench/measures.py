@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import threading
@@ -30,40 +31,68 @@ DEADLINE_S: Final = 0.1
 """Of the requests of the overload, seconds."""
 
 
-def offline_cpu_ms(model: RankerModel, prompts: Sequence[str], *, tokenize: bool) -> float:
-    """CPU per prompt of the bare runtime, one prompt after the other, milliseconds."""
-    ids = [prompt.ids for prompt in model.tokenizer.tokenize(prompts)]
+def offline(model: RankerModel, prompts: Sequence[str], num_threads: int) -> Load:
+    """The bare runtime: tokenized prompts, one per run, on `num_threads` threads."""
+    ids = {p: t.ids for p, t in zip(prompts, model.tokenizer.tokenize(prompts), strict=True)}
+    asks = [lambda prompt: model.score([ids[prompt]])] * num_threads
+    return closed_loop(os.getpid(), asks, prompts)
+
+
+def offline_cpu_ms(model: RankerModel, prompts: Sequence[str]) -> float:
+    """CPU per prompt of the bare runtime with tokenization, one after the other, milliseconds."""
     started_s = time.process_time()
-    for prompt, known in zip(prompts, ids, strict=True):
-        model.score([model.tokenizer.tokenize([prompt])[0].ids if tokenize else known])
+    for prompt in prompts:
+        model.score([model.tokenizer.tokenize([prompt])[0].ids])
     return (time.process_time() - started_s) / len(prompts) * 1e3
 
 
-def offline_per_s(model: RankerModel, prompts: Sequence[str], num_threads: int) -> float:
-    """Prompts per second of the bare runtime on `num_threads` threads."""
-    started_s = time.perf_counter()
-    with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(lambda p: model.score([model.tokenizer.tokenize([p])[0].ids]), prompts))
-    return len(prompts) / (time.perf_counter() - started_s)
+class Turns:
+    """CPU per request of several peers, a short slice of each in every round, milliseconds."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, list[float]] = {}
+
+    def add(self, name: str, cpu_ms: float) -> None:
+        """One slice."""
+        self._samples.setdefault(name, []).append(cpu_ms)
+
+    def ratio(self, name: str, other: str) -> float | None:
+        """Median over rounds of one peer's CPU / the other's; None if one did not take part."""
+        if name not in self._samples or other not in self._samples:
+            return None
+        pairs = zip(self._samples[name], self._samples[other], strict=True)
+        return statistics.median(a / b for a, b in pairs)
+
+    def medians(self) -> dict[str, float]:
+        """By peer."""
+        return {name: statistics.median(values) for name, values in self._samples.items()}
 
 
 def cpu_in_turns(
-    peers: Sequence[Peer], model: RankerModel, make: PromptMaker, *, rounds: int, slice_size: int
-) -> dict[str, float]:
-    """CPU per request of each peer and of the bare model, milliseconds, medians over rounds.
+    peers: Sequence[Peer],
+    model: RankerModel,
+    make: PromptMaker,
+    *,
+    rounds: int,
+    slice_size: int,
+    cores: int,
+) -> Turns:
+    """Every peer and the bare model: "NAME/1" with one client, "NAME/all" saturated.
 
-    "NAME/1" is one client at a time, "NAME/16" is saturated; "bare" is the model run alone.
+    Saturated, the bare model runs on as many threads as there are cores: runs side by side share
+    caches and memory, and that is no peer's doing.
     """
-    samples: dict[str, list[float]] = {}
+    turns = Turns()
     clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
     for _ in range(rounds):
         prompts = make.lognormal(slice_size)
-        samples.setdefault("bare", []).append(offline_cpu_ms(model, prompts, tokenize=False))
-        for peer in peers:
-            for num in (1, NUM_CLIENTS):
-                load = closed_loop(peer.pid, clients[peer.name][:num], prompts)
-                samples.setdefault(f"{peer.name}/{num}", []).append(load.cpu_ms)
-    return {name: statistics.median(values) for name, values in samples.items()}
+        for load, num in (("1", 1), ("all", NUM_CLIENTS)):
+            threads = 1 if num == 1 else cores
+            turns.add(f"bare/{load}", offline(model, prompts, threads).cpu_ms)
+            for peer in peers:
+                asks = clients[peer.name][:num]
+                turns.add(f"{peer.name}/{load}", closed_loop(peer.pid, asks, prompts).cpu_ms)
+    return turns
 
 
 def batch_cpu_ratio(peer: Peer, model: RankerModel, make: PromptMaker, *, rounds: int) -> float:
@@ -76,7 +105,7 @@ def batch_cpu_ratio(peer: Peer, model: RankerModel, make: PromptMaker, *, rounds
             before_s = cpu_s(peer.pid)
             client.score_batch(prompts)
             served_ms = (cpu_s(peer.pid) - before_s) / BATCH * 1e3
-            ratios.append(served_ms / offline_cpu_ms(model, prompts, tokenize=True))
+            ratios.append(served_ms / offline_cpu_ms(model, prompts))
     return statistics.median(ratios)
 
 
@@ -89,17 +118,17 @@ def throughput_ratio(
     ratios, rates = [], []
     for _ in range(rounds):
         prompts = make.lognormal(slice_size)
-        offline = offline_per_s(model, prompts, cores)
-        load: Load = closed_loop(peer.pid, clients, prompts)
+        bare = offline(model, prompts, cores)
+        load = closed_loop(peer.pid, clients, prompts)
         left = 1 - load.client_cpu_s / load.wall_s / cores
-        ratios.append(load.per_s / (offline * left))
+        ratios.append(load.per_s / (bare.per_s * left))
         rates.append(load.per_s)
     return statistics.median(ratios), statistics.median(rates)
 
 
 def added_latency_ms(
     peer: Peer, model: RankerModel, make: PromptMaker, num: int
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Latency of one client's calls - tokenize and run of the same prompt, milliseconds."""
     added = []
     ask = peer.client()
@@ -161,7 +190,9 @@ def batch_invariance(target: str, make: PromptMaker, num: int) -> float:
     return max(abs(a - b) for a, b in zip(alone, together, strict=True))
 
 
-def overload(bundle: Path, precision: str, make: PromptMaker, seconds: float) -> dict[str, float]:
+def overload(
+    bundle: Path, precision: str, make: PromptMaker, seconds: float
+) -> dict[str, float | None]:
     """Twice the capacity for some seconds: goodput, refusals, and whether late work was done."""
     metrics = f"127.0.0.1:{free_port()}"
     with ours(bundle, precision, "--metrics_address", metrics) as peer:
@@ -211,7 +242,7 @@ def cold_start_s(bundle: Path, precision: str, rounds: int) -> float:
 
 def reload(
     bundle: Path, precision: str, make: PromptMaker, folder: Path, seconds: float
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """A new revision arrives under load: failed calls, and p99 around the swap / before it."""
     watched = folder / "bundle"
     _write_revision(bundle, watched, "first")
@@ -249,7 +280,7 @@ def reload(
     around = [took for begun, took in latencies if pushed_s <= begun < ended_s]
     return {
         "failed": float(len(failed) + (not swapped)),
-        "p99_ratio": _percentile_ms(around, 99) / _percentile_ms(steady, 99),
+        "p99_ratio": _ratio(_percentile_ms(around, 99), _percentile_ms(steady, 99)),
         "requests": float(len(latencies)),
     }
 
@@ -282,5 +313,9 @@ def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
     return False
 
 
-def _percentile_ms(seconds: Sequence[float], percent: float) -> float:
-    return float(np.percentile(seconds, percent) * 1e3) if len(seconds) else float("nan")
+def _percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
+    return float(np.percentile(seconds, percent) * 1e3) if len(seconds) else None
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return None if a is None or not b else a / b

@@ -65,6 +65,7 @@ def run_bench(config: BenchConfig) -> dict[str, Any]:
 
 def _side_by_side(config: BenchConfig, model: RankerModel, make: PromptMaker) -> dict[str, Any]:
     folder, result = Path(config.bundle), dict[str, Any]()
+    cores = len(os.sched_getaffinity(0))
     with ExitStack() as stack:
         us = stack.enter_context(peers.ours(folder, config.precision))
         running = [us, stack.enter_context(peers.naive(folder))]
@@ -78,15 +79,15 @@ def _side_by_side(config: BenchConfig, model: RankerModel, make: PromptMaker) ->
             except LengthwiseError as error:
                 _say(f"no MLServer: {error}")
         _say("CPU per request, in turns")
-        cpu_ms = measures.cpu_in_turns(
-            running, model, make, rounds=config.rounds, slice_size=config.slice_size
+        turns = measures.cpu_in_turns(
+            running, model, make, rounds=config.rounds, slice_size=config.slice_size, cores=cores
         )
-        saturated = cpu_ms["ours/16"]
-        result["cpu_ms"] = cpu_ms
-        result["cpu_ratio_unary"] = saturated / cpu_ms["bare"]
-        result["vs_naive_cpu"] = cpu_ms["naive/16"] / saturated
-        mlserver_ms = cpu_ms.get("mlserver/16")
-        result["vs_mlserver_cpu"] = None if mlserver_ms is None else mlserver_ms / saturated
+        result["cpu_ms"] = turns.medians()
+        result["cpu_ratio_unary"] = turns.ratio("ours/all", "bare/all")
+        result["cpu_ratio_unary_one_client"] = turns.ratio("ours/1", "bare/1")
+        result["vs_naive_cpu"] = turns.ratio("naive/all", "ours/all")
+        result["vs_mlserver_cpu"] = turns.ratio("mlserver/all", "ours/all")
+        result["vs_mlserver_cpu_one_client"] = turns.ratio("mlserver/1", "ours/1")
         _say("batches, throughput, latency, invariance")
         result["cpu_ratio_batch32"] = measures.batch_cpu_ratio(
             us, model, make, rounds=2 * config.rounds
@@ -97,7 +98,7 @@ def _side_by_side(config: BenchConfig, model: RankerModel, make: PromptMaker) ->
             make,
             rounds=config.rounds,
             slice_size=3 * config.slice_size,
-            cores=len(os.sched_getaffinity(0)),
+            cores=cores,
         )
         result["added_latency_ms"] = measures.added_latency_ms(us, model, make, 300)
         result["batch_invariance"] = measures.batch_invariance(us.target, make, 128)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,15 @@ from scoring_service.client import ScoringClient
 from scoring_service.config import ServerConfig
 from scoring_service.model import RankerModel
 from scoring_service.server import ScoringServer
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """Undo what an entry point does to it: its stream ends with the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
 
 
 @pytest.fixture(scope="session")
