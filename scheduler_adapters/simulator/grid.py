@@ -51,11 +51,20 @@ class Grid2:
 
     def at(self, x: float, y: float) -> float:
         """The value at one point."""
-        row, share_x = _bracket(self.x, x)
-        column, share_y = _bracket(self.y, y)
+        # `_bracket` written out twice: this runs in every simulated step.
+        axis = self.x
+        row = bisect_right(axis, x, 1, len(axis) - 1)
+        start = axis[row - 1]
+        share_x = (x - start) / (axis[row] - start) if x > start else 0.0
+        axis = self.y
+        column = bisect_right(axis, y, 1, len(axis) - 1)
+        start = axis[column - 1]
+        share_y = (y - start) / (axis[column] - start) if y > start else 0.0
         low, high = self.values[row - 1], self.values[row]
-        at_low = low[column - 1] + share_y * (low[column] - low[column - 1])
-        at_high = high[column - 1] + share_y * (high[column] - high[column - 1])
+        first = low[column - 1]
+        at_low = first + share_y * (low[column] - first)
+        first = high[column - 1]
+        at_high = first + share_y * (high[column] - first)
         return at_low + share_x * (at_high - at_low)
 
 

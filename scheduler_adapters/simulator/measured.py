@@ -17,6 +17,7 @@ from scheduler_adapters.simulator.phase_times import (
     make_phase_latency,
     read_phase_times,
 )
+from scheduler_adapters.simulator.time_tables import TableLatency
 
 KERNEL_FOLDERS = {
     "a100-80g": "aiconfigurator/a100_sxm/vllm-0.14.0",
@@ -48,6 +49,10 @@ PHASE_SERVERS = {
     for gpu in ("a100-80g", "h100-80g")
     for num_gpus in sizes
 }
+TABLES = "llama-3-8b@a100-80g"
+TABLES_FILE = "vidur-golden/tables.npz"
+_VIDUR_BLOCKS = 30_208
+"""What the golden runs with these tables had."""
 _MODEL_IN_FILE = {"llama-2-70b": "llama2-70b", "bloom-176b": "bloom-176b"}
 _GPU_IN_FILE = {"a100-80g": "a100-80gb", "h100-80g": "h100-80gb"}
 
@@ -114,3 +119,9 @@ def phase_rows(name: str, data_dir: DataDir) -> pd.DataFrame:
         hardware=_GPU_IN_FILE[gpu_name],
         tensor_parallel=num_gpus,
     )
+
+
+def tables(data_dir: DataDir) -> tuple[TableLatency, int]:
+    """The instance of Vidur's golden runs."""
+    layers = MODELS["llama-3-8b"].layers
+    return TableLatency.load(data_file(TABLES_FILE, data_dir), layers=layers), _VIDUR_BLOCKS

@@ -36,6 +36,8 @@ SOURCES = {
     "": "roofline from public sizes and data-sheet peaks",
     "staircase": "the RAD paper's tile model (eq. 2-7) at the roofline's rates",
     "slai": "roofline of the SLAI paper's testbed; one factor fitted to its Sarathi curve",
+    "tables": "lookup tables of the golden runs: linear layers from Vidur's A100 profile, "
+    "attention synthetic (microsoft/vidur 7d475133)",
     "kernels": "sum of kernels measured one by one under vLLM 0.14 (A100) or 0.24 "
     "(ai-dynamo/aiconfigurator 095f58a5)",
     "layers": "sum of layers profiled inside vLLM 0.19, mixed steps included "
@@ -89,6 +91,7 @@ def presets() -> dict[str, Preset]:
     entries = [
         *_computed(),
         Preset(name=SLAI, make=lambda _: slai_testbed()),
+        Preset(name=f"{measured.TABLES}:tables", make=measured.tables, data=measured.TABLES_FILE),
         *(
             Preset(
                 name=f"{name}:kernels",
