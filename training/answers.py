@@ -67,9 +67,11 @@ class AnswerLog:
         self.rows.append(dict(row))
 
     def close(self) -> None:
-        """Sync and let go of the file."""
+        """Sync and let go of the file; one without a row is removed."""
         try:
             self._sync()
+            if not self.rows:
+                self.path.unlink(missing_ok=True)
         finally:
             os.close(self._file)
 

@@ -177,11 +177,12 @@ def drift_figure(report: Report, title: str) -> Figure:
     for number, quantile in enumerate(report.windows[-1].coverage):
         colour = f"C{number}"
         shares = [window.coverage[quantile] for window in report.windows]
-        panels[1].plot(rows, shares, marker="o", ms=3, color=colour, label=quantile)
+        panels[1].plot(rows, shares, marker="o", ms=3, color=colour)
         panels[1].axhline(float(quantile), color=colour, ls=":", lw=1)
     if calibrated:
+        panels[1].set_yticks([float(quantile) for quantile in report.windows[-1].coverage])
+        panels[1].set_ylim(0, 1)
         panels[1].set_ylabel("share of lengths at or below\nthe quantile (dotted: nominal)")
-        panels[1].legend(title="quantile", ncols=5, fontsize=8)
     panels[-1].set_xlabel("last row of the window in the log")
     return figure
 

@@ -88,6 +88,7 @@ def main_promote(argv: Sequence[str]) -> int:
         force=arguments.force,
     )
     state = "is the champion" if result["champion"] else "is not promoted"
+    state += ", by hand" if result["forced"] else ""
     print(f"{arguments.name} version {arguments.version} {state}: {result['verdict']}")
     if arguments.json:
         print(json.dumps(result, allow_nan=False))
