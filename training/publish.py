@@ -22,7 +22,7 @@ from training.champion import Verdict, judge
 from training.config import TrainConfig
 from training.data import observed, targets
 from training.encoder import save_scorer
-from training.export import write_models
+from training.export import torch_scores, write_models
 from training.learning import Trained
 from training.prepared import Prepared
 from training.records import PromptResponse, write_records
@@ -30,6 +30,7 @@ from training.scores import onnx_scores
 from training.splits import Splits
 from training.tracking import Tracker
 
+NUM_GOLDEN = 32
 logger = logging.getLogger(__name__)
 
 
@@ -68,6 +69,7 @@ def write_bundle(
             metrics=metrics | {"int8_val_tau_b_drop": int8_drop},
             history=trained.history,
             calibration=calibration,
+            golden=_golden(splits, trained),
             mlflow_run_id=run_id,
         )
 
@@ -75,6 +77,14 @@ def write_bundle(
             shutil.copytree(models, target, dirs_exist_ok=True)
 
         return ModelBundle.write(folder, manifest, fill), scores
+
+
+def _golden(splits: Splits, trained: Trained) -> dict[str, float]:
+    """Scores that a service must reproduce before it serves the bundle."""
+    few = slice(NUM_GOLDEN)
+    scores = torch_scores(trained.scorer, trained.data.val.ids[few])
+    prompts = [item.prompt for item in splits.val[few]]
+    return dict(zip(prompts, scores.tolist(), strict=True))
 
 
 def _calibration(models: Path, splits: Splits, trained: Trained) -> dict[str, Any]:
