@@ -15,11 +15,13 @@ from scheduler_adapters.simulator.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Eviction:
     """What tells later how many of a victim's blocks were taken by others since."""
 
     blocks: int
+    computed_tokens: int
+    """Less than its blocks hold where it was evicted during its prefill."""
     free_blocks_before: int
     taken_blocks: int
 
@@ -41,6 +43,7 @@ class VllmEngine(Engine):
         self.awake_since_s = 0.0
         self.freed_blocks = 0
         self.evictions: dict[int, _Eviction] = {}
+        self.resumed: set[int] = set()
 
     def _deliver(self) -> None:
         """Arrivals known when the step that just ended began; all of them after an idle time."""
@@ -69,8 +72,12 @@ class VllmEngine(Engine):
         super()._evict(live)
         blocks = used_blocks - self.used_blocks
         self.freed_blocks += blocks
+        self.resumed.discard(live.row)
         self.evictions[live.row] = _Eviction(
-            blocks, self.total_blocks - used_blocks, self._taken_blocks()
+            blocks=blocks,
+            computed_tokens=live.context - live.prefill_left,
+            free_blocks_before=self.total_blocks - used_blocks,
+            taken_blocks=self._taken_blocks(),
         )
 
     def _taken_blocks(self) -> int:
@@ -80,14 +87,26 @@ class VllmEngine(Engine):
     def _make_resident(self, live: Live) -> None:
         kept_tokens = self._kept_tokens(live)
         super()._make_resident(live)
-        live.prefill_left -= kept_tokens
+        if kept_tokens:
+            live.prefill_left -= kept_tokens
+            self.resumed.add(live.row)
+
+    def _book_chunks(self, tick: int, changed: list[Live]) -> None:
+        """The engine ranks a prefill after its first chunk, which it knows by nothing being done
+        before; after a resume something is."""
+        first_chunks = [live for live, _ in self.chunks if live.row in self.resumed]
+        super()._book_chunks(tick, changed)
+        for live in first_chunks:
+            self.resumed.remove(live.row)
+            if live.prefill_left:
+                changed.append(live)
 
     def _kept_tokens(self, live: Live) -> int:
-        """Tokens whose KV is still there; at least the last one is computed again."""
+        """Tokens whose KV is still there, in whole blocks; the last token is computed again."""
         eviction = self.evictions.pop(live.row, None)
         if eviction is None:
             return 0
         taken = self._taken_blocks() - eviction.taken_blocks - eviction.free_blocks_before
         kept_blocks = eviction.blocks - max(0, taken)
-        whole_blocks = (live.context - 1) // self.block_tokens
+        whole_blocks = min(eviction.computed_tokens, live.context - 1) // self.block_tokens
         return max(0, min(kept_blocks, whole_blocks)) * self.block_tokens

@@ -53,6 +53,17 @@ def test_a_preempted_request_prefills_only_what_was_taken_meanwhile():
     assert saved_s >= 0.001 * 48 - 1e-9
 
 
+def test_a_prefill_in_several_chunks_resumes_where_its_blocks_end():
+    # 47 tokens per step: the second prompt is evicted as soon as it has all of its 96 tokens but
+    # none generated, and comes back when the first is done: 80 tokens are still there.
+    requests = make_requests(prompt_tokens=[31, 96], output_tokens=[20, 2])
+    limits = {"kv_blocks": 8, "max_tokens": 47, "latency": AffineLatency(base_s=1.0)}
+    plain, kept = run(Engine, requests, **limits), run(VllmEngine, requests, **limits)
+    assert plain.preemptions.tolist() == kept.preemptions.tolist() == [0, 1]
+    assert plain.first_token_s.tolist() == [1, 23]
+    assert kept.first_token_s.tolist() == [1, 22]
+
+
 @given(
     lengths=st.lists(
         st.tuples(st.integers(1, 80), st.integers(1, 40), st.floats(0, 30)),
@@ -60,11 +71,12 @@ def test_a_preempted_request_prefills_only_what_was_taken_meanwhile():
         max_size=12,
     ),
     kv_blocks=st.integers(8, 30),
+    max_tokens=st.sampled_from([None, 16, 20, 50]),
 )
-def test_every_request_is_served_whole_and_in_order(lengths, kv_blocks):
+def test_every_request_is_served_whole_and_in_order(lengths, kv_blocks, max_tokens):
     prompt, output, arrival_s = zip(*sorted(lengths, key=lambda row: row[2]), strict=True)
     requests = make_requests(prompt_tokens=prompt, output_tokens=output, arrival_s=arrival_s)
-    timeline = run(VllmEngine, requests, kv_blocks=kv_blocks)
+    timeline = run(VllmEngine, requests, kv_blocks=kv_blocks, max_tokens=max_tokens)
     served = ~timeline.rejected
     assert np.isfinite(timeline.finished_s[served]).all()
     counts = np.zeros(len(requests), dtype=np.int64)
