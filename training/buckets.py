@@ -11,10 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def pad(ids: Sequence[Sequence[int]], pad_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(input_ids, attention_mask), int64 (G, L), padded on the right to the longest."""
+def pad(
+    ids: Sequence[Sequence[int]], pad_id: int, min_tokens: int = 2
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(input_ids, attention_mask), int64 (G, L), padded on the right to the longest.
+
+    `min_tokens` is the least L; the exported model takes no less than 2.
+    """
     counts = np.array([len(row) for row in ids])
-    mask = np.arange(max(counts.max(), 2)) < counts[:, None]  # ONNX export fixes L >= 2.
+    mask = np.arange(max(counts.max(), min_tokens)) < counts[:, None]
     padded = np.full(mask.shape, pad_id, np.int64)
     padded[mask] = np.concatenate([np.asarray(row, np.int64) for row in ids])
     return padded, mask.astype(np.int64)
@@ -26,8 +31,10 @@ def bucket(ids: Sequence[Sequence[int]], size: int) -> list[NDArray[np.int64]]:
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def padding_fraction(ids: Sequence[Sequence[int]], buckets: Sequence[NDArray[np.int64]]) -> float:
+def padding_fraction(
+    ids: Sequence[Sequence[int]], buckets: Sequence[NDArray[np.int64]], min_tokens: int = 2
+) -> float:
     """Padded positions / all positions that the encoder sees, in [0, 1)."""
     counts = np.array([len(row) for row in ids])
-    seen = sum(int(counts[chunk].max()) * len(chunk) for chunk in buckets)
+    seen = sum(max(int(counts[chunk].max()), min_tokens) * len(chunk) for chunk in buckets)
     return 1 - sum(int(counts[chunk].sum()) for chunk in buckets) / seen

@@ -127,7 +127,11 @@ class TrainConfig:
     micro_batch_size: int = 8
     """Prompts encoded together: a batch is sorted by length and cut into these, so that a short
     prompt is not padded to the longest of the batch."""
+    pad_to_limit: bool = False
+    """Pad every prompt to data.max_prompt_tokens, as the PARS code does; only to compare costs."""
     validations_per_epoch: int = 4
+    patience: int | None = None
+    """Stop after so many validations without a better tau_b; None trains to the end."""
     precision: Precision = "auto"
     """Of the arithmetic in training; weights stay fp32. auto: bf16 on a GPU or CPU that computes in
     it (on AVX-512 BF16 it saves a quarter of the CPU time), else fp32."""
@@ -142,6 +146,8 @@ class TrainConfig:
         _at_least("batch_size", self.batch_size, 2)
         _at_least("micro_batch_size", self.micro_batch_size, 1)
         _at_least("validations_per_epoch", self.validations_per_epoch, 1)
+        if self.patience is not None:
+            _at_least("patience", self.patience, 1)
         if self.threads is not None:
             _at_least("threads", self.threads, 1)
 

@@ -144,13 +144,14 @@ class PromptBatches:
             chosen = blocks[self.rank :: self.world_size].reshape(-1)
         ids = [self.ids[n] for n in chosen]
         buckets = bucket(ids, self.config.micro_batch_size)
+        min_tokens = min_padded_tokens(self.config)
         order = np.concatenate(buckets)
         pairs = np.empty((0, 2), np.int64)
         if is_pairs:
             pairs = np.argsort(order)[np.arange(len(order)).reshape(-1, 2)]
         micro_batches = []
         for members in buckets:
-            padded, mask = pad([ids[n] for n in members], self.pad_id)
+            padded, mask = pad([ids[n] for n in members], self.pad_id, min_tokens)
             micro_batches.append((torch.from_numpy(padded), torch.from_numpy(mask)))
         lengths = torch.from_numpy(self.lengths[chosen[order]].astype(np.float32))
         return Batch(micro_batches, lengths, torch.from_numpy(pairs))
@@ -176,7 +177,8 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         shares, weights = [], []
         for chosen in self._batches("train")._draw():
             ids = [self.train.ids[n] for n in chosen]
-            shares.append(padding_fraction(ids, bucket(ids, self.config.micro_batch_size)))
+            buckets = bucket(ids, self.config.micro_batch_size)
+            shares.append(padding_fraction(ids, buckets, min_padded_tokens(self.config)))
             weights.append(sum(map(len, ids)) / (1 - shares[-1]))
         return float(np.average(shares, weights=weights))
 
@@ -203,6 +205,11 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             rank=trainer.global_rank if distributed else 0,
             world_size=trainer.world_size if distributed else 1,
         )
+
+
+def min_padded_tokens(config: TrainConfig) -> int:
+    """The least number of tokens that a micro-batch is padded to."""
+    return config.data.max_prompt_tokens if config.pad_to_limit else 2
 
 
 def targets(items: Sequence[LabelledPrompt], config: TrainConfig) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from scoring_service.errors import ConfigError
 from training.command_line import configure_logging, make_parser
 from training.config import TrainConfig
 from training.prepared import prepare
+from training.processes import rank
 from training.recipes import RECIPES, recipe
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ Ctrl-C leaves a run that --resume continues. Any setting of the recipe can be ov
 recipes:
 {recipes}
 
-example:
+examples:
   python -m training fit demo --out mlruns/demo --data-dir DIR
+  torchrun --nproc-per-node 4 -m training fit best --out run        four GPUs, or CPU processes
 """
 
 logger = logging.getLogger(__name__)
@@ -77,6 +79,8 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         logger.info("interrupted; the same command with --resume goes on from here")
         raise
+    if rank() > 0:
+        return 0
     _print_result(result)
     if as_json:
         print(json.dumps(result, allow_nan=False))
@@ -85,6 +89,9 @@ def main(argv: Sequence[str]) -> int:
 
 def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     """Run one experiment from data to registry; returns the figures that `--json` prints.
+
+    Under torchrun every process trains, and the first one does all the rest; the others return
+    nothing.
 
     Raises:
         ConfigError: a setting is wrong, or a folder cannot be written.
@@ -96,6 +103,10 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
 
     # torch and MLflow take seconds to import; bad input is told before.
     from training.learning import learn
+
+    if rank() > 0:
+        learn(config, prepared.splits, options.checkpoints, False, resume=options.resume)
+        return {}
     from training.publish import log_results, register, write_bundle, write_test_prompts
     from training.tracking import Tracker
 
@@ -104,7 +115,13 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
         if run_id is None:
             tracker.log_params(asdict(config) | {"card_sha256": prepared.data.card.digest})
             _begin(config, options, tracker.run_id)
-        trained = learn(config, prepared.splits, options.checkpoints, tracker.lightning_logger())
+        trained = learn(
+            config,
+            prepared.splits,
+            options.checkpoints,
+            tracker.lightning_logger(),
+            resume=options.resume,
+        )
         target = options.out / "bundle"
         bundle, scores = write_bundle(config, prepared, trained, target, tracker.run_id)
         write_test_prompts(options.out / "test.parquet", prepared.splits)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from tokenizers import Tokenizer
 
 from training.callbacks import ResumableInterrupt, TerminalProgress
@@ -20,6 +20,7 @@ from training.config import TrainConfig
 from training.data import LengthData
 from training.encoder import PromptScorer, build_scorer, find_backbone
 from training.module import LengthRanker
+from training.processes import local_world_size, world_size
 from training.splits import Splits
 
 LAST: Final = "last.ckpt"
@@ -42,8 +43,15 @@ class Trained:
     padding_fraction: float
 
 
-def learn(config: TrainConfig, splits: Splits, folder: Path, lightning_logger: Any) -> Trained:
-    """Train, going on from `folder/last.ckpt` where it exists.
+def learn(
+    config: TrainConfig,
+    splits: Splits,
+    folder: Path,
+    lightning_logger: Any,
+    *,
+    resume: bool = False,
+) -> Trained:
+    """Train, with `resume` going on from `folder/last.ckpt`; under torchrun with all its processes.
 
     Raises:
         ConfigError: the backbone cannot be loaded.
@@ -72,7 +80,8 @@ def learn(config: TrainConfig, splits: Splits, folder: Path, lightning_logger: A
     logger.info(
         "backbone %s; %.1f%% of the encoder's work is padding", backbone.source, padding * 100
     )
-    _run(_trainer(config, num_batches, folder, lightning_logger), module, data, folder / LAST)
+    start = folder / LAST if resume and (folder / LAST).is_file() else None
+    _run(_trainer(config, num_batches, folder, lightning_logger), module, data, start)
     best = torch.load(folder / BEST, weights_only=True)["state_dict"]
     module.load_state_dict(best)
     return Trained(
@@ -101,11 +110,16 @@ def _trainer(
         folder, Path(LAST).stem, save_on_train_epoch_end=False, enable_version_counter=False
     )
     callbacks = [best, last, ResumableInterrupt(folder / LAST)]
+    if config.patience is not None:
+        callbacks.append(EarlyStopping("val/tau_b", mode="max", patience=config.patience))
     if sys.stderr.isatty():
         callbacks.append(TerminalProgress())
     return L.Trainer(
         accelerator="auto",
-        devices=1,
+        devices=local_world_size(),
+        num_nodes=world_size() // local_world_size(),
+        # A backbone's pooler goes unused unless it is what pools.
+        strategy="ddp_find_unused_parameters_true" if world_size() > 1 else "auto",
         max_epochs=config.epochs,
         precision="bf16-mixed" if _use_bf16(config) else "32-true",
         logger=lightning_logger,
@@ -129,12 +143,11 @@ def _use_bf16(config: TrainConfig) -> bool:
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
-def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, last: Path) -> None:
-    resume_from = str(last) if last.is_file() else None
+def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path | None) -> None:
     with warnings.catch_warnings():
         for category in (UserWarning, FutureWarning, DeprecationWarning):
             warnings.filterwarnings("ignore", category=category, module="lightning")
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=False)
+            trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=False)
         except SystemExit as error:  # What Lightning makes of Ctrl-C.
             raise KeyboardInterrupt from error

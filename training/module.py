@@ -104,10 +104,11 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         self._val.clear()
         # 0 where tau_b is undefined (all scores equal): such a checkpoint must never look best.
         value = float(np.nan_to_num(tau_b(scores, lengths)))
-        loss = float(np.mean(self._losses)) if self._losses else float("nan")
+        mean = torch.tensor(np.mean(self._losses) if self._losses else float("nan"))
+        loss = float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
         self._losses.clear()
-        self.log_dict({"val/tau_b": value, "train/loss": loss}, rank_zero_only=True)
-        self.log("tau_b", value, prog_bar=True, logger=False, rank_zero_only=True)
+        # Every process validates on every prompt, so there is nothing to reduce.
+        self.log_dict({"val/tau_b": value, "train/loss": loss})
         self.history.append(
             {
                 "step": float(self.global_step),

@@ -95,6 +95,7 @@ def test_sorting_a_batch_by_length_saves_padding() -> None:
     many = padding_fraction(IDS, bucket(IDS, 4))
     assert 0 <= many < one
     assert padding_fraction(IDS, bucket(IDS, 1)) == 0
+    assert padding_fraction(IDS, bucket(IDS, 1), 128) > 0.9
 
 
 def test_padding_moves_neither_scores_nor_loss(tiny_bert: Path) -> None:
