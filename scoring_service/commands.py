@@ -15,6 +15,7 @@ from scoring_service.channel import ClientSecurity
 from scoring_service.client import Score, ScoringClient
 from scoring_service.config import ServerConfig
 from scoring_service.errors import ConfigError
+from scoring_service.supervisor import supervise
 
 if TYPE_CHECKING:
     from scoring_service.bench.config import BenchConfig, LoadtestConfig
@@ -29,6 +30,10 @@ def serve(
     A new version in the bundle's folder, or behind the registry's alias, takes over by itself once
     it is verified; a damaged or wrong one is refused and the old one serves on.
     """
+    if config.processes > 1:
+        given = {"bundle": bundle, "registry_model": registry_model, "mlruns_dir": mlruns_dir}
+        supervise(config, [f"--{name}={value}" for name, value in given.items() if value])
+        return
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from scoring_service.model import RankerModel
     from scoring_service.server import ScoringServer

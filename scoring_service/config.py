@@ -16,6 +16,7 @@ _POSITIVE = (
     "max_queued_prompts",
     "max_streams",
     "max_stream_prompts",
+    "processes",
 )
 
 
@@ -27,6 +28,10 @@ class ServerConfig:
     """HOST:PORT to listen on; port 0 takes any free one."""
     precision: str = "auto"
     """Which model of the bundle: fp32, int8, or auto (int8 where the bundle has it)."""
+    processes: int = 1
+    """Server processes that share the port and the cores; more help beyond about 8 cores."""
+    shared_port: bool = False
+    """Let other processes of this user listen on the same port; `processes` sets it."""
     num_runners: int | None = None
     """How many one-thread model runs may go on at once; null: one per available core."""
     max_prompt_bytes: int = 1_048_576

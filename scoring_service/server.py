@@ -107,8 +107,8 @@ class ScoringServer:
 def _options(config: ServerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", config.max_message_bytes),
-        # Without this a second server on the same port would silently take half of the calls.
-        ("grpc.so_reuseport", 0),
+        # gRPC's default is 1: a second server on the port would silently take half of the calls.
+        ("grpc.so_reuseport", int(config.shared_port)),
         # Prompts are small: a window that grows with the bandwidth only buffers what is not read.
         ("grpc.http2.bdp_probe", 0),
         # Clients ping to notice a dead server; the default would take that for abuse.
