@@ -451,6 +451,7 @@ class Engine:
         )
 
     def _make_resident(self, live: Live) -> None:
+        self.is_steady = False  # the next step may admit more, whatever stopped this one
         self.used_blocks += -(-live.context // self.block_tokens)
         live.is_waiting = False
         live.prefill_left = live.context

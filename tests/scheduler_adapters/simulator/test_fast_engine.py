@@ -197,3 +197,13 @@ def test_so_does_any_policy_that_displaces(requests, policy, instance):
 @given(requests=workloads(), instance=instances)
 def test_so_does_every_policy_of_ours(name, requests, instance):
     check(requests, load_policy(name), instance)
+
+
+def test_a_step_that_admitted_someone_is_not_repeated():
+    # Decodes have the step to themselves, so the admitted ones wait for it; one more each step.
+    rule = StepRule(max_admissions=1, mixed=False, displace=True)
+    requests = make_requests(
+        prompt_tokens=[91, 50, 61], output_tokens=[18, 13, 11], scores=[7, 0, 4]
+    )
+    instance = Instance(latency=LATENCY, kv_blocks=14, max_num_seqs=3, watermark_fraction=0.0)
+    check(requests, AnyPolicy(key="quantum", evict="key", rules=(rule,)), instance)
