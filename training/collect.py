@@ -41,6 +41,8 @@ example:
       --prompts prompts.jsonl --out lengths/llama-3-8b.jsonl --max-tokens 2048 --concurrency 64
 """
 
+_OURS: Final = frozenset({"messages", "prompt", "n", "best_of", "stream"})
+
 logger = logging.getLogger(__name__)
 
 
@@ -81,6 +83,10 @@ class CollectConfig:
                 raise ConfigError(f"{name} is {value}; use 1 or more")
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s is {self.timeout_s}; use seconds above 0")
+        if taken := sorted(_OURS.intersection(self.extra or {})):
+            raise ConfigError(
+                f"extra holds {', '.join(taken)}, which would spoil the counting; leave it out"
+            )
         if self.out.suffix != ".jsonl":
             raise ConfigError(f"out is {self.out}; use a name that ends in .jsonl")
 
@@ -118,9 +124,8 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     values = arguments.as_dict()
     as_json, resume = values.pop("json"), values.pop("resume")
-    for name in ("prompts", "out"):
-        values[name] = Path(values[name])
-    config = CollectConfig(**values)
+    paths = {name: Path(values.pop(name)) for name in ("prompts", "out")}
+    config = CollectConfig(**values, **paths)
     if not resume and config.out.exists():
         raise ConfigError(f"{config.out} exists; choose another --out, or leave out --no-resume")
     result = collect(config, api_key=os.environ.get("OPENAI_API_KEY"))
@@ -150,7 +155,7 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
         wanted = [Job(prompt=p, sample=n) for n in range(config.samples) for p in prompts]
         jobs = [job for job in wanted if (prompt_hash(job.prompt), job.sample) not in done]
         num_kept = len(log.rows)
-        logger.info("%d responses wanted, %d are there already", len(wanted), num_kept)
+        logger.info("%d responses wanted, %d of them missing", len(wanted), len(jobs))
         try:
             refused, num_retries = asyncio.run(_ask_all(config, jobs, log, api_key))
         finally:
@@ -159,16 +164,23 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
     return {
         "prompts": len(prompts),
         "repeated_prompts": num_repeated,
-        "rows": len(log.rows),
         "new_rows": len(log.rows) - num_kept,
         "unanswered": len(refused),
         "first_refusal": refused[0] if refused else None,
         "retries": num_retries,
-        "cut": sum(row["finish_reason"] == "length" for row in log.rows),
-        "output_tokens": sum(row["output_tokens"] for row in log.rows),
-        "reasoning_tokens": sum(row["reasoning_tokens"] for row in log.rows),
+        **_totals(log.rows),
         "out": str(config.out),
         "card": str(card_path(config.out)),
+    }
+
+
+def _totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Over all rows of OUT."""
+    return {
+        "rows": len(rows),
+        "cut": sum(row["finish_reason"] == "length" for row in rows),
+        "output_tokens": sum(row["output_tokens"] for row in rows),
+        "reasoning_tokens": sum(row["reasoning_tokens"] for row in rows),
     }
 
 

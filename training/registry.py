@@ -15,7 +15,7 @@ import numpy as np
 from scoring_service.bundle import MANIFEST, Manifest, ModelBundle, read_manifest
 from scoring_service.errors import BundleError, ConfigError, DataError
 from training.champion import Verdict, judge
-from training.command_line import configure_logging, make_parser
+from training.command_line import configure_logging, make_parser, without_nan
 from training.config import config_from
 from training.labels import LabelledPrompt, label_prompts
 from training.prepared import prepare
@@ -91,7 +91,7 @@ def main_promote(argv: Sequence[str]) -> int:
     state += ", by hand" if result["forced"] else ""
     print(f"{arguments.name} version {arguments.version} {state}: {result['verdict']}")
     if arguments.json:
-        print(json.dumps(result, allow_nan=False))
+        print(json.dumps(without_nan(result), allow_nan=False))
     return 0 if result["champion"] else 1
 
 

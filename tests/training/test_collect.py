@@ -34,6 +34,7 @@ class FakeEndpoint(ThreadingHTTPServer):
     """Answers prompt N with N + 1 tokens; `plan(prompt, times asked before)` may say otherwise."""
 
     daemon_threads = True
+    request_queue_size = 64  # Connections beyond it would be tried again after a second.
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -497,6 +498,7 @@ def test_bad_prompts_are_one_line_and_ask_nothing(
         (["--out", "lengths.parquet"], "ends in .jsonl"),
         (["--endpoint", "localhost:8000"], "use an address such as"),
         (["--timeout-s", "0"], "timeout_s is 0"),
+        (["--extra", '{"n": 2}'], "extra holds n"),
     ],
 )
 def test_bad_settings_are_one_line(
