@@ -17,7 +17,8 @@ OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 3_000),
     # And find it again soon after it is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Also the time that connecting may take; a busy machine needs more than 100 ms for it.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 

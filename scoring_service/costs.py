@@ -17,9 +17,11 @@ INVARIANCE: Final = 1e-5
 """Largest difference between a score alone and in a batch that still counts as the same score."""
 
 _LENGTHS: Final = (8, 16, 32, 64, 128, 256, 512, 1024)
-_BATCHES: Final = (2, 4, 8)
-_LONGEST_BATCHED: Final = 64
-"""Longer prompts gain nothing from company on a CPU: one alone already fills the caches."""
+
+# Batch sizes to time, and the longest prompts in them. On a CPU longer prompts gain nothing from
+# company: one alone already fills the caches.
+_BATCHES: Final = {"cpu": (2, 4, 8), "gpu": (2, 4, 8, 16, 32, 64)}
+_LONGEST_BATCHED: Final = {"cpu": 64, "gpu": 512}
 _REPEATS: Final = 3
 
 Score = Callable[[Sequence[Sequence[int]]], Sequence[float]]
@@ -35,7 +37,7 @@ class CostTable:
     """Batch size -> seconds at each of the first of `lengths`; has 1, for all of them."""
 
     @classmethod
-    def measure(cls, score: Score, max_tokens: int, vocab_size: int) -> Self:
+    def measure(cls, score: Score, max_tokens: int, vocab_size: int, device: str = "cpu") -> Self:
         """Time `score` on this machine; takes the time of a few dozen runs.
 
         A model whose scores depend on their batch gets a table without batches, and so is run
@@ -44,8 +46,8 @@ class CostTable:
         lengths = [length for length in _LENGTHS if length < max_tokens] + [max_tokens]
         seconds = {1: [_time(score, 1, length, vocab_size) for length in lengths]}
         if is_batch_invariant(score, max_tokens, vocab_size):
-            short = [length for length in lengths if length <= _LONGEST_BATCHED]
-            for batch in _BATCHES:
+            short = [length for length in lengths if length <= _LONGEST_BATCHED[device]]
+            for batch in _BATCHES[device]:
                 seconds[batch] = [_time(score, batch, length, vocab_size) for length in short]
         return cls(lengths, seconds)
 

@@ -12,7 +12,7 @@ from scoring_service.calibration import LengthCurve
 from scoring_service.costs import CostTable
 from scoring_service.errors import BundleError, ScoringError
 from scoring_service.golden import check_golden
-from scoring_service.scorer import OnnxScorer
+from scoring_service.scorer import OnnxScorer, on_gpu
 from scoring_service.tokenizing import PromptTokenizer
 
 
@@ -35,6 +35,8 @@ class RankerModel:
         Raises:
             BundleError: a file is no tokenizer or model, or the two do not fit each other.
         """
+        if precision == "auto" and on_gpu():
+            precision = "fp32"  # The quantised operators run on the CPU only.
         manifest, path = bundle.manifest, bundle.model_path(precision)
         tokenizer = PromptTokenizer(bundle.tokenizer_path, manifest.max_prompt_tokens)
         scorer = OnnxScorer(path, pad_id=tokenizer.pad_id)
@@ -48,7 +50,9 @@ class RankerModel:
             tokenizer=tokenizer,
             scorer=scorer,
             length_curves={m: LengthCurve.parse(m, c) for m, c in manifest.calibration.items()},
-            costs=CostTable.measure(scorer.score, tokenizer.max_tokens, tokenizer.vocab_size),
+            costs=CostTable.measure(
+                scorer.score, tokenizer.max_tokens, tokenizer.vocab_size, scorer.device
+            ),
         )
 
     def score(self, prompts: Sequence[Sequence[int]]) -> list[float]:

@@ -29,14 +29,14 @@ class OnnxScorer:
     def __init__(self, path: Path, *, pad_id: int = 0) -> None:
         self._pad_id = pad_id
         try:
-            self._session = ort.InferenceSession(
-                path, _session_options(), providers=["CPUExecutionProvider"]
-            )
+            self._session = ort.InferenceSession(path, _session_options(), providers=_providers())
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise BundleError(
                 f"{path} cannot be loaded: {error}; export the bundle again"
             ) from error
         _check_interface(self._session, path)
+        self.device = "gpu" if "CUDA" in self._session.get_providers()[0] else "cpu"
+        """Where it runs."""
 
     def score(self, prompts: Sequence[Sequence[int]]) -> list[float]:
         """Scores of tokenized prompts, higher = longer, padded to the longest of them.
@@ -64,6 +64,17 @@ class OnnxScorer:
             ids[row, : len(prompt)] = prompt
             mask[row, : len(prompt)] = 1
         return {"input_ids": ids, "attention_mask": mask}
+
+
+def on_gpu() -> bool:
+    """Whether models will run on a GPU."""
+    return _providers()[0] == "CUDAExecutionProvider"
+
+
+def _providers() -> list[str]:
+    """CUDA where the installed runtime has it (onnxruntime-gpu), else the CPU."""
+    wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
+    return [name for name in wanted if name in ort.get_available_providers()]
 
 
 def _session_options() -> ort.SessionOptions:
