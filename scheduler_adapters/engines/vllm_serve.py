@@ -21,7 +21,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler_adapters.command_line import run_command
-from scheduler_adapters.engines.settings import SETTINGS, make_policy, require_capabilities
+from scheduler_adapters.engines.settings import (
+    SETTINGS,
+    make_policy,
+    require_capabilities,
+    think_end,
+)
 from scheduler_adapters.engines.user_classes import read_user_classes
 from scheduler_adapters.engines.vllm_middleware import VARIABLE, MiddlewareConfig
 from scheduler_adapters.policy import Policy
@@ -133,6 +138,7 @@ def check(config: ServeConfig) -> None:
     """
     policy, middleware = make_policy(config.additional_config), config.middleware
     _require_own_options(config.vllm)
+    _require_think_end(policy, config)
     if middleware.classes is not None:
         read_user_classes(Path(middleware.classes))
     _require_free_port(config.host, config.port)
@@ -174,6 +180,16 @@ def _require_own_options(options: Sequence[str]) -> None:
             raise ConfigError(
                 f"vLLM's own --scheduling-policy is {value!r} and sorts against ours; leave it out"
             )
+
+
+def _require_think_end(policy: Policy, config: ServeConfig) -> None:
+    """Refuse what the engine would, after minutes: phases, and nothing that tells them apart."""
+    told = any(option.replace("_", "-").startswith("--reasoning-") for option in config.vllm)
+    if policy.sees_thinking and not told and not think_end(config.additional_config):
+        raise ConfigError(
+            f"policy {config.policy!r} ranks by phase, and nothing says which tokens end thinking; "
+            "add -- --reasoning-parser NAME, or think_end (token ids) to --settings"
+        )
 
 
 def _next(options: Sequence[str], name: str) -> str:

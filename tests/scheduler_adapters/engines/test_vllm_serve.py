@@ -150,6 +150,15 @@ def test_vllms_fcfs_may_be_named(port: int) -> None:
     start("m", f"--port={port}", "--", "--scheduling-policy", "fcfs")
 
 
+def test_a_policy_of_phases_needs_to_know_what_ends_thinking(
+    capsys: pytest.CaptureFixture[str], port: int
+) -> None:
+    assert "--reasoning-parser" in refusal(capsys, "m", "--policy", "pascal")
+    pascal = ("m", f"--port={port}", "--policy", "pascal")
+    start(*pascal, "--settings", '{"think_end": [5]}')
+    start(*pascal, "--", "--reasoning-parser", "deepseek_r1")
+
+
 @pytest.mark.parametrize("option", ["--scheduler-cls=x.Y", "--port", "--additional_config={}"])
 def test_an_option_of_ours_is_refused_behind_the_dashes(
     capsys: pytest.CaptureFixture[str], option: str
