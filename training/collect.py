@@ -124,8 +124,8 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     values = arguments.as_dict()
     as_json, resume = values.pop("json"), values.pop("resume")
-    paths = {name: Path(values.pop(name)) for name in ("prompts", "out")}
-    config = CollectConfig(**values, **paths)
+    prompts, out = Path(values.pop("prompts")), Path(values.pop("out"))
+    config = CollectConfig(prompts=prompts, out=out, **values)
     if not resume and config.out.exists():
         raise ConfigError(f"{config.out} exists; choose another --out, or leave out --no-resume")
     result = collect(config, api_key=os.environ.get("OPENAI_API_KEY"))
