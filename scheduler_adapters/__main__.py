@@ -23,6 +23,14 @@ COMMANDS = {
         "scheduler_adapters.experiments.compare",
         "several policies on the same requests: table, CSV, report",
     ),
+    "capacity": (
+        "scheduler_adapters.experiments.capacity",
+        "the highest arrival rate that meets latency targets",
+    ),
+    "reproduce": (
+        "scheduler_adapters.experiments.reproduce",
+        "a paper's headline figures beside ours: pars, slai, rad",
+    ),
     "check-golden": (
         "scheduler_adapters.experiments.golden",
         "equal to the golden runs of another simulator, to 1e-9 s?",
@@ -30,6 +38,10 @@ COMMANDS = {
     "bench": (
         "scheduler_adapters.experiments.bench",
         "requests per CPU second, and memory",
+    ),
+    "bench-engine": (
+        "scheduler_adapters.engines.vllm_bench",
+        "what our scheduler costs inside vLLM, beside the stock one",
     ),
     "serve-vllm": (
         "scheduler_adapters.engines.vllm_serve",

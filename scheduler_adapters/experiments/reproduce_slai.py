@@ -1,0 +1,316 @@
+"""SLAI: median TTFT at high load, capacity, and time between tokens per class.
+
+Mistral-7B on one 48 GB RTX 6000 Ada (one factor of the time model is fitted so that Sarathi reaches
+a median TTFT of 0.5 s at 1.15 requests/s; all else is prediction), Poisson arrivals for 35 minutes,
+lengths of the authors' trace where it is there, else log-normal with its quantiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import pairwise
+
+import numpy as np
+
+from scheduler_adapters.experiments.capacity import highest_rate
+from scheduler_adapters.experiments.metrics import statistic, token_gaps
+from scheduler_adapters.experiments.reproduce import ReproduceConfig, Row
+from scheduler_adapters.experiments.workload import (
+    LENGTH_STREAM,
+    Requests,
+    make_requests,
+    poisson_arrivals_s,
+    read_trace,
+)
+from scheduler_adapters.policies.prefill_first import PrefillFirst
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.data_folder import data_file
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.presets import SLAI as TESTBED
+from scheduler_adapters.simulator.simulation import simulate
+from scoring_service.errors import ConfigError, DataError
+
+TRACE = "sharegpt-8k-slai/sharegpt_8k_filtered_stats_llama2_tokenizer.csv.gz"
+RUN_S = 2100.0
+MEDIAN_TTFT_SLO_S = 0.5
+TBT_S = {"paying": 0.1, "free": 0.5}
+SHARES = (0.05, 0.5, 0.95)
+
+SYSTEMS: dict[str, Callable[[], Policy]] = {
+    "Sarathi FCFS": partial(Sarathi, max_tokens=512),
+    "Sarathi SPF": partial(Sarathi, order="spf", max_tokens=512),
+    "vLLM prefill-first": partial(PrefillFirst, max_resident=128),
+    "SLAI FCFS fixed 10": partial(SLAI, order="fcfs", offset=10),
+    "SLAI SPF fixed 10": partial(SLAI, offset=10),
+    "SLAI SPF fixed 5": partial(SLAI, offset=5),
+    "SLAI": SLAI,
+    "SLAI paying first": partial(SLAI, paying_first=True),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One system at one load, means over the seeds. Seconds."""
+
+    median_ttft_s: float
+    median_ttft_paying_s: float
+    tbt_p99_paying_s: float
+    tbt_p99_free_s: float
+
+    @property
+    def meets_slo(self) -> bool:
+        """The paper's: median TTFT and both classes' time between tokens."""
+        return (
+            self.median_ttft_s <= MEDIAN_TTFT_SLO_S
+            and self.tbt_p99_paying_s <= TBT_S["paying"]
+            and self.tbt_p99_free_s <= TBT_S["free"]
+        )
+
+
+class Experiment:
+    """Runs points and remembers them."""
+
+    def __init__(self, config: ReproduceConfig) -> None:
+        self.config = config
+        self.instance = replace(
+            Instance.preset(TESTBED), max_num_seqs=128, max_tokens=4096, decode_headroom_blocks=0
+        )
+        self.lengths = _lengths()
+        self.point = cache(self._point)
+
+    def _point(self, system: str, rate_per_s: float, paying: float) -> Point:
+        seeds = range(self.config.seeds)
+        rows = [self._measure(system, rate_per_s, paying, seed) for seed in seeds]
+        return Point(
+            **dict(zip(Point.__dataclass_fields__, np.mean(rows, axis=0).tolist(), strict=True))
+        )
+
+    def _measure(self, system: str, rate_per_s: float, paying: float, seed: int) -> list[float]:
+        requests = self._requests(rate_per_s, paying, seed)
+        timeline = simulate(requests, SYSTEMS[system](), self.instance)
+        ttft_s = timeline.first_token_s - requests.arrival_s
+        is_paying = requests.user_class == "paying"
+        tbt_p99_s = [
+            statistic(*token_gaps(timeline.take(rows))).p99 for rows in (is_paying, ~is_paying)
+        ]
+        return [float(np.nanmedian(ttft_s)), float(np.nanmedian(ttft_s[is_paying])), *tbt_p99_s]
+
+    def _requests(self, rate_per_s: float, paying: float, seed: int) -> Requests:
+        count = int(rate_per_s * RUN_S * self.config.scale)
+        random = np.random.default_rng((seed, LENGTH_STREAM))
+        drawn = self.lengths.take(random.integers(0, len(self.lengths), count))
+        user_class = np.where(random.random(count) < paying, "paying", "free")
+        return replace(
+            drawn,
+            arrival_s=poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=seed),
+            user_class=user_class,
+            tbt_s=np.where(user_class == "paying", TBT_S["paying"], TBT_S["free"]),
+        )
+
+    def high_rate(self, median_ttft_s: float) -> float:
+        """The rate at which Sarathi's median TTFT is that of the paper."""
+        rate_per_s = highest_rate(
+            lambda rate: (
+                self.point("Sarathi FCFS", round(rate, 3), 0.05).median_ttft_s <= median_ttft_s
+            ),
+            low=1.0,
+            high=2.4,
+            tolerance=0.01,
+        )
+        return round(rate_per_s, 3)
+
+    def capacity(self, system: str, paying: float) -> float:
+        """Highest rate in requests/s that meets the paper's SLO."""
+        return highest_rate(
+            lambda rate: self.point(system, round(rate, 3), paying).meets_slo,
+            low=0.4,
+            high=2.4,
+            tolerance=0.02,
+        )
+
+
+def _lengths() -> Requests:
+    """The authors' lengths, or log-normal ones with the same medians and 90% quantiles."""
+    try:
+        return read_trace(data_file(TRACE))
+    except (ConfigError, DataError):
+        random = np.random.default_rng((0, LENGTH_STREAM))
+        prompt = random.lognormal(np.log(1730), np.log(5696 / 1730) / 1.2816, 30_000)
+        output = random.lognormal(np.log(415), np.log(834 / 415) / 1.2816, 30_000)
+        shrink = np.minimum(1.0, 8192 / (prompt + output))
+        return make_requests(
+            prompt_tokens=np.maximum(1, prompt * shrink).astype(np.int64),
+            output_tokens=np.maximum(1, output * shrink).astype(np.int64),
+        )
+
+
+def rows(config: ReproduceConfig) -> list[Row]:
+    """The rows of the paper's evaluation."""
+    experiment = Experiment(config)
+    return [
+        *_ttft_rows(experiment),
+        *_capacity_rows(experiment),
+        *_tbt_rows(experiment),
+        *_variant_rows(experiment),
+    ]
+
+
+def _ttft_rows(experiment: Experiment) -> list[Row]:
+    papers = {0.05: (1.5, 0.7), 0.5: (1.5, 0.73), 0.95: (2.0, 0.75)}
+    made = []
+    for share, (paper_sarathi_s, paper_slai_s) in papers.items():
+        rate_per_s = experiment.high_rate(paper_sarathi_s)
+        sarathi = experiment.point("Sarathi FCFS", rate_per_s, share).median_ttft_s
+        slai = experiment.point("SLAI", rate_per_s, share).median_ttft_s
+        made.append(
+            Row(
+                metric="median TTFT at high load",
+                workload=f"{share:.0%} paying, {rate_per_s} req/s",
+                baseline="Sarathi FCFS",
+                paper=f"{paper_sarathi_s} -> {paper_slai_s} s "
+                f"({paper_slai_s / paper_sarathi_s - 1:+.0%})",
+                ours=f"{sarathi:.2f} -> {slai:.2f} s ({slai / sarathi - 1:+.0%})",
+                reproduced=slai <= 0.6 * sarathi,
+                note="band: -40% or better, at the load where Sarathi is as slow as in the paper",
+            )
+        )
+    return made
+
+
+def _capacity_rows(experiment: Experiment) -> list[Row]:
+    papers = {0.05: 1.45, 0.5: 1.4, 0.95: 1.25}
+    sarathi = {share: experiment.capacity("Sarathi FCFS", share) for share in SHARES}
+    slai = {share: experiment.capacity("SLAI", share) for share in SHARES}
+    gains = {share: slai[share] / sarathi[share] - 1 for share in SHARES}
+    made = [
+        Row(
+            metric="capacity at median TTFT <= 0.5 s and P99 TBT within target",
+            workload=f"{share:.0%} paying",
+            baseline="Sarathi FCFS",
+            paper=f"1.15 -> {papers[share]} req/s ({papers[share] / 1.15 - 1:+.0%})",
+            ours=f"{sarathi[share]:.2f} -> {slai[share]:.2f} req/s ({gains[share]:+.0%})",
+            reproduced=0.15 <= gains[share] <= 0.4 if share == 0.05 else gains[share] > 0,
+            note="band: +15% to +40%" if share == 0.05 else "band: a gain",
+        )
+        for share in SHARES
+    ]
+    ordered = [gains[share] for share in SHARES]
+    made.append(
+        Row(
+            metric="gain in capacity against the paying share",
+            workload="5, 50, 95% paying",
+            baseline="Sarathi FCFS",
+            paper="falls: +26%, +22%, +9%",
+            ours=", ".join(f"{gain:+.0%}" for gain in ordered),
+            reproduced=ordered == sorted(ordered, reverse=True),
+            note="band: falls monotonically",
+        )
+    )
+    return made
+
+
+def _tbt_rows(experiment: Experiment) -> list[Row]:
+    made = []
+    for system in ("Sarathi FCFS", "SLAI"):
+        point = experiment.point(system, 1.4, 0.05)
+        made.append(
+            Row(
+                metric="pooled P99 TBT, paying / free",
+                workload="5% paying, 1.4 req/s",
+                baseline=system,
+                paper="held: 0.1 / 0.5 s",
+                ours=f"{point.tbt_p99_paying_s:.3f} / {point.tbt_p99_free_s:.3f} s",
+                reproduced=point.tbt_p99_paying_s <= 0.1 and point.tbt_p99_free_s <= 0.5,
+                note="band: within the targets",
+            )
+        )
+    early = experiment.point("vLLM prefill-first", 0.8, 0.05)
+    made.append(
+        Row(
+            metric="pooled P99 TBT, paying",
+            workload="5% paying, 0.8 req/s",
+            baseline="vLLM prefill-first",
+            paper="violates early",
+            ours=f"{early.tbt_p99_paying_s:.3f} s",
+            reproduced=early.tbt_p99_paying_s > 0.1,
+            note="band: above 0.1 s at half of SLAI's capacity",
+        )
+    )
+    rates = (0.4, 0.8, 1.0, 1.2, 1.4, 1.6)
+    free = {
+        system: [experiment.point(system, rate, 0.05).tbt_p99_free_s for rate in rates]
+        for system in ("Sarathi FCFS", "SLAI")
+    }
+    made.append(
+        Row(
+            metric="free users' P99 TBT over rates 0.4 ... 1.6",
+            workload="5% paying",
+            baseline="Sarathi FCFS",
+            paper="SLAI rises, falls, rises; Sarathi rises",
+            ours="; ".join(
+                f"{system} " + " ".join(f"{value:.2f}" for value in values)
+                for system, values in free.items()
+            ),
+            reproduced=_is_rising(free["Sarathi FCFS"]) and not _is_rising(free["SLAI"]),
+            note="band: monotone for Sarathi (within 2 ms), not for SLAI",
+        )
+    )
+    return made
+
+
+def _is_rising(values: list[float]) -> bool:
+    return all(later >= earlier - 0.002 for earlier, later in pairwise(values))
+
+
+def _variant_rows(experiment: Experiment) -> list[Row]:
+    high_rate_per_s = experiment.high_rate(1.5)
+
+    def median_s(system: str, rate_per_s: float) -> float:
+        return experiment.point(system, rate_per_s, 0.05).median_ttft_s
+
+    made = [
+        Row(
+            metric="shortest prompt first against arrival order, median TTFT",
+            workload="5% paying, 1.45 req/s",
+            baseline=fcfs,
+            paper="better",
+            ours=f"{median_s(fcfs, 1.45):.2f} -> {median_s(spf, 1.45):.2f} s",
+            reproduced=median_s(spf, 1.45) < median_s(fcfs, 1.45),
+            note="band: lower",
+        )
+        for fcfs, spf in (
+            ("Sarathi FCFS", "Sarathi SPF"),
+            ("SLAI FCFS fixed 10", "SLAI SPF fixed 10"),
+        )
+    ]
+    fixed, dynamic = (median_s(system, 1.6) for system in ("SLAI SPF fixed 5", "SLAI"))
+    made.append(
+        Row(
+            metric="fixed offset 5 at 1.6 req/s, median TTFT",
+            workload="5% paying",
+            baseline="SLAI dynamic",
+            paper="memory pins at 100%, TTFT blows up; dynamic stays below",
+            ours=f"{fixed:.2f} s against {dynamic:.2f} s",
+            reproduced=fixed > 1.5 * dynamic,
+            note="open: with this time model memory is full under every variant, and no collapse "
+            "comes within 35 minutes",
+        )
+    )
+    plain = experiment.point("SLAI", high_rate_per_s, 0.05).median_ttft_paying_s
+    first = experiment.point("SLAI paying first", high_rate_per_s, 0.05).median_ttft_paying_s
+    made.append(
+        Row(
+            metric="class priority, median TTFT of the paying",
+            workload=f"5% paying, {high_rate_per_s} req/s",
+            baseline="SLAI",
+            paper="small gain",
+            ours=f"{plain:.2f} -> {first:.2f} s ({first / plain - 1:+.0%})",
+            reproduced=0 < 1 - first / plain < 0.3,
+            note="band: 0 to 30% lower",
+        )
+    )
+    return made
