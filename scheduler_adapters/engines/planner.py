@@ -7,9 +7,9 @@ sorted. The engine keeps its memory and its batch; a `Border` says what the plan
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from scheduler_adapters.engines.ranking import RankedQueue, Ranker, Tracked
-from scheduler_adapters.views import UNLIMITED, Phase, Rank, StepRule
+from scheduler_adapters.views import UNLIMITED, Capability, Phase, Rank, StepRule
 
 Item = TypeVar("Item")
 _Handled = TypeVar("_Handled", contravariant=True)
@@ -48,6 +48,9 @@ class Border(Protocol[_Handled]):
 
     def context(self, item: _Handled) -> int:
         """Number of tokens, prompt and output."""
+
+    def growth(self, items: Sequence[_Handled]) -> int:
+        """Blocks that the next tokens of these decodes take."""
 
     def free_blocks(self) -> int: ...
 
@@ -131,14 +134,22 @@ class Planner(Generic[Item]):
         self.waiting = waiting
         self._prefilling: dict[str, Item] = {}
         self._decoding: dict[str, Item] = {}
-        self._hidden: set[str] = set()
-        """Residents that were left out of the newest step."""
+        self._thinking: dict[str, Item] = {}
+        """Those of the decoding that are in their reasoning phase."""
+        self._evictable: list[tuple[tuple[float, ...], int, str]] = []
+        """Heap of residents by evict_key, greatest first; entries outlive what they say."""
+        self._hidden: set[int] = set()
+        """Numbers of the residents that were left out of the newest step."""
+        self._decodes_in_order: list[_Entry] | None = None
+        """None where it has to be sorted anew."""
         self.num_deferred = 0
         """Sum of them over all steps."""
         self._evicted: set[int] = set()
         """Numbers evicted while this step is planned."""
         self._token_checks: dict[int, list[str]] = defaultdict(list)
         """Step -> residents whose rank may by then have generated its tokens."""
+        self._has_momentary = False
+        self._evicts = Capability.EVICT in ranker.policy.requires
         self._time_checks: list[tuple[float, str]] = []
         """Heap of (end of a rank, resident)."""
 
@@ -161,9 +172,11 @@ class Planner(Generic[Item]):
         item = self._decoding.pop(request_id, None)
         if item is None:
             self._prefilling.pop(request_id, None)
-        elif request_id not in self._hidden:
+            return
+        self._decodes_in_order = None
+        self._thinking.pop(request_id, None)
+        if self.border.tracked(item).view.number not in self._hidden:
             self._see_tokens(item)
-        self._hidden.discard(request_id)
 
     def step_ended(self) -> None:
         """Rank those whom the step has changed, and whose rank has ended with it."""
@@ -179,9 +192,8 @@ class Planner(Generic[Item]):
         self.count()
         for item in changed:
             self._rerank(item)
-        if self.border.think_end:
-            for item in self._decoding.values():
-                self._follow_thinking(item)
+        if self._thinking:
+            self._follow_thinking()
         for request_id in self._token_checks.pop(self.ranker.load.step, ()):
             decode = self._decoding.get(request_id)
             if decode is not None and not self._rank_if_due(decode, {}):
@@ -200,18 +212,26 @@ class Planner(Generic[Item]):
         tracked = self.border.tracked(item)
         del self._prefilling[tracked.view.request_id]
         self._decoding[tracked.view.request_id] = item
-        thinks = bool(self.border.think_end) and not tracked.thinking_over
-        tracked.view.phase = Phase.REASONING if thinks else Phase.ANSWERING
+        self._decodes_in_order = None
+        tracked.view.phase = Phase.ANSWERING
+        if self.border.think_end and not tracked.thinking_over:
+            tracked.view.phase = Phase.REASONING
+            self._thinking[tracked.view.request_id] = item
         self._see_tokens(item)
 
-    def _follow_thinking(self, item: Item) -> None:
-        tracked, end = self.border.tracked(item), self.border.think_end
-        if tracked.thinking_over or tuple(self.border.output(item)[-len(end) :]) != end:
-            return
+    def _follow_thinking(self) -> None:
+        end, output = self.border.think_end, self.border.output
+        last = end[-1]
+        for item in [i for i in self._thinking.values() if output(i)[-1] == last]:
+            if tuple(output(item)[-len(end) :]) == end:
+                self._end_thinking(item)
+
+    def _end_thinking(self, item: Item) -> None:
+        tracked = self.border.tracked(item)
+        del self._thinking[tracked.view.request_id]
         tracked.thinking_over = True
         self._see_tokens(item)
         tracked.view.phase = Phase.ANSWERING
-        tracked.view.thinking_tokens = tracked.view.generated_tokens
         self._rerank(item)
 
     def _see_tokens(self, item: Item) -> None:
@@ -233,7 +253,12 @@ class Planner(Generic[Item]):
         """Look at a resident again when its rank ends."""
         tracked = self.border.tracked(item)
         rank, view = tracked.rank, tracked.view
+        self._decodes_in_order = None
+        if self._evicts and rank.evict_key is not None:
+            greatest_first = tuple(-number for number in rank.evict_key)
+            heappush(self._evictable, (greatest_first, -view.number, view.request_id))
         if _is_momentary(rank):
+            self._has_momentary = True
             return
         if rank.valid_until_s < inf:
             heappush(self._time_checks, (rank.valid_until_s, view.request_id))
@@ -262,6 +287,7 @@ class Planner(Generic[Item]):
         group = tracked.rank.group
         if group in shared:
             self.ranker.take(tracked, shared[group])
+            self._decodes_in_order = None
         else:
             self._rerank(item)
             if group is not None and tracked.rank.group == group:
@@ -288,9 +314,10 @@ class Planner(Generic[Item]):
                 self._expire(request_id, item)
 
     def _expire(self, request_id: str, item: Item) -> None:
-        if request_id in self._decoding and request_id not in self._hidden:
+        tracked = self.border.tracked(item)
+        if request_id in self._decoding and tracked.view.number not in self._hidden:
             self._see_tokens(item)
-        self.ranker.expire(self.border.tracked(item))
+        self.ranker.expire(tracked)
         self._watch(item)
 
     # Planning.
@@ -303,14 +330,14 @@ class Planner(Generic[Item]):
         self._expire_in_time()
         rule = self.ranker.policy.step_rule(self.ranker.load)
         self._evicted.clear()
-        plan = None if rule.displace else self._all_fit(rule)
+        plan = self._all_fit(rule)
         if plan is None:
-            self._rank_momentary()
+            if self._has_momentary:
+                self._rank_momentary()
             plan = self._fill(rule)
             if not plan.num_tokens:
                 # The engine must not stall because of a rule: work that can run does.
                 plan = self._fill(UNLIMITED)
-        self._hide(plan.hidden)
         return plan
 
     def _all_fit(self, rule: StepRule) -> Plan[Item] | None:
@@ -329,20 +356,25 @@ class Planner(Generic[Item]):
             budget -= min(self._left(item), _limit(rule.chunk))
         newcomers: list[Item] = []
         seats = min(self._free_seats(rule), _limit(rule.max_admissions))
-        for item in self.waiting:
+        prefills_left = _limit(rule.max_prefills) - num_prefills
+        if prefills_left < 0 or (seats > 0 and self.waiting and 0 < prefills_left < seats):
+            return None
+        if not rule.mixed and self._decoding and (num_prefills or (seats > 0 and self.waiting)):
+            return None
+        for item in self.waiting if prefills_left else ():
             if len(newcomers) >= seats:
+                if rule.displace and self._may_displace(item):
+                    return None
                 break
             context = self.border.context(item)
-            free_blocks -= self._blocks(context)
+            free_blocks -= self._blocks(context + rule.displace)
             budget -= min(context, _limit(rule.chunk))
             if budget < 0 or free_blocks < self.border.watermark_blocks:
                 return None
             newcomers.append(item)
-        num_prefills += len(newcomers)
-        if budget < 0 or free_blocks < 0 or num_prefills > _limit(rule.max_prefills):
+        if budget < 0 or free_blocks < 0:
             return None
-        if not rule.mixed and num_prefills and self._decoding:
-            return None
+        self._hidden.clear()
         used = min(_limit(rule.max_tokens), self.border.max_tokens) - budget
         return Plan(num_tokens=int(used), newcomers=newcomers, chunk=rule.chunk)
 
@@ -352,42 +384,39 @@ class Planner(Generic[Item]):
         )
         if rule.displace:
             self._displace(step)
-        decodes = self._in_order(self._decoding.values())
+        decodes = self._decodes_in_order or self._in_order(self._decoding.values())
         prefills = self._in_order(chain(self._prefilling.values(), step.displacing))
         lane = -inf
         while (lane := self._next_lane(lane, decodes, prefills)) < inf:
-            for item in _in_lane(decodes, lane):
-                if not step.takes_decodes():
-                    break
-                self._place_decode(step, item)
-            for item in _in_lane(prefills, lane):
+            self._place_decodes(step, _in_lane(decodes, lane))
+            for _, _, _, item in _in_lane(prefills, lane):
                 if not self._place_prefill(step, item):
                     break
             if not rule.displace:
                 self._admit(step, lane)
-        return self._as_plan(step)
-
-    def _as_plan(self, step: _Step[Item]) -> Plan[Item]:
-        residents = chain(self._decoding.values(), self._prefilling.values())
-        hidden = [i for i in residents if self.border.tracked(i).view.number not in step.placed]
+        if not self._evicted:
+            self._decodes_in_order = decodes
         return Plan(
             num_tokens=step.num_decodes + sum(step.chunks),
             newcomers=step.newcomers,
             chunk=step.rule.chunk,
-            hidden=hidden,
+            hidden=self._hide(step, decodes, prefills),
             last=step.last,
         )
 
-    def _hide(self, hidden: list[Item]) -> None:
-        """Remember who is left out; who ran until now keeps the time of its newest token."""
-        names = {self.border.tracked(item).view.request_id: item for item in hidden}
-        for name, item in names.items():
-            if name in self._decoding and name not in self._hidden:
+    def _hide(self, step: _Step[Item], decodes: list[_Entry], prefills: list[_Entry]) -> list[Item]:
+        """The residents that are left out; who ran until now keeps the time of its newest token."""
+        gone = step.placed | self._evicted if self._evicted else step.placed
+        for _, _, number, item in decodes:
+            if number not in gone and number not in self._hidden:
                 self._see_tokens(item)
-        self._hidden = set(names)
-        self.num_deferred += len(names)
+        newcomers = {self.border.tracked(item).view.number for item in step.displacing}
+        left_out = [entry for entry in chain(decodes, prefills) if entry[2] not in gone]
+        self._hidden = {number for _, _, number, _ in left_out} - newcomers
+        self.num_deferred += len(self._hidden)
+        return [item for _, _, number, item in left_out if number not in newcomers]
 
-    def _in_order(self, items: Iterator[Item] | Any) -> list[_Entry]:
+    def _in_order(self, items: Iterable[Item]) -> list[_Entry]:
         entries = []
         for item in items:
             tracked = self.border.tracked(item)
@@ -403,13 +432,31 @@ class Planner(Generic[Item]):
                 following = min(following, entries[at][0])
         return following
 
-    def _place_decode(self, step: _Step[Item], item: Item) -> None:
-        tracked = self.border.tracked(item)
-        if tracked.view.number in self._evicted or not self._secure_block(step, item):
+    def _place_decodes(self, step: _Step[Item], entries: list[_Entry]) -> None:
+        if step.free_blocks >= len(entries):
+            self._place_all(step, entries)
             return
-        step.placed.add(tracked.view.number)
-        step.num_decodes += 1
-        step.budget -= 1
+        for _, _, number, item in entries:
+            if not step.takes_decodes():
+                return
+            if number not in self._evicted and self._secure_block(step, item):
+                step.placed.add(number)
+                step.num_decodes += 1
+                step.budget -= 1
+
+    def _place_all(self, step: _Step[Item], entries: list[_Entry]) -> None:
+        """Place as many decodes as the step takes; there is a block for each of them."""
+        if not step.rule.mixed and step.chunks:
+            return
+        room = min(step.budget, _limit(step.rule.max_decodes) - step.num_decodes)
+        if self._evicted:
+            entries = [entry for entry in entries if entry[2] not in self._evicted]
+        if room < len(entries):
+            entries = entries[: max(0, int(room))]
+        step.free_blocks -= self.border.growth([entry[-1] for entry in entries])
+        step.placed.update([entry[2] for entry in entries])
+        step.num_decodes += len(entries)
+        step.budget -= len(entries)
 
     def _place_prefill(self, step: _Step[Item], item: Item) -> bool:
         """Give a prefill its chunk. False once the step takes no further one."""
@@ -465,10 +512,6 @@ class Planner(Generic[Item]):
         whole = name in self._prefilling
         return self._blocks(self.border.context(item) if whole else self.border.computed(item))
 
-    def _growth(self, item: Item) -> int:
-        """Blocks that the next token of a decode takes."""
-        return int(self.border.computed(item) % self.border.block_tokens == 0)
-
     def _free_blocks(self) -> int:
         """Blocks that are free and not promised to a prefill in progress."""
         promised = sum(
@@ -485,7 +528,7 @@ class Planner(Generic[Item]):
 
     def _secure_block(self, step: _Step[Item], asker: Item) -> bool:
         """Set aside the block for a decode's next token, by eviction where need be."""
-        needed = self._growth(asker)
+        needed = self.border.growth([asker])
         while step.free_blocks < needed:
             victim = self._victim(step, asker)
             self._evict(step, victim)
@@ -535,7 +578,7 @@ class Planner(Generic[Item]):
         """Evict the fewest worst residents that let `best` in; none where that is impossible."""
         if len(step.displacing) >= _limit(step.rule.max_admissions):
             return False
-        growth = sum(map(self._growth, self._decoding.values()))
+        growth = self.border.growth(list(self._decoding.values()))
         room = step.free_blocks - growth - self._blocks(self.border.context(best) + 1)
         seats = self._free_seats(step.rule) - len(step.displacing) - 1
         victims = []
@@ -543,7 +586,7 @@ class Planner(Generic[Item]):
             for victim in self._worse_than(best):
                 victims.append(victim)
                 grows = self.border.tracked(victim).view.request_id in self._decoding
-                room += self._held(victim) + (self._growth(victim) if grows else 0)
+                room += self._held(victim) + (self.border.growth([victim]) if grows else 0)
                 seats += 1
                 if room >= 0 and seats >= 0:
                     break
@@ -552,6 +595,18 @@ class Planner(Generic[Item]):
         for victim in victims:
             self._evict(step, victim)
         return True
+
+    def _may_displace(self, best: Item) -> bool:
+        """Whether some resident is worse than a waiting request."""
+        limit = self.border.tracked(best).rank.evict_key
+        while limit is not None and self._evictable:
+            greatest_first, _, name = self._evictable[0]
+            item = self._decoding.get(name) or self._prefilling.get(name)
+            key = None if item is None else self.border.tracked(item).rank.evict_key
+            if key is not None and tuple(-number for number in key) == greatest_first:
+                return key > limit
+            heappop(self._evictable)
+        return False
 
     def _worse_than(self, best: Item) -> list[Item]:
         """Residents that may go for `best`, the worst first."""
@@ -573,9 +628,8 @@ def _is_momentary(rank: Rank) -> bool:
     return rank.valid_tokens == 1 and rank.group is not None
 
 
-def _in_lane(entries: list[_Entry], lane: float) -> Iterator[Any]:
-    start = bisect_right(entries, lane, key=_lane)
-    first = start
-    while first and entries[first - 1][0] == lane:
-        first -= 1
-    return (entry[-1] for entry in entries[first:start])
+def _in_lane(entries: list[_Entry], lane: float) -> list[_Entry]:
+    if entries and entries[0][0] == entries[-1][0] == lane:
+        return entries
+    start = bisect_left(entries, lane, key=_lane)
+    return entries[start : bisect_right(entries, lane, start, key=_lane)]

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -222,6 +222,10 @@ class VllmBorder:
     def context(self, item: Request) -> int:
         return int(item.num_tokens) + int(item.num_output_placeholders)
 
+    def growth(self, items: Sequence[Request]) -> int:
+        size = self.block_tokens
+        return sum([item.num_computed_tokens % size == 0 for item in items])
+
     def free_blocks(self) -> int:
         return int(self._pool.get_num_free_blocks())
 
@@ -236,10 +240,11 @@ def _limits(scheduler: Any, plan: Plan[Request] | None) -> Iterator[None]:
     if plan is None or not plan.num_tokens:
         yield
         return
+    # schedule() counts the step before it compares: this is the one after the coming step.
+    eligible = scheduler.current_step + 2
     for request in plan.hidden:
-        # schedule() counts the step before it compares: this is the one after the coming step.
-        eligible = scheduler.current_step + 2
-        request.next_decode_eligible_step = max(request.next_decode_eligible_step, eligible)
+        if request.next_decode_eligible_step < eligible:
+            request.next_decode_eligible_step = eligible
     if plan.last is not None:
         scheduler.running.remove(plan.last)
         scheduler.running.append(plan.last)

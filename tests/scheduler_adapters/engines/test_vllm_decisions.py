@@ -230,7 +230,7 @@ class Deadlines(Policy):
         critical = Rank((due_s,), lane=0, valid_tokens=1, group=request.tbt_s)
         if due_s <= load.now_s:
             return critical
-        return replace(critical, lane=3, valid_until_s=due_s, then=critical)
+        return critical._replace(lane=3, valid_until_s=due_s, then=critical)
 
     def step_rule(self, load: LoadView) -> StepRule:
         return StepRule(max_tokens=24, max_decodes=3, max_resident=6)

@@ -1,0 +1,257 @@
+"""What our scheduler costs inside vLLM: time per step beside the stock one, and tokens per second.
+
+The schedulers are vLLM's and ours; the model is left out, so that a step is scheduling alone. Both
+are stepped in turn in one process. Throughput comes from whole engines, in turn, a process each.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines.hints import SCORE, TBT_S
+from scheduler_adapters.engines.vllm_offline import STOCK, OfflineConfig, open_engine, scheduler_of
+from scoring_service.errors import ConfigError, SchedulingError
+
+_THINK_END = 2
+_PROMPT_TOKENS = 16
+_WARM_UP_STEPS = 250
+"""Until all seats are taken, and requests finish as steadily as they come."""
+_STEP = ("schedule", "update")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """The load on the scheduler, and how long it is measured."""
+
+    policy: str = "pars"
+    """Name or import path of the policy to measure."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the policy takes."""
+    running: int = 256
+    """Requests that run at once."""
+    waiting: int = 2000
+    """Requests in the queue throughout: as many arrive as finish."""
+    steps: int = 400
+    """Steps measured per scheduler, after as many as it takes to fill all seats."""
+    throughput_rounds: int = 2
+    """Engines of each kind to run for tokens/s, about 20 s each; 0 leaves throughput out."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("running", 1), ("waiting", 0), ("steps", 1), ("throughput_rounds", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use {least} or more")
+
+
+def bench(config: BenchConfig) -> None:
+    """Compare our scheduler with vLLM's own: microseconds per step, tokens per CPU second.
+
+    python -m scheduler_adapters bench-engine --policy slai --json
+    """
+    result = {"policy": config.policy, "running": config.running, "waiting": config.waiting}
+    result |= measure_steps(config)
+    if config.throughput_rounds:
+        result |= measure_throughput(config)
+    if config.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:24} {value if isinstance(value, str | int) else format(value, '.4g')}")
+
+
+def measure_steps(config: BenchConfig) -> dict[str, float]:
+    """Median microseconds of the parts of a step, stock and ours."""
+    offline = OfflineConfig(
+        scheduler=config.policy,
+        settings={**config.settings, "think_end": [_THINK_END]},
+        max_num_seqs=config.running,
+        max_num_batched_tokens=max(2048, config.running),
+        kv_cache_mib=256,
+    )
+    with open_engine(offline, max_model_len=2048, enable_prefix_caching=False) as engine:
+        stock, ours = (_Side(made, config) for made in _schedulers_like(scheduler_of(engine)))
+        for _ in range(config.steps):
+            stock.step()
+            ours.step()
+    added_us = {stage: ours.median_added_us(stage) for stage in _STEP}
+    return {
+        "schedule_us_stock": stock.median_us("schedule"),
+        "schedule_us_ours": ours.median_us("schedule"),
+        "overhead_ratio": ours.median_us("schedule") / stock.median_us("schedule"),
+        "step_us_stock": sum(stock.median_us(stage) for stage in _STEP),
+        "added_us_per_step": sum(added_us.values()),
+        "added_us_schedule": added_us["schedule"],
+        "added_us_update": added_us["update"],
+        "arrival_us_stock": stock.median_us("arrival"),
+        "arrival_us_ours": ours.median_us("arrival"),
+    }
+
+
+class _Side:
+    """One scheduler under load, without a model: each scheduled request gets some token."""
+
+    def __init__(self, scheduler: Any, config: BenchConfig) -> None:
+        self.scheduler = scheduler
+        self.dice = random.Random(0)
+        self.number = 0
+        self.in_system = config.running + config.waiting
+        self.fill()
+        for _ in range(_WARM_UP_STEPS):
+            self.step()
+        self.spent_ns.clear()
+
+    @property
+    def spent_ns(self) -> dict[str, list[int]]:
+        """What was timed -> nanoseconds, each time."""
+        spent: dict[str, list[int]] = self.scheduler.spent_ns
+        return spent
+
+    def median_us(self, what: str) -> float:
+        return statistics.median(self.spent_ns[what]) / 1e3
+
+    def median_added_us(self, what: str) -> float:
+        """What is spent around the engine's own part of the same step."""
+        pairs = zip(self.spent_ns[what], self.spent_ns[f"inner {what}"], strict=True)
+        return statistics.median(whole - inner for whole, inner in pairs) / 1e3
+
+    def fill(self) -> None:
+        """Let as many requests arrive as have finished."""
+        for _ in range(self.in_system - len(self.scheduler.requests)):
+            request = self._request()
+            with _timed(self.spent_ns, "arrival"):
+                self.scheduler.add_request(request)
+
+    def step(self) -> None:
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        self.fill()
+        with _timed(self.spent_ns, "schedule"):
+            scheduled = self.scheduler.schedule()
+        requests = self.scheduler.requests
+        names = list(scheduled.num_scheduled_tokens)
+        tokens = [[] if requests[name].is_prefill_chunk else [7] for name in names]
+        output = ModelRunnerOutput(names, {n: i for i, n in enumerate(names)}, tokens)
+        with _timed(self.spent_ns, "update"):
+            # Named, so that it is freed outside of what is timed.
+            answers = self.scheduler.update_from_output(scheduled, output)
+        del answers
+
+    def _request(self) -> Any:
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        size = self.dice.randint(50, 450)  # with 256 running, about one finishes per step
+        params = SamplingParams(
+            max_tokens=size,
+            ignore_eos=True,
+            extra_args={SCORE: size + self.dice.random(), TBT_S: self.dice.choice([0.1, 0.5])},
+        )
+        self.number += 1
+        return Request(
+            str(self.number), [5] * _PROMPT_TOKENS, params, None, arrival_time=time.time()
+        )
+
+
+@contextmanager
+def _timed(spent_ns: dict[str, list[int]], what: str) -> Iterator[None]:
+    # Not the CPU clock of the thread: reading that costs more than some of what is measured here.
+    start_ns = time.perf_counter_ns()
+    yield
+    spent_ns[what].append(time.perf_counter_ns() - start_ns)
+
+
+def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
+    """vLLM's own scheduler and ours, configured as `scheduler`, and timed.
+
+    Beneath ours vLLM's part is timed as well: the difference of two such times within one step is
+    steadier than that of two schedulers.
+    """
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from scheduler_adapters.engines.vllm_v1 import RankMixin
+
+    class Stock(Scheduler):  # type: ignore[misc]
+        def __init__(self, **settings: Any) -> None:
+            self.spent_ns: dict[str, list[int]] = defaultdict(list)
+            super().__init__(**settings)
+
+    class Inner(Stock):
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            with _timed(self.spent_ns, "inner schedule"):
+                return super().schedule(*args, **kwargs)
+
+        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+            with _timed(self.spent_ns, "inner update"):
+                return super().update_from_output(*args, **kwargs)
+
+    class Ours(RankMixin, Inner):
+        pass
+
+    configured = (
+        "vllm_config", "kv_cache_config", "structured_output_manager", "block_size",
+        "hash_block_size", "log_stats",
+    )  # fmt: skip
+    settings = {name: getattr(scheduler, name) for name in configured}
+    return Stock(**settings), Ours(**settings)
+
+
+def measure_throughput(config: BenchConfig) -> dict[str, float]:
+    """Tokens per CPU second of whole engines on one burst, the median of several rounds."""
+    with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
+        burst = Path(folder) / "burst.jsonl"
+        dice = random.Random(0)
+        rows = [
+            {"prompt_tokens": _PROMPT_TOKENS, "output_tokens": n, "score": n, "tbt_s": 0.5}
+            for n in (dice.randint(10, 90) for _ in range(2 * config.running))
+        ]
+        burst.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rates: dict[str, list[float]] = {STOCK: [], config.policy: []}
+        for _ in range(config.throughput_rounds):
+            for scheduler in rates:
+                rates[scheduler].append(_tokens_per_s(config, scheduler, burst))
+    stock, ours = (statistics.median(rates[name]) for name in (STOCK, config.policy))
+    return {
+        "tokens_per_cpu_s_stock": stock,
+        "tokens_per_cpu_s_ours": ours,
+        "throughput_ratio": ours / stock,
+    }
+
+
+def _tokens_per_s(config: BenchConfig, scheduler: str, burst: Path) -> float:
+    settings = {} if scheduler == STOCK else {**config.settings, "think_end": [_THINK_END]}
+    command = [
+        sys.executable,
+        "-m",
+        "scheduler_adapters.engines.vllm_offline",
+        f"--requests={burst}",
+        f"--scheduler={scheduler}",
+        f"--settings={json.dumps(settings)}",
+        f"--max_num_seqs={config.running}",
+        "--max_num_batched_tokens=2048",
+        "--clock=cpu",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise SchedulingError(f"the engine under {scheduler!r} failed: {last}; run it by itself")
+    return float(json.loads(done.stdout.splitlines()[-1])["output_tokens_per_s"])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point of `python -m scheduler_adapters bench-engine`."""
+    return run_command("bench-engine", BenchConfig, bench, arguments)

@@ -1,0 +1,35 @@
+"""The engine benchmark measures what it says, on a small load."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduler_adapters.engines.vllm_bench import main
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+
+def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--policy=slai", "--running=8", "--waiting=20", "--steps=40", "--json"]
+    assert main([*arguments, "--throughput-rounds=0"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["policy"], result["running"], result["waiting"]) == ("slai", 8, 20)
+    # What ours adds is part of what ours takes, and more than nothing.
+    assert 0 < result["added_us_schedule"] < result["schedule_us_ours"]
+    ratio = result["schedule_us_ours"] / result["schedule_us_stock"]
+    assert result["overhead_ratio"] == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [("--running=0", "running is 0"), ("--policy=nobody", "no policy named 'nobody'")],
+)
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], argument: str, message: str
+) -> None:
+    assert main([argument]) == 2
+    assert message in capsys.readouterr().err
