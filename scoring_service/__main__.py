@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from inspect import getdoc
 from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
@@ -75,7 +76,7 @@ def _parser() -> ArgumentParser:
     )
     subcommands = parser.add_subcommands()
     for name, add in _OPTIONS.items():
-        text = getattr(commands, name).__doc__ or ""
+        text = getdoc(getattr(commands, name)) or ""
         subcommand = ArgumentParser(description=text, formatter_class=_RawHelp)
         add(subcommand)
         subcommands.add_subcommand(name, subcommand, help=text.splitlines()[0])

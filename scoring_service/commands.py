@@ -29,6 +29,9 @@ def serve(
 
     A new version in the bundle's folder, or behind the registry's alias, takes over by itself once
     it is verified; a damaged or wrong one is refused and the old one serves on.
+
+    Example:
+      python -m scoring_service serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
     """
     if config.processes > 1:
         given = {"bundle": bundle, "registry_model": registry_model, "mlruns_dir": mlruns_dir}
@@ -58,7 +61,13 @@ def score(
     security: ClientSecurity,
     as_json: bool,
 ) -> None:
-    """Score prompts with a running service; one line per prompt: score, TAB, prompt."""
+    """Score prompts with a running service; one line per prompt: score, TAB, prompt.
+
+    A score has no unit; higher means that a longer response is expected.
+
+    Example:
+      python -m scoring_service score --target 127.0.0.1:50051 "Say hello." "Write a long essay."
+    """
     with ScoringClient(
         target, timeout_s=timeout_s, target_model=target_model, security=security
     ) as client:
@@ -79,7 +88,10 @@ def score(
 def bench(config: BenchConfig, as_json: bool) -> None:
     """Measure the service beside the bare model, a naive service and MLServer.
 
-    Starts everything it needs, lets the peers take turns and compares CPU times; about 3 minutes.
+    Starts everything it needs, lets the peers take turns and compares CPU times; about 4 minutes.
+
+    Example:
+      python -m scoring_service bench --bundle mlruns/demo/bundle --json
     """
     from scoring_service.bench.run import print_table, run_bench
 
@@ -94,6 +106,9 @@ def loadtest(config: LoadtestConfig, security: ClientSecurity, as_json: bool) ->
     """Load a running service at a fixed rate and print what became of the requests.
 
     With --seconds 600 --pid PID it is a soak that also watches the server's memory.
+
+    Example:
+      python -m scoring_service loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10
     """
     from scoring_service.bench.loadtest import run_loadtest
 

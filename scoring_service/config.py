@@ -38,7 +38,7 @@ class ServerConfig:
     """Longer prompts are refused, UTF-8 bytes. Long ones cost little: only their start is read."""
     max_batch_prompts: int = 64
     """Most prompts in one ScoreBatch."""
-    max_message_bytes: int = 8_388_608
+    max_message_bytes: int = 4_194_304
     """Larger request messages are refused by the transport, bytes."""
     max_concurrent_calls: int = 64
     """Calls in the server at once, each with a thread; more are refused at once."""
