@@ -138,7 +138,7 @@ def live(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle) -> 
     port = free_port()
     command = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", str(model)]
     command += ["--policy=pars", f"--port={port}", f"--scorer={scoring.address}"]
-    command += ["--deadline-s=1", f"--classes={folder / 'classes.json'}", "--"]
+    command += ["--deadline-s=3", f"--classes={folder / 'classes.json'}", "--"]
     command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
     command += ["--max-model-len=1024", f"--max-num-seqs={SEATS}", "--max-num-batched-tokens=256"]
     command += [f"--kv-cache-memory-bytes={32 << 20}", "--enforce-eager"]
