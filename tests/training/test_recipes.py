@@ -1,0 +1,48 @@
+"""Recipes say what they promise, and survive the trip through a manifest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from scoring_service.errors import ConfigError
+from training.cards import read_card
+from training.config import TrainConfig, config_from
+from training.recipes import RECIPES, recipe
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_recipe_is_documented_and_comes_back_from_json(name: str) -> None:
+    config = recipe(name)
+    assert RECIPES[name].__doc__
+    assert config.name == name
+    assert config_from(json.loads(json.dumps(asdict(config)))) == config
+    for dataset in (config.data.dataset, *config.data.also):
+        read_card(dataset.partition("*")[0])
+
+
+def test_pars_is_the_protocol_of_the_paper() -> None:
+    config = recipe("pars")
+    assert config.encoder.backbone == "bert"
+    assert config.encoder.pooling == "pooler"
+    assert (config.loss.objective, config.loss.delta, config.loss.margin) == ("pairs", 0.2, 1.0)
+    assert (config.optim.encoder_lr, config.optim.head_lr, config.optim.decay) == (
+        2e-5,
+        2e-5,
+        False,
+    )
+    assert config.optim.weight_decay == 0
+    assert config.batch_size == 2 * 128
+    assert config.epochs == 5
+    assert (config.split.train_prompts, config.split.test_prompts) == (40_000, 5_000)
+    assert recipe("pars-reasoning").loss.delta == 0.25
+
+
+def test_a_manifest_of_another_version_is_refused() -> None:
+    values = asdict(TrainConfig())
+    with pytest.raises(ConfigError, match="not a training configuration"):
+        config_from(values | {"loss": {"objectif": "pairs"}})
+    with pytest.raises(ConfigError, match="not a training configuration"):
+        config_from({})
