@@ -7,7 +7,11 @@ what the coming answer answers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+MAX_CHARACTERS: Final = 16_384
+"""Only the start of a prompt is sent: rankers read a few hundred tokens, services refuse megabytes
+(and with one such prompt all others of its batch)."""
 
 
 def of_completion(body: Mapping[str, Any]) -> str | None:
@@ -18,7 +22,7 @@ def of_completion(body: Mapping[str, Any]) -> str | None:
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
-    return prompt if isinstance(prompt, str) and prompt else None
+    return start_of(prompt)
 
 
 def of_chat(body: Mapping[str, Any]) -> str | None:
@@ -40,4 +44,9 @@ def _text(content: object) -> str | None:
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, Mapping)]
         content = "\n".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) and content else None
+    return start_of(content)
+
+
+def start_of(prompt: object) -> str | None:
+    """What of a prompt is scored; None if it is no text, or empty."""
+    return prompt[:MAX_CHARACTERS] if isinstance(prompt, str) and prompt else None

@@ -80,8 +80,8 @@ def _text(prompt: Any) -> str | None:
     if isinstance(prompt, Mapping):
         prompt = prompt.get("prompt")
     elif isinstance(prompt, list) and prompt and isinstance(prompt[0], Mapping):
-        prompt = prompt_text.of_messages(prompt)
-    return prompt if isinstance(prompt, str) and prompt else None
+        return prompt_text.of_messages(prompt)
+    return prompt_text.start_of(prompt)
 
 
 def _with_score(params: Params, score: float | None) -> Params:

@@ -163,6 +163,16 @@ def test_a_chat_is_scored_by_the_users_newest_message() -> None:
     assert scorer.asked == ["what is\nthis?"]
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_of_a_long_prompt_the_start_is_scored_and_all_is_served(path: str) -> None:
+    scorer = FakeScorer()
+    text = "x" * 1_000_000
+    body = {"prompt": text, "messages": [{"role": "user", "content": text}]}
+    reached = Bench(scorer).post(body, path)
+    assert scorer.asked == ["x" * 16_384]
+    assert reached["prompt"] == reached["messages"][0]["content"] == text
+
+
 def test_what_the_client_says_itself_wins() -> None:
     scorer = FakeScorer()
     bench = Bench(scorer, classes=CLASSES)
