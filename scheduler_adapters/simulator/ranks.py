@@ -1,0 +1,211 @@
+"""Between two steps: asking the policy, and keeping requests where their ranks put them."""
+
+from __future__ import annotations
+
+from bisect import insort
+from heapq import heappop, heappush
+from math import inf
+
+from scheduler_adapters.policy import Policy, ask_rank
+from scheduler_adapters.simulator.cohort import Cohort, Lane, Live
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.record import Record
+from scheduler_adapters.views import LoadView, Rank
+from scoring_service.errors import InvalidDecision
+
+MAX_SUCCESSORS = 100
+"""Ranks that one request may go through at one moment."""
+
+
+class Ranks:
+    """The first layer of the engine: lanes, cohorts, and the timers of ranks that end."""
+
+    record: Record
+    lives: list[Live]
+    """All requests by row, those to come and those gone included."""
+    num_rows: int
+
+    def __init__(self, policy: Policy, instance: Instance) -> None:
+        self.policy = policy
+        self.instance = instance
+        self.block_tokens = instance.block_tokens
+        self.load = LoadView(total_blocks=instance.kv_blocks)
+        self.used_blocks = 0
+        self.lanes: dict[int, Lane] = {}
+        self.lane_order: list[int] = []
+        self.timers: list[tuple[float, int, Live | Cohort, int]] = []
+        self.num_timers = 0
+        self.residents: dict[int, Live] = {}
+        self.num_waiting = self.num_prefilling = 0
+
+    def _count(self) -> None:
+        load = self.load
+        load.num_waiting = self.num_waiting
+        load.num_prefilling = self.num_prefilling
+        load.num_decoding = len(self.residents) - self.num_prefilling
+
+    def _ask(self, live: Live) -> None:
+        if live.rank is not None and live.rank.sticky:
+            return
+        self.load.used_blocks = self.used_blocks
+        self._take(live, ask_rank(self.policy, live.sync_view(), self.load))
+
+    def _take(self, live: Live, rank: Rank) -> None:
+        live.rank = rank
+        live.version += 1
+        live.ask_at = live.now_context - live.view.prompt_tokens + rank.valid_tokens
+        if rank.valid_until_s < inf:
+            self._set_timer(rank.valid_until_s, live)
+
+    def _set_timer(self, time_s: float, ranked: Live | Cohort) -> None:
+        self.num_timers += 1
+        heappush(self.timers, (time_s, self.num_timers, ranked, ranked.version))
+
+    def _expire(self) -> None:
+        """Replace the ranks that ended; each may be replaced by one that ended as well."""
+        timers, now_s = self.timers, self.load.now_s
+        left = MAX_SUCCESSORS * (len(timers) + 1)
+        while timers and timers[0][0] <= now_s:
+            _, _, ranked, version = heappop(timers)
+            if ranked.version != version:
+                continue
+            left -= 1
+            if not left:
+                raise InvalidDecision(
+                    f"policy {self.policy.name!r} keeps answering with ranks that have ended "
+                    f"at {now_s} s; return a later valid_until_s, or none"
+                )
+            if isinstance(ranked, Cohort):
+                self._expire_cohort(ranked)
+            else:
+                self._expire_live(ranked)
+
+    def _expire_live(self, live: Live) -> None:
+        rank = live.rank
+        assert rank is not None
+        self._unplace(live)
+        if rank.then is not None:
+            self._take(live, rank.then)
+        else:
+            self._ask(live)
+        self._place(live)
+
+    def _expire_cohort(self, cohort: Cohort) -> None:
+        assert cohort.rank is not None
+        if cohort.rank.then is not None:
+            self._rank_cohort(cohort, cohort.rank.then)
+        else:
+            self._rank_cohort(cohort, self._ask_cohort(cohort))
+
+    def _unplace(self, live: Live) -> None:
+        """Take a request out of its lane, before its rank changes."""
+        assert live.rank is not None
+        if live.cohort is not None:
+            live.cohort.leave(live, self.record)
+        elif live.in_prefills:
+            self.lanes[live.rank.lane].prefills.remove((live.rank.key, live.row))
+            live.in_prefills = False
+
+    def _place(self, live: Live) -> None:
+        """Put a request into the lane of its rank."""
+        if live.is_waiting:
+            self._enqueue(live)
+        elif live.prefill_left:
+            assert live.rank is not None
+            insort(self._lane(live.rank.lane).prefills, (live.rank.key, live.row))
+            live.in_prefills = True
+        else:
+            self._join(live)
+
+    def _enqueue(self, live: Live) -> None:
+        rank = live.rank
+        assert rank is not None
+        heappush(self._lane(rank.lane).waiting, (rank.key, live.row, live.version))
+
+    def _lane(self, number: int) -> Lane:
+        lane = self.lanes.get(number)
+        if lane is None:
+            lane = self.lanes[number] = Lane(number)
+            insort(self.lane_order, number)
+        return lane
+
+    def _join(self, live: Live) -> None:
+        """Find the cohort of a decode that was ranked just now, or make one."""
+        rank = live.rank
+        assert rank is not None
+        lane = self._lane(rank.lane)
+        shared = None if rank.group is None else rank
+        for cohort in lane.cohorts:
+            if shared is None:
+                if cohort.rank is None:
+                    break
+            elif cohort.rank == shared and cohort.ask_at - cohort.counter == rank.valid_tokens:
+                break
+        else:
+            cohort = self._new_cohort(lane, shared)
+        if shared is not None:
+            live.version += 1  # from here on the cohort's timer counts
+        cohort.join(live)
+
+    def _new_cohort(self, lane: Lane, rank: Rank | None, counter: int = 0) -> Cohort:
+        cohort = Cohort(lane, rank, self.block_tokens, self.num_rows)
+        cohort.counter = counter
+        if rank is not None:
+            cohort.ask_at = counter + rank.valid_tokens
+            if rank.valid_until_s < inf:
+                self._set_timer(rank.valid_until_s, cohort)
+        return cohort
+
+    def _ask_cohort(self, cohort: Cohort) -> Rank:
+        """A new rank for all members, asked for one of them."""
+        assert cohort.rank is not None
+        if cohort.rank.sticky:
+            return cohort.rank
+        live = next(iter(cohort.members.values()))
+        live.rank = cohort.rank
+        self.load.used_blocks = self.used_blocks
+        return ask_rank(self.policy, live.sync_view(), self.load)
+
+    def _rank_cohort(self, cohort: Cohort, rank: Rank) -> None:
+        """Give all members a new rank, and the cohort the place that goes with it."""
+        if rank.group is None:
+            for live in list(cohort.members.values()):
+                cohort.leave(live, self.record)
+                self._take(live, rank)
+                self._join(live)
+            return
+        cohort.rank = rank
+        cohort.version += 1
+        cohort.ask_at = cohort.counter + rank.valid_tokens
+        if cohort.lane.number != rank.lane:
+            cohort.move(self._lane(rank.lane))
+        if rank.valid_until_s < inf:
+            self._set_timer(rank.valid_until_s, cohort)
+
+    def _rank_groups(self, stale: list[Cohort]) -> None:
+        """Rank cohorts whose rank ended with this step; those of one group become one."""
+        first_of: dict[object, Cohort] = {}
+        for cohort in stale:
+            assert cohort.rank is not None
+            group = cohort.rank.group
+            first = first_of.setdefault(group, cohort)
+            if first is not cohort:
+                first_of[group] = self._merge(first, cohort)
+        for cohort in first_of.values():
+            self._rank_cohort(cohort, self._ask_cohort(cohort))
+
+    def _merge(self, one: Cohort, other: Cohort) -> Cohort:
+        """One cohort of two; the smaller one's members move."""
+        large, small = (one, other) if one.count >= other.count else (other, one)
+        for live in list(small.members.values()):
+            small.leave(live, self.record)
+            large.join(live)
+        return large
+
+
+def rank_of(live: Live) -> Rank:
+    """The rank in force: the cohort's, where the members share one."""
+    shared = None if live.cohort is None else live.cohort.rank
+    rank = shared or live.rank
+    assert rank is not None
+    return rank
