@@ -58,7 +58,10 @@ def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
     """
     try:
         rank = policy.rank(request, load)
-        for number in rank.key + (rank.evict_key or ()):
+        for number in rank.key:
+            if number != number:
+                raise ValueError(f"a NaN in {rank}")
+        for number in rank.evict_key or ():
             if number != number:
                 raise ValueError(f"a NaN in {rank}")
         if not rank.valid_tokens > 0:

@@ -78,7 +78,7 @@ class SLAI(Policy):
 
     def _decode_rank(self, request: RequestView, load: LoadView) -> Rank:
         tbt_s = self.default_tbt_s if request.tbt_s is None else request.tbt_s
-        is_full = load.kv_usage_fraction >= self.memory_limit
+        is_full = load.used_blocks >= self.memory_limit * load.total_blocks
         offset = self.offset_above if is_full else self.offset_below
         due_s = (request.last_token_s or 0.0) + tbt_s
         last_s = due_s - offset * load.mean_step_s

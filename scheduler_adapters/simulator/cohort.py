@@ -72,9 +72,9 @@ class Live:
 
     def sync_view(self) -> RequestView:
         """The view, brought up to date for a question."""
-        view = self.view
+        view, cohort = self.view, self.cohort
         view.previous = self.rank
-        context = self.now_context
+        context = self.context if cohort is None else self.offset + cohort.counter
         generated = context - view.prompt_tokens
         view.generated_tokens = generated
         if self.is_waiting:
@@ -87,7 +87,6 @@ class Live:
             view.phase = Phase.ANSWERING
         if self.reasoning_tokens:
             view.thinking_tokens = min(generated, self.reasoning_tokens)
-        cohort = self.cohort
         if cohort is not None and cohort.counter > self.joined:
             view.last_token_s = cohort.last_s
         else:

@@ -30,6 +30,12 @@ class Engine(Filling):
     `skip_ahead` only changes how long a run takes.
     """
 
+    __slots__ = (
+        "arrivals",
+        "next_arrival_s",
+        "skip_ahead",
+    )
+
     arrivals: list[Live]
     """Who is still to come, the next one last."""
     next_arrival_s: float

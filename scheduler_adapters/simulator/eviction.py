@@ -18,6 +18,18 @@ class Eviction(Ranks):
     What is evicted is rare, so residents are simply walked.
     """
 
+    __slots__ = (
+        "admissions",
+        "chunks",
+        "evictions_without_token",
+        "headroom",
+        "is_steady",
+        "max_admissions",
+        "placed",
+        "seats",
+        "total_blocks",
+    )
+
     total_blocks: int
     headroom: int
     """Free blocks a decode insists on even when it needs none."""

@@ -17,6 +17,22 @@ from scheduler_adapters.views import UNLIMITED, StepRule
 class Filling(Eviction):
     """The third layer of the engine: what goes into the next step."""
 
+    __slots__ = (
+        "admission_closed",
+        "budget",
+        "chunk_limit",
+        "has_rule",
+        "max_decodes",
+        "max_prefills",
+        "mixed",
+        "num_placed",
+        "pending_rule",
+        "rule",
+        "split_lanes",
+        "step_budget",
+        "watermark_blocks",
+    )
+
     def __init__(self, policy: Policy, instance: Instance) -> None:
         super().__init__(policy, instance)
         self.has_rule = type(policy).step_rule is not Policy.step_rule
@@ -65,9 +81,9 @@ class Filling(Eviction):
         self.is_steady = True
         if rule.displace and self.num_waiting:
             self._displace()
-        order, i = self.lane_order, 0
+        order, lanes, i = self.lane_order, self.lanes, 0
         while i < len(order):
-            lane = self.lanes[order[i]]
+            lane = lanes[order[i]]
             if lane.count and self._takes_decodes():
                 self._place_decodes(lane)
             for _, row in lane.prefills:
@@ -138,15 +154,20 @@ class Filling(Eviction):
                 alike[what] = self._merge(first, cohort)
 
     def _split(self, cohort: Cohort, chosen: list[Live]) -> Cohort:
+        """The cohort of the chosen, after the smaller part has left for a new one."""
+        moving = chosen
+        if 2 * len(chosen) > cohort.count:
+            rows = {live.row for live in chosen}
+            moving = [live for live in cohort.members.values() if live.row not in rows]
         part = Cohort(cohort.lane, cohort.rank, self.block_tokens, self.num_rows)
         part.counter = cohort.counter
         part.ask_at = cohort.ask_at
         if cohort.rank is not None and cohort.rank.valid_until_s < inf:
             self._set_timer(cohort.rank.valid_until_s, part)
-        for live in chosen:
+        for live in moving:
             cohort.leave(live, self.record)
             part.join(live)
-        return part
+        return part if moving is chosen else cohort
 
     def _prefill(self, live: Live) -> bool:
         """Place a chunk of a resident's prefill; False where the step takes none."""
