@@ -20,8 +20,7 @@ class Pascal(Policy):
         quantum_tokens: generated tokens until a request goes behind those that have used fewer.
         demote_above_tokens: context above which a reasoning request leaves the first queue.
 
-    Source: PASCAL, section on intra-instance scheduling (sheet section 5.4); least quanta first
-    (A-C1), the threshold in context tokens (A-C5).
+    Source: PASCAL, section on intra-instance scheduling; least quanta first, the threshold in context tokens.
     """
 
     name = "pascal"

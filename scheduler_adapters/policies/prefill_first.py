@@ -60,7 +60,7 @@ class Orca(Policy):
 class RequestLevel(Policy):
     """FasterTransformer: a batch of requests runs until all of them are done; nobody joins.
 
-    The published pseudo-code has the names of its two modes swapped (A-B1); this is the text.
+    The published pseudo-code has the names of its two modes swapped; this is the text.
     """
 
     name = "request-level"

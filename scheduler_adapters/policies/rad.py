@@ -18,8 +18,8 @@ class RAD(Policy):
         tile: decodes of a full step (t_col).
         chunk: prefill tokens per step (t_lcm).
 
-    Source: RAD, Algorithm 1, with its chunk size one token longer (A-R1), and the count of started
-    requests also back at zero when a whole cycle ends at prefill (A-R2).
+    Source: RAD, Algorithm 1, with its chunk size one token longer, and the count of started
+    requests also back at zero when a whole cycle ends at prefill.
     """
 
     name = "rad"

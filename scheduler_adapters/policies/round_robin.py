@@ -12,7 +12,7 @@ _DISPLACE = StepRule(displace=True)
 class RoundRobin(Policy):
     """Key (quanta used, time of joining that queue); the last in that order makes room.
 
-    "After a quantum a request is put back" is read as fewest quanta first (A-C1). What is evicted
+    "After a quantum a request is put back" is read as fewest quanta first. What is evicted
     is computed anew.
     """
 

@@ -16,7 +16,7 @@ class Sarathi(Policy):
     """Stall-free batches; new requests by arrival ("fcfs") or shortest prompt first ("spf").
 
     Source: Sarathi-Serve, Algorithm 3. Its loop lacks an exit when a prompt is done before the
-    budget is used: here the next request follows (A-B2).
+    budget is used: here the next request follows.
     """
 
     name = "sarathi"

@@ -5,7 +5,7 @@ ranker, or the true lengths (oracle). A request without a score is ranked as FCF
 with the starving ones, by arrival.
 
 Source: PARS, Algorithm 1. Only the waiting queue is reordered: a running request ranks as FCFS
-ranks it, and a preempted one re-enters the queue with its first score (A-P6).
+ranks it, and a preempted one re-enters the queue with its first score.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ class SLAI(Policy):
             `memory_limit` on.
         paying_first: whether the class "free" goes after the others.
         evaluate: "frozen" fixes the last schedulable time when a token came, as the authors' code
-            does; "recompute" follows the text and moves it with the mean step time (A-S1).
+            does; "recompute" follows the text and moves it with the mean step time.
         default_tbt_s: for requests without a target of their own.
 
     Source: SLAI, Algorithm 1. A decode without a block evicts the newest prefill, else itself, as
-    in the authors' code (A-S5).
+    in the authors' code.
     """
 
     name = "slai"

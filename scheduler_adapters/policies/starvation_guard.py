@@ -12,7 +12,7 @@ from scoring_service.errors import ConfigError
 class StarvationGuard(Policy):
     """Wraps a policy: a request that waited `after_s` ranks first, FCFS among its like.
 
-    The boost lasts until admission (A-P1). `since` says where the wait starts (A-P2): at
+    The boost lasts until admission. `since` says where the wait starts: at
     "arrival", never reset, or at the last "enqueue", so that preemption starts a new wait.
 
     Source: PARS, Algorithm 1; 120 s there.
