@@ -20,7 +20,8 @@ class Pascal(Policy):
         quantum_tokens: generated tokens until a request goes behind those that have used fewer.
         demote_above_tokens: context above which a reasoning request leaves the first queue.
 
-    Source: PASCAL, section on intra-instance scheduling; least quanta first, the threshold in context tokens.
+    Source: PASCAL, section on intra-instance scheduling; least quanta first, the threshold in
+    context tokens.
     """
 
     name = "pascal"
