@@ -39,6 +39,10 @@ COMMANDS = {
         "scheduler_adapters.experiments.bench",
         "requests per CPU second, and memory",
     ),
+    "validate": (
+        "scheduler_adapters.engines.vllm_validate",
+        "one trace served by vLLM and simulated: how far apart are the latencies?",
+    ),
     "bench-engine": (
         "scheduler_adapters.engines.vllm_bench",
         "what our scheduler costs inside vLLM, beside the stock one",

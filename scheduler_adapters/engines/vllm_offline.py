@@ -26,8 +26,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-from jsonargparse import ArgumentParser, set_parsing_settings
-
 from scheduler_adapters.engines.hints import SCORE, TBT_S, USER_CLASS, HintCounts
 from scheduler_adapters.engines.settings import SETTINGS, make_policy
 from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
@@ -116,14 +114,14 @@ def run(requests: Requests, config: OfflineConfig) -> Outcome:
     """
     if config.clock == "cpu" and requests.arrival_s.any():
         raise ConfigError("clock is 'cpu', but requests arrive later than 0 s; use the wall clock")
-    with open_engine(config, max_model_len=_longest(requests)) as engine:
-        _warm_up(engine)
+    with open_engine(config, max_model_len=longest_context(requests)) as engine:
+        warm_up(engine)
         scheduler = scheduler_of(engine)
         ranker = getattr(scheduler, "lengthwise", None)
         if ranker is not None:
             ranker.hint_counts = HintCounts()
         clock_s = time.process_time if config.clock == "cpu" else time.monotonic
-        prompts = _prompts(requests, config.seed)
+        prompts = random_prompts(requests, config.seed)
         timeline, token_ids = _serve(engine, requests, prompts, clock_s)
         return Outcome(
             timeline=timeline,
@@ -189,17 +187,19 @@ def _make_engine(config: OfflineConfig, model: Path, engine_args: Mapping[str, A
     return LLMEngine.from_engine_args(EngineArgs(**arguments))
 
 
-def _longest(requests: Requests) -> int:
+def longest_context(requests: Requests) -> int:
     return int(np.max(requests.prompt_tokens + requests.output_tokens, initial=1)) + 1
 
 
-def _prompts(requests: Requests, seed: int) -> list[list[int]]:
+def random_prompts(requests: Requests, seed: int) -> list[list[int]]:
     """Random token ids, all different, so that no prompt finds another one's KV blocks cached."""
     random = np.random.default_rng(seed)
     return [random.integers(3, VOCABULARY, size).tolist() for size in requests.prompt_tokens]
 
 
-def _add(engine: Any, name: str, prompt: list[int], output_tokens: int, **extra: Any) -> None:
+def add_request(
+    engine: Any, name: str, prompt: list[int], output_tokens: int, **extra: Any
+) -> None:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -215,9 +215,9 @@ def _add(engine: Any, name: str, prompt: list[int], output_tokens: int, **extra:
     engine.add_request(name, {"prompt_token_ids": prompt}, params, **extra)
 
 
-def _warm_up(engine: Any) -> None:
+def warm_up(engine: Any) -> None:
     """The first steps load code and allocate; they belong to nobody's latency."""
-    _add(engine, "warm-up", [1, 2], 4)
+    add_request(engine, "warm-up", [1, 2], 4)
     while engine.has_unfinished_requests():
         engine.step()
 
@@ -236,13 +236,13 @@ def _serve(
     while added < count or engine.has_unfinished_requests():
         now_s = clock_s() - start_s
         while added < count and requests.arrival_s[added] <= now_s:
-            _add(
+            add_request(
                 engine,
                 str(added),
                 prompts[added],
                 int(requests.output_tokens[added]),
                 arrival_time=start_wall_s + requests.arrival_s[added],
-                extra_args=_hints(requests, added),
+                extra_args=hints_of(requests, added),
             )
             added += 1
         if not engine.has_unfinished_requests():
@@ -266,7 +266,7 @@ def _serve(
     return timeline, token_ids
 
 
-def _hints(requests: Requests, row: int) -> dict[str, Any]:
+def hints_of(requests: Requests, row: int) -> dict[str, Any]:
     """What the request carries; a missing score or target is left out."""
     hints: dict[str, Any] = {USER_CLASS: str(requests.user_class[row])}
     for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
@@ -279,9 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, run, report. Returns the exit code: 2 for bad input."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = ArgumentParser(prog="python -m scheduler_adapters.engines.vllm_offline")
-    parser.description = "Run requests through vLLM in this process; record when each token came."
+    parser = make_parser("python -m scheduler_adapters.engines.vllm_offline", __doc__)
     parser.add_argument(
         "--requests",
         type=str,
@@ -295,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", dest="as_json", action="store_true", help="Print one JSON line.")
     parser.add_class_arguments(OfflineConfig, as_group=False)
     given = sys.argv[1:] if arguments is None else arguments
-    values = parser.parse_args([_underscored(a) for a in given]).as_dict()
+    values = parser.parse_args(underscored(given)).as_dict()
     path, out, as_json = (values.pop(name) for name in ("requests", "out", "as_json"))
     try:
         _report(path, out, as_json, OfflineConfig(**values))
@@ -318,14 +316,6 @@ def _report(path: str, out: str | None, as_json: bool, config: OfflineConfig) ->
     for name in ("ttft_s", "e2e_s", "normalized_latency_s"):
         print(f"{config.scheduler:8} {name:20} mean {summary[name]['mean']:.4f}", end=" ")
         print(f"p90 {summary[name]['p90']:.4f}")
-
-
-def _underscored(argument: str) -> str:
-    """`--max-num-seqs=4` is as good as `--max_num_seqs=4`."""
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument[2:].partition("=")
-    return f"--{name.replace('-', '_')}{equals}{value}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,46 @@
+"""`validate` on a short trace: what it prints, and that the figures come from both sides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scheduler_adapters.engines.vllm_validate import main
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+
+def test_the_simulator_with_fitted_steps_comes_near_the_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figure = tmp_path / "e2e.svg"
+    arguments = ["--policy=pars", "--num-requests=80", "--pieces=4", "--rate-per-s=30"]
+    assert main([*arguments, "--clock=cpu", f"--figure={figure}", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["num_requests"] == 40
+    assert {"e2e_mape", "tpot_mape", "ttft_mape"} <= result.keys()
+    # Wide, for machines shared with others: a simulator that got queueing wrong is further off.
+    assert result["mean_e2e_s_simulated"] == pytest.approx(result["mean_e2e_s_measured"], rel=0.5)
+    assert 0 < result["e2e_mape"] < 0.6
+    assert "<svg" in figure.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--num-requests=3"], "num_requests is 3"),
+        (["--pieces=1"], "pieces is 1"),
+        (["--rate-per-s=0"], "rate_per_s is 0"),
+        (["--policy=nobody"], "no policy named 'nobody'"),
+        (["--trace=nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("error:") == 1
