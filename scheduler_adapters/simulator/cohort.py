@@ -7,7 +7,7 @@ that ends) stands in a heap of counters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from math import ceil, inf
 
@@ -237,6 +237,24 @@ class Cohort:
         self.context += steps * self.count
         self.last_tick += steps
         self.last_s = now_s
+
+    def part(self, moving: Sequence[Live]) -> Cohort:
+        """A new cohort of some members, with the history of this one."""
+        part = Cohort(self.lane, self.rank, self.block_tokens, self.num_rows)
+        part.counter, part.ask_at = self.counter, self.ask_at
+        part.runs = self.runs.copy()
+        part.last_tick, part.last_s = self.last_tick, self.last_s
+        for live in moving:
+            context = live.offset + self.counter
+            slot = (self.counter + 1 - context) % self.block_tokens
+            part.members[live.row] = self.members.pop(live.row)
+            live.cohort = part
+            heappush(part.events, live.event_at * self.num_rows + live.row)
+            for cohort, sign in ((self, -1), (part, 1)):
+                cohort.count += sign
+                cohort.context += sign * context
+                cohort.growth[slot] += sign
+        return part
 
     def move(self, lane: Lane) -> None:
         """Go to another lane, with all members."""

@@ -159,14 +159,9 @@ class Filling(Eviction):
         if 2 * len(chosen) > cohort.count:
             rows = {live.row for live in chosen}
             moving = [live for live in cohort.members.values() if live.row not in rows]
-        part = Cohort(cohort.lane, cohort.rank, self.block_tokens, self.num_rows)
-        part.counter = cohort.counter
-        part.ask_at = cohort.ask_at
+        part = cohort.part(moving)
         if cohort.rank is not None and cohort.rank.valid_until_s < inf:
             self._set_timer(cohort.rank.valid_until_s, part)
-        for live in moving:
-            cohort.leave(live, self.record)
-            part.join(live)
         return part if moving is chosen else cohort
 
     def _prefill(self, live: Live) -> bool:
