@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines import timeline_log
 from scheduler_adapters.engines.settings import (
     SETTINGS,
     make_policy,
@@ -61,6 +62,8 @@ class ServeConfig:
     """The longest that a request waits for its score, seconds; then it goes on without."""
     classes: Path | None = None
     """JSON file: API keys and a header to user classes with TBT targets."""
+    timeline: Path | None = None
+    """Write every finished request with its token times to this .jsonl file; for read_timeline."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 for all."""
     port: int = 8000
@@ -125,6 +128,8 @@ def run(config: ServeConfig) -> None:
         os.environ[METRICS] = tempfile.mkdtemp(prefix="lengthwise-metrics-")
         middleware = replace(middleware, metrics_dir=os.environ[METRICS])
     os.environ[VARIABLE] = middleware.to_json()
+    if config.timeline is not None:
+        os.environ[timeline_log.VARIABLE] = str(config.timeline.resolve())
     os.execv(command[0], command)
 
 
@@ -138,6 +143,8 @@ def check(config: ServeConfig) -> None:
     """
     policy, middleware = make_policy(config.additional_config), config.middleware
     _require_own_options(config.vllm)
+    if config.timeline is not None:
+        timeline_log.require_writable(config.timeline)
     _require_think_end(policy, config)
     if middleware.classes is not None:
         read_user_classes(Path(middleware.classes))

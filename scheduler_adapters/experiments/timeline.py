@@ -196,6 +196,8 @@ def read_timeline(path: str | PathLike[str]) -> Timeline:
             if path.suffix == ".parquet"
             else pd.read_json(path, lines=True, dtype={"request_id": str, "user_class": str})
         )
+        # Engines write requests as they finish; `make_requests` would sort these columns alone.
+        table = table.sort_values("arrival_s", kind="stable")
         requests = make_requests(
             path=path,
             scores=table["score"].to_numpy(),

@@ -182,6 +182,8 @@ def test_a_host_that_is_not_ours_is_refused(capsys: pytest.CaptureFixture[str], 
     ("arguments", "said"),
     [
         (["--port=0"], "port is 0"),
+        (["--timeline", "t.csv"], "ends in .jsonl"),
+        (["--timeline", "/no/such/t.jsonl"], "folder that exists"),
         (["--classes", "/no/such.json"], "give a class file"),
         (["--deadline_s=0", "--port=65000"], "deadline_s is 0"),
         (["--scorer_token=t", "--scorer=192.0.2.1:5", "--port=65001"], "in the clear"),

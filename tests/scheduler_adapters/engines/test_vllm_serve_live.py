@@ -20,6 +20,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+import numpy as np
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -92,6 +93,7 @@ class Live:
     url: str
     scoring: ScoringProcess
     pid: int
+    timeline: Path
 
     def samples(self, name: str) -> list[Any]:
         """The samples of one name on /metrics."""
@@ -138,7 +140,8 @@ def live(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle) -> 
     port = free_port()
     command = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", str(model)]
     command += ["--policy=pars", f"--port={port}", f"--scorer={scoring.address}"]
-    command += ["--deadline-s=3", f"--classes={folder / 'classes.json'}", "--"]
+    command += ["--deadline-s=3", f"--classes={folder / 'classes.json'}"]
+    command += [f"--timeline={folder / 'timeline.jsonl'}", "--"]
     command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
     command += ["--max-model-len=1024", f"--max-num-seqs={SEATS}", "--max-num-batched-tokens=256"]
     command += [f"--kv-cache-memory-bytes={32 << 20}", "--enforce-eager"]
@@ -148,7 +151,7 @@ def live(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle) -> 
         server = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
     try:
         wait_until_healthy(f"http://127.0.0.1:{port}", server, log)
-        yield Live(f"http://127.0.0.1:{port}", scoring, server.pid)
+        yield Live(f"http://127.0.0.1:{port}", scoring, server.pid, folder / "timeline.jsonl")
     finally:
         server.terminate()
         server.wait(timeout=60)
@@ -290,6 +293,24 @@ def test_what_vllm_cannot_carry_it_refuses_itself(live: Live, xargs: Any) -> Non
         complete(live, vllm_xargs=xargs)
     assert complete(live)["usage"]["completion_tokens"] == 3
     live.wait_until_idle()
+
+
+def test_the_engines_timeline_agrees_with_what_vllm_reports(live: Live) -> None:
+    from scheduler_adapters.experiments.metrics import summarize
+    from scheduler_adapters.experiments.timeline import read_timeline
+
+    asyncio.run(burst(live))
+    live.wait_until_idle()
+    newest = read_timeline(live.timeline)
+    newest = newest.take(np.arange(len(newest.requests)) >= len(newest.requests) - NUM_CLIENTS)
+    assert (newest.requests.output_tokens == 12).all()
+    assert set(newest.requests.user_class) == {"chat"}
+    assert set(newest.requests.tbt_s) == {0.05}
+    assert (newest.requests.arrival_s <= newest.scheduled_s).all()
+    assert (newest.scheduled_s < newest.first_token_s).all()
+    assert summarize(newest).num_finished == NUM_CLIENTS
+    requests = sum(s.value for s in live.samples("lengthwise_e2e_seconds_count"))
+    assert len(live.timeline.read_text().splitlines()) == requests
 
 
 async def mixed_requests(live: Live, numbers: range) -> None:

@@ -1,0 +1,113 @@
+"""Writes a timeline while an engine serves: one line per finished request.
+
+The format is that of `experiments/timeline.py`, so `read_timeline` and all metrics take it: exact
+TTFT, TBT and E2E per class, as the engine saw them. It costs a little per token, so it is off
+unless asked for. Requests that are aborted leave no line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from scheduler_adapters.views import RequestView
+from scoring_service.errors import ConfigError
+
+VARIABLE: Final = "LENGTHWISE_TIMELINE"
+"""The engine process is told by this environment variable where to write."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that is being served."""
+
+    view: RequestView
+    scheduled_s: float
+    token_s: list[float] = field(default_factory=list)
+
+
+class TimelineLog:
+    """Times are seconds from `start_s`, on the engine's clock.
+
+    Args:
+        path: .jsonl file to append to.
+        instance: number of this engine.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+
+    def __init__(self, path: str, *, start_s: float, instance: int = 0) -> None:
+        self._start_s = start_s
+        self._instance = instance
+        self._open: dict[str, _Open] = {}
+        self._lines: list[str] = []
+        try:
+            # Several engines may append: each writes whole lines in one call.
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"timeline {path} cannot be written ({error.strerror}); choose another place"
+            ) from error
+
+    def admitted(self, view: RequestView, now_s: float) -> None:
+        """A request takes part in its first step, which begins now."""
+        self._open.setdefault(view.request_id, _Open(view, now_s))
+
+    def emitted(self, request_id: str, num_tokens: int, now_s: float) -> None:
+        """A step that ends now gave the request tokens; one that was aborted is ignored."""
+        if (served := self._open.get(request_id)) is not None:
+            served.token_s.extend([now_s] * num_tokens)
+
+    def finished(self, request_id: str) -> None:
+        """The request has all its tokens; one that was aborted, or got none, is ignored."""
+        done = self._open.pop(request_id, None)
+        if done is None or not done.token_s:
+            return
+        view = done.view
+        row = {
+            "request_id": request_id,
+            "arrival_s": self._since(view.arrival_s),
+            "prompt_tokens": view.prompt_tokens,
+            "output_tokens": len(done.token_s),
+            "reasoning_tokens": min(view.thinking_tokens, len(done.token_s)),
+            "score": view.score,
+            "user_class": view.user_class,
+            "tbt_s": view.tbt_s,
+            "scheduled_s": self._since(done.scheduled_s),
+            "preemptions": view.preemptions,
+            "rejected": False,
+            "instance": self._instance,
+            "token_s": [self._since(token_s) for token_s in done.token_s],
+        }
+        self._lines.append(json.dumps(row) + "\n")
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drop those that were aborted; others are ignored."""
+        for request_id in request_ids:
+            self._open.pop(request_id, None)
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        if self._lines:
+            os.write(self._file, "".join(self._lines).encode())
+            self._lines.clear()
+
+    def _since(self, instant_s: float) -> float:
+        return round(max(0.0, instant_s - self._start_s), 6)
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a timeline that `read_timeline` would not read, or that cannot be written.
+
+    Raises:
+        ConfigError: another suffix than .jsonl, or no such folder.
+    """
+    if path.suffix != ".jsonl":
+        raise ConfigError(f"timeline is {path}; use a name that ends in .jsonl")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"timeline is {path}; use a folder that exists and can be written")
