@@ -6,7 +6,8 @@ it has finished: arrival, queueing, first and last token, number of tokens, pree
 
 It cannot see single tokens of a request, so `lengthwise_tpot_seconds` is the mean gap of each
 request, not every gap, and neither what the scheduler decided nor the phase of a request: those
-live in the engine process. Requests that a client aborts are not reported by vLLM.
+live in the engine process. `vllm_measured.py` counts them there, and writes a timeline with the
+time of every token. Requests that a client aborts are not reported by vLLM.
 """
 
 from __future__ import annotations
