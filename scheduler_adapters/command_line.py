@@ -8,18 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
-
+from scoring_service.command_line import make_parser, underscored
 from scoring_service.errors import LengthwiseError
 
 Config = TypeVar("Config")
-
-
-class RawHelp(DefaultHelpFormatter):
-    """Keeps the line breaks of the examples."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text
 
 
 def run_command(
@@ -37,14 +29,10 @@ def run_command(
     if positional and arguments and not arguments[0].startswith("-"):
         arguments = [f"--{positional}={arguments[0]}", *arguments[1:]]
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = ArgumentParser(
-        prog=f"python -m scheduler_adapters {name}",
-        description=run.__doc__,
-        formatter_class=RawHelp,
-    )
+    parser = make_parser(f"python -m scheduler_adapters {name}", run.__doc__)
     parser.add_class_arguments(config_class, as_group=False)
-    parsed = parser.parse_args([_underscored(argument) for argument in arguments])
+    given = ["--json=true" if argument == "--json" else argument for argument in arguments]
+    parsed = parser.parse_args(underscored(given))
     try:
         return run(config_class(**_settings(config_class, parsed))) or 0
     except LengthwiseError as error:
@@ -54,13 +42,3 @@ def run_command(
 
 def _settings(config_class: type[Any], parsed: Any) -> dict[str, Any]:
     return {field.name: getattr(parsed, field.name) for field in fields(config_class)}
-
-
-def _underscored(argument: str) -> str:
-    """`--max-num-seqs=1` is as good as `--max_num_seqs=1`; a bare `--json` means true."""
-    if argument == "--json":
-        return "--json=true"
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument[2:].partition("=")
-    return f"--{name.replace('-', '_')}{equals}{value}"

@@ -8,11 +8,12 @@ from dataclasses import fields
 from inspect import getdoc
 from typing import Any
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
+from jsonargparse import ArgumentParser
 
 from scoring_service import commands
 from scoring_service.bench.config import BenchConfig, LoadtestConfig
 from scoring_service.channel import ClientSecurity
+from scoring_service.command_line import make_parser, underscored
 from scoring_service.config import ServerConfig
 from scoring_service.errors import ConfigError, LengthwiseError
 from scoring_service.logs import FORMATS, configure_logs
@@ -29,7 +30,6 @@ Examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the command. Returns the exit code: 2 for bad input."""
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:
         command, keywords = _parse(sys.argv[1:] if arguments is None else arguments)
         command(**keywords)
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str]) -> tuple[Callable[..., None], dict[str, Any]]:
     """The command and its arguments, dataclasses made whole."""
-    parsed = _parser().parse_args([_underscored(argument) for argument in arguments])
+    parsed = _parser().parse_args(underscored(arguments))
     values = parsed[parsed.subcommand].as_dict()
     values.pop("config", None)
     log_format = values.pop("log_format", "text")
@@ -63,21 +63,12 @@ _DATACLASSES: dict[str, dict[str, type[Any]]] = {
 """Command -> its parameters that are dataclasses, whose fields are options of their own."""
 
 
-class _RawHelp(DefaultHelpFormatter):
-    """Keeps the line breaks of the examples."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text
-
-
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="python -m scoring_service", description=_DESCRIPTION, formatter_class=_RawHelp
-    )
+    parser = make_parser("python -m scoring_service", _DESCRIPTION)
     subcommands = parser.add_subcommands()
     for name, add in _OPTIONS.items():
         text = getdoc(getattr(commands, name)) or ""
-        subcommand = ArgumentParser(description=text, formatter_class=_RawHelp)
+        subcommand = make_parser(f"python -m scoring_service {name}", text)
         add(subcommand)
         subcommands.add_subcommand(name, subcommand, help=text.splitlines()[0])
     return parser
@@ -127,14 +118,6 @@ _OPTIONS = {
     "loadtest": _add_loadtest,
     "bench": _add_bench,
 }
-
-
-def _underscored(argument: str) -> str:
-    """`--drain-grace-s=1` is as good as `--drain_grace_s=1`."""
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument[2:].partition("=")
-    return f"--{name.replace('-', '_')}{equals}{value}"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from jsonargparse import ActionYesNo
 
+from scoring_service.command_line import underscored
 from scoring_service.errors import ConfigError, DataError
 from training.answers import AnswerLog
 from training.card_writer import card_path, refuse_foreign_card, write_card
@@ -119,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
         help="--no-resume refuses an OUT that exists",
     )
     parser.add_argument("--json", action="store_true", help="print the counts as one JSON line")
-    arguments = parser.parse_args([_underscored(argument) for argument in argv])
+    arguments = parser.parse_args(underscored(argv))
     configure_logging()
     logging.getLogger("httpx").setLevel(logging.WARNING)
     values = arguments.as_dict()
@@ -314,14 +315,6 @@ def _describe(config: CollectConfig, rows: Sequence[Mapping[str, Any]]) -> None:
         tokenizer=f"{config.model} (usage.completion_tokens)",
         notes=f"request: {_request(config)['request']}",
     )
-
-
-def _underscored(argument: str) -> str:
-    """`--max-tokens=9` as the field is called: `--max_tokens=9`."""
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument[2:].partition("=")
-    return f"--{name.replace('-', '_')}{equals}{value}"
 
 
 def _print(result: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What the commands share: a parser whose help keeps its lines, and where messages go."""
+"""What the commands of training share: their parser, and where messages go."""
 
 from __future__ import annotations
 
@@ -6,25 +6,14 @@ import logging
 import sys
 from typing import Any
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
+from jsonargparse import ArgumentParser
 
-
-class TeachingFormatter(DefaultHelpFormatter):
-    """Help that leaves the description as it was written."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "".join(indent + line for line in text.splitlines(keepends=True))
+from scoring_service import command_line
 
 
 def make_parser(command: str, usage: str, description: str) -> ArgumentParser:
     """A parser for `python -m training COMMAND`; settings document themselves."""
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    return ArgumentParser(
-        prog=f"python -m training {command}",
-        usage=f"python -m training {command} {usage}",
-        description=description,
-        formatter_class=TeachingFormatter,
-    )
+    return command_line.make_parser(f"python -m training {command}", description, usage)
 
 
 def configure_logging() -> None:
