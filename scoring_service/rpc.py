@@ -114,7 +114,7 @@ class ScoringRpcs:
     def _score_stream(self, requests: Iterator[bytes], context: Context) -> Iterator[Message]:
         try:
             with self._service.stream_place():
-                parsed = (parse(pb.StreamRequest, serialized) for serialized in requests)
+                parsed = (self._arrived(parse(pb.StreamRequest, s)) for s in requests)
                 limit = self._service.config.max_stream_prompts
                 answers = UnorderedMap(self._answer_one, self._workers, limit)
                 if context.add_callback(answers.close):
@@ -126,10 +126,14 @@ class ScoringRpcs:
             abort(context, error)
         self._metrics.count_call("ScoreStream", "OK")
 
-    def _answer_one(self, request: pb.StreamRequest) -> Message:
-        """One prompt of a stream; its failure is its own."""
+    def _arrived(self, request: pb.StreamRequest) -> tuple[pb.StreamRequest, Call]:
+        """A prompt of a stream and its deadline, which runs from now."""
         timeout_s = request.timeout_ms / 1e3 or self._service.config.default_deadline_s
-        call = Call(time.monotonic() + timeout_s)
+        return request, Call(time.monotonic() + timeout_s)
+
+    def _answer_one(self, arrived: tuple[pb.StreamRequest, Call]) -> Message:
+        """One prompt of a stream; its failure is its own."""
+        request, call = arrived
         try:
             answer = self._service.score_batch([request.prompt], request.target_model, call)
         except ScoringError as error:

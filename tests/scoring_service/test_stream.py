@@ -57,6 +57,20 @@ def test_a_prompt_of_a_stream_has_its_own_deadline(server, client, monkeypatch):
     assert len(late) == 8 - begun_in_time > 0
 
 
+def test_the_deadline_of_a_streamed_prompt_runs_from_its_arrival(tiny_model, monkeypatch):
+    config = ServerConfig(address="127.0.0.1:0", max_streams=1, num_runners=1, cache_entries=0)
+    server = ScoringServer(tiny_model, config)
+    server.start()
+    real = tiny_model.scorer.score
+    monkeypatch.setattr(tiny_model.scorer, "score", lambda p: (time.sleep(0.1), real(p))[1])
+    with ScoringClient(server.target) as client:
+        begun_s = time.monotonic()
+        answers = dict(client.score_stream([f"poem {n}" for n in range(12)], timeout_s=0.25))
+    server.stop()
+    assert time.monotonic() - begun_s < 0.9, "all twelve runs would take 1.2 s"
+    assert isinstance(answers[11], ScoringTimeout | ServiceOverloaded)
+
+
 def test_a_client_that_reads_slowly_is_not_read_ahead_for_ever(tiny_model):
     config = ServerConfig(address="127.0.0.1:0", max_stream_prompts=4)
     server = ScoringServer(tiny_model, config)
