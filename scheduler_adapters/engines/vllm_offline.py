@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+
 from scheduler_adapters.engines.hints import SCORE, TBT_S, USER_CLASS, HintCounts
 from scheduler_adapters.engines.settings import SETTINGS, make_policy
 from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
@@ -36,6 +37,7 @@ from scheduler_adapters.experiments.timeline import (
     write_timeline,
 )
 from scheduler_adapters.experiments.workload import Requests, read_trace
+from scoring_service.command_line import make_parser, underscored
 from scoring_service.errors import ConfigError, LengthwiseError, UnsupportedByEngine
 
 STOCK: Final = "stock"
