@@ -313,3 +313,32 @@ def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(
         lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),
         replace(requests, reasoning_tokens=np.array(thinking)),
     )
+
+
+def test_slai_keeps_tight_requests_on_time_while_loose_ones_wait_and_no_kv_is_lost(
+    engine: Any,
+) -> None:
+    """Four decodes, two of them in a hurry, and then a burst of prompts for twelve whole steps."""
+    tight_s, loose_s = 2**-5, 2**-2
+    requests = make_requests(
+        prompt_tokens=[8] * 4 + [120] * 4,
+        output_tokens=[60] * 4 + [4] * 4,
+        arrival_s=[0.0] * 4 + [0.125] * 4,
+        tbt_s=[tight_s, tight_s, loose_s, loose_s] + [loose_s] * 4,
+    )
+    policy = SLAI(max_tokens=48, offset=2.0)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        steps, _ = steps_of_engine(engine, policy, requests, monkeypatch)
+    ends_s = np.cumsum([LATENCY.base_s + sum(s.values()) * LATENCY.per_token_s for s in steps])
+    gaps_s = [
+        np.diff([t for t, step in zip(ends_s, steps, strict=True) if row in step])
+        for row in range(4)
+    ]
+    longest_step_s = LATENCY.base_s + 48 * LATENCY.per_token_s
+    assert max(gaps_s[0].max(), gaps_s[1].max()) <= tight_s + longest_step_s
+    assert min(gaps_s[2].max(), gaps_s[3].max()) > 2 * tight_s
+    # No token was computed twice: whoever waited kept its KV blocks.
+    assert sum(sum(step.values()) for step in steps) == sum(
+        requests.prompt_tokens + requests.output_tokens - 1
+    )
+    assert scheduler_of(engine)._lengthwise_planner.num_deferred > 0
