@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from scheduler_adapters.command_line import run_command
+from scheduler_adapters.experiments.chrome_trace import write_chrome_trace
 from scheduler_adapters.experiments.metrics import Statistic, Summary, summarize
 from scheduler_adapters.experiments.setup import Setup, load_requests, make_instance, with_scores
 from scheduler_adapters.experiments.timeline import write_timeline
@@ -28,6 +29,8 @@ class SimulateConfig(Setup):
     """What the policy takes, e.g. {"starve_after_s": null}."""
     out: Path | None = None
     """Write every request with its token times to this .parquet or .jsonl file."""
+    chrome_trace: Path | None = None
+    """Write the phases of every request to this .json file, for ui.perfetto.dev."""
 
 
 def run(config: SimulateConfig) -> None:
@@ -45,6 +48,8 @@ def run(config: SimulateConfig) -> None:
     timeline = simulate(requests, policy, make_instance(config))
     if config.out is not None:
         write_timeline(timeline, config.out)
+    if config.chrome_trace is not None:
+        write_chrome_trace(timeline, config.chrome_trace)
     summary = summarize(timeline)
     if config.json:
         print(json.dumps({"policy": config.policy, **json_ready(summary.to_dict())}))

@@ -45,6 +45,18 @@ def test_every_request_is_written(capsys, tmp_path):
     assert len(read_timeline(path).requests) == 60
 
 
+def test_the_phases_of_a_request_fill_its_life(capsys, tmp_path):
+    path, trace = tmp_path / "timeline.parquet", tmp_path / "trace.json"
+    simulate(capsys, f"--out={path}", f"--chrome_trace={trace}")
+    timeline = read_timeline(path)
+    lived_us = {row: 0.0 for row in range(60)}
+    for event in json.loads(trace.read_text())["traceEvents"]:
+        lived_us[event["tid"]] += event["dur"]
+    for row, total_us in lived_us.items():
+        e2e_s = timeline.finished_s[row] - timeline.requests.arrival_s[row]
+        assert total_us == pytest.approx(e2e_s * 1e6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
