@@ -22,7 +22,7 @@ class PromptMaker:
 
     def __init__(self, tokenizer: Tokenizer, max_tokens: int, seed: int = 0) -> None:
         words = sorted(word for word in tokenizer.get_vocab() if word.isalpha() and word.isascii())
-        self._words = [word for word in words if len(word) > 3] or words
+        self._words = np.array([word for word in words if len(word) > 3] or words)
         self._max_tokens = max_tokens
         self._random = np.random.default_rng(seed)
 
