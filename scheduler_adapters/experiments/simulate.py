@@ -16,6 +16,7 @@ from scheduler_adapters.experiments.metrics import Statistic, Summary, summarize
 from scheduler_adapters.experiments.setup import Setup, load_requests, make_instance, with_scores
 from scheduler_adapters.experiments.timeline import write_timeline
 from scheduler_adapters.policy import load_policy
+from scheduler_adapters.simulator.closed_loop import simulate_closed_loop
 from scheduler_adapters.simulator.simulation import simulate
 
 
@@ -29,6 +30,8 @@ class SimulateConfig(Setup):
     """What the policy takes, e.g. {"starve_after_s": null}."""
     out: Path | None = None
     """Write every request with its token times to this .parquet or .jsonl file."""
+    clients: int | None = None
+    """Closed loop: this many requests in flight, each replaced when it finishes."""
     chrome_trace: Path | None = None
     """Write the phases of every request to this .json file, for ui.perfetto.dev."""
 
@@ -45,7 +48,11 @@ def run(config: SimulateConfig) -> None:
     """
     policy = load_policy(config.policy, **config.settings)
     requests = with_scores(load_requests(config), config.policy, config)
-    timeline = simulate(requests, policy, make_instance(config))
+    instance = make_instance(config)
+    if config.clients is None:
+        timeline = simulate(requests, policy, instance)
+    else:
+        timeline = simulate_closed_loop(requests, policy, instance, clients=config.clients)
     if config.out is not None:
         write_timeline(timeline, config.out)
     if config.chrome_trace is not None:
