@@ -1,0 +1,39 @@
+"""`bench`: every figure that is promised, measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduler_adapters.__main__ import main
+from scheduler_adapters.experiments.bench import chat_requests, run_million
+
+pytestmark = pytest.mark.slow
+
+
+def test_bench_prints_every_figure(capsys, monkeypatch):
+    monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
+    assert main(["bench", "--repeats=1", "--million=false", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    names = {"sarathi_r1", "sarathi_r8", "pars", "slai_dynamic", "round_robin"}
+    assert figures["requests"] == "synthetic"
+    assert names < set(figures)
+    assert names == set(figures["python_path"])
+    assert all(figures["python_path"][name] > 1000 for name in names)
+    assert figures["sarathi_r1"] > 2 * figures["python_path"]["sarathi_r1"]
+
+
+def test_the_large_run_is_measured_with_its_output():
+    assert set(run_million(count=2000, replicas=2)) == {"cpu_s", "rss_gib"}
+
+
+def test_chat_requests_have_the_means_they_claim():
+    requests = chat_requests(20_000, 50.0)
+    assert requests.prompt_tokens.mean() == pytest.approx(1150, rel=0.1)
+    assert requests.output_tokens.mean() == pytest.approx(215, rel=0.1)
+
+
+def test_no_repeats_are_refused(capsys):
+    assert main(["bench", "--repeats=0"]) == 2
+    assert "repeats is 0" in capsys.readouterr().err
