@@ -24,6 +24,8 @@ _LOCAL_NORMALIZERS: Final = frozenset(
 )
 _CHARS_PER_TOKEN: Final = 6
 """First guess at the prefix: English has about 5 per WordPiece token, spaces included."""
+_MIN_GROWTH: Final = 1.25
+_MAX_GROWTH: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,12 @@ class PromptTokenizer:
         ]
 
     def _finish(self, prompt: str, start: str, encoding: Encoding) -> TokenizedPrompt:
-        """Double the start of the prompt until it holds more tokens than are kept."""
+        """Lengthen the start of the prompt until it holds more tokens than are kept."""
         chars = self.max_tokens * _CHARS_PER_TOKEN
         while not (truncated := self._overflows(encoding)) and len(start) < len(prompt):
-            chars *= 2
+            # What the tokens so far make likely to suffice, and never little by little.
+            growth = 1.2 * self.max_tokens / len(encoding) if len(encoding) else _MAX_GROWTH
+            chars = int(chars * min(max(growth, _MIN_GROWTH), _MAX_GROWTH))
             start = self._prefix(prompt, chars)
             encoding = self._tokenizer.encode_batch_fast([start])[0]
         return TokenizedPrompt(encoding.ids, truncated)
