@@ -113,7 +113,8 @@ def throughput_ratio(
     peer: Peer, model: RankerModel, make: PromptMaker, *, rounds: int, slice_size: int, cores: int
 ) -> tuple[float, float]:
     """Saturated requests per second / what the bare runtime does on the cores that the load
-    generator leaves; and the former."""
+    generator leaves; and the former. Only on an idle machine: on a busy one whoever has more
+    threads gets more of it."""
     clients = [peer.client() for _ in range(NUM_CLIENTS)]
     ratios, rates = [], []
     for _ in range(rounds):

@@ -19,6 +19,8 @@ from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, LengthwiseError
 from scoring_service.model import RankerModel
 
+IDLE_LOAD: Final = 0.3
+"""Load average per core up to which wall-clock figures mean something."""
 TARGETS: Final = {
     "cpu_ratio_unary": "<= 1.15",
     "cpu_ratio_batch32": "<= 1.03",
@@ -133,6 +135,11 @@ def _alone(
 def print_table(result: Mapping[str, Any]) -> None:
     """The figures beside their targets."""
     print(f"{result['bundle']} {result['precision']} on {result['cores']} cores")
+    if result["load_average"] > IDLE_LOAD * result["cores"]:
+        print(
+            f"  The machine was busy (load {result['load_average']:.1f}): trust the CPU ratios; "
+            "latencies, throughput and overload are also its neighbours' doing."
+        )
     for key, target in TARGETS.items():
         print(f"  {key:20} {_shown(result[key]):58} {target}")
 
