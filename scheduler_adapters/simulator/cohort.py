@@ -212,15 +212,16 @@ class Cohort:
 
     def _record_runs(self, live: Live, record: Record) -> None:
         """The ticks of the member's steps: those with a counter in (joined, counter]."""
-        end = self.counter
-        for first_counter, first_tick in reversed(self.runs):
-            start = max(first_counter, live.joined + 1)
-            record.run(
-                live.row, first_tick + start - first_counter, first_tick + end - first_counter
-            )
-            if first_counter <= live.joined + 1:
-                return
-            end = first_counter - 1
+        row, first, end = live.row, live.joined + 1, self.counter
+        found: list[int] = []
+        for run_counter, run_tick in reversed(self.runs):
+            shift = run_tick - run_counter
+            if run_counter <= first:
+                found += (row, shift + first, shift + end)
+                break
+            found += (row, run_tick, shift + end)
+            end = run_counter - 1
+        record.add_runs(found)
 
     def advance(self, tick: int, now_s: float) -> None:
         """All members ran in the step that ended at `tick`."""

@@ -31,6 +31,10 @@ class Record:
         """The request emitted one token at each of these ticks."""
         self._runs.extend((row, first_tick, last_tick))
 
+    def add_runs(self, flat: list[int]) -> None:
+        """Several runs at once: row, first tick, last tick, row, ..."""
+        self._runs.extend(flat)
+
     def timeline(self) -> Timeline:
         """The result so far."""
         tick_s = np.frombuffer(self.tick_s, dtype=np.float64) if self.tick_s else np.empty(0)
