@@ -55,7 +55,7 @@ def assess(
         "int8_tau_b_drop": tau_b(scores[FP32], lengths) - tau_b(served, lengths),
         "has_int8": INT8 in scores,
         "encoder_passes": trained.num_encoded,
-        "train_cpu_s": round(trained.train_cpu_s, 1),
+        "train_cpu_s": round(trained.train_cpu_s, 3),
         "padding_fraction": trained.padding_fraction,
     }
     if all(len(item.lengths) > 1 for item in splits.test):

@@ -187,7 +187,7 @@ def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: 
         tau_b_ci=tau_b_ci(scores, lengths),
         paper=_paper(config.loss),
         encoder_passes=trained.num_encoded,
-        cpu_s=round(trained.train_cpu_s, 1),
+        cpu_s=round(trained.train_cpu_s, 3),
         history=trained.history,
         mlflow_run_id=tracker.run_id,
     )
