@@ -218,7 +218,8 @@ def _print_result(result: dict[str, Any]) -> None:
     print(f"tau_b, TF-IDF + ridge   {result['tau_b_tfidf_ridge']:.3f}  (same training prompts)")
     if "ceiling" in result:
         print(f"tau_b, second sample    {result['ceiling']:.3f}  (the model's own next answer)")
-    print(f"encoder passes          {result['encoder_passes']} in {result['train_cpu_s']:.1f} CPU-s")
+    passes, cpu_s = result["encoder_passes"], result["train_cpu_s"]
+    print(f"encoder passes          {passes} in {cpu_s:.1f} CPU-s")
     print(f"ONNX max |difference|   {result['onnx_max_abs_diff']:.2g}")
     print(f"INT8 loses              {result['int8_tau_b_drop']:+.4f} tau_b")
     print(f"bundle                  {result['bundle']}")
