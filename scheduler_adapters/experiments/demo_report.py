@@ -82,11 +82,15 @@ def _predictor_section(manifest: Manifest, requests: Requests) -> report.Section
         ("this ranker", metrics.get("tau_b")),
         ("TF-IDF + ridge, same training prompts", metrics.get("tau_b_tfidf_ridge")),
     ]
+    if "ceiling" in metrics:
+        rows.append(("copying the model's own second response", metrics["ceiling"]))
+    if (attainable := manifest.dataset.get("attainable_tau_b")) is not None:
+        rows.append(("best possible, by construction of the synthetic set", attainable))
     return report.Section(
         heading="Predicted against real",
         text="Each point is a held-out prompt: the score that the service gave it, and how long "
         "its response really was. Only the order of the scores matters to the scheduler.",
-        table=report.Table(columns=("ranker", "tau_b on held-out prompts"), rows=rows),
+        table=report.Table(columns=("ranker", "tau_b, held out"), rows=rows),
         figure=report.scatter_figure(
             requests.score,
             requests.output_tokens,
