@@ -1,8 +1,9 @@
 """Generated prompts with lengths whose predictability is known by construction.
 
-A prompt is a task, a topic and a manner; each adds to the log of the expected length, and Gaussian
-noise of a chosen width makes the observed one. A ranker that knew the expected lengths would reach
-the attainable tau_b, and none can do better. For users without data, and for tests.
+A prompt is a task, a topic and a manner. The task sets the log of the expected length, the manner
+moves it, the more the longer the task (a capital's name stays short "in great detail"), and
+Gaussian noise of a chosen width makes the observed one. A ranker that knew the expected lengths
+would reach the attainable tau_b, and none can do better. For users without data, and for tests.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def generate(num_prompts: int, *, seed: int = 0) -> tuple[list[PromptResponse], 
     task, rest = np.divmod(chosen, len(pairs) * len(MANNERS))
     topic, manner = np.divmod(rest, len(MANNERS))
     tasks, manners = list(TASKS), list(MANNERS)
-    expected = np.array(list(TASKS.values()))[task] + np.array(list(MANNERS.values()))[manner]
+    base = np.array(list(TASKS.values()))[task]
+    strength = np.clip((base - 1) / 3, 0.1, 1.5)
+    expected = base + strength * np.array(list(MANNERS.values()))[manner]
     lengths = np.maximum(1, np.rint(np.exp(rng.normal(expected, NOISE_SD)))).astype(int)
     records = [
         PromptResponse(
