@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import shutil
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     from training.tracking import Tracker
 
     tracker = Tracker(options.mlruns_dir, run_name=config.name, run_id=run_id)
-    with _finishing(tracker):
+    with _finishing(tracker), _without_torn_checkpoints(options.checkpoints):
         if run_id is None:
             tracker.log_params(asdict(config) | {"card_sha256": prepared.data.card.digest})
             _begin(config, options, tracker.run_id)
@@ -195,6 +196,18 @@ def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
                 "resume it with its own settings, or start anew without --resume"
             )
     return str(state["mlflow_run_id"])
+
+
+@contextlib.contextmanager
+def _without_torn_checkpoints(folder: Path) -> Iterator[None]:
+    """A disk that filled up while a checkpoint was written leaves none that cannot be read."""
+    try:
+        yield
+    except OSError:
+        for path in folder.glob("*.ckpt"):
+            if not zipfile.is_zipfile(path):  # torch writes zip files, whose directory comes last
+                path.unlink()
+        raise
 
 
 @contextlib.contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -210,3 +212,14 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "recipes:" in text
     assert "resampling the same" in " ".join(text.split())
+
+
+def test_a_full_disk_leaves_no_torn_checkpoint(tmp_path: Path) -> None:
+    from training.fit import _without_torn_checkpoints
+
+    with zipfile.ZipFile(tmp_path / "best.ckpt", "w") as whole:
+        whole.writestr("data", "weights")
+    (tmp_path / "last.ckpt").write_bytes((tmp_path / "best.ckpt").read_bytes()[:40])
+    with pytest.raises(OSError, match="No space"), _without_torn_checkpoints(tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert [path.name for path in tmp_path.iterdir()] == ["best.ckpt"]
