@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from scheduler_adapters.views import UNLIMITED, Capability, LoadView, Rank, RequestView, StepRule
@@ -40,10 +39,6 @@ class Policy(ABC):
     @abstractmethod
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         """How urgent `request` is now. Lower keys are served first."""
-
-    def rank_many(self, requests: Sequence[RequestView], load: LoadView) -> list[Rank]:
-        """`rank` of several requests at one moment; override where sharing work pays."""
-        return [self.rank(request, load) for request in requests]
 
     def step_rule(self, load: LoadView) -> StepRule:
         """The shape of the next step; asked exactly once per engine step."""

@@ -36,11 +36,6 @@ class CircuitBreaker:
         self._open_until_s: float | None = None
         self._trying = False
 
-    @property
-    def is_open(self) -> bool:
-        """Whether callers are turned away now (but for one that may try)."""
-        return self._open_until_s is not None
-
     def allow(self) -> bool:
         """Whether this caller may ask. If so it must report a success or failure."""
         with self._lock:

@@ -28,6 +28,7 @@ from scheduler_adapters.experiments.demo_report import Bursts, write_report
 from scheduler_adapters.experiments.timeline import Timeline, read_timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests
 from scheduler_adapters.policy import load_policy
+from scheduler_adapters.scores import OracleScores
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulation import simulate
 from scoring_service.bundle import ModelBundle
@@ -202,7 +203,7 @@ def _serve(requests: Requests, config: DemoConfig) -> Bursts | None:
 
 
 def _for_scheduler(requests: Requests, name: str) -> Requests:
-    return requests.with_scores(requests.output_tokens) if name == "oracle" else requests
+    return requests.with_scores(OracleScores().scores(requests)) if name == "oracle" else requests
 
 
 def _run_vllm(requests: Requests, name: str, config: DemoConfig) -> Timeline:
