@@ -20,9 +20,19 @@ class ClosedLoopEngine(Engine):
 
     def __init__(self, policy: Policy, instance: Instance, *, clients: int) -> None:
         super().__init__(policy, instance)
+        if clients < 1:
+            raise ConfigError(f"clients is {clients}; use 1 or more")
         self.clients = clients
         self.held: list[Live] = []
         """Who has not been sent yet, the next one last."""
+
+    def run(self, requests: Requests) -> Timeline:
+        return super().run(replace(requests, arrival_s=np.zeros(len(requests))))
+
+    def timeline(self) -> Timeline:
+        timeline = super().timeline()
+        sent_s = np.array([live.view.arrival_s for live in self.lives])
+        return replace(timeline, requests=replace(timeline.requests, arrival_s=sent_s))
 
     def _expect(self, requests: Requests) -> None:
         super()._expect(requests)
@@ -48,9 +58,4 @@ def simulate_closed_loop(
         ConfigError: there is no client.
         InvalidDecision, SchedulingError: as `simulate` does.
     """
-    if clients < 1:
-        raise ConfigError(f"clients is {clients}; use 1 or more")
-    engine = ClosedLoopEngine(policy, instance, clients=clients)
-    timeline = engine.run(replace(requests, arrival_s=np.zeros(len(requests))))
-    sent_s = np.array([live.view.arrival_s for live in engine.lives])
-    return replace(timeline, requests=replace(requests, arrival_s=sent_s))
+    return ClosedLoopEngine(policy, instance, clients=clients).run(requests)

@@ -61,6 +61,10 @@ class Engine(Filling):
                     self._run_step()
                 else:
                     self._count_stall()
+        return self.timeline()
+
+    def timeline(self) -> Timeline:
+        """What happened so far; tokens of requests that still decode are not in it."""
         return self.record.timeline()
 
     def _expect(self, requests: Requests) -> None:

@@ -25,12 +25,14 @@ def simulate(
     instance: Instance,
     *,
     engine: EngineName = "auto",
+    make_engine: Callable[[Policy, Instance], Engine] = Engine,
 ) -> Timeline:
     """Serve `requests` under `policy` on one `instance` in virtual time; equal input, equal bytes.
 
     A request that the instance's KV memory cannot hold even alone is rejected and reported. The two
     engines give the same bytes; "auto" and "compiled" take the compiled one where it can do the
-    policy, "auto" only for many requests.
+    policy, "auto" only for many requests. `make_engine` makes the one in plain Python, where it is
+    to be another one of the same rules, such as one that reports its progress.
 
     Raises:
         InvalidDecision: the policy raised, or ranked with NaN.
@@ -44,7 +46,7 @@ def simulate(
         timeline = run_compiled(requests, policy, instance)
         if timeline is not None:
             return timeline
-    return Engine(policy, instance).run(requests)
+    return make_engine(policy, instance).run(requests)
 
 
 def simulate_replicas(
