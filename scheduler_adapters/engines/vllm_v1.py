@@ -77,7 +77,7 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
 
     def prepend_request(self, request: Request) -> None:
         if self.planner is not None:
-            self.planner.left(request.request_id)
+            self.planner.residents.left(request.request_id)
         tracked = _tracked(request, self._ranker)
         tracked.view.phase = Phase.WAITING
         tracked.view.generated_tokens = request.num_output_tokens
@@ -175,7 +175,7 @@ class RankMixin:
         with _limits(self, plan):
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         for request in self.waiting.take_admitted():
-            planner.admitted(request)
+            planner.residents.admitted(request)
         # The engine knows reasons to run nobody that a plan does not (a grammar that compiles, a
         # block it counts otherwise): then the next step is its own.
         self._lengthwise_stalled = plan is not None and not output.total_num_scheduled_tokens
@@ -187,12 +187,12 @@ class RankMixin:
         if planner is not None and scheduler_output.total_num_scheduled_tokens:
             self.lengthwise.end_step(self._lengthwise_step_start_s)
             self._lengthwise_forget_finished(planner)
-            planner.step_ended()
+            planner.residents.step_ended()
         return outputs
 
     def _lengthwise_forget_finished(self, planner: Planner[Request]) -> None:
         for request_id in self.finished_req_ids:  # type: ignore[attr-defined]
-            planner.left(request_id)
+            planner.residents.left(request_id)
 
 
 class VllmBorder:
