@@ -1,9 +1,9 @@
 """Who runs next, and with whom: earliest deadline first, batched where the cost table says it pays.
 
-As many *permits* exist as model runs may go on at once. A caller that finds one free runs its
-prompt at once, on its own thread, so an idle service wakes no thread. Otherwise it queues and
-sleeps, and runner threads, each holding a permit, work the queue off, so a busy service wakes one
-thread per prompt and runs the model on few threads, whose caches stay warm.
+As many *permits* exist as model runs may go on at once. A permit goes to the thread that asked for
+the most urgent prompt, which runs the model itself: a busy service wakes one thread per prompt, an
+idle one none, and no more threads want a core than there are cores. Helper threads take the
+prompts whose own thread is busy with another prompt of the same call.
 
 Work whose caller is gone or whose deadline cannot be met is dropped before it is computed; a prompt
 that would wait longer than its deadline allows is refused at once, with the time to wait.
@@ -40,22 +40,55 @@ class Runnable(Protocol):
     def score(self, prompts: Sequence[Sequence[int]]) -> Sequence[float]: ...
 
 
-class Call:
+class Worker:
+    """A thread that sleeps until it is given prompts to run."""
+
+    __slots__ = ("_signal", "_signalled", "group", "idle")
+
+    def __init__(self) -> None:
+        self.group: list[Job] = []
+        """What it shall run, with the permit that it then holds."""
+        self.idle = False
+        """Whether it may be given something."""
+        self._signal = threading.Lock()
+        """Used as a binary semaphore."""
+        self._signal.acquire()
+        self._signalled = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has nothing else to do."""
+        return True
+
+    def wake(self) -> None:
+        """Called with the batcher's lock held."""
+        if not self._signalled:
+            self._signalled = True
+            self._signal.release()
+
+    def sleep(self, timeout_s: float) -> None:
+        """Until `wake`, also if that was before; look for what changed afterwards."""
+        if self._signal.acquire(timeout=timeout_s):
+            self._signalled = False
+
+
+class Call(Worker):
     """One caller with its deadline; its jobs die with it. All but `cancel` is the batcher's."""
 
-    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs", "signal", "signalled")
+    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs")
 
     def __init__(self, deadline_s: float) -> None:
+        super().__init__()
         self.deadline_s = deadline_s
         """Instant on the batcher's clock after which no one wants the results."""
         self.cancelled = False
         self.batcher: MicroBatcher | None = None
         self.jobs: list[Job] = []
         """Those without a result."""
-        self.signal = threading.Lock()
-        """Used as a binary semaphore: a sleeping thread waits to acquire it."""
-        self.signal.acquire()
-        self.signalled = False
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.jobs)
 
     def cancel(self) -> None:
         """The caller is gone: what is not yet running will never run."""
@@ -77,6 +110,7 @@ class Job:
         "queued",
         "queued_at_s",
         "result",
+        "taken_at_s",
     )
 
     def __init__(self, model: Runnable, ids: Sequence[int], call: Call) -> None:
@@ -87,10 +121,10 @@ class Job:
         self.queued = False
         self.queued_at_s = 0.0
         self.queue_s = 0.0
+        self.taken_at_s = 0.0
         self.infer_s = 0.0
-        self.result: float | ScoringError = ScoringTimeout(
-            "the deadline passed before the prompt was scored; allow more time"
-        )
+        self.result: float | ScoringError | None = None
+        """None until it has one."""
 
 
 class MicroBatcher:
@@ -114,13 +148,14 @@ class MicroBatcher:
         self._num_runners = num_runners
         self._lock = threading.Lock()
         self._free = num_runners
+        """Permits that nobody holds."""
         self._queue: list[tuple[float, int, Job]] = []
         self._numbers = itertools.count()
         self._num_queued = 0
         self._queued_s = 0.0
         self._running_s = 0.0
         self.slowdown = 1.0
-        """Time of recent runs / their time in the cost table."""
+        """Time that recent runs held a permit / their time in the cost table."""
         self.num_expired = 0
         """Prompts dropped uncomputed because their caller was gone or out of time."""
         self.num_begun_late = 0
@@ -131,9 +166,10 @@ class MicroBatcher:
         self.num_run_prompts = 0
         self.num_tokens = 0
         self.num_padded_tokens = 0
-        self._idle_runners: list[threading.Semaphore] = []
-        for _ in range(num_runners):
-            threading.Thread(target=self._work, name="runner", daemon=True).start()
+        self._helpers = [Worker() for _ in range(num_runners)]
+        for helper in self._helpers:
+            helper.idle = True
+            threading.Thread(target=self._help, args=(helper,), name="runner", daemon=True).start()
 
     @property
     def num_queued(self) -> int:
@@ -149,19 +185,22 @@ class MicroBatcher:
             call.batcher = self
             for job in jobs:
                 self._admit(job, call)
-            alone = len(call.jobs) == 1 and self._free > 0
-            group = self._next_group() if alone else []
-            self._free -= bool(group)
-            self._wake_runners()
-        if group:
-            self._execute(group)
+            group = self._next_for(call)
+        while group or call.jobs:
+            if group:
+                self._execute(group)
+            else:
+                call.sleep(min(max(call.deadline_s - self._clock(), 0.0), _MAX_SLEEP_S))
             with self._lock:
                 self._settle(group)
-                self._free += 1
-                self._wake_runners()
-        while self._must_wait(call):
-            if call.signal.acquire(timeout=self._sleep_s(call)):
-                call.signalled = False
+                if call.cancelled or self._clock() >= call.deadline_s:
+                    self._give_up(call)
+                group = self._next_for(call)
+        for job in jobs:
+            if job.result is None:
+                job.result = ScoringTimeout(
+                    "the deadline passed before the prompt was scored; allow more time"
+                )
 
     def refuse_early(self, call: Call) -> ServiceOverloaded | None:
         """Why a prompt of `call` would not be admitted, whatever its length; None if it may be.
@@ -189,9 +228,9 @@ class MicroBatcher:
     def wake_cancelled(self, call: Call) -> None:
         """Have a cancelled caller notice."""
         with self._lock:
-            self._wake(call)
+            call.wake()
 
-    # Below, all but `_must_wait`, `_work` and `_execute` are called with the lock held.
+    # Below, all but `_help` and `_execute` are called with the lock held.
 
     def _admit(self, job: Job, call: Call) -> None:
         refusal = self._refusal(call.deadline_s, job.cost_s)
@@ -214,10 +253,10 @@ class MicroBatcher:
             )
         left_s = deadline_s - self._clock() - cost_s * self.slowdown
         # Everything queued is an upper bound that is cheaper to know than what is more urgent.
-        if self.predicted_wait_s() <= left_s or self.predicted_wait_s(deadline_s) <= left_s:
+        if self.predicted_wait_s() <= left_s:
             return None
         wait_s = self.predicted_wait_s(deadline_s)
-        if wait_s == 0.0:
+        if wait_s <= max(left_s, 0.0):
             return None
         return ServiceOverloaded(
             f"a prompt would wait {wait_s * 1e3:.0f} ms, longer than its deadline allows; "
@@ -225,41 +264,40 @@ class MicroBatcher:
             retry_after_s=wait_s - max(left_s, 0.0),
         )
 
-    def _must_wait(self, call: Call) -> bool:
-        """Whether the caller has something to wait for; if not, its queued jobs are dropped."""
-        with self._lock:
-            if call.jobs and not call.cancelled and self._clock() < call.deadline_s:
-                return True
-            for job in call.jobs:
-                if job.queued:
-                    self._leave_queue(job)
-                    self.num_expired += 1
-            call.jobs = []
-            return False
+    def _give_up(self, call: Call) -> None:
+        """Drop what a caller still waits for."""
+        for job in call.jobs:
+            if job.queued:
+                self._leave_queue(job)
+                self.num_expired += 1
+        call.jobs = []
 
-    def _wake_runners(self) -> None:
-        """Hand free permits to runners, as many as there are prompts to run."""
-        for _ in range(min(self._free, self._num_queued, len(self._idle_runners))):
-            self._free -= 1
-            self._idle_runners.pop().release()
-
-    def _work(self) -> None:
-        """A runner: when woken it holds a permit, and gives it back when the queue is empty."""
-        awake = threading.Semaphore(0)
-        group: list[Job] = []
-        with self._lock:
-            self._idle_runners.append(awake)
+    def _next_for(self, worker: Worker) -> list[Job]:
+        """The group that `worker` shall run now; without one it may sleep until it is woken."""
         while True:
-            awake.acquire()
-            while True:
-                with self._lock:
-                    self._settle(group)
-                    group = self._next_group()
-                    if not group:
-                        self._free += 1
-                        self._idle_runners.append(awake)
-                        break
-                self._execute(group)
+            worker.idle = worker.waits and not worker.group
+            self._hand_out(worker)
+            if not worker.group:
+                return []
+            group, worker.group = self._still_wanted(worker.group), []
+            if group:
+                return group
+            self._free += 1
+
+    def _hand_out(self, current: Worker) -> None:
+        """Give each free permit, with the most urgent prompts, to a thread that waits for them."""
+        while self._free:
+            self._free -= 1
+            group = self._next_group()
+            if not group:
+                self._free += 1
+                return
+            call = group[0].call
+            # Fewer helpers than permits are busy, so one is idle.
+            worker = call if call.idle else next(h for h in self._helpers if h.idle)
+            worker.idle, worker.group = False, group
+            if worker is not current:
+                worker.wake()
 
     def _next_group(self) -> list[Job]:
         """Take the most urgent job, and company for it, off the queue."""
@@ -272,9 +310,9 @@ class MicroBatcher:
             if now_s + job.cost_s <= deadline_s and not job.call.cancelled:
                 group = [job, *self._company(job, now_s)]
                 self._running_s += sum(job.cost_s for job in group)
+                job.taken_at_s = now_s
                 return group
-            self.num_expired += 1
-            self._settle_job(job)
+            self._expire(job)
         return []
 
     def _company(self, job: Job, now_s: float) -> list[Job]:
@@ -299,6 +337,18 @@ class MicroBatcher:
                 break
         return company
 
+    def _still_wanted(self, group: Sequence[Job]) -> list[Job]:
+        """Drop those whose time ran out, or whose caller went, while the thread woke up."""
+        now_s = self._clock()
+        wanted = []
+        for job in group:
+            if now_s <= job.call.deadline_s and not job.call.cancelled:
+                wanted.append(job)
+            else:
+                self._running_s -= job.cost_s
+                self._expire(job)
+        return wanted
+
     def _execute(self, group: Sequence[Job]) -> None:
         started_s = self._clock()
         self.num_begun_late += sum(started_s > job.call.deadline_s for job in group)
@@ -309,40 +359,48 @@ class MicroBatcher:
             job.queue_s = started_s - job.queued_at_s
 
     def _settle(self, group: Sequence[Job]) -> None:
-        """Account for an executed group and wake the callers that now have all their results."""
+        """Take the permit of an executed group back; wake callers that have all their results."""
         if not group:
             return
+        self._free += 1
         longest = max(len(job.ids) for job in group)
         self.num_runs += 1
         self.num_run_prompts += len(group)
         self.num_tokens += sum(len(job.ids) for job in group)
         self.num_padded_tokens += longest * len(group)
-        predicted_s = group[0].model.costs.predict_s(len(group), longest)
-        ratio = group[0].infer_s / predicted_s
+        held_s = self._clock() - group[0].taken_at_s
+        ratio = held_s / group[0].model.costs.predict_s(len(group), longest)
         self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
         for job in group:
             self._running_s -= job.cost_s
             self._settle_job(job)
+
+    def _expire(self, job: Job) -> None:
+        self.num_expired += 1
+        self._settle_job(job)
 
     def _settle_job(self, job: Job) -> None:
         call = job.call
         if job in call.jobs:
             call.jobs.remove(job)
             if not call.jobs:
-                self._wake(call)
+                call.wake()
 
     def _leave_queue(self, job: Job) -> None:
         job.queued = False
         self._num_queued -= 1
         self._queued_s -= job.cost_s
 
-    def _wake(self, call: Call) -> None:
-        if not call.signalled:
-            call.signalled = True
-            call.signal.release()
-
-    def _sleep_s(self, call: Call) -> float:
-        return min(max(call.deadline_s - self._clock(), 0.0), _MAX_SLEEP_S)
+    def _help(self, helper: Worker) -> None:
+        group: list[Job] = []
+        while True:
+            with self._lock:
+                self._settle(group)
+                group = self._next_for(helper)
+            if group:
+                self._execute(group)
+            else:
+                helper.sleep(_MAX_SLEEP_S)
 
 
 def _score(group: Sequence[Job]) -> Sequence[float | ScoringError]:
