@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from scoring_service.bundle import FP32, INT8
 from scoring_service.scorer import OnnxScorer
-from training.baselines import tfidf_ridge
+from training.baselines import group_means, tfidf_ridge
 from training.command_line import without_nan
 from training.config import TrainConfig
 from training.data import observed, targets, tokenize
 from training.export import Parity
 from training.learning import Trained
-from training.metrics import pair_accuracy, tau_b, tau_b_ci
+from training.metrics import grouped_tau_b, pair_accuracy, tau_b, tau_b_ci
 from training.scores import onnx_scores
 from training.splits import Splits
 
@@ -58,6 +58,16 @@ def assess(
         "train_cpu_s": round(trained.train_cpu_s, 3),
         "padding_fraction": trained.padding_fraction,
     }
+    groups = [item.group for item in splits.test]
+    if len(set(groups)) > 1:
+        of_groups = group_means(
+            [item.group for item in splits.train], targets(splits.train, config), groups
+        )
+        metrics["tau_b_within_groups"] = grouped_tau_b(served, lengths, groups)
+        metrics["tau_b_group_means"] = tau_b(of_groups, lengths)
+        metrics["tau_b_tfidf_ridge_within_groups"] = grouped_tau_b(ridge, lengths, groups)
     if all(len(item.lengths) > 1 for item in splits.test):
+        means = [item.target("geometric_mean") for item in splits.test]
+        metrics["tau_b_geometric_mean"] = tau_b(served, means)
         metrics["ceiling"] = tau_b([item.lengths[1] for item in splits.test], lengths)
     return without_nan(metrics), served

@@ -19,6 +19,18 @@ def prompt_characters(prompts: Sequence[str]) -> NDArray[np.float64]:
     return np.array([float(len(prompt)) for prompt in prompts])
 
 
+def group_means(
+    train_groups: Sequence[str], train_lengths: NDArray[np.float64], groups: Sequence[str]
+) -> NDArray[np.float64]:
+    """Mean log length of each prompt's group: what knowing the task alone is worth.
+
+    A group that was not trained on gets the mean of all.
+    """
+    logs, names = np.log(train_lengths), np.asarray(train_groups)
+    means = {name: logs[names == name].mean() for name in set(train_groups)}
+    return np.array([means.get(name, logs.mean()) for name in groups])
+
+
 def tfidf_ridge(
     train_prompts: Sequence[str], train_lengths: NDArray[np.float64], prompts: Sequence[str]
 ) -> NDArray[np.float64]:

@@ -48,19 +48,20 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("b", type=str, help="the same")
     parser.add_argument("--data", type=str, required=True, help="parquet, JSONL or CSV file")
     parser.add_argument("--prompt-column", type=str, default="prompt")
-    parser.add_argument("--length-column", type=str, default="output_tokens", help="tokens")
+    parser.add_argument("--length-column", type=str | None, help="tokens; default: the label of A")
     add_store_arguments(parser)
     arguments = parser.parse_args(list(argv))
     configure_logging()
-    fields = FieldMap(prompt=arguments.prompt_column, output_tokens=(arguments.length_column,))
-    records, _ = to_records(read_table(arguments.data), fields, path=arguments.data)
-    prompts, _ = label_prompts(records)
-    if len(prompts) < 2:
-        raise DataError("a single prompt has no order; give two or more", path=arguments.data)
     a, b = (
         Contender(reference, find_bundle(reference, arguments.mlruns_dir))
         for reference in (arguments.a, arguments.b)
     )
+    length_column = arguments.length_column or a.bundle.manifest.label
+    fields = FieldMap(prompt=arguments.prompt_column, output_tokens=(length_column,))
+    records, _ = to_records(read_table(arguments.data), fields, path=arguments.data)
+    prompts, _ = label_prompts(records)
+    if len(prompts) < 2:
+        raise DataError("a single prompt has no order; give two or more", path=arguments.data)
     result = compare(a, b, prompts)
     _print(result)
     if arguments.json:

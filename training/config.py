@@ -29,7 +29,7 @@ class DataConfig:
     """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
     compared within a data set only."""
     model: str | None = None
-    """Only this model's responses, of a data set that holds several."""
+    """Only this model's responses, of a `dataset` that holds several."""
     consensus: bool = False
     """Learn what the models of a data set agree on, each less its own mean log length: the label of
     choice for a model never seen."""
@@ -37,6 +37,9 @@ class DataConfig:
     """Part of the models that a consensus leaves out, to be tested on; chosen by name."""
     label: Label = "output_tokens"
     """Which length is ranked: all output tokens, or of a reasoning model only one part."""
+    heads: tuple[Label, ...] = ()
+    """Further lengths, each learnt by a head of its own on the same encoder and exported as a
+    bundle of its own: a scheduler may want the total, another one the reasoning."""
     repeats: Repeats = "geometric_mean"
     """Training label of a prompt with repeated samples. Tests always use the first sample."""
     max_prompt_tokens: int = 128
@@ -46,6 +49,10 @@ class DataConfig:
         _at_least("data.max_prompt_tokens", self.max_prompt_tokens, 3)
         if not 0 <= self.held_out_models < 1:
             raise ConfigError(f"data.held_out_models is {self.held_out_models}; use [0, 1)")
+        if len({self.label, *self.heads}) <= len(self.heads):
+            raise ConfigError(
+                f"data.heads is {list(self.heads)} beside data.label {self.label}; name each once"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +157,10 @@ class TrainConfig:
             _at_least("patience", self.patience, 1)
         if self.threads is not None:
             _at_least("threads", self.threads, 1)
+        if self.data.heads and self.loss.objective == "pairs":
+            raise ConfigError(
+                "loss.objective is pairs, which are drawn by one length; data.heads need another"
+            )
 
 
 def config_from(values: Mapping[str, Any]) -> TrainConfig:
@@ -167,8 +178,8 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
     }
     try:
         made = {key: make(**values[key]) for key, make in parts.items()}
-        # JSON has no tuples.
-        made["data"] = replace(made["data"], also=tuple(made["data"].also))
+        data = made["data"]  # JSON has no tuples.
+        made["data"] = replace(data, also=tuple(data.also), heads=tuple(data.heads))
         return TrainConfig(**{**values, **made})
     except (TypeError, KeyError) as error:
         raise ConfigError(f"not a training configuration of this version: {error}") from error

@@ -1,11 +1,12 @@
 """Prompts -> token ids -> length-bucketed batches. Knows no loss.
 
-Shapes: B prompts of a batch, G of a micro-batch, L tokens of its longest prompt, P pairs.
+Shapes: N prompts of a split, B of a batch, G of a micro-batch, L tokens of its longest prompt, P
+pairs, K lengths that are learnt (mostly one).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from training.buckets import bucket, pad, padding_fraction
 from training.config import TrainConfig
 from training.labels import LabelledPrompt
 from training.pairs import sample_pairs
+from training.records import prompt_hash
 from training.splits import Splits
 
 
@@ -31,8 +33,8 @@ class Batch(NamedTuple):
 
     micro_batches: list[tuple[Tensor, Tensor]]
     """(input_ids, attention_mask), int64 (G, L) each."""
-    lengths_B: Tensor
-    """Training labels in tokens, > 0, float32."""
+    lengths_BK: Tensor
+    """Training labels in tokens, > 0, float32; NaN where a prompt has no such length."""
     pairs_P2: Tensor
     """Positions of the longer and the shorter prompt; empty unless pairs are trained on."""
 
@@ -68,7 +70,7 @@ class PromptBatches:
     def __init__(
         self,
         ids: Sequence[Sequence[int]],
-        lengths: NDArray[np.float64],
+        lengths_NK: NDArray[np.float64],
         pad_id: int,
         config: TrainConfig,
         *,
@@ -79,7 +81,7 @@ class PromptBatches:
     ) -> None:
         names = np.asarray(sources if len(sources) else [""] * len(ids))
         self.members = [np.flatnonzero(names == name) for name in np.unique(names)]
-        self.ids, self.lengths, self.pad_id, self.config = ids, lengths, pad_id, config
+        self.ids, self.lengths_NK, self.pad_id, self.config = ids, lengths_NK, pad_id, config
         self.shuffle, self.rank, self.world_size = shuffle, rank, world_size
         self._epoch = 0
         self._next = 0
@@ -129,7 +131,7 @@ class PromptBatches:
         if self.config.loss.objective != "pairs":
             return rng.permutation(members)
         pairs = sample_pairs(
-            self.lengths[members],
+            self.lengths_NK[members, 0],
             pairs_per_prompt=self.config.loss.pairs_per_prompt,
             delta=self.config.loss.delta,
             seed=(self.config.seed, self._epoch),
@@ -153,24 +155,28 @@ class PromptBatches:
         for members in buckets:
             padded, mask = pad([ids[n] for n in members], self.pad_id, min_tokens)
             micro_batches.append((torch.from_numpy(padded), torch.from_numpy(mask)))
-        lengths = torch.from_numpy(self.lengths[chosen[order]].astype(np.float32))
-        return Batch(micro_batches, lengths, torch.from_numpy(pairs))
+        lengths_BK = torch.from_numpy(self.lengths_NK[chosen[order]].astype(np.float32))
+        return Batch(micro_batches, lengths_BK, torch.from_numpy(pairs))
 
 
 class LengthData(L.LightningDataModule):  # type: ignore[misc]
-    """The three splits, tokenized once."""
+    """What is learnt from and chosen by, tokenized once."""
 
-    def __init__(self, splits: Splits, tokenizer: Tokenizer, config: TrainConfig) -> None:
+    def __init__(self, labels: Sequence[Splits], tokenizer: Tokenizer, config: TrainConfig) -> None:
+        """`labels` are the splits by each length that is learnt; the prompts are the first's."""
         super().__init__()
+        splits = labels[0]
         self.splits, self.tokenizer, self.config = splits, tokenizer, config
+        self.train_lengths_NK = _beside(
+            [{_key(item): item.target(config.data.repeats) for item in s.train} for s in labels],
+            splits.train,
+        )
+        self.val_lengths_NK = _beside(
+            [{_key(item): item.observed for item in s.val} for s in labels], splits.val
+        )
         self.pad_id = int((tokenizer.padding or {})["pad_id"])
         self.train = tokenize(tokenizer, [item.prompt for item in splits.train])
         self.val = tokenize(tokenizer, [item.prompt for item in splits.val])
-
-    @property
-    def train_lengths(self) -> NDArray[np.float64]:
-        """Training labels in tokens, shape (N,)."""
-        return targets(self.splits.train, self.config)
 
     def padding_fraction(self) -> float:
         """Of one training epoch: how much of the encoder's work is padding."""
@@ -194,10 +200,9 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         train = part == "train"
         trainer: Any = self.trainer
         distributed = train and trainer is not None
-        lengths = self.train_lengths if train else observed(self.splits.val)
         return PromptBatches(
             (self.train if train else self.val).ids,
-            lengths,
+            self.train_lengths_NK if train else self.val_lengths_NK,
             self.pad_id,
             self.config,
             shuffle=train,
@@ -210,6 +215,17 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
 def min_padded_tokens(config: TrainConfig) -> int:
     """The least number of tokens that a micro-batch is padded to."""
     return config.data.max_prompt_tokens if config.pad_to_limit else 2
+
+
+def _key(item: LabelledPrompt) -> tuple[str, str]:
+    return item.source, prompt_hash(item.prompt)
+
+
+def _beside(
+    columns: Sequence[Mapping[tuple[str, str], float]], items: Sequence[LabelledPrompt]
+) -> NDArray[np.float64]:
+    """The lengths of each prompt side by side, shape (N, K); NaN where it has none."""
+    return np.array([[column.get(_key(item), np.nan) for column in columns] for item in items])
 
 
 def targets(items: Sequence[LabelledPrompt], config: TrainConfig) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
-"""Prompt -> one vector -> one score: a transformers backbone, a pooling and two linear heads.
+"""Prompt -> one vector -> one score per length: a transformers backbone, a pooling, linear heads.
 
 Knows no Lightning and no loss. A backbone is named (`BACKBONES`), a transformers id, or a folder.
-Shapes: B prompts, L tokens, H width of the backbone.
+Shapes: B prompts, L tokens, H width of the backbone, K lengths that are learnt (mostly one).
 """
 
 from __future__ import annotations
@@ -57,29 +57,37 @@ def find_backbone(name: str) -> Backbone:
 
 
 class PromptScorer(nn.Module):
-    """A backbone with a score head and a log-length head; `forward` is what is exported."""
+    """A backbone with a score and a log length per label; `forward` of one is what is exported."""
 
-    def __init__(self, backbone: nn.Module, pooling: Pooling) -> None:
+    def __init__(self, backbone: nn.Module, pooling: Pooling, num_labels: int = 1) -> None:
         super().__init__()
         self.backbone = backbone
         self.pooling = pooling
         config = cast(Any, backbone.config)
         # Some OPT models project their output to another width.
         width = getattr(config, "word_embed_proj_dim", None) or config.hidden_size
-        self.head = nn.Linear(width, 1)
-        self.length_head = nn.Linear(width, 1)
+        self.head = nn.Linear(width, num_labels)
+        self.length_head = nn.Linear(width, num_labels)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Scores, higher = longer. int64 (B, L) twice -> float32 (B,)."""
-        return self.score(self.pool(input_ids, attention_mask))
+        """Scores, higher = longer. int64 (B, L) twice -> float32 (B,), of several labels (B, K)."""
+        return self.score(self.pool(input_ids, attention_mask)).squeeze(-1)
 
     def score(self, pooled_BH: Tensor) -> Tensor:
-        """float32 (B,)."""
-        return cast(Tensor, self.head(pooled_BH)).squeeze(-1)
+        """float32 (B, K)."""
+        return cast(Tensor, self.head(pooled_BH))
 
     def log_length(self, pooled_BH: Tensor) -> Tensor:
-        """Standardised log length, float32 (B,)."""
-        return cast(Tensor, self.length_head(pooled_BH)).squeeze(-1)
+        """Standardised log lengths, float32 (B, K)."""
+        return cast(Tensor, self.length_head(pooled_BH))
+
+    def only(self, label: int) -> PromptScorer:
+        """The scorer of one label, by its position; it shares the backbone."""
+        one = PromptScorer(self.backbone, self.pooling)
+        for mine, whole in ((one.head, self.head), (one.length_head, self.length_head)):
+            mine.weight = nn.Parameter(whole.weight[label : label + 1].detach())
+            mine.bias = nn.Parameter(whole.bias[label : label + 1].detach())
+        return one.train(self.training)
 
     def pool(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """One vector per prompt, (B, H); padding does not move it."""
@@ -99,7 +107,7 @@ class PromptScorer(nn.Module):
 
 
 def build_scorer(
-    source: str, pooling: Pooling, *, seed: int, max_prompt_tokens: int
+    source: str, pooling: Pooling, *, seed: int, max_prompt_tokens: int, num_labels: int = 1
 ) -> tuple[PromptScorer, Tokenizer]:
     """Load a pretrained backbone and its tokenizer; the heads are drawn from the seed.
 
@@ -120,7 +128,7 @@ def build_scorer(
     if pooling == "pooler" and getattr(backbone, "pooler", None) is None:
         raise ConfigError(f"backbone {source!r} has no pooler; use pooling mean or last")
     torch.manual_seed(seed)
-    return PromptScorer(backbone, pooling), prepare_tokenizer(
+    return PromptScorer(backbone, pooling, num_labels), prepare_tokenizer(
         tokenizer, backbone.config, max_prompt_tokens
     )
 
@@ -164,8 +172,8 @@ def load_scorer(folder: Path) -> tuple[PromptScorer, Tokenizer]:
     """
     try:
         pooling = json.loads((folder / "scorer.json").read_text())["pooling"]
-        scorer = PromptScorer(load_backbone(folder), pooling)
         heads = torch.load(folder / HEADS, weights_only=True)
+        scorer = PromptScorer(load_backbone(folder), pooling, len(heads["head"]["bias"]))
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{folder} holds no trained ranker: {error}") from error

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 DESCRIPTION: Final = """Measure a model bundle on a table of prompts and observed lengths.
 
 Rows with the same prompt are repeated samples: the first is ranked, the others give the noise
-ceiling. Prompts the bundle was trained on are dropped and counted. The baselines are fitted on the
+ceiling. Where there are any, the scores are also compared with the geometric mean of each prompt's
+samples (tau_b_geometric_mean), which is less noisy than the one length that a scheduler meets.
+Prompts the bundle was trained on are dropped and counted. The baselines are fitted on the
 bundle's own training prompts, where its data set can be found.
 
 example:
@@ -47,8 +49,9 @@ class TableOptions:
     data: str
     """Parquet, JSONL or CSV file."""
     prompt_column: str = "prompt"
-    length_column: tuple[str, ...] = ("output_tokens",)
-    """Tokens; several columns are repeated samples of each prompt."""
+    length_column: tuple[str, ...] = ()
+    """Tokens; several columns are repeated samples of each prompt; none takes the column that is
+    named as the bundle's label."""
     group_column: str | None = None
     """Task or cluster: tau_b is then given within groups as well."""
     model_column: str | None = None
@@ -69,9 +72,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON line")
     arguments = parser.parse_args(list(argv))
     configure_logging()
+    bundle = ModelBundle.load(arguments.bundle)
     result = evaluate(
-        ModelBundle.load(arguments.bundle),
-        read_prompts(table_options(arguments)),
+        bundle,
+        read_prompts(table_options(arguments), bundle.manifest.label),
         data_dir=arguments.data_dir,
         target_model=arguments.target_model,
     )
@@ -89,8 +93,8 @@ def add_table_arguments(parser: ArgumentParser) -> None:
         "--length-column",
         type=str,
         nargs="+",
-        default=["output_tokens"],
-        help="tokens; several columns are repeated samples of each prompt",
+        default=[],
+        help="tokens; several are repeated samples of each prompt; default: the bundle's label",
     )
     parser.add_argument("--group-column", type=str | None, help="also give tau_b within groups")
     parser.add_argument("--model-column", type=str | None, help="which model responded")
@@ -109,15 +113,17 @@ def table_options(arguments: Any) -> TableOptions:
     )
 
 
-def read_prompts(options: TableOptions) -> list[LabelledPrompt]:
+def read_prompts(options: TableOptions, label: str) -> list[LabelledPrompt]:
     """The distinct prompts of a table, with the lengths of one model's responses.
+
+    `label` is the column of lengths, where the options name none.
 
     Raises:
         DataError: the table breaks its schema, or holds several models and none was chosen.
     """
     fields = FieldMap(
         prompt=options.prompt_column,
-        output_tokens=options.length_column,
+        output_tokens=options.length_column or (label,),
         model=options.model_column,
         group=options.group_column,
     )
@@ -150,6 +156,8 @@ def evaluate(
     scores = score_prompts(bundle, texts)
     delta = bundle.manifest.training.get("loss", {}).get("delta", 0.2)
     top = ceiling([item.lengths for item in kept])
+    repeated = [n for n, item in enumerate(kept) if len(item.lengths) > 1]
+    means = [kept[n].target("geometric_mean") for n in repeated]
     value = tau_b(scores, lengths)
     result: dict[str, Any] = {
         "tau_b": value,
@@ -161,9 +169,12 @@ def evaluate(
         "delta": delta,
         "ceiling": top,
         "tau_b_over_ceiling": value / top,
+        "tau_b_geometric_mean": tau_b(scores[repeated], means),
+        "tau_b_geometric_mean_ci": tau_b_ci(scores[repeated], means),
+        "num_repeated": len(repeated),
         "tau_b_within_groups": grouped_tau_b(scores, lengths, [item.group for item in kept]),
         "coverage": _coverage(bundle, target_model, scores, lengths),
-        "baselines": _baselines(own, texts, lengths),
+        "baselines": _baselines(own, kept, lengths),
         "revision": bundle.manifest.revision,
     }
     if np.ptp(lengths) == 0:
@@ -213,12 +224,14 @@ def _coverage(
 
 
 def _baselines(
-    own: Prepared | None, texts: Sequence[str], lengths: NDArray[np.float64]
+    own: Prepared | None, items: Sequence[LabelledPrompt], lengths: NDArray[np.float64]
 ) -> dict[str, float | None]:
+    texts = [item.prompt for item in items]
     found: dict[str, float | None] = {
         "prompt_length": tau_b(baselines.prompt_characters(texts), lengths),
         "lexical_boosting": None,
         "tfidf_ridge": None,
+        "group_means": None,
     }
     if own is None:
         return found
@@ -227,6 +240,8 @@ def _baselines(
     targets = np.array([item.target(repeats) for item in own.splits.train])
     for name in ("lexical_boosting", "tfidf_ridge"):
         found[name] = tau_b(getattr(baselines, name)(train, targets, texts), lengths)
+    groups, known = [item.group for item in items], [item.group for item in own.splits.train]
+    found["group_means"] = tau_b(baselines.group_means(known, targets, groups), lengths)
     return found
 
 
@@ -239,6 +254,7 @@ def _print(result: Mapping[str, Any]) -> None:
         "tau_b within groups": result["tau_b_within_groups"],
         "noise ceiling": result["ceiling"],
         "tau_b / ceiling": result["tau_b_over_ceiling"],
+        "tau_b, mean of samples": result["tau_b_geometric_mean"],
         "pair accuracy": result["pair_accuracy"],
         f"pair accuracy, delta {result['delta']}": result["pair_accuracy_delta"],
         **{f"baseline {name}": value for name, value in result["baselines"].items()},

@@ -22,6 +22,8 @@ from training.processes import rank
 from training.recipes import RECIPES, recipe
 
 if TYPE_CHECKING:
+    from training.learning import Trained
+    from training.prepared import Prepared
     from training.tracking import Tracker
 
 DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
@@ -82,7 +84,8 @@ def main(argv: Sequence[str]) -> int:
         raise
     if rank() > 0:
         return 0
-    _print_result(result)
+    for head in (result, *result.get("heads", {}).values()):
+        _print_result(head)
     if as_json:
         print(json.dumps(result, allow_nan=False))
     return 0
@@ -101,14 +104,15 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     """
     run_id = _interrupted_run(config, options) if options.resume else None
     prepared = prepare(config, options.data_dir)
+    labels = [part.splits for part in (prepared, *prepared.heads)]
 
     # torch and MLflow take seconds to import; bad input is told before.
     from training.learning import learn
 
     if rank() > 0:
-        learn(config, prepared.splits, options.checkpoints, False, resume=options.resume)
+        learn(config, labels, options.checkpoints, False, resume=options.resume)
         return {}
-    from training.publish import log_results, register, write_bundle, write_test_prompts
+    from training.publish import write_test_prompts
     from training.tracking import Tracker
 
     tracker = Tracker(options.mlruns_dir, run_name=config.name, run_id=run_id)
@@ -118,19 +122,34 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
             _begin(config, options, tracker.run_id)
         trained = learn(
             config,
-            prepared.splits,
+            labels,
             options.checkpoints,
             tracker.lightning_logger(),
             resume=options.resume,
         )
-        target = options.out / "bundle"
-        bundle, scores = write_bundle(config, prepared, trained, target, tracker.run_id)
-        write_test_prompts(options.out / "test.parquet", prepared.splits)
-        log_results(tracker, bundle, trained, scores, prepared.splits)
-        version, verdict = register(tracker, bundle, prepared.splits)
+        write_test_prompts(options.out / "test.parquet", prepared)
+        results = [
+            _publish(part, trained.only(number), options.out, tracker)
+            for number, part in enumerate([prepared, *prepared.heads])
+        ]
         shutil.rmtree(options.checkpoints)
+    heads = dict(zip(config.data.heads, results[1:], strict=True))
+    return results[0] | ({"heads": heads} if heads else {})
+
+
+def _publish(prepared: Prepared, trained: Trained, out: Path, tracker: Tracker) -> dict[str, Any]:
+    """The bundle of one label, measured, logged and registered; returns its figures."""
+    from training.publish import BUNDLE, log_results, register, write_bundle
+
+    label, name, folder = prepared.config.data.label, prepared.data.card.id, out / BUNDLE
+    if prepared.is_further:
+        name, folder = f"{name}-{label}", out / f"{BUNDLE}-{label}"
+    bundle, scores = write_bundle(prepared, trained, folder, tracker.run_id, name)
+    log_results(tracker, bundle, trained, scores, prepared.splits)
+    version, verdict = register(tracker, bundle, prepared.splits)
     return {
         "dataset": bundle.manifest.dataset["id"],
+        "label": label,
         "train_prompts": bundle.manifest.dataset["train_prompts"],
         "test_prompts": bundle.manifest.dataset["test_prompts"],
         **bundle.manifest.metrics,
@@ -226,9 +245,15 @@ def _finishing(tracker: Tracker) -> Iterator[None]:
 
 def _print_result(result: dict[str, Any]) -> None:
     low, high = result["tau_b_ci"]
-    print(f"test prompts            {result['test_prompts']}")
+    print(f"test prompts            {result['test_prompts']}, ranked by {result['label']}")
     print(f"tau_b                   {result['tau_b']:.3f}  (95% interval {low:.3f} to {high:.3f})")
     print(f"tau_b, TF-IDF + ridge   {result['tau_b_tfidf_ridge']:.3f}  (same training prompts)")
+    if result.get("tau_b_within_groups") is not None:
+        within, means = result["tau_b_within_groups"], result["tau_b_group_means"]
+        print(f"tau_b within groups     {within:.3f}  (over all, group means reach {means:.3f})")
+    if "tau_b_geometric_mean" in result:
+        mean = result["tau_b_geometric_mean"]
+        print(f"tau_b, mean of samples  {mean:.3f}  (geometric mean of each prompt's samples)")
     if "ceiling" in result:
         print(f"tau_b, second sample    {result['ceiling']:.3f}  (the model's own next answer)")
     passes, cpu_s = result["encoder_passes"], result["train_cpu_s"]

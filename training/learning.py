@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,23 +35,30 @@ class Trained:
 
     scorer: PromptScorer
     tokenizer: Tokenizer
-    data: LengthData
+    num_truncated: int
+    """Training and validation prompts that were longer than the encoder's limit."""
     history: tuple[Mapping[str, float], ...]
     num_encoded: int
     """Prompts that went through the encoder for training."""
     train_cpu_s: float
     padding_fraction: float
 
+    def only(self, label: int) -> Trained:
+        """The same with the scorer of one label, by its position."""
+        return replace(self, scorer=self.scorer.only(label))
+
 
 def learn(
     config: TrainConfig,
-    splits: Splits,
+    labels: Sequence[Splits],
     folder: Path,
     lightning_logger: Any,
     *,
     resume: bool = False,
 ) -> Trained:
     """Train, with `resume` going on from `folder/last.ckpt`; under torchrun with all its processes.
+
+    `labels` are the splits by each length that is learnt, that of `config.data.label` first.
 
     Raises:
         ConfigError: the backbone cannot be loaded.
@@ -65,14 +72,15 @@ def learn(
         config.encoder.pooling,
         seed=config.seed,
         max_prompt_tokens=config.data.max_prompt_tokens,
+        num_labels=len(labels),
     )
-    data = LengthData(splits, tokenizer, config)
+    data = LengthData(labels, tokenizer, config)
     lr = config.optim.encoder_lr if config.optim.encoder_lr is not None else backbone.lr
     num_batches = len(data.train_dataloader())
     module = LengthRanker(
         scorer,
         config,
-        lengths=data.train_lengths,
+        lengths_NK=data.train_lengths_NK,
         encoder_lr=lr,
         total_steps=num_batches * config.epochs,
     )
@@ -87,7 +95,7 @@ def learn(
     return Trained(
         scorer=scorer.cpu().eval(),
         tokenizer=tokenizer,
-        data=data,
+        num_truncated=data.train.num_truncated + data.val.num_truncated,
         history=tuple(module.history),
         num_encoded=module.num_encoded,
         train_cpu_s=module.train_cpu_s,

@@ -1,4 +1,7 @@
-"""The Lightning module: steps, logging, optimiser. No data, no files."""
+"""The Lightning module: steps, logging, optimiser. No data, no files.
+
+Shapes: N prompts of a split, B of a batch, P pairs, K lengths that are learnt (mostly one).
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         scorer: PromptScorer,
         config: TrainConfig,
         *,
-        lengths: NDArray[np.float64],
+        lengths_NK: NDArray[np.float64],
         encoder_lr: float,
         total_steps: int,
     ) -> None:
-        """`lengths` are the training labels in tokens; only their scale is used.
+        """`lengths_NK` are the training labels in tokens; only their scale is used.
 
         `total_steps` is not asked of the trainer: that loads the batches before the state of a
         resumed run is restored, and Lightning would then start the epoch again.
@@ -39,10 +42,15 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         super().__init__()
         self.scorer, self.config = scorer, config
         self.encoder_lr, self.total_steps = encoder_lr, total_steps
-        self.log_mean = float(np.log(lengths).mean())
-        self.log_sd = max(float(np.log(lengths).std()), 1e-6)
-        start = {"l1": float(np.mean(lengths)), "log-l1": self.log_mean}
-        torch.nn.init.constant_(scorer.head.bias, start.get(config.loss.objective, 0.0))
+        logs_NK = np.log(lengths_NK)
+        self.register_buffer("log_mean_K", _float32(np.nanmean(logs_NK, axis=0)), persistent=False)
+        log_sd_K = np.maximum(np.nanstd(logs_NK, axis=0), 1e-6)
+        self.register_buffer("log_sd_K", _float32(log_sd_K), persistent=False)
+        start = {"l1": np.nanmean(lengths_NK, axis=0), "log-l1": np.nanmean(logs_NK, axis=0)}
+        with torch.no_grad():
+            zeros_K = np.zeros(lengths_NK.shape[1])
+            scorer.head.bias.copy_(_float32(start.get(config.loss.objective, zeros_K)))
+        self.labels = (config.data.label, *config.data.heads)
         self.num_encoded = 0
         """Prompts that went through the encoder for training, over all processes."""
         self.train_cpu_s = 0.0
@@ -55,24 +63,34 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of one batch."""
         pooled = torch.cat([self.scorer.pool(*micro) for micro in batch.micro_batches])
-        scores, lengths = self.scorer.score(pooled).float(), batch.lengths_B
-        loss = self._objective(self._gather(scores), self._gather(lengths), batch.pairs_P2, scores)
+        scores_BK, lengths_BK = self.scorer.score(pooled).float(), batch.lengths_BK
+        loss = self._ranking_loss(scores_BK, lengths_BK, batch.pairs_P2)
         if weight := self.config.loss.log_length_weight:
-            target = (lengths.log() - self.log_mean) / self.log_sd
+            known = ~lengths_BK.isnan()
+            target_BK = (lengths_BK.log() - self.log_mean_K) / self.log_sd_K
             loss = loss + weight * functional.huber_loss(
-                self.scorer.log_length(pooled).float(), target
+                self.scorer.log_length(pooled).float()[known], target_BK[known]
             )
-        self.num_encoded += len(scores) * self.trainer.world_size
+        self.num_encoded += len(scores_BK) * self.trainer.world_size
         self._losses.append(float(loss.detach()))
         return loss
 
-    def _objective(
-        self, scores_B: Tensor, lengths_B: Tensor, pairs_P2: Tensor, local_B: Tensor
-    ) -> Tensor:
+    def _ranking_loss(self, scores_BK: Tensor, lengths_BK: Tensor, pairs_P2: Tensor) -> Tensor:
+        """Mean over the labels, each on the prompts that have it."""
+        if self.config.loss.objective == "pairs":
+            longer, shorter = scores_BK[pairs_P2, 0].unbind(1)
+            return losses.margin_ranking_loss(longer, shorter, self.config.loss.margin)
+        scores_KB, lengths_KB = self._gather(scores_BK).T, self._gather(lengths_BK).T
+        known_KB = ~lengths_KB.isnan()
+        parts = [
+            self._objective(scores_B[known_B], lengths_B[known_B])
+            for scores_B, lengths_B, known_B in zip(scores_KB, lengths_KB, known_KB, strict=True)
+            if known_B.any()
+        ]
+        return torch.stack(parts).mean()
+
+    def _objective(self, scores_B: Tensor, lengths_B: Tensor) -> Tensor:
         loss = self.config.loss
-        if loss.objective == "pairs":
-            longer, shorter = local_B[pairs_P2].unbind(1)
-            return losses.margin_ranking_loss(longer, shorter, loss.margin)
         if loss.objective == "all-pairs":
             return losses.all_pairs_margin_loss(
                 scores_B, lengths_B, delta=loss.delta, margin=loss.margin
@@ -86,35 +104,41 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         }
         return simple[loss.objective](scores_B, lengths_B)
 
-    def _gather(self, values_B: Tensor) -> Tensor:
+    def _gather(self, values_BK: Tensor) -> Tensor:
         """The values of all processes, with gradients: a pair may span two of them."""
         if self.trainer.world_size == 1:
-            return values_B
-        gathered: Tensor = self.all_gather(values_B, sync_grads=True)
-        return gathered.reshape(-1)
+            return values_BK
+        gathered: Tensor = self.all_gather(values_BK, sync_grads=True)
+        return gathered.flatten(0, 1)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores; tau_b needs all of them at once."""
-        scores = torch.cat([self.scorer(*micro) for micro in batch.micro_batches])
-        self._val.append((scores.float().cpu(), batch.lengths_B.cpu()))
+        pooled = torch.cat([self.scorer.pool(*micro) for micro in batch.micro_batches])
+        self._val.append((self.scorer.score(pooled).float().cpu(), batch.lengths_BK.cpu()))
 
     def on_validation_epoch_end(self) -> None:
         """Log val/tau_b and one point of the training curve."""
-        scores, lengths = (torch.cat(parts).numpy() for parts in zip(*self._val, strict=True))
+        scores_NK, lengths_NK = (torch.cat(p).numpy() for p in zip(*self._val, strict=True))
         self._val.clear()
-        # 0 where tau_b is undefined (all scores equal): such a checkpoint must never look best.
-        value = float(np.nan_to_num(tau_b(scores, lengths)))
+        taus = {}
+        for label, scores_N, lengths_N in zip(self.labels, scores_NK.T, lengths_NK.T, strict=True):
+            known_N = ~np.isnan(lengths_N)
+            # 0 where tau_b is undefined (all scores equal): such a checkpoint must never look best.
+            taus[label] = float(np.nan_to_num(tau_b(scores_N[known_N], lengths_N[known_N])))
+        value = float(np.mean(list(taus.values())))
+        by_label = {f"val/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1}
         mean = torch.tensor(np.mean(self._losses) if self._losses else float("nan"))
         loss = float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
         self._losses.clear()
         # Every process validates on every prompt, so there is nothing to reduce.
-        self.log_dict({"val/tau_b": value, "train/loss": loss})
+        self.log_dict({"val/tau_b": value, "train/loss": loss, **by_label})
         self.history.append(
             {
                 "step": float(self.global_step),
                 "epoch": self.global_step / self.total_steps * self.config.epochs,
                 "train/loss": loss,
                 "val/tau_b": value,
+                **by_label,
                 "encoder_passes": float(self.num_encoded),
                 "cpu_s": round(self.train_cpu_s, 2),
             }
@@ -165,3 +189,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _float32(values: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32))

@@ -6,9 +6,10 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,35 +20,37 @@ from training import figures
 from training.assess import assess
 from training.calibration import MIN_ROWS, calibrate, coverage
 from training.champion import Verdict, judge
-from training.config import TrainConfig
-from training.data import observed, targets
-from training.encoder import save_scorer
+from training.data import observed, targets, tokenize
+from training.encoder import PromptScorer, save_scorer
 from training.export import torch_scores, write_models
 from training.learning import Trained
 from training.prepared import Prepared
-from training.records import PromptResponse, write_records
+from training.records import prompt_hash
 from training.scores import onnx_scores
 from training.splits import Splits
 from training.tracking import Tracker
 
-NUM_GOLDEN = 32
+BUNDLE: Final = "bundle"
+"""Folder of the first label's bundle; those of the others are called bundle-LABEL."""
+NUM_GOLDEN: Final = 32
 logger = logging.getLogger(__name__)
 
 
 def write_bundle(
-    config: TrainConfig, prepared: Prepared, trained: Trained, folder: Path, run_id: str
+    prepared: Prepared, trained: Trained, folder: Path, run_id: str, name: str
 ) -> tuple[ModelBundle, NDArray[np.float64]]:
-    """Export to ONNX, measure on the test split, write the bundle.
+    """Export to ONNX, measure on the test split, write the bundle; `trained` is of one label.
 
     Returns the bundle and the scores of the test prompts.
     """
-    splits = prepared.splits
+    config, splits = prepared.config, prepared.splits
+    val_ids = tokenize(trained.tokenizer, [item.prompt for item in splits.val]).ids
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as work:
         models = Path(work)
         parity, int8_drop = write_models(
             trained.scorer,
             models,
-            val_ids=trained.data.val.ids,
+            val_ids=val_ids,
             val_lengths=targets(splits.val, config),
             max_tau_b_drop=config.int8_max_tau_b_drop,
         )
@@ -55,21 +58,20 @@ def write_bundle(
             logger.warning("INT8 left out: it loses %.4f tau_b on the validation split", int8_drop)
         trained.tokenizer.save(str(models / TOKENIZER))
         metrics, scores = assess(config, splits, trained, models, parity)
-        truncated = trained.data.train.num_truncated + trained.data.val.num_truncated
-        calibration = _calibration(models, splits, trained)
+        calibration = _calibration(models, splits, val_ids)
         for entry in calibration.values():
             metrics["coverage"] = coverage(entry, scores, observed(splits.test))
         manifest = Manifest(
-            name=prepared.data.card.id,
+            name=name,
             label=config.data.label,
             label_tokenizer=prepared.data.card.tokenizer,
             max_prompt_tokens=(trained.tokenizer.truncation or {})["max_length"],
             training=asdict(config),
-            dataset=prepared.describe() | {"truncated_prompts": truncated},
+            dataset=prepared.describe() | {"truncated_prompts": trained.num_truncated},
             metrics=metrics | {"int8_val_tau_b_drop": int8_drop},
             history=trained.history,
             calibration=calibration,
-            golden=_golden(splits, trained),
+            golden=_golden(splits, trained.scorer, val_ids),
             mlflow_run_id=run_id,
         )
 
@@ -79,15 +81,17 @@ def write_bundle(
         return ModelBundle.write(folder, manifest, fill), scores
 
 
-def _golden(splits: Splits, trained: Trained) -> dict[str, float]:
+def _golden(
+    splits: Splits, scorer: PromptScorer, val_ids: Sequence[Sequence[int]]
+) -> dict[str, float]:
     """Scores that a service must reproduce before it serves the bundle."""
     few = slice(NUM_GOLDEN)
-    scores = torch_scores(trained.scorer, trained.data.val.ids[few])
+    scores = torch_scores(scorer, val_ids[few])
     prompts = [item.prompt for item in splits.val[few]]
     return dict(zip(prompts, scores.tolist(), strict=True))
 
 
-def _calibration(models: Path, splits: Splits, trained: Trained) -> dict[str, Any]:
+def _calibration(models: Path, splits: Splits, val_ids: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Length curves of the model that was learnt from, by the validation split.
 
     Only the sample that tests compare with: others may be of another temperature, and their spread
@@ -97,20 +101,28 @@ def _calibration(models: Path, splits: Splits, trained: Trained) -> dict[str, An
         logger.warning("no calibration: the validation split has fewer than %d responses", MIN_ROWS)
         return {}
     served = next(models / name for name in (INT8, FP32) if (models / name).is_file())
-    scores = onnx_scores(OnnxScorer(served), trained.data.val.ids)
+    scores = onnx_scores(OnnxScorer(served), val_ids)
     return {splits.val[0].model or "default": calibrate(scores, observed(splits.val))}
 
 
-def write_test_prompts(path: Path, splits: Splits) -> None:
-    """Write the held-out prompts with the length that tests compare with; whole or not at all."""
+def write_test_prompts(path: Path, prepared: Prepared) -> None:
+    """Write the held-out prompts, a column per label with the lengths that tests compare with.
+
+    0 is for a prompt without such a length. The file appears whole or not at all.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    test = prepared.splits.test
+    columns: dict[str, list[Any]] = {"prompt": [item.prompt for item in test]}
+    for part in (prepared, *prepared.heads):
+        lengths = {prompt_hash(item.prompt): item.observed for item in part.splits.test}
+        columns[part.config.data.label] = [lengths.get(prompt_hash(i.prompt), 0) for i in test]
+    columns["model"] = [item.model for item in test]
+    if any(item.group for item in test):
+        columns["group"] = [item.group for item in test]
     work = path.with_name(f".{path.name}")
-    write_records(
-        work,
-        (
-            PromptResponse(prompt=item.prompt, output_tokens=item.observed, model=item.model)
-            for item in splits.test
-        ),
-    )
+    pq.write_table(pa.table(columns), work)
     os.replace(work, path)
 
 
@@ -121,29 +133,37 @@ def log_results(
     scores: NDArray[np.float64],
     splits: Splits,
 ) -> None:
-    """Log the bundle, a checkpoint that `export` can start from, the figures and the metrics."""
+    """Log a bundle, a checkpoint to start from, the figures and the metrics.
+
+    The names of all but the run's first label begin with the label.
+    """
     metrics = bundle.manifest.metrics
-    tracker.log_folder(bundle.path, "bundle")
+    prefix = "" if bundle.path.name == BUNDLE else f"{bundle.manifest.label}/"
+    tracker.log_folder(bundle.path, bundle.path.name)
     with tempfile.TemporaryDirectory() as folder:
         save_scorer(Path(folder), trained.scorer, trained.tokenizer)
-        tracker.log_folder(Path(folder), "checkpoint")
-    tracker.log_metrics({k: v for k, v in metrics.items() if isinstance(v, int | float)})
+        tracker.log_folder(Path(folder), f"{prefix}checkpoint")
+    low, high = metrics["tau_b_ci"]
+    numbers = {"tau_b_low": low, "tau_b_high": high}
+    numbers |= {k: v for k, v in metrics.items() if isinstance(v, int | float)}
+    numbers |= {f"coverage_{q}": share for q, share in metrics.get("coverage", {}).items()}
+    tracker.log_metrics({prefix + name: value for name, value in numbers.items()})
     curve = figures.training_curve(trained.history, metrics["tau_b_tfidf_ridge"])
-    tracker.log_figure(curve, "training_curve")
+    tracker.log_figure(curve, f"{prefix}training_curve")
     title = f"{bundle.manifest.name}: {len(splits.test)} test prompts, tau_b {metrics['tau_b']:.3f}"
     scatter = figures.predicted_against_real(scores, observed(splits.test), title)
-    tracker.log_figure(scatter, "predicted_against_real")
+    tracker.log_figure(scatter, f"{prefix}predicted_against_real")
 
 
 def register(tracker: Tracker, bundle: ModelBundle, splits: Splits) -> tuple[str, Verdict]:
-    """Add the bundle to the registry; it becomes champion only by beating the present one.
+    """Add a bundle of the run to the registry; it becomes champion only by beating the present one.
 
     Returns the new version and the verdict.
     """
     name = bundle.manifest.name
     prompts = [item.prompt for item in splits.test]
     verdict = judge(bundle, tracker.champion(name), prompts, observed(splits.test))
-    version = tracker.register(name, {"verdict": verdict.reason})
+    version = tracker.register(name, bundle.path.name, {"verdict": verdict.reason})
     if verdict.promoted:
         tracker.promote(name, version)
     return version, verdict

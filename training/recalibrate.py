@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(list(argv))
     configure_logging()
     bundle = ModelBundle.load(arguments.bundle)
-    prompts = read_prompts(table_options(arguments))
+    prompts = read_prompts(table_options(arguments), bundle.manifest.label)
     out = Path(arguments.out or arguments.bundle)
     entry = recalibrate(bundle, prompts, arguments.target_model, out)
     print(f"{out}: {arguments.target_model} calibrated on {entry['rows']} responses")

@@ -45,6 +45,26 @@ def multi() -> TrainConfig:
     )
 
 
+def reasoning() -> TrainConfig:
+    """Total, reasoning and answer of reasoning models, by three heads of one encoder."""
+    return TrainConfig(
+        name="reasoning",
+        data=DataConfig(
+            dataset="planbench-o1",
+            also=("misguided-attention*4", "pm-llm-benchmark"),
+            model="o1-mini_chat",
+            consensus=True,
+            heads=("reasoning_tokens", "answer_tokens"),
+            max_prompt_tokens=448,
+        ),
+        # Few prompts: more of them are needed to tell anything about an unseen one.
+        split=SplitConfig(test_fraction=0.3, val_fraction=0.1),
+        loss=LossConfig(delta=0.25),
+        epochs=2,
+        batch_size=16,
+    )
+
+
 def pars() -> TrainConfig:
     """The paper's protocol: BERT-base, pooler, 10 explicit pairs per prompt, constant Adam 2e-5."""
     return TrainConfig(
@@ -74,6 +94,7 @@ RECIPES: Final[dict[str, Callable[[], TrainConfig]]] = {
     "quick": quick,
     "best": best,
     "multi": multi,
+    "reasoning": reasoning,
     "pars": pars,
     "pars-reasoning": pars_reasoning,
 }

@@ -51,7 +51,10 @@ class FieldMap:
     sample: str | None = None
     reasoning_tokens: str | None = None
     answer_tokens: str | None = None
+    """None, where reasoning is counted: what remains of the output."""
     group: str | None = None
+    group_until: str | None = None
+    """The group is what its column holds before this text; None takes all of it."""
 
     def columns(self) -> list[str]:
         """Every column the map names."""
@@ -124,12 +127,16 @@ def to_records(
     prompts = _prompts(frame[fields.prompt], path)
     models = [str(name) for name in frame[fields.model]] if fields.model else [model] * len(prompts)
     groups = [str(name) for name in frame[fields.group]] if fields.group else [""] * len(prompts)
+    if fields.group_until:
+        groups = [name.partition(fields.group_until)[0] for name in groups]
     samples = _counts(frame, fields.sample, path) or [0] * len(prompts)
     reasoning = _counts(frame, fields.reasoning_tokens, path)
     answer = _counts(frame, fields.answer_tokens, path)
     columns = [_counts(frame, column, path) for column in fields.output_tokens] or [
         [first + second for first, second in zip(reasoning, answer, strict=True)]
     ]
+    if reasoning and not answer:
+        answer = _remainder(columns[0], reasoning, path)
     records = [
         PromptResponse(
             prompt=prompts[row],
@@ -184,6 +191,17 @@ def _prompts(column: pd.Series[Any], path: str | Path | None) -> list[str]:
                 f"prompt is {prompt!r}; give non-empty text or drop the row", path=path, row=row
             )
     return prompts
+
+
+def _remainder(total: list[int], part: list[int], path: str | Path | None) -> list[int]:
+    for row, (whole, some) in enumerate(zip(total, part, strict=True)):
+        if some > whole:
+            raise DataError(
+                f"{some} reasoning tokens of {whole} output tokens; the output must hold both",
+                path=path,
+                row=row,
+            )
+    return [whole - some for whole, some in zip(total, part, strict=True)]
 
 
 def _counts(frame: pd.DataFrame, column: str | None, path: str | Path | None) -> list[int]:

@@ -242,7 +242,8 @@ def _test_prompts(
     if data is None:
         test = prepare(config_from(manifest.training), data_dir).splits.test
     else:
-        records, _ = to_records(read_table(data), FieldMap(), path=data)
+        fields = FieldMap(output_tokens=(manifest.label,))
+        records, _ = to_records(read_table(data), fields, path=data)
         test = label_prompts(records)[0]
     if Splits(train=[], val=[], test=test).test_digest != manifest.dataset.get("test_digest"):
         raise DataError(

@@ -173,7 +173,7 @@ def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: 
     tracker = Tracker(mlruns_dir, run_name=config.name)
     tracker.log_params(asdict(config))
     with tempfile.TemporaryDirectory(prefix="lengthwise-row-") as folder:
-        trained = learn(config, prepared.splits, Path(folder), tracker.lightning_logger())
+        trained = learn(config, [prepared.splits], Path(folder), tracker.lightning_logger())
     test = prepared.splits.test
     ids = tokenize(trained.tokenizer, [item.prompt for item in test]).ids
     scores = torch_scores(trained.scorer, ids)

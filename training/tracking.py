@@ -234,11 +234,12 @@ class Tracker(Store):
     def log_figure(self, figure: Figure, name: str) -> Path:
         """A matplotlib figure as the artefact `figures/<name>.png`; returns where that is."""
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, f"{name}.png")
+            path = Path(folder, "figures", f"{name}.png")
+            path.parent.mkdir(parents=True)
             figure.savefig(path, dpi=120, bbox_inches="tight")
-            self.client.log_artifact(self.run_id, str(path), "figures")
+            self.client.log_artifacts(self.run_id, folder)
         artifacts = _path_of(self.client.get_run(self.run_id).info.artifact_uri)
-        return artifacts / "figures" / path.name
+        return artifacts / path.relative_to(folder)
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED (which a resumed run undoes)."""
@@ -246,13 +247,13 @@ class Tracker(Store):
             self._system_metrics.finish()
         self.client.set_terminated(self.run_id, status=status)
 
-    def register(self, name: str, tags: Mapping[str, str]) -> str:
-        """Make this run's artefact `bundle` a new version of the model; returns the version."""
+    def register(self, name: str, bundle: str, tags: Mapping[str, str]) -> str:
+        """Make that artefact of this run a new version of the model; returns the version."""
         try:
             self.client.get_registered_model(name)
         except MlflowException:
             self.client.create_registered_model(name)
-        source = f"{self.client.get_run(self.run_id).info.artifact_uri}/bundle"
+        source = f"{self.client.get_run(self.run_id).info.artifact_uri}/{bundle}"
         version = self.client.create_model_version(name, source, self.run_id, tags=dict(tags))
         return str(version.version)
 

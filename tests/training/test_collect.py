@@ -247,7 +247,9 @@ def test_an_outage_stops_the_run_and_keeps_what_was_collected(
     status, line = collect("--concurrency", "2", "--max-attempts", "3")
     assert status == 2
     assert "failed 3 times in a row, the last: HTTP 503" in line
-    assert len(rows(out)) == len(load_data(str(out.with_name("card.yaml"))).records) == 12
+    kept = len(rows(out))
+    assert kept in (11, 12)  # On a busy machine the second worker may be in the middle of one.
+    assert kept == len(load_data(str(out.with_name("card.yaml"))).records)
     endpoint.plan = lambda *_: None
     assert collect()[0] == 0
     assert_every_prompt_once(out)

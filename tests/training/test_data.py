@@ -19,7 +19,7 @@ from training.losses import all_pairs_margin_loss
 
 CONFIG = TrainConfig(batch_size=8, micro_batch_size=3, validations_per_epoch=1)
 IDS = [[2, *range(5, 5 + n % 7), 3] for n in range(40)]
-LENGTHS = np.arange(1.0, 41.0)
+LENGTHS = np.arange(1.0, 41.0)[:, None]
 
 
 def batches_of(config: TrainConfig = CONFIG, **settings: int) -> PromptBatches:
@@ -27,13 +27,13 @@ def batches_of(config: TrainConfig = CONFIG, **settings: int) -> PromptBatches:
 
 
 def lengths_of(batches: list[Batch]) -> list[list[float]]:
-    return [batch.lengths_B.tolist() for batch in batches]
+    return [batch.lengths_BK[:, 0].tolist() for batch in batches]
 
 
 def test_an_epoch_holds_every_prompt_once_and_each_epoch_is_another_order() -> None:
     loader = batches_of()
     first, second = lengths_of(list(loader)), lengths_of(list(loader))
-    assert sorted(sum(first, [])) == sorted(sum(second, [])) == LENGTHS.tolist()  # noqa: RUF017
+    assert sorted(sum(first, [])) == sorted(sum(second, [])) == LENGTHS[:, 0].tolist()  # noqa: RUF017
     assert first != second
     assert lengths_of(list(batches_of())) == first
 
@@ -58,14 +58,14 @@ def test_a_reloaded_stream_goes_on_where_the_saved_one_stood(stop: int) -> None:
 
 
 def test_labels_follow_their_prompts_through_the_buckets() -> None:
-    length_of = {tuple(ids): {LENGTHS[n] for n in range(40) if IDS[n] == ids} for ids in IDS}
+    length_of = {tuple(ids): {LENGTHS[n, 0] for n in range(40) if IDS[n] == ids} for ids in IDS}
     for batch in batches_of():
         rows = [
             tuple(ids[mask.bool()].tolist())
             for input_ids, masks in batch.micro_batches
             for ids, mask in zip(input_ids, masks, strict=True)
         ]
-        for row, length in zip(rows, batch.lengths_B.tolist(), strict=True):
+        for row, length in zip(rows, batch.lengths_BK[:, 0].tolist(), strict=True):
             assert length in length_of[row]
 
 
@@ -74,7 +74,7 @@ def test_pairs_point_at_the_longer_prompt_first() -> None:
     loader = batches_of(config)
     assert len(loader) == 20
     for batch in loader:
-        longer, shorter = batch.lengths_B[batch.pairs_P2].T
+        longer, shorter = batch.lengths_BK[batch.pairs_P2, 0].T
         assert len(longer) == 4
         assert (longer > shorter).all()
         assert sorted(batch.pairs_P2.reshape(-1).tolist()) == list(range(8))

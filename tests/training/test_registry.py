@@ -99,7 +99,7 @@ def register(mlruns: Path) -> Callable[[str, ModelBundle], str]:
     def add(name: str, bundle: ModelBundle) -> str:
         tracker = Tracker(mlruns, run_name=name, system_metrics=False)
         tracker.log_folder(bundle.path, "bundle")
-        tracker.register(name, {"verdict": "new"})
+        tracker.register(name, "bundle", {"verdict": "new"})
         tracker.finish()
         return tracker.run_id
 
