@@ -46,6 +46,8 @@ class RequestView:
     user_class: str = ""
     tbt_s: float | None = None
     """Target time between tokens; None where the request has none."""
+    quantiles: tuple[tuple[float, float], ...] = ()
+    """Predicted length as (fraction, tokens), both ascending; empty where that is not known."""
     phase: Phase = Phase.WAITING
     generated_tokens: int = 0
     thinking_tokens: int = 0

@@ -3,6 +3,13 @@
 Through vLLM's OpenAI server in the body, `"vllm_xargs": {"lengthwise_score": 217.5}`; offline in
 `SamplingParams(extra_args={"lengthwise_score": 217.5})`. Clients send anything, so nothing here
 raises: an unusable value counts as absent, and the counters say how often.
+
+| key | value |
+|---|---|
+| lengthwise_score | finite number |
+| lengthwise_quantiles | list: fraction, tokens, fraction, tokens, ...: [0.5, 210, 0.9, 640] |
+| lengthwise_class | text |
+| lengthwise_tbt_s | seconds > 0 |
 """
 
 from __future__ import annotations
@@ -10,11 +17,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from typing import Any, Final
 
 SCORE: Final = "lengthwise_score"
 """Predicted length: a finite number, higher = longer, any scale."""
+QUANTILES: Final = "lengthwise_quantiles"
+"""Predicted length in tokens, as one flat list because vLLM takes no objects here: fractions in
+(0, 1), rising, each before its tokens, which do not fall."""
 USER_CLASS: Final = "lengthwise_class"
 """Name of the user's class, for policies that know classes."""
 TBT_S: Final = "lengthwise_tbt_s"
@@ -30,6 +41,7 @@ class Hints:
     score: float | None = None
     user_class: str = ""
     tbt_s: float | None = None
+    quantiles: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(slots=True)
@@ -39,7 +51,7 @@ class HintCounts:
     scored: int = 0
     unscored: int = 0
     invalid: int = 0
-    """Requests with a score, class or target that cannot be used, whatever else they carry."""
+    """Requests with a hint that cannot be used, whatever else they carry."""
 
     def read(self, carried: Mapping[str, Any] | None) -> Hints:
         """Take the hints out of a request's extra arguments and count what was found."""
@@ -48,6 +60,7 @@ class HintCounts:
             SCORE: _finite(carried.get(SCORE)),
             USER_CLASS: _text(carried.get(USER_CLASS)),
             TBT_S: _positive(carried.get(TBT_S)),
+            QUANTILES: _quantiles(carried.get(QUANTILES)),
         }
         self.scored += found[SCORE] is not None
         self.unscored += found[SCORE] is None
@@ -55,7 +68,23 @@ class HintCounts:
         if unusable:
             self.invalid += 1
             logger.debug("unusable %s; the request is scheduled without", unusable)
-        return Hints(found[SCORE], found[USER_CLASS] or "", found[TBT_S])
+        return Hints(found[SCORE], found[USER_CLASS] or "", found[TBT_S], found[QUANTILES] or ())
+
+
+def flat_quantiles(quantiles: Mapping[float, float]) -> list[float]:
+    """Fraction -> tokens, as `lengthwise_quantiles` carries it."""
+    return [number for pair in sorted(quantiles.items()) for number in pair]
+
+
+def _quantiles(value: object) -> tuple[tuple[float, float], ...] | None:
+    numbers = [_finite(item) for item in value] if isinstance(value, list | tuple) else []
+    known = [number for number in numbers if number is not None]
+    if len(known) < max(2, len(numbers)) or len(known) % 2:
+        return None
+    fractions, tokens = known[::2], known[1::2]
+    rises = all(a < b for a, b in pairwise([0.0, *fractions, 1.0]))
+    falls = any(a > b for a, b in pairwise([0.0, *tokens]))
+    return tuple(zip(fractions, tokens, strict=True)) if rises and not falls else None
 
 
 def _text(value: object) -> str | None:

@@ -31,6 +31,12 @@ def of_chat(body: Mapping[str, Any]) -> str | None:
     return of_messages(messages) if isinstance(messages, list) else None
 
 
+def of_response(body: Mapping[str, Any]) -> str | None:
+    """The input of a /v1/responses body: a text, or the user's newest item; None without text."""
+    given = body.get("input")
+    return of_messages(given) if isinstance(given, list) else start_of(given)
+
+
 def of_messages(messages: Sequence[Any]) -> str | None:
     """The text of the user's newest message; None if there is none."""
     for message in reversed(messages):

@@ -70,6 +70,7 @@ class Ranker:
                 score=hints.score,
                 user_class=hints.user_class,
                 tbt_s=hints.tbt_s,
+                quantiles=hints.quantiles,
             )
         )
         self._ask(tracked)

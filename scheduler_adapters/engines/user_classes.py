@@ -103,9 +103,11 @@ class ClassesInFlight:
         self._classes.pop(request_id, None)
 
     def of(self, reported_id: str | None) -> str:
-        """The class behind `cmpl-ID-0` or `chatcmpl-ID`; "" where none is known."""
-        sent_id = (reported_id or "").partition("-")[2]
-        return self._classes.get(sent_id) or self._classes.get(sent_id.rpartition("-")[0], "")
+        """The class behind `cmpl-ID-0`, `chatcmpl-ID` or `resp_ID_0`; "" where none is known."""
+        reported_id = reported_id or ""
+        sent_id = reported_id.partition("-")[2]
+        candidates = (sent_id, sent_id.rpartition("-")[0], reported_id.rpartition("_")[0])
+        return next((self._classes[one] for one in candidates if one in self._classes), "")
 
     def __len__(self) -> int:
         return len(self._classes)

@@ -1,9 +1,10 @@
 """Scores for clients that know nothing of them: ASGI middleware for vLLM's OpenAI server.
 
-It asks the scoring service for each completion and chat request and writes score, class and TBT
-target into the body's `vllm_xargs`, unless the client has written them itself. It fails open: a
-request waits `deadline_s` at most, and where no score can be had in time it goes on without one,
-to be scheduled as FCFS would. Answers, streams included, are passed on untouched.
+It asks the scoring service for each completion, chat and responses request and writes score,
+quantiles of the length, class and TBT target into the body's `vllm_xargs`, unless the client has
+written them itself (`hints.py` names the keys). It fails open: a request waits `deadline_s` at
+most, and where no score can be had in time it goes on without one, to be scheduled as FCFS would.
+Answers, streams included, are passed on untouched.
 
 `serve-vllm` starts vLLM with it. By hand: set `LENGTHWISE_MIDDLEWARE` to the JSON of a
 `MiddlewareConfig`, and add `--middleware scheduler_adapters.engines.vllm_middleware.VllmScores`.
@@ -20,7 +21,8 @@ import shutil
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -29,7 +31,7 @@ from typing import Any, Final, Protocol
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from scheduler_adapters.engines import prompt_text
-from scheduler_adapters.engines.hints import SCORE, USER_CLASS
+from scheduler_adapters.engines.hints import QUANTILES, SCORE, USER_CLASS, flat_quantiles
 from scheduler_adapters.engines.user_classes import (
     CLASSES_IN_FLIGHT,
     UserClasses,
@@ -48,9 +50,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 VARIABLE: Final = "LENGTHWISE_MIDDLEWARE"
 """vLLM makes middleware without arguments; this environment variable holds them, as JSON."""
 XARGS: Final = "vllm_xargs"
+_RESPONSES: Final = "/v1/responses"
 _PROMPT_OF: Final = {
     "/v1/completions": prompt_text.of_completion,
     "/v1/chat/completions": prompt_text.of_chat,
+    _RESPONSES: prompt_text.of_response,
 }
 _LINGER_S: Final = 10.0
 """vLLM may report on a request shortly after its answer has gone out."""
@@ -64,6 +68,8 @@ class MiddlewareConfig:
     """HOST:PORT of the scoring service; None: only classes are attached."""
     deadline_s: float = 0.05
     """The longest that a request waits for its score, seconds."""
+    target_model: str | None = None
+    """Whose response lengths the quantiles estimate; None: no quantiles are attached."""
     security: ClientSecurity = field(default_factory=ClientSecurity)
     """TLS and token towards the scoring service."""
     classes: str | None = None
@@ -133,7 +139,7 @@ class ScoreMetrics:
 
 
 class ScoreMiddleware:
-    """Attaches scores and classes to the bodies of completion and chat requests.
+    """Attaches scores and classes to the bodies of requests for an answer.
 
     Args:
         app: the server behind.
@@ -173,11 +179,19 @@ class ScoreMiddleware:
             return
         name = self._classes.of(scope["headers"])
         added = self._classes.hints(name) | await self._score(body, prompt_of(body))
-        if new := _attach(body, added):
-            scope, messages = _with_body(scope, new)
-        await self._serve(scope, _replay(messages, receive), send, _class_label(body, name))
+        changed = _attach(body, added)
+        label, request_id = _class_label(body, name), None
+        if label in self._classes.tbt_s:
+            if _path(scope) == _RESPONSES:
+                request_id, changed = body.setdefault("request_id", _new_response_id()), True
+            else:
+                scope, request_id = _with_request_id(scope)
+        if changed:
+            scope, messages = _with_body(scope, json.dumps(body).encode())
+        with _in_flight(request_id, label):
+            await self._app(scope, _replay(messages, receive), send)
 
-    async def _score(self, body: Mapping[str, Any], prompt: str | None) -> dict[str, float]:
+    async def _score(self, body: Mapping[str, Any], prompt: str | None) -> dict[str, Any]:
         if SCORE in body[XARGS]:
             self._metrics.count("explicit")
         elif self._scorer is None:
@@ -190,20 +204,9 @@ class ScoreMiddleware:
             self._metrics.waited_s.observe(time.monotonic() - started_s)
             self._metrics.count_answer(answer)
             if answer.score is not None and isfinite(answer.score.value):
-                return {SCORE: answer.score.value}
+                quantiles = flat_quantiles(answer.score.quantiles)
+                return {SCORE: answer.score.value} | ({QUANTILES: quantiles} if quantiles else {})
         return {}
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, name: str | None) -> None:
-        """Call the server; while it is at it, the stat logger can tell the request's class."""
-        if name is None or name not in self._classes.tbt_s:
-            await self._app(scope, receive, send)
-            return
-        scope, request_id = _with_request_id(scope)
-        CLASSES_IN_FLIGHT.enter(request_id, name)
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            asyncio.get_running_loop().call_later(_LINGER_S, CLASSES_IN_FLIGHT.leave, request_id)
 
 
 class VllmScores(ScoreMiddleware):
@@ -225,7 +228,12 @@ class VllmScores(ScoreMiddleware):
 def _scorer(config: MiddlewareConfig) -> FailOpenScorer | None:
     if config.scorer is None:
         return None
-    return FailOpenScorer(config.scorer, budget_s=config.deadline_s, security=config.security)
+    return FailOpenScorer(
+        config.scorer,
+        budget_s=config.deadline_s,
+        target_model=config.target_model,
+        security=config.security,
+    )
 
 
 def _is_json_post(scope: Scope) -> bool:
@@ -278,13 +286,24 @@ def _parse(content: bytes) -> dict[str, Any] | None:
     return body if isinstance(body[XARGS], dict) else None
 
 
-def _attach(body: dict[str, Any], added: Mapping[str, Any]) -> bytes | None:
-    """The body with `added`, where the client's own arguments win; None if there is nothing new."""
+def _attach(body: dict[str, Any], added: Mapping[str, Any]) -> bool:
+    """Put `added` into the body, where the client's own arguments win. Whether any was new."""
     new = {key: value for key, value in added.items() if key not in body[XARGS]}
-    if not new:
-        return None
     body[XARGS] |= new
-    return json.dumps(body).encode()
+    return bool(new)
+
+
+@contextmanager
+def _in_flight(request_id: object, user_class: str | None) -> Iterator[None]:
+    """While the server is at it, the stat logger can tell the request's class."""
+    if user_class is None or not isinstance(request_id, str):
+        yield
+        return
+    CLASSES_IN_FLIGHT.enter(request_id, user_class)
+    try:
+        yield
+    finally:
+        asyncio.get_running_loop().call_later(_LINGER_S, CLASSES_IN_FLIGHT.leave, request_id)
 
 
 def _with_body(scope: Scope, body: bytes) -> tuple[Scope, list[Message]]:
@@ -304,6 +323,11 @@ def _with_request_id(scope: Scope) -> tuple[Scope, str]:
         return scope, given.decode("latin-1")
     made = uuid.uuid4().hex
     return {**scope, "headers": [*scope["headers"], (b"x-request-id", made.encode())]}, made
+
+
+def _new_response_id() -> str:
+    """As vLLM makes it; for responses it reports on this id and on no header."""
+    return f"resp_{uuid.uuid4().hex}"
 
 
 def _class_label(body: Mapping[str, Any], name: str | None) -> str | None:

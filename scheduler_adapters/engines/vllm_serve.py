@@ -60,8 +60,12 @@ class ServeConfig:
     served in order of arrival."""
     deadline_s: float = 0.05
     """The longest that a request waits for its score, seconds; then it goes on without."""
+    target_model: str | None = None
+    """Model that the scoring service is calibrated for: requests then also carry the quantiles of
+    its response lengths. None: scores only."""
     classes: Path | None = None
-    """JSON file: API keys and a header to user classes with TBT targets."""
+    """JSON file of user classes with TBT targets, and of the API keys and the header that tell
+    them; an example stands above."""
     timeline: Path | None = None
     """Write every finished request with its token times to this .jsonl file; for read_timeline."""
     host: str = "127.0.0.1"
@@ -89,6 +93,7 @@ class ServeConfig:
         return MiddlewareConfig(
             scorer=self.scorer,
             deadline_s=self.deadline_s,
+            target_model=self.target_model,
             security=ClientSecurity(
                 ca_file=self.scorer_ca_file,
                 certificate_file=self.scorer_certificate_file,
@@ -107,13 +112,19 @@ class ServeConfig:
 def run(config: ServeConfig) -> None:
     """Start vLLM's OpenAI server with one of our schedulers; clients need not know.
 
-    Each completion and chat request is scored by the scoring service on its way in; without a score
-    within the deadline it is served in order of arrival, and counted (/metrics: lengthwise_*).
+    Each request for a completion, chat or response is scored by the scoring service on its way in;
+    without a score within the deadline it is served in order of arrival, and counted (/metrics:
+    lengthwise_*). What a request carries in vllm_xargs itself wins: lengthwise_score,
+    lengthwise_quantiles, lengthwise_class, lengthwise_tbt_s.
 
     Examples:
       python -m scoring_service serve --bundle BUNDLE --address 127.0.0.1:50051
       python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer 127.0.0.1:50051
       python -m scheduler_adapters serve-vllm MODEL --scorer HOST:PORT -- --max-num-seqs 64
+
+    A --classes file; the API key is asked first, then the header, then the default:
+      {"classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
+       "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "default": "batch"}
 
     Options behind -- are vLLM's own. A scoring service that does not answer at the start is an
     error, unless --start_without_scorer true; later it may come and go.
@@ -231,6 +242,12 @@ def _require_scorer(config: MiddlewareConfig, start_without: bool) -> None:
                 ) from error
             log.warning("%s: requests are served by arrival until it is there", error)
             return
+    known = ", ".join(info.target_models) or "none"
+    if config.target_model is not None and config.target_model not in info.target_models:
+        raise ConfigError(
+            f"the scoring service is not calibrated for target_model {config.target_model!r}; "
+            f"it knows {known}; name one of these, or leave it out"
+        )
     log.info("scores by %s, revision %s, at %s", info.name, info.revision, config.scorer)
 
 

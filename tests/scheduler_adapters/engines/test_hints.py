@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_adapters.engines.hints import SCORE, TBT_S, USER_CLASS, HintCounts, Hints
+from scheduler_adapters.engines.hints import (
+    QUANTILES,
+    SCORE,
+    TBT_S,
+    USER_CLASS,
+    HintCounts,
+    Hints,
+    flat_quantiles,
+)
+
+HINTS = [SCORE, USER_CLASS, TBT_S, QUANTILES]
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text("nai1. ") | st.binary(),
@@ -17,7 +27,7 @@ anything = st.recursive(
 )
 
 
-@given(carried=st.dictionaries(st.sampled_from([SCORE, USER_CLASS, TBT_S, "other"]), anything))
+@given(carried=st.dictionaries(st.sampled_from([*HINTS, "other"]), anything))
 def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(
     carried: dict[str, Any],
 ) -> None:
@@ -27,6 +37,7 @@ def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(
     assert counts.scored == (hints.score is not None)
     assert hints.score is None or float("-inf") < hints.score < float("inf")
     assert hints.tbt_s is None or hints.tbt_s > 0
+    assert all(0 < fraction < 1 and tokens >= 0 for fraction, tokens in hints.quantiles)
 
 
 @pytest.mark.parametrize("score", [0, 0.0, -3, 217.5, 10**300])
@@ -52,3 +63,32 @@ def test_a_request_without_hints_is_unscored_and_not_invalid() -> None:
 def test_class_and_target_are_read_beside_the_score() -> None:
     carried = {SCORE: 1, USER_CLASS: "paying", TBT_S: 0.1}
     assert HintCounts().read(carried) == Hints(score=1.0, user_class="paying", tbt_s=0.1)
+
+
+def test_quantiles_read_as_they_were_written() -> None:
+    carried = {QUANTILES: flat_quantiles({0.9: 640.0, 0.5: 210.0})}
+    assert HintCounts().read(carried).quantiles == ((0.5, 210.0), (0.9, 640.0))
+
+
+@pytest.mark.parametrize(
+    "quantiles",
+    [
+        [],
+        [0.5],
+        [0.5, 210, 0.9],
+        [0.9, 640, 0.5, 210],
+        [0.5, 640, 0.9, 210],
+        [0.5, 1, 0.5, 1],
+        [0, 10],
+        [1, 10],
+        [0.5, -1],
+        [0.5, float("nan")],
+        [0.5, "210"],
+        "0.5:210",
+        0.5,
+    ],
+)
+def test_unusable_quantiles_count_as_invalid_and_the_score_still_counts(quantiles: object) -> None:
+    counts = HintCounts()
+    assert counts.read({SCORE: 1.0, QUANTILES: quantiles}) == Hints(score=1.0)
+    assert (counts.scored, counts.invalid) == (1, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -45,15 +46,24 @@ def nobody_in_flight() -> None:
 class FakeScorer:
     """Scores a prompt by its length, unless it has something else to answer."""
 
-    def __init__(self, outcome: str = "scored") -> None:
+    def __init__(
+        self, outcome: str = "scored", quantiles: Mapping[float, float] | None = None
+    ) -> None:
         self.outcome = outcome
+        self.quantiles = quantiles or {}
         self.asked: list[str] = []
 
     async def ask_async(self, prompt: str) -> Answer:
         self.asked.append(prompt)
         if self.outcome != "scored":
             return Answer(None, self.outcome)
-        score = Score(value=float(len(prompt)), revision="r", prompt_tokens=1, truncated=False)
+        score = Score(
+            value=float(len(prompt)),
+            revision="r",
+            prompt_tokens=1,
+            truncated=False,
+            quantiles=self.quantiles,
+        )
         return Answer(score, "scored")
 
 
@@ -68,13 +78,15 @@ class Server:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.headers = dict(scope["headers"])
         sent_id = self.headers.get(b"x-request-id", b"").decode()
-        self.classes.append(CLASSES_IN_FLIGHT.of(f"cmpl-{sent_id}-0"))
         parts = []
         while (message := await receive())["type"] == "http.request":
             parts.append(message["body"])
             if not message["more_body"]:
                 break
         self.content = b"".join(parts)
+        named = json.loads(self.content).get("request_id") if b"request_id" in self.content else ""
+        reported_id = f"{named}_0" if named else f"cmpl-{sent_id}-0"
+        self.classes.append(CLASSES_IN_FLIGHT.of(reported_id))
         self.last = message["type"]
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for chunk in (b"a", b"b", b"c"):
@@ -163,6 +175,42 @@ def test_a_chat_is_scored_by_the_users_newest_message() -> None:
     assert scorer.asked == ["what is\nthis?"]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "what is this?",
+        [{"role": "user", "content": "what is this?"}],
+        [
+            {"role": "user", "content": "first"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text"}]},
+            {"role": "user", "content": [{"type": "input_text", "text": "what is this?"}]},
+            {"type": "function_call_output", "call_id": "1", "output": "42"},
+        ],
+    ],
+)
+def test_a_response_is_scored_as_a_chat_is(given: Any) -> None:
+    scorer = FakeScorer()
+    reached = Bench(scorer).post({"model": "m", "input": given}, "/v1/responses")
+    assert scorer.asked == ["what is this?"]
+    assert reached["vllm_xargs"] == {"lengthwise_score": 13.0}
+
+
+@pytest.mark.parametrize("given", [None, 5, [], [{"type": "reasoning"}], ["text"]])
+def test_a_response_without_text_is_served_without_a_score(given: Any) -> None:
+    bench = Bench(FakeScorer())
+    assert bench.post({"input": given}, "/v1/responses") == {"input": given}
+    assert bench.count("unscored", "no_text") == 1
+
+
+def test_quantiles_travel_with_the_score_unless_the_client_sent_its_own() -> None:
+    bench = Bench(FakeScorer(quantiles={0.9: 640.0, 0.5: 210.0}))
+    reached = bench.post({"prompt": "hello"})["vllm_xargs"]
+    assert reached == {"lengthwise_score": 5.0, "lengthwise_quantiles": [0.5, 210.0, 0.9, 640.0]}
+    own = {"lengthwise_quantiles": [0.5, 1.0]}
+    reached = bench.post({"prompt": "hello", "vllm_xargs": own})["vllm_xargs"]
+    assert reached == own | {"lengthwise_score": 5.0}
+
+
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_of_a_long_prompt_the_start_is_scored_and_all_is_served(path: str) -> None:
     scorer = FakeScorer()
@@ -216,13 +264,15 @@ def test_the_class_is_known_while_the_server_is_at_it_and_forgotten_after(
         await bench.call(body, "/v1/completions", headers={**key, "X-Request-Id": "a-1"})
         await bench.call(body, "/v1/completions", headers=key)
         await bench.call(b'{"prompt": "x"}', "/v1/completions")
+        await bench.call(b'{"input": "x"}', "/v1/responses", headers=key)
+        await bench.call(b'{"input": "x", "request_id": "mine"}', "/v1/responses", headers=key)
         deadline_s = time.monotonic() + 5
         while len(CLASSES_IN_FLIGHT):
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0.01)
 
     asyncio.run(main())
-    assert bench.server.classes == ["chat", "chat", "batch"]
+    assert bench.server.classes == ["chat", "chat", "batch", "chat", "chat"]
     assert len(CLASSES_IN_FLIGHT) == 0
 
 

@@ -90,6 +90,30 @@ def test_the_middleware_is_told_whom_to_ask(
     assert told.classes == str(tmp_path / "classes.json")
 
 
+def test_a_target_model_that_the_service_is_not_calibrated_for_is_refused(
+    tiny_bundle: Any, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = ScoringServer(
+        RankerModel.load(tiny_bundle), ServerConfig(address="127.0.0.1:0", drain_grace_s=0)
+    )
+    service.start()
+    asks = ("m", f"--port={port}", "--scorer", service.target, "--target_model")
+    said = refusal(capsys, *asks, "nobody")
+    start(*asks, "tiny-llm")
+    service.stop()
+    assert "it knows tiny-llm" in said
+    assert MiddlewareConfig.from_json(os.environ[VARIABLE]).target_model == "tiny-llm"
+
+
+def test_help_shows_a_file_of_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve-vllm", "--help"])
+    shown = capsys.readouterr().out
+    start_at = shown.index('{"classes"')
+    example, _ = json.JSONDecoder().raw_decode(shown[start_at:])
+    assert example["api_keys"] == {"sk-3f9c": "chat"}
+
+
 def test_vllms_processes_get_a_folder_to_share_metrics_in(
     port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
