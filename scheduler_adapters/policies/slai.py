@@ -10,6 +10,7 @@ from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestV
 from scoring_service.errors import ConfigError
 
 _CRITICAL, _PREFILL, _DEFERRED = 0, 1, 2
+_LAST_BEFORE_DECODE = Phase.PREFILL
 
 
 class SLAI(Policy):
@@ -62,12 +63,12 @@ class SLAI(Policy):
         )
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
+        if request.phase > _LAST_BEFORE_DECODE:
+            return self._decode_rank(request, load)
         if request.phase is Phase.WAITING:
             return Rank(self._queue_key(request), _PREFILL)
-        if request.phase is Phase.PREFILL:
-            place = (float(request.admission_number or 0),)
-            return Rank(place, _PREFILL, evict_key=place)
-        return self._decode_rank(request, load)
+        place = (float(request.admission_number or 0),)
+        return Rank(place, _PREFILL, evict_key=place)
 
     def step_rule(self, load: LoadView) -> StepRule:
         return self.rule
@@ -87,7 +88,7 @@ class SLAI(Policy):
             lane = _CRITICAL if is_critical else _DEFERRED
             again_s = nextafter(load.now_s, inf)  # the mean step time moves with every step
             return Rank((due_s,), lane, again_s, 1, evict_key=None, group=tbt_s)
-        critical = Rank((last_s,), _CRITICAL, valid_tokens=1, evict_key=None, group=tbt_s)
+        critical = Rank((last_s,), _CRITICAL, inf, 1, None, None, tbt_s)
         if is_critical:
             return critical
         return Rank((last_s,), _DEFERRED, last_s, 1, critical, None, tbt_s)

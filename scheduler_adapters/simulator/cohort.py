@@ -7,12 +7,17 @@ that ends) stands in a heap of counters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import ceil, inf
 
 from scheduler_adapters.simulator.record import Record
 from scheduler_adapters.views import Phase, Rank, RequestView
+
+# Looked up once: an enum's member costs ten times what a global does.
+_WAITING, _PREFILL, _REASONING, _ANSWERING = Phase
 
 
 class Live:
@@ -74,23 +79,23 @@ class Live:
         """The view, brought up to date for a question."""
         view, cohort = self.view, self.cohort
         view.previous = self.rank
-        context = self.context if cohort is None else self.offset + cohort.counter
-        generated = context - view.prompt_tokens
+        if cohort is None:
+            generated = self.context - view.prompt_tokens
+            view.last_token_s = self.last_token_s
+        else:
+            generated = self.offset + cohort.counter - view.prompt_tokens
+            view.last_token_s = cohort.last_s if cohort.counter > self.joined else self.last_token_s
         view.generated_tokens = generated
         if self.is_waiting:
-            view.phase = Phase.WAITING
+            view.phase = _WAITING
         elif self.prefill_left:
-            view.phase = Phase.PREFILL
+            view.phase = _PREFILL
         elif generated < self.reasoning_tokens:
-            view.phase = Phase.REASONING
+            view.phase = _REASONING
         else:
-            view.phase = Phase.ANSWERING
+            view.phase = _ANSWERING
         if self.reasoning_tokens:
             view.thinking_tokens = min(generated, self.reasoning_tokens)
-        if cohort is not None and cohort.counter > self.joined:
-            view.last_token_s = cohort.last_s
-        else:
-            view.last_token_s = self.last_token_s
         return view
 
 
@@ -114,9 +119,9 @@ class Cohort:
         "last_tick",
         "members",
         "num_rows",
-        "placed_step",
         "rank",
-        "runs",
+        "run_counters",
+        "run_ticks",
         "version",
     )
 
@@ -138,11 +143,12 @@ class Cohort:
         """Heap of counter * num_rows + row: something happens to that member at that counter."""
         self.ask_at: float = inf
         """Counter at which the shared rank is asked for again."""
-        self.runs: list[tuple[int, int]] = []
-        """(counter, tick) of the first step of each uninterrupted run of steps."""
+        self.run_counters = array("q")
+        """Counter of the first step of each run of steps without a gap."""
+        self.run_ticks = array("q")
+        """First tick of each run, and before it the last tick of the run before."""
         self.last_tick = -2
         self.last_s = 0.0
-        self.placed_step = -1
         lane.cohorts.append(self)
 
     def join(self, live: Live) -> None:
@@ -212,23 +218,21 @@ class Cohort:
 
     def _record_runs(self, live: Live, record: Record) -> None:
         """The ticks of the member's steps: those with a counter in (joined, counter]."""
-        row, first, end = live.row, live.joined + 1, self.counter
-        found: list[int] = []
-        for run_counter, run_tick in reversed(self.runs):
-            shift = run_tick - run_counter
-            if run_counter <= first:
-                found += (row, shift + first, shift + end)
-                break
-            found += (row, run_tick, shift + end)
-            end = run_counter - 1
-        record.add_runs(found)
+        first = live.joined + 1
+        run = bisect_right(self.run_counters, first) - 1
+        ticks = self.run_ticks[2 * run + 1 :]
+        ticks[0] += first - self.run_counters[run]
+        ticks.append(self.last_tick)
+        record.add_runs(live.row, ticks)
 
     def advance(self, tick: int, now_s: float) -> None:
         """All members ran in the step that ended at `tick`."""
         self.counter += 1
         self.context += self.count
         if self.last_tick != tick - 1:
-            self.runs.append((self.counter, tick))
+            self.run_counters.append(self.counter)
+            self.run_ticks.append(self.last_tick)
+            self.run_ticks.append(tick)
         self.last_tick = tick
         self.last_s = now_s
 
@@ -243,7 +247,7 @@ class Cohort:
         """A new cohort of some members, with the history of this one."""
         part = Cohort(self.lane, self.rank, self.block_tokens, self.num_rows)
         part.counter, part.ask_at = self.counter, self.ask_at
-        part.runs = self.runs.copy()
+        part.run_counters, part.run_ticks = self.run_counters[:], self.run_ticks[:]
         part.last_tick, part.last_s = self.last_tick, self.last_s
         for live in moving:
             context = live.offset + self.counter
@@ -285,7 +289,13 @@ class Lane:
         self.waiting: list[tuple[tuple[float, ...], int, int]] = []
         """Heap of (key, row, version) of waiting requests; an older version is void."""
 
-    def decodes(self) -> Iterator[Live]:
-        """All decodes, in no order that means anything."""
+    def decodes_in_order(self) -> list[Live]:
+        """All decodes by key, of equals by row."""
+        found: list[tuple[tuple[float, ...], int, Live]] = []
         for cohort in self.cohorts:
-            yield from cohort.members.values()
+            for row, live in cohort.members.items():
+                rank = cohort.rank or live.rank
+                assert rank is not None
+                found.append((rank.key, row, live))
+        found.sort()
+        return [live for _, _, live in found]

@@ -79,6 +79,7 @@ class Engine(Filling):
         """A step that everybody was evicted from may stay empty, but not again and again."""
         self.evictions_without_token += 1
         self._refuse_endless_eviction("none")
+        self._count()
 
     def _boundary(self) -> None:
         load = self.load
@@ -86,8 +87,6 @@ class Engine(Filling):
             load.now_s = max(load.now_s, self.next_arrival_s)
         if self.next_arrival_s <= load.now_s:
             self._deliver()
-        else:
-            self._count()
         if self.timers and self.timers[0][0] <= load.now_s:
             self._expire()
 
@@ -136,25 +135,20 @@ class Engine(Filling):
         """Count the step's tokens, let the finished go, then rank whoever changed."""
         load, tick = self.load, self.load.step - 1
         changed: list[Live] = []
+        stale: list[Cohort] = []
         num_residents = len(self.residents)
         for cohort in self.placed:
             cohort.advance(tick, load.now_s)
-        for cohort in self.placed:
-            if cohort.events[0] >= (cohort.counter + 1) * self.num_rows:
-                continue
-            for live in cohort.due():
-                context = live.offset + cohort.counter
-                if context - live.view.prompt_tokens == live.output_tokens:
-                    self._finish(live)
-                else:
-                    changed.append(live)
-        stale = [cohort for cohort in self.placed if cohort.ask_at <= cohort.counter]
+            if cohort.events[0] < (cohort.counter + 1) * self.num_rows:
+                self._book_due(cohort, changed)
+            if cohort.ask_at <= cohort.counter:
+                stale.append(cohort)
         if self.placed:
             self.evictions_without_token = 0
         if self.chunks:
             self._book_chunks(tick, changed)
+        self._count()
         if changed or stale:
-            self._count()
             self._rank_changed(changed, stale)
         elif (
             self.skip_ahead
@@ -165,6 +159,14 @@ class Engine(Filling):
             self._repeat()
         while self.split_lanes:
             self._rejoin(self.split_lanes.pop())
+
+    def _book_due(self, cohort: Cohort, changed: list[Live]) -> None:
+        """Let the finished go; the other members to whom something happens changed."""
+        for live in cohort.due():
+            if cohort.counter + live.offset - live.view.prompt_tokens == live.output_tokens:
+                self._finish(live)
+            else:
+                changed.append(live)
 
     def _book_chunks(self, tick: int, changed: list[Live]) -> None:
         for live, chunk in self.chunks:
@@ -205,7 +207,7 @@ class Engine(Filling):
         for live in changed:
             self._unplace(live)
         if stale:
-            self._rank_groups([cohort for cohort in stale if cohort.count])
+            self._rank_groups(stale)
         for live in changed:
             self._ask(live)
             self._place(live)

@@ -126,8 +126,8 @@ class Eviction(Ranks):
             self._place(best)
 
     def _best_waiting(self) -> Live | None:
-        for number in self.lane_order:
-            waiting = self.lanes[number].waiting
+        for lane in self.lanes:
+            waiting = lane.waiting
             while waiting:
                 _, row, version = waiting[0]
                 live = self.lives[row]
@@ -140,7 +140,7 @@ class Eviction(Ranks):
         """Evict the fewest worst residents that let `best` in; none where that is impossible."""
         if self.admissions >= self.max_admissions:
             return False
-        growth = sum(cohort.grows() for lane in self.lanes.values() for cohort in lane.cohorts)
+        growth = sum(cohort.grows() for lane in self.lanes for cohort in lane.cohorts)
         needed = -(-(best.context + 1) // self.block_tokens)
         room = self.total_blocks - self.used_blocks - growth - needed
         free_seats = self.seats - len(self.residents) - 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from heapq import heappop
 from math import inf
 
@@ -10,7 +9,6 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cohort import Cohort, Lane, Live
 from scheduler_adapters.simulator.eviction import Eviction
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.ranks import rank_of
 from scheduler_adapters.views import UNLIMITED, StepRule
 
 
@@ -81,9 +79,9 @@ class Filling(Eviction):
         self.is_steady = True
         if rule.displace and self.num_waiting:
             self._displace()
-        order, lanes, i = self.lane_order, self.lanes, 0
-        while i < len(order):
-            lane = lanes[order[i]]
+        lanes, i = self.lanes, 0
+        while i < len(lanes):
+            lane = lanes[i]
             if lane.count and self._takes_decodes():
                 self._place_decodes(lane)
             for _, row in lane.prefills:
@@ -91,8 +89,8 @@ class Filling(Eviction):
                     break
             if lane.waiting and not self.admission_closed and not rule.displace:
                 self._admit(lane)
-            # An eviction may have opened a lane.
-            i = bisect_right(order, lane.number)
+            # An eviction may have opened a lane before this one.
+            i = (i if lanes[i] is lane else lanes.index(lane)) + 1
 
     def _takes_decodes(self) -> bool:
         return (
@@ -104,28 +102,40 @@ class Filling(Eviction):
     def _place_decodes(self, lane: Lane) -> None:
         """All decodes of the lane, where budget, cap and blocks allow; else one by one."""
         count = lane.count
-        if count <= self.budget and self.num_placed + count <= self.max_decodes:
-            growth = 0
-            for cohort in lane.cohorts:
-                growth += cohort.growth[cohort.counter % self.block_tokens]
-            if self.used_blocks + growth + self.headroom <= self.total_blocks:
-                self.used_blocks += growth
-                self.placed += lane.cohorts
-                self.num_placed += count
-                self.budget -= count
-                return
-        self._walk_decodes(lane)
+        growth = 0
+        for cohort in lane.cohorts:
+            growth += cohort.growth[cohort.counter % self.block_tokens]
+        if self.used_blocks + growth + self.headroom > self.total_blocks:
+            self._walk_decodes(lane)
+        elif count > self.budget or self.num_placed + count > self.max_decodes:
+            self._place_some_decodes(lane)
+        else:
+            self.used_blocks += growth
+            self.placed += lane.cohorts
+            self.num_placed += count
+            self.budget -= count
+
+    def _place_some_decodes(self, lane: Lane) -> None:
+        """As many as budget and cap allow; there are blocks for all."""
+        self.is_steady = False
+        room = int(min(self.budget, self.max_decodes - self.num_placed))
+        placed = lane.decodes_in_order()[:room]
+        self.used_blocks += sum(map(self._growth_of, placed))
+        self.num_placed += room
+        self.budget -= room
+        self._place_members(lane, placed)
 
     def _walk_decodes(self, lane: Lane) -> None:
+        """One by one, each taking its block, by eviction where need be."""
         self.is_steady = False
-        step, placed = self.load.step, []
-        for live in sorted(lane.decodes(), key=_order):
+        placed: list[Live] = []
+        for live in lane.decodes_in_order():
             if live.cohort is None:  # evicted meanwhile
                 continue
             if not self._takes_decodes():
                 break
             if self._secure_block(live):
-                live.placed_step = step
+                live.placed_step = self.load.step
                 placed.append(live)
                 self.num_placed += 1
                 self.budget -= 1
@@ -218,7 +228,3 @@ class Filling(Eviction):
 
 def _limit(limit: int | None) -> float:
     return inf if limit is None else limit
-
-
-def _order(live: Live) -> tuple[tuple[float, ...], int]:
-    return rank_of(live).key, live.row

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from heapq import heappop, heappush
 from math import inf
+from operator import attrgetter
 
 from scheduler_adapters.policy import Policy, ask_rank
 from scheduler_adapters.simulator.cohort import Cohort, Lane, Live
@@ -24,7 +25,7 @@ class Ranks:
     __slots__ = (
         "block_tokens",
         "instance",
-        "lane_order",
+        "lane_of",
         "lanes",
         "lives",
         "load",
@@ -50,8 +51,10 @@ class Ranks:
         self.block_tokens = instance.block_tokens
         self.load = LoadView(total_blocks=instance.kv_blocks)
         self.used_blocks = 0
-        self.lanes: dict[int, Lane] = {}
-        self.lane_order: list[int] = []
+        self.lanes: list[Lane] = []
+        """In the order in which they are served."""
+        self.lane_of: dict[int, Lane] = {}
+        """The same by number."""
         self.timers: list[tuple[float, int, Live | Cohort, int]] = []
         self.num_timers = 0
         self.residents: dict[int, Live] = {}
@@ -122,7 +125,7 @@ class Ranks:
         if live.cohort is not None:
             live.cohort.leave(live, self.record)
         elif live.in_prefills:
-            self.lanes[live.rank.lane].prefills.remove((live.rank.key, live.row))
+            self.lane_of[live.rank.lane].prefills.remove((live.rank.key, live.row))
             live.in_prefills = False
 
     def _place(self, live: Live) -> None:
@@ -142,10 +145,10 @@ class Ranks:
         heappush(self._lane(rank.lane).waiting, (rank.key, live.row, live.version))
 
     def _lane(self, number: int) -> Lane:
-        lane = self.lanes.get(number)
+        lane = self.lane_of.get(number)
         if lane is None:
-            lane = self.lanes[number] = Lane(number)
-            insort(self.lane_order, number)
+            lane = self.lane_of[number] = Lane(number)
+            insort(self.lanes, lane, key=attrgetter("number"))
         return lane
 
     def _join(self, live: Live) -> None:
@@ -177,11 +180,12 @@ class Ranks:
 
     def _ask_cohort(self, cohort: Cohort) -> Rank:
         """A new rank for all members, asked for one of them."""
-        assert cohort.rank is not None
-        if cohort.rank.sticky:
-            return cohort.rank
+        rank = cohort.rank
+        assert rank is not None
+        if rank.sticky:
+            return rank
         live = next(iter(cohort.members.values()))
-        live.rank = cohort.rank
+        live.rank = rank
         self.load.used_blocks = self.used_blocks
         return ask_rank(self.policy, live.sync_view(), self.load)
 
@@ -205,11 +209,11 @@ class Ranks:
         """Rank cohorts whose rank ended with this step; those of one group become one."""
         first_of: dict[object, Cohort] = {}
         for cohort in stale:
-            assert cohort.rank is not None
-            group = cohort.rank.group
-            first = first_of.setdefault(group, cohort)
-            if first is not cohort:
-                first_of[group] = self._merge(first, cohort)
+            if cohort.count:
+                assert cohort.rank is not None
+                group = cohort.rank.group
+                first = first_of.get(group)
+                first_of[group] = cohort if first is None else self._merge(first, cohort)
         for cohort in first_of.values():
             self._rank_cohort(cohort, self._ask_cohort(cohort))
 

@@ -56,7 +56,6 @@ class VllmEngine(Engine):
         step_ends_s = self.record.tick_s
         planned_s = max(step_ends_s[-2] if len(step_ends_s) > 1 else 0.0, self.awake_since_s)
         if self.next_arrival_s > planned_s:
-            self._count()
             return
         load.now_s = planned_s
         super()._deliver()
