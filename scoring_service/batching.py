@@ -28,6 +28,10 @@ _LOOKAHEAD: Final = 32
 _SMOOTHING: Final = 0.05
 """Weight of one run in the estimate of how much slower than its cost table the machine is now."""
 _MAX_SLEEP_S: Final = 3600.0
+_TOO_LATE: Final = ScoringTimeout(
+    "the deadline passed before the prompt was scored; allow more time"
+)
+"""The result of a job that has none yet; a caller gets an exception of its own instead."""
 _log = logging.getLogger(__name__)
 
 
@@ -123,8 +127,7 @@ class Job:
         self.queue_s = 0.0
         self.taken_at_s = 0.0
         self.infer_s = 0.0
-        self.result: float | ScoringError | None = None
-        """None until it has one."""
+        self.result: float | ScoringError = _TOO_LATE
 
 
 class MicroBatcher:
@@ -197,10 +200,8 @@ class MicroBatcher:
                     self._give_up(call)
                 group = self._next_for(call)
         for job in jobs:
-            if job.result is None:
-                job.result = ScoringTimeout(
-                    "the deadline passed before the prompt was scored; allow more time"
-                )
+            if job.result is _TOO_LATE:
+                job.result = ScoringTimeout(*_TOO_LATE.args)
 
     def refuse_early(self, call: Call) -> ServiceOverloaded | None:
         """Why a prompt of `call` would not be admitted, whatever its length; None if it may be.
@@ -286,7 +287,7 @@ class MicroBatcher:
 
     def _hand_out(self, current: Worker) -> None:
         """Give each free permit, with the most urgent prompts, to a thread that waits for them."""
-        while self._free:
+        while self._free and self._num_queued:
             self._free -= 1
             group = self._next_group()
             if not group:
@@ -309,7 +310,8 @@ class MicroBatcher:
             self._leave_queue(job)
             if now_s + job.cost_s <= deadline_s and not job.call.cancelled:
                 group = [job, *self._company(job, now_s)]
-                self._running_s += sum(job.cost_s for job in group)
+                for member in group:
+                    self._running_s += member.cost_s
                 job.taken_at_s = now_s
                 return group
             self._expire(job)
@@ -319,7 +321,9 @@ class MicroBatcher:
         """Queued jobs that are cheaper run with `job` than after it, and do not make it late."""
         costs = job.model.costs
         # A free permit beats any batch.
-        if costs.max_batch == 1 or self._free or len(job.ids) > costs.max_batched_tokens:
+        if not self._num_queued or self._free or costs.max_batch == 1:
+            return []
+        if len(job.ids) > costs.max_batched_tokens:
             return []
         company: list[Job] = []
         tokens, cost_s = len(job.ids), job.cost_s
@@ -351,29 +355,33 @@ class MicroBatcher:
 
     def _execute(self, group: Sequence[Job]) -> None:
         started_s = self._clock()
-        self.num_begun_late += sum(started_s > job.call.deadline_s for job in group)
         results = _score(group)
         infer_s = self._clock() - started_s
         for job, result in zip(group, results, strict=True):
             job.result, job.infer_s = result, infer_s
             job.queue_s = started_s - job.queued_at_s
+            if started_s > job.call.deadline_s:
+                self.num_begun_late += 1
 
     def _settle(self, group: Sequence[Job]) -> None:
         """Take the permit of an executed group back; wake callers that have all their results."""
         if not group:
             return
-        self._free += 1
-        longest = max(len(job.ids) for job in group)
-        self.num_runs += 1
-        self.num_run_prompts += len(group)
-        self.num_tokens += sum(len(job.ids) for job in group)
-        self.num_padded_tokens += longest * len(group)
-        held_s = self._clock() - group[0].taken_at_s
-        ratio = held_s / group[0].model.costs.predict_s(len(group), longest)
-        self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
+        first, longest = group[0], 0
         for job in group:
+            num_tokens = len(job.ids)
+            longest = max(longest, num_tokens)
+            self.num_tokens += num_tokens
             self._running_s -= job.cost_s
             self._settle_job(job)
+        self._free += 1
+        self.num_runs += 1
+        self.num_run_prompts += len(group)
+        self.num_padded_tokens += longest * len(group)
+        alone = len(group) == 1
+        predicted_s = first.cost_s if alone else first.model.costs.predict_s(len(group), longest)
+        ratio = (self._clock() - first.taken_at_s) / predicted_s
+        self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
 
     def _expire(self, job: Job) -> None:
         self.num_expired += 1

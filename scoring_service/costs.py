@@ -63,6 +63,8 @@ class CostTable:
 
     def predict_s(self, batch: int, tokens: int) -> float:
         """Seconds of a run of `batch` prompts padded to `tokens`, linear between measurements."""
+        if batch == 1:
+            return self._at(1, tokens)
         sizes = sorted(self.seconds)
         above = min(bisect_left(sizes, batch), len(sizes) - 1)
         if sizes[above] <= batch or above == 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
@@ -19,6 +18,7 @@ from scoring_service.reports import Observation
 from scoring_service.service import Answer, Scored, ScoringService
 from scoring_service.status import CODE_OF, DETAILS_KEY, to_status
 from scoring_service.streaming import UnorderedMap
+from scoring_service.threads import LifoPool
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ScoringService"].full_name
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class ScoringRpcs:
     Requests come as bytes and are parsed here: gRPC itself would answer INTERNAL to malformed ones.
     """
 
-    def __init__(self, service: ScoringService, metrics: Metrics, workers: Executor) -> None:
+    def __init__(self, service: ScoringService, metrics: Metrics, workers: LifoPool) -> None:
         self._service = service
         self._metrics = metrics
         self._workers = workers

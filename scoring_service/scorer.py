@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -48,9 +49,10 @@ class OnnxScorer:
             (scores,) = self._session.run([_OUTPUT], self._feed(prompts))
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise ScoringError(f"the model failed on {len(prompts)} prompts: {error}") from error
-        if not np.isfinite(scores).all():
-            raise ScoringError(f"the model scored {scores.tolist()}; its weights are broken")
-        return [float(score) for score in scores]
+        values: list[float] = scores.tolist()
+        if not all(map(math.isfinite, values)):
+            raise ScoringError(f"the model scored {values}; its weights are broken")
+        return values
 
     def _feed(self, prompts: Sequence[Sequence[int]]) -> dict[str, npt.NDArray[np.int64]]:
         """input_ids and attention_mask, int64 (batch, tokens)."""

@@ -53,6 +53,26 @@ class Answer:
     timings: Timings = field(default_factory=Timings)
 
 
+class Places:
+    """So many may be in here at once; the others are turned away, nobody waits."""
+
+    def __init__(self, num: int) -> None:
+        self.num_free = num
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Whether there was a place; if so it must be given back."""
+        with self._lock:
+            if self.num_free == 0:
+                return False
+            self.num_free -= 1
+            return True
+
+    def give_back(self) -> None:
+        with self._lock:
+            self.num_free += 1
+
+
 class ScoringService:
     """Scores prompts with the model it holds now. Threads share it; work is done on theirs."""
 
@@ -64,8 +84,8 @@ class ScoringService:
             num_runners=config.runners, max_queued=config.max_queued_prompts
         )
         self.cache = ScoreCache(config.cache_entries)
-        self._places = threading.Semaphore(config.max_concurrent_calls)
-        self._stream_places = threading.Semaphore(config.max_streams)
+        self._calls = Places(config.max_concurrent_calls)
+        self._streams = Places(config.max_streams)
         self._reports = ReportBook(config.report_log)
 
     def score(self, prompt: str, target_model: str, call: Call) -> Answer:
@@ -98,10 +118,18 @@ class ScoringService:
         model = self.model
         curve = _length_curve(model, target_model)
         answer = Answer(model.revision)
-        with self._place():
+        if not self._calls.take():
+            raise ServiceOverloaded(
+                f"{self.config.max_concurrent_calls} calls are being served, the most there may "
+                "be; try again later",
+                retry_after_s=max(self.batcher.predicted_wait_s(), 0.001),
+            )
+        try:
             keys = [self._refusal(p) or ScoreCache.key(model.revision, p) for p in prompts]
             wanted = {k: p for k, p in zip(keys, prompts, strict=True) if isinstance(k, tuple)}
             results = self._results(model, wanted, call, answer.timings)
+        finally:
+            self._calls.give_back()
         for key in keys:
             result = results[key] if isinstance(key, tuple) else key
             answer.items.append(_finished(result, curve))
@@ -126,7 +154,7 @@ class ScoringService:
     @contextmanager
     def stream_place(self) -> Iterator[None]:
         """Hold one of the places for streams. Raises ServiceOverloaded if there is none."""
-        if not self._stream_places.acquire(blocking=False):
+        if not self._streams.take():
             raise ServiceOverloaded(
                 f"{self.config.max_streams} streams are open, the most there may be; "
                 "share a stream, or use ScoreBatch",
@@ -135,24 +163,11 @@ class ScoringService:
         try:
             yield
         finally:
-            self._stream_places.release()
+            self._streams.give_back()
 
     def close(self) -> None:
         """Close the report log."""
         self._reports.close()
-
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        if not self._places.acquire(blocking=False):
-            raise ServiceOverloaded(
-                f"{self.config.max_concurrent_calls} calls are being served, the most there may "
-                "be; try again later",
-                retry_after_s=max(self.batcher.predicted_wait_s(), 0.001),
-            )
-        try:
-            yield
-        finally:
-            self._places.release()
 
     def _refusal(self, prompt: str) -> InvalidPrompt | None:
         if not prompt:
@@ -180,7 +195,10 @@ class ScoringService:
             else:
                 flight, must_fly = known
                 (mine if must_fly else theirs).append(flight)
-        results |= self._fly(model, mine, wanted, call, timings)
+        if mine:
+            results |= self._fly(model, mine, wanted, call, timings)
+        if not theirs:
+            return results
         for flight in theirs:
             left_s = call.deadline_s - time.monotonic()
             shared = flight.wait(left_s) if left_s > 0 else None
@@ -200,8 +218,6 @@ class ScoringService:
         timings: Timings,
     ) -> dict[Key, RawScore | ScoringError]:
         """Compute results and publish them."""
-        if not flights:
-            return {}
         results: dict[Key, RawScore | ScoringError] = {}
         try:
             refusal = self.batcher.refuse_early(call)
@@ -216,9 +232,9 @@ class ScoringService:
                 timings.queue_s = max(timings.queue_s, job.queue_s)
                 timings.infer_s += job.infer_s
                 results[flight.key] = (
-                    job.result
-                    if isinstance(job.result, ScoringError)
-                    else RawScore(job.result, len(prompt.ids), prompt.truncated)
+                    RawScore(job.result, len(prompt.ids), prompt.truncated)
+                    if isinstance(job.result, float)
+                    else job.result
                 )
         finally:
             for flight in flights:

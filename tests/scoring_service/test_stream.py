@@ -119,9 +119,9 @@ def test_a_cancelled_stream_leaves_nothing_behind(server):
             next(stream)
             stream.close()
     deadline_s = time.monotonic() + 5
-    while server.service._stream_places._value < 8 and time.monotonic() < deadline_s:
+    while server.service._streams.num_free < 8 and time.monotonic() < deadline_s:
         time.sleep(0.01)
-    assert server.service._stream_places._value == 8
+    assert server.service._streams.num_free == 8
     assert server.service.batcher.num_queued == 0
 
 
