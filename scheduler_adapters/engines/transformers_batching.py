@@ -3,14 +3,14 @@
     hints: dict[str, dict[str, float]] = {}
     config = ContinuousBatchingConfig(scheduler_type=use_policy(pars(), hints), ...)
     manager = model.init_continuous_batching(continuous_batching_config=config)
-    hints["request 1"] = {"lengthwise_score": 217.5}
-    manager.add_request(token_ids, request_id="request 1", max_new_tokens=300)
     manager.start()
     require_ours(manager)
+    hints["request 1"] = {"lengthwise_score": 217.5}
+    manager.add_request(token_ids, request_id="request 1", max_new_tokens=300)
 
-A policy orders the waiting requests; running ones keep the engine's order, so policies that plan
-steps are refused. Hints travel in a dictionary of the caller's, by request id: the engine has no
-place for them, but keeps the ids. Written against transformers 5.19.
+Policies that plan steps run as in vLLM, by the same planner: the engine is shown the residents and
+the waiting requests of the planned step, and no others. Hints travel in a dictionary of the
+caller's, by request id: the engine has no place for them, but keeps the ids.
 """
 
 from __future__ import annotations
@@ -18,131 +18,302 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Any, Final
 
+from scheduler_adapters.engines.planner import Planner
 from scheduler_adapters.engines.ranking import RankedQueue, Ranker, Tracked
-from scheduler_adapters.engines.settings import plans_steps
+from scheduler_adapters.engines.settings import (
+    plans_steps,
+    require_capabilities,
+    shape_of_first_step,
+)
+from scheduler_adapters.engines.step_plan import Plan
+from scheduler_adapters.engines.timeline_log import TimelineLog
+from scheduler_adapters.engines.transformers_border import (
+    TransformersBorder,
+    output_of,
+    require_known_layout,
+)
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import Phase
-from scoring_service.errors import UnsupportedByEngine
+from scheduler_adapters.views import Capability, Phase
+from scoring_service.errors import ConfigError, UnsupportedByEngine
 
-try:
-    from transformers.generation.continuous_batching.scheduler import (
-        SCHEDULER_MAPPING,
-        FIFOScheduler,
-    )
-except ImportError as error:
-    raise UnsupportedByEngine(
-        f"transformers' continuous batching cannot be imported ({error}); install transformers 5.19"
-    ) from error
+# Behind our own import of transformers, which says what to install where there is none.
+from transformers.generation.continuous_batching.requests import RequestState  # isort: skip
+from transformers.generation.continuous_batching.scheduler import (  # isort: skip
+    SCHEDULER_MAPPING,
+    FIFOScheduler,
+)
 
 Hints = MutableMapping[str, Mapping[str, Any]]
 
+ENGINE: Final = "transformers"
+CAPABILITIES: Final = frozenset({Capability.DEFER_RUNNING, Capability.EVICT})
+"""Not CHUNK_LIMIT: the engine takes one token budget for all prefills of a step."""
+
 _numbers = itertools.count()
-_NEEDED: Final = ("schedule_batch", "add_waiting_request", "finish_request", "reset")
 
 
-def use_policy(policy: Policy, hints: Hints) -> str:
+def use_policy(
+    policy: Policy,
+    hints: Hints,
+    *,
+    think_end: Sequence[int] = (),
+    timeline: TimelineLog | None = None,
+) -> str:
     """Register a scheduler under `policy`; the `scheduler_type` that asks for it.
 
     Args:
         hints: request id -> what the request carries (`hints.py` names the keys). Taken out once
             the request is queued.
+        think_end: token ids that end thinking, for policies that rank by phase.
+        timeline: is told what happens to each request.
 
     Raises:
-        UnsupportedByEngine: the policy cares which running requests are served, or this version
-            of transformers is laid out otherwise.
+        UnsupportedByEngine: the policy wants what this engine cannot do, or this version of
+            transformers is laid out otherwise.
+        ConfigError: the policy ranks by phase, and nothing says what ends thinking.
     """
-    if plans_steps(policy):
-        raise UnsupportedByEngine(
-            f"policy {policy.name!r} plans steps, and transformers lets us order its queue only; "
-            "run it in vLLM or in the simulator"
+    require_known_layout()
+    require_capabilities(policy, CAPABILITIES, ENGINE)
+    _require_plannable(policy)
+    if policy.sees_thinking and not think_end:
+        raise ConfigError(
+            f"policy {policy.name!r} ranks by phase, and nothing says which tokens end thinking; "
+            "give think_end, a list of token ids"
         )
-    if lacking := [name for name in _NEEDED if not hasattr(FIFOScheduler, name)]:
-        raise UnsupportedByEngine(
-            f"transformers' FIFOScheduler has no {', '.join(lacking)}; use transformers 5.19"
-        )
-
-    class Ours(RankedScheduler):
-        def _make_ranker(self) -> tuple[Ranker, Hints]:
-            return Ranker(policy), hints
-
     name = f"lengthwise-{policy.name}-{next(_numbers)}"
-    SCHEDULER_MAPPING[name] = Ours
+    SCHEDULER_MAPPING[name] = partial(
+        RankedScheduler,
+        policy=policy,
+        hints=hints,
+        think_end=tuple(think_end) if policy.sees_thinking else (),
+        timeline=timeline,
+    )
     return name
 
 
-def require_ours(manager: Any) -> RankedScheduler:
+def require_ours(manager: Any, *, timeout_s: float = 60.0) -> RankedScheduler:
     """The scheduler of a started manager; transformers falls back to FIFO without an error.
 
+    Args:
+        timeout_s: how long to wait for the manager's thread to make it.
+
     Raises:
-        UnsupportedByEngine: the manager runs another scheduler.
+        UnsupportedByEngine: the manager runs another scheduler or none, or it runs ours ahead of
+            the tokens that a plan needs to have seen.
     """
-    processor = getattr(manager, "batch_processor", None)
+    until_s = time.monotonic() + timeout_s
+    while manager.batch_processor is None and manager.is_running() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    processor = manager.batch_processor
     scheduler = getattr(processor, "scheduler", None)
     if not isinstance(scheduler, RankedScheduler):
+        status = getattr(manager, "background_thread_status", manager)
         raise UnsupportedByEngine(
-            f"the manager runs {type(scheduler).__name__}; start it, with scheduler_type from "
-            "use_policy()"
+            f"the manager runs {type(scheduler).__name__} (its error: {status.fatal_error}); "
+            "start it, with scheduler_type from use_policy()"
+        )
+    if processor.use_async_batching and scheduler.follows_steps:
+        raise UnsupportedByEngine(
+            "asynchronous batching schedules a step before the tokens of the last one are there; "
+            "set use_async_batching=False, or use a policy that only orders the queue"
         )
     return scheduler
 
 
 class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
-    """FIFO, but for the order of the queue."""
+    """FIFO over what the policy lets it see."""
+
+    lengthwise: Ranker
+    """Policy, load and counters of this engine."""
+
+    def __init__(
+        self,
+        *args: Any,
+        policy: Policy,
+        hints: Hints,
+        think_end: tuple[int, ...] = (),
+        timeline: TimelineLog | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._policy = policy
+        self._hints = hints
+        self._think_end = think_end
+        self._timeline = timeline
+        super().__init__(*args, **kwargs)  # which calls reset()
+
+    @property
+    def follows_steps(self) -> bool:
+        """Whether the tokens of a step must be there before the next one is scheduled."""
+        return self.planner is not None or self._timeline is not None
 
     def reset(self) -> None:
         super().reset()
-        self.lengthwise, self._hints = self._make_ranker()
-        self._queue: RankedQueue[str] = RankedQueue()
-        self._tracked: dict[str, Tracked] = {}
+        self.lengthwise = Ranker(deepcopy(self._policy))
+        self.planner: Planner[RequestState] | None = None
+        self._queue: RankedQueue[RequestState] = RankedQueue()
+        if plans_steps(self._policy):
+            border = TransformersBorder(self, self._think_end)
+            self.planner = Planner(self.lengthwise, border, self._queue)
+        self._running: Sequence[Any] = ()
+        """What takes part in a step that has not ended yet."""
+        self._step_start_s = 0.0
+        self._gone: dict[str, RequestState] = {}
+        """Residents that finished, or lost their blocks, since a step ended."""
+        self._stalled = False
 
-    def add_waiting_request(self, state: Any) -> None:
-        super().add_waiting_request(state)
-        name, ranker = state.request_id, self.lengthwise
-        tracked = self._tracked.get(name)
-        if tracked is None:
-            tracked = self._tracked[name] = ranker.track(
-                name,
+    # The engine's loop: new requests, cancelled ones, schedule_batch, the step itself, and then
+    # finish_request for those that are done. So a step has ended when the next turn begins.
+
+    def add_waiting_request(self, state: RequestState) -> None:
+        if state.num_children:
+            raise UnsupportedByEngine(
+                f"request {state.request_id!r} asks for {state.num_children + 1} sequences, and "
+                "forks are not scheduled by policy; send it as often instead"
+            )
+        if state.is_cpu_offloaded or state._true_initial_tokens:
+            self._take_back(state)
+        else:
+            self._end_step()
+            state.lengthwise = self.lengthwise.track(
+                state.request_id,
                 age_s=time.perf_counter() - state.created_time,
                 prompt_tokens=len(state.initial_tokens),
-                carried=self._hints.pop(name, None),
+                carried=self._hints.pop(state.request_id, None),
             )
-        else:  # it lost its blocks
-            tracked.view.phase = Phase.WAITING
-            tracked.view.preemptions += 1
-            ranker.load.now_s = ranker.clock()
-            ranker.rerank(tracked)
-        self._queue.add(name, tracked.view.number, tracked.rank)
-
-    def schedule_batch(self, *args: Any, **kwargs: Any) -> Any:
-        self._forget_started()
-        ranker = self.lengthwise
-        ranker.load.now_s = ranker.clock()
-        for name in self._queue.pop_expired(ranker.load.now_s):
-            tracked = self._tracked[name]
-            ranker.expire(tracked)
-            self._queue.add(name, tracked.view.number, tracked.rank)
-        self.waiting_requests_order = deque(self._queue)
-        return super().schedule_batch(*args, **kwargs)
-
-    def finish_request(self, request_id: str) -> None:
-        super().finish_request(request_id)
-        self._tracked.pop(request_id, None)
+        super().add_waiting_request(state)
+        self._put(state)
 
     def clear_cancelled_requests(self) -> Any:
+        self._end_step()
         cancelled = super().clear_cancelled_requests()
         for state in cancelled:
-            tracked = self._tracked.pop(state.request_id, None)
-            if tracked is not None:
-                self._queue.remove(tracked.view.number)
+            self._queue.remove(state.lengthwise.view.number)
+            self._leave(state)
+        if self._timeline is not None:
+            self._timeline.forget([state.request_id for state in cancelled])
         return cancelled
 
-    def _forget_started(self) -> None:
-        """Take those out of our queue that the engine has taken out of its own."""
-        for name in [name for name in self._queue if name not in self.waiting_requests]:
-            self._queue.remove(self._tracked[name].view.number)
+    def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
+        load = self.lengthwise.load
+        load.now_s = self._step_start_s = self.lengthwise.clock()
+        for state in self._queue.pop_expired(load.now_s):
+            self.lengthwise.expire(state.lengthwise)
+            self._put(state)
+        batch = None
+        if self.planner is not None and not self._stalled:
+            batch = self._schedule_plan(self.planner.plan(), cache_budget)
+        if batch is None or not batch[0]:
+            # No plan, or the engine knows a reason to run none of it: then it gets to see all. It
+            # would take an empty batch for the end of its work.
+            most = itertools.islice(self._queue, self.max_requests_per_batch)
+            batch = self._schedule(list(most), token_budget, cache_budget)
+        self._stalled = batch[0] is None
+        self._running = batch[0] or ()
+        return batch
 
-    def _make_ranker(self) -> tuple[Ranker, Hints]:
-        raise NotImplementedError("made by use_policy()")
+    def finish_request(self, request_id: str) -> None:
+        state = self.active_requests.get(request_id)
+        super().finish_request(request_id)
+        if state is not None:
+            self._gone[request_id] = state
+            self._leave(state)
+
+    def _schedule_plan(self, plan: Plan[RequestState] | None, cache_budget: int) -> Any:
+        """Schedule with the planned residents in sight and the others put aside, blocks and all."""
+        if plan is None or not plan.num_tokens:
+            return None
+        hidden = {state.request_id for state in plan.hidden}
+        residents = self.active_requests
+        shown = {name: state for name, state in residents.items() if name not in hidden}
+        if plan.last is not None:
+            shown[plan.last.request_id] = shown.pop(plan.last.request_id)
+        _require_common_budget(plan, [*shown.values(), *plan.newcomers], self._policy)
+        self.active_requests = shown
+        try:
+            return self._schedule(plan.newcomers, plan.num_tokens, cache_budget)
+        finally:
+            self.active_requests = residents | self.active_requests
+
+    def _schedule(self, offered: list[RequestState], token_budget: int, cache_budget: int) -> Any:
+        self.waiting_requests_order = deque(state.request_id for state in offered)
+        batch = super().schedule_batch(token_budget, cache_budget)
+        for state in offered:
+            if state.request_id in self.active_requests:
+                self._admit(state)
+        return batch
+
+    def _admit(self, state: RequestState) -> None:
+        self._queue.remove(state.lengthwise.view.number)
+        if self.planner is not None:
+            self.planner.residents.admitted(state)
+        if self._timeline is not None:
+            self._timeline.admitted(state.lengthwise.view, self._step_start_s)
+
+    def _put(self, state: RequestState) -> None:
+        self._queue.add(state, state.lengthwise.view.number, state.lengthwise.rank)
+
+    def _leave(self, state: RequestState) -> None:
+        if self.planner is not None:
+            self.planner.residents.left(state.request_id)
+
+    def _take_back(self, state: RequestState) -> None:
+        """A resident has lost its blocks; it may come back as another object."""
+        tracked: Tracked = self._gone.pop(state.request_id).lengthwise
+        state.lengthwise = tracked
+        tracked.view.phase = Phase.WAITING
+        tracked.view.generated_tokens = len(output_of(state))
+        tracked.view.preemptions += 1
+        self.lengthwise.rerank(tracked)
+
+    def _end_step(self) -> None:
+        """What ran has its tokens now; nothing happens where nothing ran."""
+        if not self._running:
+            return
+        self.lengthwise.end_step(self._step_start_s)
+        if self._timeline is not None:
+            self._write(self._timeline)
+        self._running = ()
+        self._gone.clear()
+        if self.planner is not None:
+            self.planner.residents.step_ended()
+
+    def _write(self, timeline: TimelineLog) -> None:
+        for future in self._running:
+            if future.has_new_token:
+                timeline.emitted(future.state.request_id, 1, self.lengthwise.load.now_s)
+        for request_id in self._gone:
+            timeline.finished(request_id)
+        timeline.flush()
+
+
+def _require_plannable(policy: Policy) -> None:
+    rule = shape_of_first_step(policy)
+    if rule.whole_prompts:
+        raise UnsupportedByEngine(
+            f"policy {policy.name!r} wants prompts whole, and transformers splits them wherever a "
+            "step is too small; run it in vLLM or in the simulator"
+        )
+    if rule.chunk is not None and rule.max_prefills != 1:
+        raise UnsupportedByEngine(
+            f"policy {policy.name!r} limits each of several prefills to {rule.chunk} tokens, and "
+            "transformers has one budget for all; use max_prefills=1, or run it in vLLM"
+        )
+
+
+def _require_common_budget(
+    plan: Plan[RequestState], shown: Sequence[RequestState], policy: Policy
+) -> None:
+    """As at start, for a policy whose later rules differ from its first."""
+    if plan.chunk is None:
+        return
+    prefills = [len(state.remaining_prefill_tokens) for state in shown]
+    if max(prefills, default=0) > plan.chunk and sum(size > 0 for size in prefills) > 1:
+        raise UnsupportedByEngine(
+            f"policy {policy.name!r} limits each of {sum(size > 0 for size in prefills)} prefills "
+            f"to {plan.chunk} tokens; give its step rule max_prefills=1"
+        )

@@ -1,0 +1,303 @@
+"""The same policy decides the same, step by step, in transformers and in the reference simulator.
+
+Both run on one virtual clock: after each step of the engine the clock moves by what the simulator's
+latency model says. All times are sums of powers of two, so both sides compute them exactly.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.experiments.workload import Requests, make_requests
+from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policies.starvation_guard import StarvationGuard
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency import AffineLatency
+from scheduler_adapters.simulator.reference import ReferenceEngine
+from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+LATENCY = AffineLatency(base_s=2**-7, per_token_s=2**-14)
+SEATS, BUDGET, PAGE, BLOCKS = 8, 128, 16, 24
+Steps = list[dict[int, int]]
+"""Row of the request -> tokens, per step."""
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """Small enough that a step costs its bookkeeping; in float32 no batch moves an argmax."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    config = LlamaConfig(vocab_size=512, num_attention_heads=2, num_key_value_heads=1, **shape)
+    return LlamaForCausalLM(config).eval()
+
+
+def steps_of_engine(
+    model: Any, policy: Policy | None, requests: Requests, think_end: tuple[int, ...] = ()
+) -> tuple[Steps, list[list[int]]]:
+    """What each step of the engine ran, and the tokens each request got; no policy: stock FIFO."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        clock = Clock()
+        monkeypatch.setattr(
+            "scheduler_adapters.engines.transformers_batching.time.perf_counter", clock
+        )
+        return _steps_of_engine(model, policy, requests, think_end, clock)
+
+
+def _steps_of_engine(
+    model: Any, policy: Policy | None, requests: Requests, think_end: tuple[int, ...], clock: Clock
+) -> tuple[Steps, list[list[int]]]:
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    from scheduler_adapters.engines.transformers_batching import use_policy
+
+    hints: dict[str, Any] = {}
+    scheduler_type = "fifo"
+    if policy is not None:
+        scheduler_type = use_policy(policy, hints, think_end=think_end)
+    manager = model.init_continuous_batching(
+        generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
+        continuous_batching_config=ContinuousBatchingConfig(
+            scheduler_type=scheduler_type,
+            num_blocks=BLOCKS,
+            max_batch_tokens=BUDGET,
+            max_requests_per_batch=SEATS,
+            safety_margin=0.0,
+            allow_block_sharing=False,
+            use_async_batching=False,
+            **page_size(PAGE),
+        ),
+    )
+    processor = manager._create_batch_processor()
+    scheduler = processor.scheduler
+    if policy is not None:
+        scheduler.lengthwise.clock = clock
+    steps: Steps = []
+    added = 0
+    outputs: dict[int, list[int]] = {}
+    while len(outputs) < len(requests):
+        if not scheduler.has_pending_requests():
+            clock.now_s = max(clock.now_s, float(requests.arrival_s[added]))
+        while added < len(requests) and requests.arrival_s[added] <= clock.now_s:
+            hints[str(added)] = hints_of(requests, added)
+            prompt = random.Random(added).choices(range(3, 500), k=requests.prompt_tokens[added])
+            manager.add_request(
+                prompt, request_id=str(added), max_new_tokens=int(requests.output_tokens[added])
+            )
+            # The engine stamps arrivals itself, on a clock that is not the virtual one.
+            manager.input_queue.queue[-1].created_time = float(requests.arrival_s[added])
+            added += 1
+        assert processor.prepare_next_batch()
+        batch = processor.inputs_and_outputs.requests_in_batch
+        steps.append({int(f.state.request_id): f.query_length for f in batch})
+        clock.now_s += LATENCY.base_s + sum(steps[-1].values()) * LATENCY.per_token_s
+        processor._generation_step(model)
+        processor.update_batch()
+        while not manager.output_router.output_queue.empty():
+            done = manager.output_router.output_queue.get()
+            assert done.error is None
+            outputs[int(done.request_id)] = list(done.generated_tokens)
+    if policy is not None:
+        assert not scheduler._queue
+        assert not scheduler.active_requests
+    return steps, [outputs[row] for row in range(len(requests))]
+
+
+def page_size(tokens: int) -> dict[str, int]:
+    """The setting was called otherwise once."""
+    from transformers import ContinuousBatchingConfig
+
+    has = "page_size" in ContinuousBatchingConfig.__dataclass_fields__
+    return {"page_size" if has else "block_size": tokens}
+
+
+def hints_of(requests: Requests, row: int) -> dict[str, Any]:
+    hints = {
+        "lengthwise_score": float(requests.score[row]),
+        "lengthwise_class": str(requests.user_class[row]),
+        "lengthwise_tbt_s": float(requests.tbt_s[row]),
+    }
+    return {name: value for name, value in hints.items() if value == value}
+
+
+def steps_of_simulator(policy: Policy, requests: Requests) -> Steps:
+    steps: Steps = []
+
+    class Watched(ReferenceEngine):
+        def _run_step(self, record: Any, step: Any) -> None:
+            chunks = {live.row: chunk for live, chunk in step.prefills}
+            if step.members:
+                steps.append({live.row: 1 for live in step.decodes} | chunks)
+            super()._run_step(record, step)
+
+    instance = Instance(
+        latency=LATENCY,
+        kv_blocks=BLOCKS,
+        max_num_seqs=SEATS,
+        max_tokens=BUDGET,
+        block_tokens=PAGE,
+        watermark_fraction=0.0,
+    )
+    Watched(policy, instance).run(requests)
+    return steps
+
+
+def workload(seed: int, count: int = 16, *, longest: int = 60) -> Requests:
+    dice = random.Random(seed)
+    return make_requests(
+        prompt_tokens=[dice.randint(4, longest) for _ in range(count)],
+        output_tokens=[dice.randint(1, longest) for _ in range(count)],
+        arrival_s=sorted(dice.randint(0, 40 * count) / 1024 for _ in range(count)),
+        scores=[dice.choice([float("nan"), dice.randint(0, 9)]) for _ in range(count)],
+        user_class=[dice.choice(["paying", "free"]) for _ in range(count)],
+        tbt_s=[dice.choice([1, 8]) / 64 for _ in range(count)],
+    )
+
+
+def assert_same(
+    model: Any, make: Callable[[], Policy], requests: Requests, think_end: tuple[int, ...] = ()
+) -> None:
+    expected = steps_of_simulator(make(), requests)
+    actual, outputs = steps_of_engine(model, make(), requests, think_end)
+    for number, (ours, theirs) in enumerate(zip(actual, expected, strict=False)):
+        assert ours == theirs, f"step {number} of {len(expected)}"
+    assert len(actual) == len(expected)
+    assert outputs == stock_outputs(model, requests)
+
+
+def stock_outputs(model: Any, requests: Requests) -> list[list[int]]:
+    """What the engine answers under its own scheduler; asked once for the same requests."""
+    key = (*requests.prompt_tokens, *requests.output_tokens)
+    if key not in _STOCK:
+        _, _STOCK[key] = steps_of_engine(model, None, requests)
+    return _STOCK[key]
+
+
+_STOCK: dict[tuple[int, ...], list[list[int]]] = {}
+
+
+class Dice(Policy):
+    """Ranks and rules by a hash of what it sees: no sense in it, and so no blind spot.
+
+    Waiting requests stay behind prefills in progress, and chunks are for one prefill at a time:
+    otherwise this engine cannot follow.
+    """
+
+    name = "dice"
+    requires = frozenset({Capability.DEFER_RUNNING, Capability.EVICT})
+
+    def __init__(self, seed: int, *, displaces: bool) -> None:
+        self.seed = seed
+        self.displaces = displaces
+
+    def dice(self, *seen: object) -> random.Random:
+        return random.Random(repr((self.seed, *seen)))
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        runs = request.phase > Phase.PREFILL
+        seen = (request.phase, request.generated_tokens, request.preemptions)
+        times = (request.last_token_s, load.mean_step_s, load.used_blocks) if runs else None
+        dice = self.dice(request.number, *seen, request.admission_number, times)
+        key = (dice.randint(0, 3),)
+        lane = 0 if request.phase is Phase.PREFILL else dice.randint(0, 2)
+        return Rank(
+            key,
+            lane=lane,
+            valid_tokens=dice.choice([1, 3, float("inf")]),
+            evict_key=(lane, *key) if self.displaces else (dice.randint(0, 3),),
+        )
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        dice = self.dice("rule", load.step)
+        if self.displaces:
+            return StepRule(displace=True, max_resident=dice.choice([None, 4]))
+        max_prefills = dice.choice([None, None, 1])
+        return StepRule(
+            max_tokens=dice.choice([None, 16, 64]),
+            max_decodes=dice.choice([None, 1, 3]),
+            max_prefills=max_prefills,
+            max_admissions=dice.choice([None, None, 1]),
+            max_resident=dice.choice([None, 4]),
+            chunk=dice.choice([None, 10]) if max_prefills == 1 else None,
+            mixed=dice.random() < 0.8,
+        )
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("displaces", [False, True])
+def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
+    model: Any, displaces: bool, seed: int
+) -> None:
+    requests = workload(seed)
+    if displaces:
+        requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
+    assert_same(model, lambda: Dice(seed, displaces=displaces), requests)
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=32, max_resident=6),
+    "slai": lambda: SLAI(max_tokens=32, max_resident=6, max_decodes=3),
+    "slai as in the text": lambda: SLAI(max_tokens=24, max_decodes=3, evaluate="recompute"),
+    "slai by class": lambda: SLAI(max_tokens=24, max_decodes=4, paying_first=True, offset=2.0),
+    "rad": lambda: RAD(max_started=5, tile=3, chunk=16),
+    "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=16),
+    "round robin": lambda: RoundRobin(quantum_tokens=10),
+    "a guard around": lambda: StarvationGuard(SLAI(max_tokens=24, max_decodes=3), after_s=0.5),
+    "classes around": lambda: ClassPriority(Sarathi(order="spf", max_tokens=24)),
+}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_gives_the_steps_of_the_simulator(model: Any, name: str, seed: int) -> None:
+    assert_same(model, POLICIES[name], workload(seed))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulators(
+    model: Any, seed: int
+) -> None:
+    assert_same(model, lambda: pars(starve_after_s=0.5), workload(seed, longest=22))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model: Any, seed: int) -> None:
+    requests = workload(seed)
+    outputs = stock_outputs(model, requests)
+    # What the model says does not depend on the schedule, so a token it says can end its thoughts.
+    late = Counter(token for o in outputs for token in set(o[1:-1]) - {o[0]})
+    think_end, how_often = late.most_common(1)[0]
+    assert how_often > 2
+    thinking = [o.index(think_end) + 1 if think_end in o else len(o) for o in outputs]
+    assert_same(
+        model,
+        lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),
+        replace(requests, reasoning_tokens=np.array(thinking)),
+        (think_end,),
+    )
