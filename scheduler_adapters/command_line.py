@@ -12,6 +12,8 @@ from scoring_service.command_line import make_parser, underscored
 from scoring_service.errors import LengthwiseError
 
 Config = TypeVar("Config")
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: what shells give a process that SIGINT ended."""
 
 
 def run_command(
@@ -22,7 +24,9 @@ def run_command(
     *,
     positional: str = "",
 ) -> int:
-    """Build `config_class` from `arguments` and run it. Returns the exit code: 2 for bad input.
+    """Build `config_class` from `arguments` and run it.
+
+    Returns the exit code: 2 for bad input, 130 for Ctrl-C.
 
     Arguments that come first without a -- belong to the field `positional`.
     """
@@ -38,6 +42,9 @@ def run_command(
     except LengthwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _settings(config_class: type[Any], parsed: Any) -> dict[str, Any]:

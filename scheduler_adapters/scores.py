@@ -4,6 +4,7 @@ A score source gives one score per request, higher = longer; NaN where none coul
 request is scheduled as FCFS would schedule it.
 
     requests = requests.with_scores(SyntheticScores(tau_b=0.75, seed=0).scores(requests))
+    requests = read_trace("with_prompts.parquet", scorer=open_prompt_scorer("bundle:run/bundle"))
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from math import inf, isfinite, pi, sin, sqrt
 from os import PathLike
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scoring_service.bundle import ModelBundle
 from scoring_service.client import Score, ScoringClient
 from scoring_service.errors import ConfigError, DataError, ScoringError
 
@@ -120,7 +122,7 @@ class SyntheticScores(ScoreSource):
 
 
 SCORE_STREAM = 3
-"""Beside the seed: other draws with one seed (arrivals 1, lengths 2) must not repeat this noise."""
+"""Beside the seed: other draws with one seed (arrivals 1, lengths 2, order 4) must not repeat this noise."""
 _CORRECTIONS = 6
 
 
@@ -145,6 +147,77 @@ def _blend(normal: Floats, noise: Floats, rho: float) -> Floats:
     return rho * normal + sqrt(1 - rho * rho) * noise
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PromptScores:
+    """What a ranker says of N prompts; NaN where it says nothing."""
+
+    values: Floats
+    """Scores, higher = longer."""
+    prompt_tokens: Floats
+    """Tokens by the ranker's tokenizer, which is not that of the model that answers."""
+
+
+class PromptScorer(Protocol):
+    """Whatever scores prompts: a bundle in this process, or a service."""
+
+    def score_prompts(self, prompts: Sequence[str]) -> PromptScores: ...
+
+
+def open_prompt_scorer(name: str) -> PromptScorer:
+    """`bundle:PATH` loads a ModelBundle here; `service:HOST:PORT` asks a running service.
+
+    Raises:
+        ConfigError: neither of the two, or this installation cannot run a bundle.
+        BundleError: the bundle is missing or damaged.
+    """
+    kind, _, place = name.partition(":")
+    if kind == "bundle" and place:
+        return BundleScores(place)
+    if kind == "service" and place:
+        return ServiceScores(place, timeout_s=_PATIENT_S)
+    raise ConfigError(f"{name!r} scores no prompts; use bundle:PATH or service:HOST:PORT")
+
+
+_PATIENT_S = 60.0
+"""Deadline of a batch where nobody waits for an answer."""
+
+
+class BundleScores:
+    """Scores prompts in this process with a trained ranker; a prompt that is empty gets none.
+
+    Raises:
+        ConfigError: onnxruntime or tokenizers is not installed.
+        BundleError: the bundle is missing, damaged, or its parts do not fit.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        try:  # a scheduler that only asks the service has no model runtime
+            from tokenizers import Tokenizer
+
+            from scoring_service.model import RankerModel
+        except ImportError as error:
+            raise ConfigError(
+                f"bundle {path} cannot be run here ({error}); install the extra 'serve', or use "
+                "service:HOST:PORT"
+            ) from error
+        bundle = ModelBundle.load(path)
+        self.model = RankerModel.load(bundle)
+        self.whole_tokenizer = Tokenizer.from_file(str(bundle.tokenizer_path))
+        self.whole_tokenizer.no_truncation()
+
+    def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
+        """Scores and token counts (N,) in the order of `prompts`, counted beyond what is read."""
+        values = np.full(len(prompts), np.nan)
+        tokens = np.full(len(prompts), np.nan)
+        given = [row for row, prompt in enumerate(prompts) if prompt]
+        texts = [prompts[row] for row in given]
+        tokenized = self.model.tokenizer.tokenize(texts)
+        # One by one: a score must not depend on who is in the batch.
+        values[given] = [self.model.score([prompt.ids])[0] for prompt in tokenized]
+        tokens[given] = [len(whole) for whole in self.whole_tokenizer.encode_batch_fast(texts)]
+        return PromptScores(values=values, prompt_tokens=tokens)
+
+
 class ServiceScores:
     """Asks a scoring service, with a deadline, and lets requests through without a score.
 
@@ -164,10 +237,16 @@ class ServiceScores:
         except ScoringError as error:
             return self._keep(error)
 
-    def score_all(self, prompts: Sequence[str]) -> Floats:
-        """Scores (N,) in the order of `prompts`; NaN where the service gave none."""
-        kept = [self._keep(result) for result in self.client.score_batch(prompts)]
-        return np.array([np.nan if value is None else value for value in kept])
+    def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
+        """Scores and token counts (N,) in the order of `prompts`; counts end where reading did."""
+        results = self.client.score_batch(prompts)
+        kept = [self._keep(result) for result in results]
+        return PromptScores(
+            values=np.array([np.nan if value is None else value for value in kept]),
+            prompt_tokens=np.array(
+                [r.prompt_tokens if isinstance(r, Score) else np.nan for r in results]
+            ),
+        )
 
     def close(self) -> None:
         """Drop the connection."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,44 +13,67 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.command_line import run_command
+from scheduler_adapters.command_line import INTERRUPTED, run_command
 from scheduler_adapters.experiments import report
+from scheduler_adapters.experiments.capacity import (
+    Search,
+    capacities,
+    capacity_section,
+    capacity_table,
+)
 from scheduler_adapters.experiments.metrics import Summary, statistic, summarize, token_gaps
 from scheduler_adapters.experiments.progress import Progress
+from scheduler_adapters.experiments.running import Load, run_with_load
 from scheduler_adapters.experiments.setup import (
-    Setup,
     arrivals_s,
+    arrivals_text,
+    as_params,
+    check_policies,
+    conditions,
     load_requests,
     make_instance,
+    make_policy,
+    process_text,
     with_scores,
 )
-from scheduler_adapters.experiments.simulate import json_ready
+from scheduler_adapters.experiments.simulate import flat_metrics, json_ready
 from scheduler_adapters.experiments.timeline import Timeline, write_timeline
+from scheduler_adapters.experiments.tracking import log_run
 from scheduler_adapters.experiments.workload import Requests
-from scheduler_adapters.policy import load_policy
-from scheduler_adapters.simulator.simulation import simulate
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import ConfigError
 
 SHOWN = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig(Setup):
+class CompareConfig(Search):
     """Which policies to compare, and on what."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "oracle"])
     """Names of policies or import paths."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What policies take, by name, e.g. {"pars": {"starve_after_s": null}}."""
+    """What policies take, by name, e.g. {"pars": {"starve_after_s": null}}. A made-up name says
+    whose settings they are: {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
     rates_per_s: list[float] = field(default_factory=list)
     """Arrival rates to sweep; none: rate_per_s only."""
+    slo: dict[str, float] = field(default_factory=dict)
+    """Targets, as metric.statistic -> seconds, e.g. {"ttft_s.p99": 1}: adds the load at which each
+    policy meets them, with seeds, tolerance and by as in `capacity`; none: no such search."""
     out: Path | None = None
-    """Folder for report.html, summary.csv and one parquet file of requests per run."""
+    """Folder for report.html, summary.csv, each figure beside its table, and one parquet file of
+    requests per run."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.policies:
-            raise ConfigError("policies is empty; name at least one")
+        check_policies(self.policies, self.settings)
+        if self.out is not None and self.out.exists() and not self.out.is_dir():
+            raise ConfigError(f"out is {self.out}, which is no folder; use another place")
+
+    @property
+    def plan(self) -> list[tuple[str, float | None]]:
+        """The runs: policies at every rate."""
+        rates: Sequence[float | None] = self.rates_per_s or [self.rate_per_s]
+        return [(policy, rate_per_s) for rate_per_s in rates for policy in self.policies]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,68 +83,126 @@ class Outcome:
     policy: str
     rate_per_s: float | None
     timeline: Timeline
+    load: Load
     summary: Summary
 
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        rate = "" if self.rate_per_s is None else f"_q{self.rate_per_s:g}"
+        return re.sub(r"[^\w.-]", "_", self.policy) + rate
 
-def run(config: CompareConfig) -> None:
+
+def run(config: CompareConfig) -> int:
     """Run several policies on the same requests and show them side by side.
 
     Examples:
       python -m scheduler_adapters compare --policies '[fcfs, pars, oracle]' --max_num_seqs 64
       python -m scheduler_adapters compare --policies '[sarathi, slai]' --rates_per_s '[2, 4]'
+      python -m scheduler_adapters compare --rate_per_s 4 --slo '{"ttft_s.p90": 1}' --out compared
 
-    Interrupted with Ctrl-C, what is finished is written and shown.
+    Interrupted with Ctrl-C, what is finished is written and shown; exit code 130.
     """
     outcomes: list[Outcome] = []
+    found: dict[str, list[float]] = {}
+    is_whole = True
     try:
         for outcome in outcomes_of(config):
             outcomes.append(outcome)
             if config.out is not None:
-                _write_requests(config.out, outcome)
+                path = config.out / f"{outcome.name}.parquet"
+                write_timeline(outcome.timeline, path, token_times=False)
+        if config.slo:
+            for policy, value in capacities(config.policies, config.settings, config):
+                found.setdefault(policy, []).append(value)
     except KeyboardInterrupt:
-        if not outcomes:
-            raise
-    if config.out is not None:
-        write_outcomes(config.out, config, outcomes)
+        is_whole = False
+    files = []
+    if config.out is not None and outcomes:
+        files = write_outcomes(config.out, config, outcomes, found)
+    _show(config, outcomes, found)
+    if not is_whole:
+        _say_left_out(config, outcomes)
+        return INTERRUPTED
+    if files:
+        log_run(
+            config.mlruns_dir,
+            f"compare {', '.join(config.policies)}",
+            params=as_params(config),
+            metrics={
+                f"{outcome.name}.{name}": number
+                for outcome in outcomes
+                for name, number in flat_metrics(outcome.summary).items()
+            },
+            files=files,
+        )
+    return 0
+
+
+def _show(
+    config: CompareConfig, outcomes: Sequence[Outcome], found: Mapping[str, list[float]]
+) -> None:
     rows = [_row(outcome) for outcome in outcomes]
     if config.json:
-        page = None if config.out is None else str(config.out / "report.html")
-        print(json.dumps(json_ready({"runs": rows, "report": page})))
-    else:
-        print(_table_text(rows))
+        page = None if config.out is None or not rows else str(config.out / "report.html")
+        capacity = {"capacity": found} if config.slo else {}
+        print(json.dumps(json_ready({"runs": rows, **capacity, "report": page})))
+    elif rows:
+        print(_table_text(pd.DataFrame(rows)[list(_COLUMNS)].rename(columns=_COLUMNS)))
+        if found:
+            print(f"\ncapacity, {config.unit}\n{_table_text(capacity_table(found))}")
+
+
+def _table_text(table: pd.DataFrame) -> str:
+    return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+
+
+def _say_left_out(config: CompareConfig, outcomes: Sequence[Outcome]) -> None:
+    left_out = [f"{name}{_rate_text(rate)}" for name, rate in config.plan[len(outcomes) :]]
+    left_out += ["the search for the capacity"] * bool(config.slo)
+    print(f"interrupted: left out {', '.join(left_out)}", file=sys.stderr)
 
 
 def outcomes_of(config: CompareConfig) -> Iterator[Outcome]:
     """Every policy at every rate, one after the other."""
-    policies = {
-        name: load_policy(name, **config.settings.get(name, {})) for name in config.policies
-    }
     instance, requests = make_instance(config), load_requests(config)
-    rates: Sequence[float | None] = config.rates_per_s or [config.rate_per_s]
-    with Progress(len(rates) * len(policies)) as progress:
-        for rate_per_s in rates:
-            arriving = _at_rate(requests, config, rate_per_s)
-            for name in policies:
-                # A policy may remember how far its cycle is: each run has a fresh one.
-                policy = load_policy(name, **config.settings.get(name, {}))
-                timeline = simulate(with_scores(arriving, name, config), policy, instance)
-                progress.step(f"{name} {_rate_text(rate_per_s)}")
-                yield Outcome(
-                    policy=name,
-                    rate_per_s=rate_per_s,
-                    timeline=timeline,
-                    summary=summarize(timeline),
-                )
+    arriving = {rate: _at_rate(requests, config, rate) for _, rate in config.plan}
+    if config.out is not None:
+        _make_folder(config.out)
+    with Progress(len(config.plan)) as progress:
+        for name, rate_per_s in config.plan:
+            timeline, load = run_with_load(
+                with_scores(arriving[rate_per_s], name, config, config.settings),
+                make_policy(name, config.settings),
+                instance,
+                progress,
+                engine=config.engine,
+            )
+            progress.step(name + _rate_text(rate_per_s))
+            yield Outcome(
+                policy=name,
+                rate_per_s=rate_per_s,
+                timeline=timeline,
+                load=load,
+                summary=summarize(timeline),
+            )
 
 
-def _at_rate(requests: Requests, config: Setup, rate_per_s: float | None) -> Requests:
+def _at_rate(requests: Requests, config: Search, rate_per_s: float | None) -> Requests:
     if rate_per_s is None or rate_per_s == config.rate_per_s:
         return requests
     return replace(requests, arrival_s=arrivals_s(config, len(requests), rate_per_s))
 
 
 def _rate_text(rate_per_s: float | None) -> str:
-    return "" if rate_per_s is None else f"at {rate_per_s:g} requests/s"
+    return "" if rate_per_s is None else f" at {rate_per_s:g} requests/s"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"out {folder} cannot be made ({error}); use another place") from error
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
@@ -131,6 +214,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "num_finished": summary.num_finished,
         "num_unfinished": summary.num_unfinished,
         "num_rejected": summary.num_rejected,
+        "num_unscored": summary.num_unscored,
         "num_preemptions": summary.num_preemptions,
         "output_tokens_per_s": summary.output_tokens_per_s,
     }
@@ -156,10 +240,10 @@ def _by_class(timeline: Timeline) -> dict[str, float]:
 _COLUMNS = {
     "policy": "policy",
     "rate_per_s": "req/s",
-    "ttft_mean_s": "TTFT mean s",
+    "ttft_p50_s": "TTFT p50 s",
     "ttft_p99_s": "TTFT p99 s",
-    "tpot_mean_s": "TPOT mean s",
     "tbt_p99_s": "TBT p99 s",
+    "tpot_mean_s": "TPOT mean s",
     "e2e_mean_s": "E2E mean s",
     "e2e_p99_s": "E2E p99 s",
     "normalized_latency_mean_s": "E2E/token mean s",
@@ -168,89 +252,129 @@ _COLUMNS = {
 }
 
 
-def _table_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    table = pd.DataFrame(rows)[list(_COLUMNS)].rename(columns=_COLUMNS)
-    return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
-
-
-def _write_requests(folder: Path, outcome: Outcome) -> None:
-    rate = "" if outcome.rate_per_s is None else f"_q{outcome.rate_per_s:g}"
-    name = outcome.policy.replace(":", "_").replace("/", "_")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot be made: {error}", path=folder) from error
-    write_timeline(outcome.timeline, folder / f"{name}{rate}.parquet", token_times=False)
-
-
-def write_outcomes(folder: Path, config: CompareConfig, outcomes: Sequence[Outcome]) -> Path:
-    """Write summary.csv and report.html; returns the report's path."""
-    rows = [_row(outcome) for outcome in outcomes]
-    pd.DataFrame(rows).to_csv(folder / "summary.csv", index=False)
-    lead = (
-        f"{config.num_requests} requests at most of {config.trace or 'the synthetic mix'}, "
-        f"{config.profile}, {config.max_num_seqs} seats, budget {config.max_tokens} tokens, "
-        f"scores: {config.scores}, seed {config.seed}."
+def write_outcomes(
+    folder: Path,
+    config: CompareConfig,
+    outcomes: Sequence[Outcome],
+    found: Mapping[str, list[float]],
+) -> list[Path]:
+    """Write summary.csv, every figure beside its table, and report.html; returns the files."""
+    rows = pd.DataFrame([_row(outcome) for outcome in outcomes])
+    files = [report.save_table(rows, folder / "summary.csv")]
+    table = report.Table(columns=list(_COLUMNS.values()), rows=rows[list(_COLUMNS)].values.tolist())
+    sections = [report.Section(heading="All runs", table=table)]
+    for name, section, data in _figures(config, outcomes):
+        assert section.figure is not None
+        files.append(report.save_table(data, folder / f"{name}.csv"))
+        files.append(report.save_figure(section.figure, folder / f"{name}.svg"))
+        sections.append(section)
+    if found:
+        section, more = capacity_section(config, folder, capacity_table(dict(found)))
+        sections.append(section)
+        files += more
+    page = report.write_html(
+        folder / "report.html",
+        title="Policies compared",
+        lead=_lead(config),
+        sections=sections,
     )
-    table = report.Table(
-        columns=list(_COLUMNS.values()), rows=[[row[c] for c in _COLUMNS] for row in rows]
-    )
-    sections = [report.Section(heading="All runs", table=table), *_figures(outcomes)]
-    return report.write_html(
-        folder / "report.html", title="Policies compared", lead=lead, sections=sections
-    )
+    return [page, *files]
 
 
-def _figures(outcomes: Sequence[Outcome]) -> Iterator[report.Section]:
-    rates = sorted({outcome.rate_per_s for outcome in outcomes if outcome.rate_per_s is not None})
+def _lead(config: CompareConfig) -> str:
+    if not config.rates_per_s:
+        return conditions(config, arrivals_text(config, config.rate_per_s)) + "."
+    rates = ", ".join(f"{rate:g}" for rate in config.rates_per_s)
+    return conditions(config, f"{process_text(config)} at {rates}/s") + "."
+
+
+def _figures(
+    config: CompareConfig, outcomes: Sequence[Outcome]
+) -> Iterator[tuple[str, report.Section, pd.DataFrame]]:
+    """Name, section with its figure, and the table it drew."""
+    rates = {outcome.rate_per_s for outcome in outcomes}
     if len(rates) > 1:
-        for metric in ("ttft_s", "normalized_latency_s", "e2e_s"):
-            yield _rate_curve(outcomes, metric)
-    last = [outcome for outcome in outcomes if outcome.rate_per_s == outcomes[-1].rate_per_s]
-    yield report.Section(
-        heading="Latencies of all requests " + _rate_text(last[0].rate_per_s),
-        figure=report.ecdf_figure(_panels(last), "s"),
-        caption="Share of requests at or below a latency.",
-    )
-    yield report.Section(
-        heading="Requests in the system",
-        figure=report.curve_figure(
-            {outcome.policy: _in_system(outcome.timeline) for outcome in last},
-            xlabel="time (s)",
-            ylabel="requests arrived and not finished",
+        table = _rate_table(outcomes)
+        yield (
+            "latency_by_rate",
+            report.Section(
+                heading="Latency against the arrival rate",
+                figure=report.rate_figure(table),
+                caption="Median (solid) and 99th percentile (dashed). "
+                f"{conditions(config, process_text(config))}.",
+            ),
+            table,
+        )
+    # Of the rates the highest tells the policies apart.
+    rate_per_s = max((rate for rate in rates if rate is not None), default=None)
+    shown = [outcome for outcome in outcomes if outcome.rate_per_s == rate_per_s]
+    said = conditions(config, arrivals_text(config, rate_per_s)) + "."
+    table = report.ecdf_table(_panels(shown))
+    yield (
+        "latencies",
+        report.Section(
+            heading="Latencies" + _rate_text(rate_per_s),
+            figure=report.ecdf_figure(table, "seconds", log_x=True),
+            caption="Share of requests (TTFT, E2E) and of gaps between tokens (TBT) at or below a "
+            f"latency. {said}",
         ),
+        table,
+    )
+    table = _load_table(shown, config)
+    yield (
+        "load",
+        report.Section(
+            heading="KV memory and queue over time" + _rate_text(rate_per_s),
+            figure=report.load_figure(table),
+            caption=f"Means over {_INSTANTS} intervals of virtual time. {said}",
+        ),
+        table,
     )
 
 
-def _panels(outcomes: Sequence[Outcome]) -> dict[str, dict[str, np.ndarray]]:
-    panels: dict[str, dict[str, np.ndarray]] = {"TTFT": {}, "E2E": {}}
+def _panels(outcomes: Sequence[Outcome]) -> dict[str, dict[str, report.Weighted]]:
+    panels: dict[str, dict[str, report.Weighted]] = {"TTFT": {}, "TBT": {}, "E2E": {}}
     for outcome in outcomes:
-        timeline = outcome.timeline
-        finished = ~np.isnan(timeline.finished_s)
-        arrival_s = timeline.requests.arrival_s[finished]
-        panels["TTFT"][outcome.policy] = timeline.first_token_s[finished] - arrival_s
-        panels["E2E"][outcome.policy] = timeline.finished_s[finished] - arrival_s
+        timeline = outcome.timeline.take(~outcome.timeline.rejected)
+        arrival_s = timeline.requests.arrival_s
+        panels["TTFT"][outcome.policy] = timeline.first_token_s - arrival_s
+        panels["TBT"][outcome.policy] = token_gaps(timeline)
+        panels["E2E"][outcome.policy] = timeline.finished_s - arrival_s
     return panels
 
 
-def _rate_curve(outcomes: Sequence[Outcome], metric: str) -> report.Section:
-    series: dict[str, tuple[list[float], list[float]]] = {}
-    for outcome in outcomes:
-        if outcome.rate_per_s is not None:
-            rates, values = series.setdefault(outcome.policy, ([], []))
-            rates.append(outcome.rate_per_s)
-            values.append(getattr(outcome.summary, metric).mean)
-    figure = report.curve_figure(series, xlabel="requests per second", ylabel=f"mean {metric}")
-    return report.Section(heading=f"Mean {metric} against the arrival rate", figure=figure)
+def _rate_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    metrics = {"TTFT": "ttft_s", "TBT": "tbt_s", "E2E / output tokens": "normalized_latency_s"}
+    rows = [
+        (label, outcome.policy, outcome.rate_per_s, values.p50, values.p99)
+        for label, name in metrics.items()
+        for outcome in outcomes
+        for values in [getattr(outcome.summary, name)]
+    ]
+    return pd.DataFrame(rows, columns=["metric", "policy", "rate_per_s", "p50", "p99"])
 
 
-def _in_system(timeline: Timeline) -> tuple[np.ndarray, np.ndarray]:
-    """How many requests are there, at a hundred instants of the run."""
-    finished_s = timeline.finished_s[~np.isnan(timeline.finished_s)]
-    at_s = np.linspace(0, finished_s.max() if len(finished_s) else 1.0, 100)
-    served = timeline.requests.arrival_s[~timeline.rejected]
-    arrived = np.searchsorted(np.sort(served), at_s, "right")
-    return at_s, arrived - np.searchsorted(np.sort(finished_s), at_s, "right")
+_INSTANTS = 300
+
+
+def _load_table(outcomes: Sequence[Outcome], config: CompareConfig) -> pd.DataFrame:
+    """The load of each run in equal intervals, up to the end of the longest run."""
+    end_s = max(float(outcome.load.end_s[-1]) for outcome in outcomes if len(outcome.load.end_s))
+    edges_s = np.linspace(0, end_s, _INSTANTS + 1)
+    kv_blocks = make_instance(config).kv_blocks
+    return pd.concat(
+        pd.DataFrame(
+            {
+                "policy": outcome.policy,
+                "at_s": (edges_s[1:] + edges_s[:-1]) / 2,
+                "kv_usage_fraction": load.mean(load.used_blocks, edges_s) / kv_blocks,
+                "num_resident": load.mean(load.num_resident, edges_s),
+                "num_waiting": load.mean(load.num_waiting, edges_s),
+            }
+        )
+        for outcome in outcomes
+        for load in [outcome.load]
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -49,7 +49,9 @@ def write_report(
         lead += f" Only {num_scored} of {len(requests)} prompts had a score; the rest ran FCFS."
     report.write_html(page, title="Lengthwise demo", lead=lead, sections=sections)
     panels = {"simulator": simulated} | ({} if served is None else {"vLLM": served})
-    figure = report.ecdf_figure({k: _e2e_s(v) for k, v in panels.items()}, "E2E latency (s)")
+    figure = report.ecdf_figure(
+        report.ecdf_table({k: _e2e_s(v) for k, v in panels.items()}), "E2E latency (s)"
+    )
     report.save_figure(figure, page.with_name("latency.svg"))
 
 
@@ -71,7 +73,7 @@ def _latency_section(heading: str, bursts: Bursts) -> report.Section:
         text="The same burst under each scheduler; s/token is the normalised latency, E2E divided "
         "by output tokens. The oracle knows every true length: the best a ranker could do.",
         table=_latency_table(bursts),
-        figure=report.ecdf_figure({"": _e2e_s(bursts)}, "E2E latency (s)"),
+        figure=report.ecdf_figure(report.ecdf_table({"": _e2e_s(bursts)}), "E2E latency (s)"),
         caption=bursts.conditions,
     )
 

@@ -45,6 +45,8 @@ class Summary:
     num_finished: int
     num_unfinished: int
     num_rejected: int
+    num_unscored: int
+    """Without a predicted length; such requests are served as FCFS would."""
     num_preemptions: int
     makespan_s: float
     """Last token - first arrival."""
@@ -78,6 +80,7 @@ def summarize(timeline: Timeline, *, warm_up_s: float = 0.0) -> Summary:
         num_finished=int(finished.sum()),
         num_unfinished=int((~finished & ~timeline.rejected).sum()),
         num_rejected=int(timeline.rejected.sum()),
+        num_unscored=int(np.isnan(requests.score).sum()),
         num_preemptions=int(timeline.preemptions.sum()),
         makespan_s=makespan_s,
         output_tokens_per_s=num_tokens / makespan_s if makespan_s else 0.0,

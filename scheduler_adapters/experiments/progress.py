@@ -5,16 +5,27 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+_BAR: Final = 20
+_EVERY_S: Final = 0.2
+"""Between two looks at a run; a line that changes faster cannot be read."""
 
 
 class Progress:
-    """`with Progress(10) as progress: progress.step("fcfs")`; silent without a terminal."""
+    """`with Progress(10) as progress: progress.step("fcfs")`; silent without a terminal.
 
-    def __init__(self, total: int) -> None:
+    A line shows the share of runs that are done and, where `look` is called during a run, its
+    virtual time and its requests. A search makes many runs for one step of `total`, and does
+    not know how many: without `is_partial_shown` the bar waits for the step.
+    """
+
+    def __init__(self, total: int, *, is_partial_shown: bool = True) -> None:
         self.total = total
+        self.is_partial_shown = is_partial_shown
         self.done = 0
         self.start_s = time.monotonic()
+        self.next_look_s = self.start_s
         self.is_shown = sys.stderr.isatty()
 
     def __enter__(self) -> Self:
@@ -32,7 +43,21 @@ class Progress:
     def step(self, what: str) -> None:
         """One more is done; `what` says which."""
         self.done += 1
+        self._show(self.done / self.total, what)
+
+    def look(self, now_s: float, num_done: int, num_requests: int) -> None:
+        """Where the run under way is, in virtual time; may be called as often as one likes."""
+        if self.is_shown and time.monotonic() >= self.next_look_s:
+            self.next_look_s = time.monotonic() + _EVERY_S
+            partial = num_done / num_requests if self.is_partial_shown else 0
+            self._show(
+                (self.done + partial) / self.total,
+                f"virtual time {now_s:,.1f} s, {num_done:,} of {num_requests:,} requests",
+            )
+
+    def _show(self, share: float, what: str) -> None:
         if self.is_shown:
+            filled = int(share * _BAR)
             taken_s = time.monotonic() - self.start_s
-            line = f"{self.done}/{self.total}  {what}  {taken_s:.0f} s"
-            print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
+            line = f"{'#' * filled:-<{_BAR}} {self.done}/{self.total}  {what}  {taken_s:.0f} s"
+            print(f"\r{line[:99]:<99}", end="", file=sys.stderr, flush=True)

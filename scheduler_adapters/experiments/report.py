@@ -1,7 +1,7 @@
 """Figures and self-contained HTML reports. The only module here that imports a plotting library.
 
-A figure is a function from plain data to a `Figure`; a report is one HTML file with the figures
-inside it as SVG, readable on a phone and without a network.
+A figure is a function from a table to a `Figure`; a report is one HTML file with the figures inside
+it as SVG, readable on a phone and without a network.
 """
 
 from __future__ import annotations
@@ -9,22 +9,43 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import matplotlib
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 from numpy.typing import ArrayLike
 
 from scoring_service.errors import ConfigError
 
-COLOURS: Final = {"fcfs": "#8c8c8c", "pars": "#0b62a4", "oracle": "#2e8b57"}
+Weighted = ArrayLike | tuple[ArrayLike, ArrayLike]
+_POINTS: Final = 400
+
+COLOURS: Final = {
+    "fcfs": "#8c8c8c",
+    "pars": "#0b62a4",
+    "oracle": "#2e8b57",
+    "pointwise": "#56a8dd",
+    "listwise": "#7b8fd4",
+    "sarathi": "#b8860b",
+    "vllm-prefill-first": "#d95f8d",
+    "orca": "#a0522d",
+    "request-level": "#4d4d4d",
+    "slai": "#c2571a",
+    "rad": "#7d4fa3",
+    "rad-twin": "#b48bd0",
+    "round-robin": "#5b6f2a",
+    "pascal": "#a0304e",
+}
 """A policy keeps its colour in every figure; those not named here take the next of `_CYCLE`."""
 
-_CYCLE: Final = ("#c2571a", "#7d4fa3", "#b8860b", "#a0304e", "#3b8ea5", "#5b6f2a")
+_CYCLE: Final = ("#0f8b8d", "#e0a030", "#6a3d3d", "#3f4a8a", "#97b83c", "#c060c0")
 _STYLE: Final[dict[Any, Any]] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -62,22 +83,145 @@ def colours_of(names: Sequence[str]) -> dict[str, str]:
     return {**COLOURS, **{n: _CYCLE[i % len(_CYCLE)] for i, n in enumerate(others)}}
 
 
-def ecdf_figure(panels: Mapping[str, Mapping[str, ArrayLike]], xlabel: str) -> Figure:
-    """Cumulative share of requests against a latency, one panel per title, one line per policy."""
+def ecdf_table(panels: Mapping[str, Mapping[str, Weighted]]) -> pd.DataFrame:
+    """Columns panel, policy, value, share: the part of the values at or below each one.
+
+    A series is an array, or values with how often each occurs. NaN (never happened) counts among
+    all, so that the curve of a policy that left requests unfinished ends below 1.
+    """
+    rows = []
+    for panel, series in panels.items():
+        for policy, weighted in series.items():
+            values, counts = weighted if isinstance(weighted, tuple) else (weighted, None)
+            rows.append(_ecdf(values, counts).assign(panel=panel, policy=policy))
+    return pd.concat(rows)[["panel", "policy", "value", "share"]]
+
+
+def _ecdf(values: ArrayLike, counts: ArrayLike | None) -> pd.DataFrame:
+    x = np.asarray(values, dtype=float)
+    order = np.argsort(x)
+    counts = np.ones(x.size) if counts is None else np.asarray(counts, dtype=float)
+    share = np.cumsum(counts[order]) / max(counts.sum(), 1)
+    happened = ~np.isnan(x[order])
+    table = pd.DataFrame({"value": x[order][happened], "share": share[happened]})
+    # More points than pixels only make the file larger.
+    keep = np.unique(np.searchsorted(table["share"], np.linspace(0, 1, _POINTS)))
+    return table.iloc[keep[keep < len(table)]]
+
+
+def ecdf_figure(table: pd.DataFrame, xlabel: str, *, log_x: bool = False) -> Figure:
+    """Cumulative share against a latency: one panel per `panel` of `ecdf_table`, side by side."""
+    titles = list(dict.fromkeys(table["panel"]))
+    colours = colours_of(list(dict.fromkeys(table["policy"])))
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(4.6 * len(panels), 3.4), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
-        for axis, (title, series) in zip(axes, panels.items(), strict=True):
-            colours = colours_of(list(series))
-            for name, values in series.items():
-                x = np.sort(np.asarray(values, dtype=float))
-                share = np.arange(1, x.size + 1) / max(x.size, 1)
-                axis.step(x, share, where="post", color=colours[name], label=name, linewidth=1.8)
-            axis.set(
-                title=title or None, xlabel=xlabel, ylabel="share of requests finished", ylim=(0, 1)
-            )
-            axis.set_xlim(left=0)
-            axis.legend(loc="lower right")
+        figure = Figure(figsize=(_width(len(titles)), 3.4), layout="constrained")
+        axes = figure.subplots(1, len(titles), squeeze=False)[0]
+        for axis, title in zip(axes, titles, strict=True):
+            for name, rows in table[table["panel"] == title].groupby("policy", sort=False):
+                axis.step(
+                    rows["value"],
+                    rows["share"],
+                    where="post",
+                    color=colours[str(name)],
+                    label=name,
+                    linewidth=1.8,
+                )
+            axis.set(title=title or None, xlabel=xlabel, ylim=(0, 1.01))
+            if log_x:
+                _use_log(axis, "x")
+            else:
+                axis.set_xlim(left=0)
+        axes[0].set_ylabel("share of requests finished" if len(titles) == 1 else "share")
+        axes[-1].legend(loc="lower right")
+        return figure
+
+
+def _width(num_panels: int) -> float:
+    """Inches; panels side by side share the width of a page."""
+    return 4.6 * min(num_panels, 2) if num_panels < 3 else 3.4 * num_panels
+
+
+def _use_log(axis: Axes, which: Literal["x", "y"]) -> None:
+    """A logarithmic axis labelled 0.1, 1, 10; between them only where it spans less than that."""
+    if which == "x":
+        axis.set_xscale("log")
+    else:
+        axis.set_yscale("log")
+    low, high = axis.get_xlim() if which == "x" else axis.get_ylim()
+    ticks = axis.xaxis if which == "x" else axis.yaxis
+    ticks.set_major_formatter(StrMethodFormatter("{x:g}"))
+    is_narrow = high < 30 * low
+    ticks.set_minor_locator(LogLocator(subs=(2, 5) if is_narrow else "auto"))
+    ticks.set_minor_formatter(StrMethodFormatter("{x:g}") if is_narrow else NullFormatter())
+
+
+def rate_figure(table: pd.DataFrame) -> Figure:
+    """Latency against the arrival rate: columns metric, policy, rate_per_s, p50, p99 (seconds)."""
+    metrics = list(dict.fromkeys(table["metric"]))
+    colours = colours_of(list(dict.fromkeys(table["policy"])))
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(_width(len(metrics)), 3.8), layout="constrained")
+        axes = figure.subplots(1, len(metrics), squeeze=False)[0]
+        for axis, metric in zip(axes, metrics, strict=True):
+            for name, rows in table[table["metric"] == metric].groupby("policy", sort=False):
+                colour = colours[str(name)]
+                line = {"color": colour, "marker": "o", "markersize": 3.5}
+                axis.plot(rows["rate_per_s"], rows["p50"], **line, label=f"{name} p50")
+                axis.plot(rows["rate_per_s"], rows["p99"], **line, ls="--", label=f"{name} p99")
+            axis.set(title=metric, xlabel="requests per second")
+            _use_log(axis, "y")
+        axes[0].set_ylabel("seconds")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        return figure
+
+
+def load_figure(table: pd.DataFrame) -> Figure:
+    """KV use, running and waiting requests over virtual time, one above the other.
+
+    Columns policy, at_s, kv_usage_fraction, num_resident, num_waiting.
+    """
+    colours = colours_of(list(dict.fromkeys(table["policy"])))
+    panels = {
+        "kv_usage_fraction": "KV blocks in use",
+        "num_resident": "requests running",
+        "num_waiting": "requests waiting",
+    }
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(9.2, 6.4), layout="constrained")
+        axes = figure.subplots(len(panels), 1, sharex=True)
+        for axis, (column, label) in zip(axes, panels.items(), strict=True):
+            for name, rows in table.groupby("policy", sort=False):
+                axis.plot(
+                    rows["at_s"],
+                    rows[column],
+                    color=colours[str(name)],
+                    label=name,
+                    linewidth=1.4,
+                    alpha=0.9,
+                )
+            axis.set(ylabel=label)
+            axis.set_ylim(bottom=0)
+        axes[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes[-1].set(xlabel="virtual time (s)", xlim=(0, table["at_s"].max()))
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=6)
+        return figure
+
+
+def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
+    """Bars with their 95% intervals: columns policy, mean, low, high."""
+    colours = colours_of(list(table["policy"]))
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(5.6, 0.8 + 0.42 * len(table)), layout="constrained")
+        axis = figure.subplots()
+        spread = np.abs(table[["low", "high"]].to_numpy() - table[["mean"]].to_numpy()).T.tolist()
+        colour = [colours[name] for name in table["policy"]]
+        bars = axis.barh(table["policy"], table["mean"], xerr=spread, color=colour, height=0.6)
+        axis.bar_label(bars, fmt="%.3g", padding=6)
+        axis.margins(x=0.12)
+        axis.set(xlabel=xlabel)
+        axis.grid(visible=False, axis="y")
+        axis.invert_yaxis()
         return figure
 
 
@@ -117,20 +261,38 @@ def scatter_figure(
 
 
 def svg_of(figure: Figure) -> str:
-    """The figure as an `<svg>` element without a fixed size, so that a page can scale it."""
+    """The figure as an `<svg>` element that a page can make smaller than it is, not larger."""
     buffer = io.StringIO()
     with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
-    return re.sub(r'<svg ([^>]*?)height="[^"]*"([^>]*?)width="[^"]*"', r"<svg \1\2", svg, count=1)
+    return re.sub(
+        r'<svg ([^>]*?)width="([^"]*)" height="[^"]*"',
+        r'<svg style="max-width:\2" \1',
+        svg,
+        count=1,
+    )
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as a file of its own (the suffix says the format); returns the path."""
+    """Write a figure as a file of its own (the suffix says the format); returns the path.
+
+    Raises:
+        ConfigError: `path` cannot be written.
+    """
     with matplotlib.rc_context(_STYLE):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return path
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        return _write_whole(path, lambda work: figure.savefig(work, metadata=metadata))
+
+
+def save_table(table: pd.DataFrame, path: Path) -> Path:
+    """Write a table as CSV; returns the path.
+
+    Raises:
+        ConfigError: `path` cannot be written.
+    """
+    return _write_whole(path, lambda work: table.to_csv(work, index=False))
 
 
 def write_html(path: Path, *, title: str, lead: str, sections: Sequence[Section]) -> Path:
@@ -143,14 +305,19 @@ def write_html(path: Path, *, title: str, lead: str, sections: Sequence[Section]
     """
     body = "\n".join(_section(section) for section in sections)
     page = _PAGE.format(title=html.escape(title), lead=html.escape(lead), style=_CSS, body=body)
-    work = path.with_name(f".{path.name}.part")
+    return _write_whole(path, lambda work: work.write_text(page, encoding="utf-8"))
+
+
+def _write_whole(path: Path, write: Callable[[Path], object]) -> Path:
+    """The file appears whole or not at all."""
+    work = path.with_name(f".part-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        work.write_text(page, encoding="utf-8")
+        write(work)
         work.replace(path)
     except OSError as error:
         work.unlink(missing_ok=True) if work.parent.is_dir() else None
-        raise ConfigError(f"the report cannot be written to {path}: {error}") from error
+        raise ConfigError(f"{path} cannot be written ({error}); choose another place") from error
     return path
 
 
@@ -185,7 +352,7 @@ def _cell(value: Any) -> str:
 _CSS: Final = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; }
-body { max-width: 46rem; margin: 0 auto; padding: 1rem; }
+body { max-width: 54rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 .lead { font-size: 1.1rem; } figure { margin: 1rem 0; } svg { width: 100%; height: auto; }
 figcaption { font-size: .85rem; color: #555; } .wide { overflow-x: auto; }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from scheduler_adapters.experiments.running import EngineKind
 from scheduler_adapters.experiments.workload import (
     LENGTH_STREAM,
     Requests,
@@ -18,11 +19,17 @@ from scheduler_adapters.experiments.workload import (
     read_trace,
     shock_arrivals_s,
 )
-from scheduler_adapters.scores import ConstantScores, OracleScores, SyntheticScores
+from scheduler_adapters.policy import Policy, load_policy
+from scheduler_adapters.scores import (
+    ConstantScores,
+    OracleScores,
+    SyntheticScores,
+    open_prompt_scorer,
+)
 from scheduler_adapters.simulator.instance import Instance
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, DataError
 
-ScoreName = Literal["trace", "oracle", "synthetic", "constant"]
+SCORES = ("trace", "oracle", "synthetic", "constant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +46,10 @@ class Setup:
     """How requests arrive at that rate; shock: five times the rate in the middle fifth."""
     cv: float = 3.0
     """Coefficient of variation of the gaps between gamma arrivals; 1 is Poisson."""
-    scores: ScoreName = "synthetic"
-    """Where scores come from; the policy oracle always takes the true lengths."""
+    scores: str = "synthetic"
+    """Where scores come from: synthetic (of quality tau_b), trace (its column score), oracle,
+    constant, or, for a trace with a column prompt, a ranker as bundle:PATH or service:HOST:PORT.
+    The policy oracle always takes the true lengths."""
     tau_b: float = 0.75
     """Kendall tau-b of synthetic scores with the true lengths."""
     profile: str = "llama-3-8b@a100-80g"
@@ -49,16 +58,78 @@ class Setup:
     """Requests that may run at once."""
     max_tokens: int = 2048
     """Token budget of a step."""
+    engine: EngineKind = "plain"
+    """plain: a step is planned when the one before has ended, as in the papers. vllm: two defaults
+    of vLLM V1 on top, planning one step ahead and a preempted request keeping what is left of its
+    KV; not modelled are prefixes shared between requests. vllm runs in plain Python only."""
     kv_blocks: int | None = None
     """KV memory in blocks of 16 tokens; none: what the profile's GPU leaves."""
     seed: int = 0
     """Of arrivals, synthetic lengths and synthetic scores."""
+    mlruns_dir: Path | None = Path("mlruns")
+    """MLflow store that gets a run of what --out keeps, where mlflow is installed (it takes 3 CPU
+    seconds); null: none."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
         if self.num_requests < 1:
             raise ConfigError(f"num_requests is {self.num_requests}; use 1 or more")
+        if self.scores not in SCORES and not self.scores_prompts:
+            raise ConfigError(
+                f"scores is {self.scores!r}; use one of {', '.join(SCORES)}, bundle:PATH or "
+                "service:HOST:PORT"
+            )
+        if self.trace is None and (self.scores_prompts or self.scores == "trace"):
+            raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --trace FILE")
+
+    @property
+    def scores_prompts(self) -> bool:
+        """Whether the prompts of the trace are scored when it is read."""
+        return self.scores.startswith(("bundle:", "service:"))
+
+
+def conditions(setup: Setup, arrivals: str) -> str:
+    """Model, hardware, trace, rate, number of requests and seed: what a caption has to say."""
+    scores = f"synthetic (tau_b {setup.tau_b:g})" if setup.scores == "synthetic" else setup.scores
+    return (
+        f"{setup.profile}, {setup.engine} engine, {setup.max_num_seqs} seats, "
+        f"{setup.max_tokens} tokens a step; "
+        f"{'log-normal mix' if setup.trace is None else setup.trace.name}, at most "
+        f"{setup.num_requests:,} requests, {arrivals}; scores {scores}; seed {setup.seed}"
+    )
+
+
+def arrivals_text(setup: Setup, rate_per_s: float | None) -> str:
+    """How requests arrive, for a caption."""
+    if rate_per_s is None:
+        return "all at 0 s" if setup.trace is None else "at the trace's times"
+    return f"{process_text(setup)} at {rate_per_s:g}/s"
+
+
+def process_text(setup: Setup) -> str:
+    """The arrival process, for a caption."""
+    cv = f" (CV {setup.cv:g})" if setup.arrivals == "gamma" else ""
+    return f"{setup.arrivals.capitalize()} arrivals{cv}"
+
+
+def as_params(setup: Setup) -> dict[str, Any]:
+    """The settings, for the record of a run."""
+    return {field.name: getattr(setup, field.name) for field in fields(setup)}
+
+
+def check_place(path: Path | None, *suffixes: str) -> None:
+    """Refuse a file that cannot be written before hours are spent on what it is to hold.
+
+    Raises:
+        ConfigError: another suffix, or no such folder.
+    """
+    if path is None:
+        return
+    if path.suffix not in suffixes:
+        raise ConfigError(f"{path} has no known format; use {' or '.join(suffixes)}")
+    if not path.parent.is_dir() or path.is_dir():
+        raise ConfigError(f"{path} cannot be written: no such folder; make {path.parent} first")
 
 
 def make_instance(setup: Setup) -> Instance:
@@ -72,7 +143,12 @@ def make_instance(setup: Setup) -> Instance:
 def load_requests(setup: Setup) -> Requests:
     """The requests of the trace, or synthetic ones, with the arrivals that were asked for."""
     if setup.trace is not None:
-        requests = read_trace(setup.trace, limit=setup.num_requests)
+        scorer = open_prompt_scorer(setup.scores) if setup.scores_prompts else None
+        requests = read_trace(setup.trace, limit=setup.num_requests, scorer=scorer)
+        if setup.scores == "trace" and np.isnan(requests.score).all():
+            raise DataError(
+                "has no scores in a column 'score'; use other --scores", path=setup.trace
+            )
     else:
         requests = synthetic_requests(setup.num_requests, seed=setup.seed)
     if setup.rate_per_s is None:
@@ -98,12 +174,57 @@ def synthetic_requests(count: int, *, seed: int) -> Requests:
     )
 
 
-def with_scores(requests: Requests, policy: str, setup: Setup) -> Requests:
+Settings = Mapping[str, Mapping[str, Any]]
+"""What policies take, by name. A name may be made up: "policy" then says whose settings they are,
+as in {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
+
+
+def policy_of(name: str, settings: Settings) -> str:
+    """The policy behind a name."""
+    return str(settings.get(name, {}).get("policy", name))
+
+
+def make_policy(name: str, settings: Settings) -> Policy:
+    """A fresh policy: one may remember how far its cycle is.
+
+    Raises:
+        ConfigError: no such policy, or it does not take these settings.
+    """
+    own = {key: value for key, value in settings.get(name, {}).items() if key != "policy"}
+    return load_policy(policy_of(name, settings), **own)
+
+
+def check_policies(names: Sequence[str], settings: Settings) -> None:
+    """Refuse what would fail, or be overwritten, after the first runs.
+
+    Raises:
+        ConfigError: no policies, one twice, one that cannot be made, or settings for none of them.
+    """
+    if not names:
+        raise ConfigError("policies is empty; name at least one")
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"policies names {name!r} twice; give one another name with a settings entry "
+                "that holds its 'policy'"
+            )
+        make_policy(name, settings)
+    for name in settings:
+        if name not in names:
+            raise ConfigError(
+                f"settings are for {name!r}, which is not in policies; use {', '.join(names)}"
+            )
+
+
+def with_scores(
+    requests: Requests, policy: str, setup: Setup, settings: Settings | None = None
+) -> Requests:
     """The requests with the scores that were asked for; the oracle's are the true lengths."""
     makers: dict[str, Callable[[], np.ndarray]] = {
-        "trace": lambda: requests.score,
         "oracle": lambda: OracleScores().scores(requests),
         "synthetic": lambda: SyntheticScores(tau_b=setup.tau_b, seed=setup.seed).scores(requests),
         "constant": lambda: ConstantScores().scores(requests),
     }
-    return requests.with_scores(makers["oracle" if policy == "oracle" else setup.scores]())
+    is_oracle = policy_of(policy, settings or {}) == "oracle"
+    make_scores = makers.get("oracle" if is_oracle else setup.scores)
+    return requests if make_scores is None else requests.with_scores(make_scores())

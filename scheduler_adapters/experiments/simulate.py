@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,14 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from scheduler_adapters.command_line import run_command
+from scheduler_adapters.command_line import INTERRUPTED, run_command
 from scheduler_adapters.experiments.chrome_trace import write_chrome_trace
 from scheduler_adapters.experiments.metrics import Statistic, Summary, summarize
-from scheduler_adapters.experiments.setup import Setup, load_requests, make_instance, with_scores
-from scheduler_adapters.experiments.timeline import write_timeline
+from scheduler_adapters.experiments.progress import Progress
+from scheduler_adapters.experiments.running import Interrupted, run_requests
+from scheduler_adapters.experiments.setup import (
+    Setup,
+    as_params,
+    check_place,
+    load_requests,
+    make_instance,
+    with_scores,
+)
+from scheduler_adapters.experiments.timeline import Timeline, write_timeline
+from scheduler_adapters.experiments.tracking import log_run
 from scheduler_adapters.policy import load_policy
-from scheduler_adapters.simulator.closed_loop import simulate_closed_loop
-from scheduler_adapters.simulator.simulation import simulate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,33 +44,80 @@ class SimulateConfig(Setup):
     chrome_trace: Path | None = None
     """Write the phases of every request to this .json file, for ui.perfetto.dev."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_place(self.out, ".parquet", ".jsonl")
+        check_place(self.chrome_trace, ".json")
 
-def run(config: SimulateConfig) -> None:
+
+def run(config: SimulateConfig) -> int:
     """Simulate one policy on one instance in virtual time; prints the table of latencies.
 
     Examples:
       python -m scheduler_adapters simulate --policy pars --num_requests 2000
       python -m scheduler_adapters simulate --trace trace.csv --policy fcfs --rate_per_s 4 --json
+      python -m scheduler_adapters simulate --trace test.parquet --scores bundle:run/bundle
 
     A trace needs a column of prompt tokens and one of output tokens; arrival_s (seconds) and score
-    (higher = longer) are used where they exist.
+    (higher = longer) are used where they exist. With scores of a bundle or a service it needs
+    a column prompt, and prompt tokens are counted where they are missing.
+
+    Interrupted with Ctrl-C, what has happened so far is written and shown; exit code 130.
     """
     policy = load_policy(config.policy, **config.settings)
     requests = with_scores(load_requests(config), config.policy, config)
     instance = make_instance(config)
-    if config.clients is None:
-        timeline = simulate(requests, policy, instance)
-    else:
-        timeline = simulate_closed_loop(requests, policy, instance, clients=config.clients)
-    if config.out is not None:
-        write_timeline(timeline, config.out)
-    if config.chrome_trace is not None:
-        write_chrome_trace(timeline, config.chrome_trace)
+    is_whole = True
+    with Progress(1) as progress:
+        try:
+            timeline = run_requests(
+                requests, policy, instance, progress, engine=config.engine, clients=config.clients
+            )
+            progress.step(config.policy)
+        except Interrupted as stopped:
+            timeline, is_whole = stopped.timeline, False
+    files = _write(config, timeline)
     summary = summarize(timeline)
     if config.json:
         print(json.dumps({"policy": config.policy, **json_ready(summary.to_dict())}))
     else:
         print(format_summary(config.policy, summary))
+    if not is_whole:
+        left_out = summary.num_unfinished
+        print(f"interrupted: {left_out} requests are left out of E2E", file=sys.stderr)
+        return INTERRUPTED
+    if files:
+        log_run(
+            config.mlruns_dir,
+            f"simulate {config.policy}",
+            params=as_params(config),
+            metrics=flat_metrics(summary),
+            files=files,
+        )
+    return 0
+
+
+def _write(config: SimulateConfig, timeline: Timeline) -> list[Path]:
+    """Write what was asked for; returns the files."""
+    files = []
+    if config.out is not None:
+        write_timeline(timeline, config.out)
+        files.append(config.out)
+    if config.chrome_trace is not None:
+        write_chrome_trace(timeline, config.chrome_trace)
+        files.append(config.chrome_trace)
+    return files
+
+
+def flat_metrics(summary: Summary) -> dict[str, float]:
+    """The summary as name -> number, e.g. ttft_s.p99."""
+    flat: dict[str, float] = {}
+    for name, value in summary.to_dict().items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{statistic}": number for statistic, number in value.items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def format_summary(name: str, summary: Summary) -> str:
@@ -73,7 +129,8 @@ def format_summary(name: str, summary: Summary) -> str:
     }
     lines = [
         f"{name}: {summary.num_finished} of {summary.num_requests} requests finished, "
-        f"{summary.num_rejected} rejected, {summary.num_preemptions} preemptions, "
+        f"{summary.num_rejected} rejected, {summary.num_unscored} without a score, "
+        f"{summary.num_preemptions} preemptions, "
         f"{summary.output_tokens_per_s:.0f} output tokens/s over {summary.makespan_s:.1f} s",
         f"{'':24}{'mean':>10}{'p50':>10}{'p90':>10}{'p99':>10}",
     ]

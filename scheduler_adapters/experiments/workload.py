@@ -11,13 +11,16 @@ import logging
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import ConfigError, DataError, ScoringError
+
+if TYPE_CHECKING:
+    from scheduler_adapters.scores import PromptScorer
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +165,7 @@ class _Columns:
 
 ARRIVAL_STREAM = 1
 LENGTH_STREAM = 2
+ORDER_STREAM = 4
 """Beside the seed: what is drawn with one seed must not share its random numbers."""
 
 
@@ -234,31 +238,66 @@ COLUMN_NAMES = {
 """Our columns, and the names that public traces give them; the first one found is read."""
 
 
-def read_trace(path: str | PathLike[str], *, limit: int | None = None) -> Requests:
+def read_trace(
+    path: str | PathLike[str], *, limit: int | None = None, scorer: PromptScorer | None = None
+) -> Requests:
     """Requests of a CSV (also .gz), parquet or JSONL file with at least the two token columns.
 
     Column names of common public traces are understood (`COLUMN_NAMES`). A trace without arrival
-    times arrives at 0 s. `limit` keeps the first rows.
+    times arrives at 0 s. `limit` keeps the first rows. With a `scorer` the column `prompt` is
+    scored, and its tokens are counted where there is no column of prompt tokens.
 
     Raises:
         DataError: no such file, another format, a missing column, or a value that cannot be.
+        ScoringError: not one prompt could be scored.
     """
     table = read_table(Path(path))
     if limit is not None:
         table = table.iloc[:limit]
+    if scorer is not None:
+        table = _scored(table, scorer, path)
     found = {
         ours: next((name for name in names if name in table), None)
         for ours, names in COLUMN_NAMES.items()
     }
     for needed in ("prompt_tokens", "output_tokens"):
         if found[needed] is None:
-            raise DataError(
-                f"no column {needed!r}; there are {', '.join(map(str, table.columns))}", path=path
-            )
+            raise DataError(f"no column {needed!r}; {_columns_there(table)}", path=path)
     columns = {ours: table[name].to_numpy() for ours, name in found.items() if name is not None}
     if "arrival_s" in columns:
         columns["arrival_s"] = _in_seconds(str(found["arrival_s"]), table[found["arrival_s"]])
     return make_requests(**columns, path=path)
+
+
+def _columns_there(table: pd.DataFrame) -> str:
+    return f"there are {', '.join(map(str, table.columns))}; rename one"
+
+
+def _scored(table: pd.DataFrame, scorer: PromptScorer, path: str | PathLike[str]) -> pd.DataFrame:
+    """The table with the scores of its prompts; those that have none are counted and said."""
+    if "prompt" not in table:
+        raise DataError(
+            f"no column 'prompt' to score; {_columns_there(table)}, or use other --scores",
+            path=path,
+        )
+    # A missing prompt is NaN in the table; to a scorer it is empty.
+    prompts = [prompt if isinstance(prompt, str) else "" for prompt in table["prompt"]]
+    log.info("scoring %d prompts", len(prompts))
+    scored = scorer.score_prompts(prompts)
+    num_unscored = int(np.isnan(scored.values).sum())
+    if num_unscored == len(prompts):
+        raise ScoringError(f"not one of the {len(prompts)} prompts of {path} could be scored")
+    if num_unscored:
+        log.warning(
+            "%d of %d prompts have no score and are served as FCFS would",
+            num_unscored,
+            len(prompts),
+        )
+    table = table.assign(score=scored.values)
+    if not any(name in table for name in COLUMN_NAMES["prompt_tokens"]):
+        log.info("prompt tokens are counted by the ranker's tokenizer")
+        table = table.assign(prompt_tokens=scored.prompt_tokens)
+    return table
 
 
 def _in_seconds(name: str, column: pd.Series[Any]) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from scheduler_adapters.experiments import compare as compare_module
 from scheduler_adapters.experiments.workload import gamma_arrivals_s, shock_arrivals_s
 from scoring_service.errors import ConfigError
 
-SMALL = ("--num_requests=60", "--max_num_seqs=8")
+SMALL = ("--num_requests=60", "--max_num_seqs=8", "--mlruns-dir=null")
 
 
 def test_every_policy_runs_at_every_rate_and_the_files_hold_it(tmp_path, capsys):
@@ -43,17 +43,55 @@ def test_the_order_of_the_papers_holds_on_a_burst(capsys):
 
 
 def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
-    simulate = compare_module.simulate
+    run_with_load = compare_module.run_with_load
 
-    def interrupted(requests, policy, instance):
+    def interrupted(requests, policy, *rest, **more):
         if policy.name != "fcfs":
             raise KeyboardInterrupt
-        return simulate(requests, policy, instance)
+        return run_with_load(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(compare_module, "simulate", interrupted)
-    assert main(["compare", *SMALL, f"--out={tmp_path}", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["runs"]) == 1
+    monkeypatch.setattr(compare_module, "run_with_load", interrupted)
+    assert main(["compare", *SMALL, f"--out={tmp_path}", "--json"]) == 130
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["runs"]) == 1
+    assert "left out pars, oracle" in captured.err
     assert (tmp_path / "report.html").exists()
+
+
+def test_each_figure_lies_beside_the_table_it_drew(tmp_path, capsys):
+    arguments = [*SMALL, "--rates_per_s=[2, 8]", "--policies=[fcfs, slai]", f"--out={tmp_path}"]
+    more = ['--slo={"ttft_s.p90": 3}', "--seeds=1", "--tolerance=0.5"]
+    assert main(["compare", *arguments, *more]) == 0
+    assert "capacity, requests/s" in capsys.readouterr().out
+    figures = {path.stem for path in tmp_path.glob("*.svg")}
+    assert figures == {"latency_by_rate", "latencies", "load", "capacity"}
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == len(figures)
+    for figure in figures:
+        table = pd.read_csv(tmp_path / f"{figure}.csv")
+        assert set(table["policy"]) == {"fcfs", "slai"}
+    for said in ("llama-3-8b@a100-80g", "Poisson arrivals", "at most 60 requests", "seed 0"):
+        assert said in page
+
+
+def test_one_policy_is_compared_with_itself_under_other_settings(capsys):
+    settings = {"slai-late": {"policy": "slai", "offset": 10.0}}
+    arguments = ["--policies=[slai, slai-late]", f"--settings={json.dumps(settings)}"]
+    assert main(["compare", *SMALL, *arguments, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["policy"] for run in runs] == ["slai", "slai-late"]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "pars", "sarathi", "round-robin"])
+def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys):
+    rate = ["--rate_per_s=10", "--kv_blocks=600", f"--policies=[{policy}]", "--json"]
+    runs = []
+    for engine in ("plain", "vllm"):
+        assert main(["compare", *SMALL, *rate, f"--engine={engine}"]) == 0
+        runs += json.loads(capsys.readouterr().out)["runs"]
+    assert [run["num_finished"] for run in runs] == [60, 60]
+    # A request that arrives during a step is not in the next one.
+    assert runs[1]["queueing_mean_s"] > runs[0]["queueing_mean_s"]
 
 
 @pytest.mark.parametrize(

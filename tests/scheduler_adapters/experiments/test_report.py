@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from scheduler_adapters.experiments import report
+from scheduler_adapters.policy import POLICIES
 from scoring_service.errors import ConfigError
 
 LATENCIES = {"fcfs": [3.0, 1.0, 2.0], "pars": [1.0, 1.0], "somebody-else": [0.5]}
@@ -17,7 +20,7 @@ def a_page(path: Path) -> str:
         heading="Latency <of> requests",
         text="First paragraph.\n\nSecond paragraph.",
         table=report.Table(columns=["policy", "mean"], rows=[["fcfs", 1234.5], ["pars", None]]),
-        figure=report.ecdf_figure({"simulator": LATENCIES}, "E2E latency (s)"),
+        figure=report.ecdf_figure(report.ecdf_table({"simulator": LATENCIES}), "E2E latency (s)"),
         caption="three requests",
     )
     report.write_html(path, title="A title", lead="A lead", sections=[section])
@@ -54,3 +57,49 @@ def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"report\.html"):
         report.write_html(blocked / "report.html", title="t", lead="l", sections=[])
     assert list(tmp_path.iterdir()) == [blocked]
+
+
+def test_every_named_policy_has_a_colour_of_its_own() -> None:
+    colours = report.colours_of(sorted(POLICIES))
+    assert len({colours[name] for name in POLICIES}) == len(POLICIES)
+
+
+def test_the_share_is_that_of_all_values_and_those_that_never_happened_count() -> None:
+    table = report.ecdf_table({"": {"fcfs": [2.0, np.nan, 1.0, 4.0]}})
+    assert table["value"].tolist() == [1, 2, 4]
+    assert table["share"].tolist() == [0.25, 0.5, 0.75]
+
+
+def test_values_with_counts_are_as_good_as_repeated_ones() -> None:
+    weighted = report.ecdf_table({"": {"p": ([3.0, 1.0], [1, 3])}})
+    assert weighted["share"].tolist() == [0.75, 1.0]
+
+
+def test_many_values_are_thinned_and_the_curve_stays(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random(50_000)
+    table = report.ecdf_table({"": {"p": values}})
+    assert len(table) <= 401
+    assert table["share"].iloc[-1] == pytest.approx(1.0)
+    np.testing.assert_allclose(table["value"], table["share"], atol=0.02)
+
+
+def test_bars_are_as_long_as_their_means() -> None:
+    table = pd.DataFrame(
+        {"policy": ["fcfs", "pars"], "mean": [2.0, 3.0], "low": [1.5, 2.9], "high": [2.5, 3.1]}
+    )
+    axis = report.capacity_figure(table, "requests/s").axes[0]
+    assert [bar.get_width() for bar in axis.patches] == [2.0, 3.0]
+
+
+def test_the_load_figure_stacks_memory_running_and_waiting() -> None:
+    table = pd.DataFrame(
+        {
+            "policy": ["fcfs", "fcfs"],
+            "at_s": [0.5, 1.5],
+            "kv_usage_fraction": [0.1, 0.9],
+            "num_resident": [1, 2],
+            "num_waiting": [0, 7],
+        }
+    )
+    lines = [axis.lines[0].get_ydata() for axis in report.load_figure(table).axes]
+    assert [list(line) for line in lines] == [[0.1, 0.9], [1, 2], [0, 7]]

@@ -11,7 +11,8 @@ from scheduler_adapters.experiments.timeline import read_timeline
 
 
 def simulate(capsys, *arguments: str) -> tuple[int, str, str]:
-    code = main(["simulate", "--num_requests=60", "--max-num-seqs=8", *arguments])
+    limits = ["--num_requests=60", "--max-num-seqs=8", "--mlruns-dir=null"]
+    code = main(["simulate", *limits, *arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
