@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from scheduler_adapters.experiments.workload import make_requests
+from scheduler_adapters.experiments.workload import make_requests, read_trace
 from scheduler_adapters.scores import (
     ConstantScores,
     OracleScores,
@@ -15,8 +15,9 @@ from scheduler_adapters.scores import (
     ServiceScores,
     SyntheticScores,
     achieved_tau_b,
+    open_prompt_scorer,
 )
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import BundleError, ConfigError, DataError, ScoringError
 
 
 def requests_of(count: int, *, seed: int = 0, median: float = 160.0):
@@ -80,3 +81,59 @@ def test_an_absent_service_costs_the_score_and_not_the_request(caplog):
     assert (source.num_scored, source.num_failed) == (0, 3)
     said = [record for record in caplog.records if "order of arrival" in record.message]
     assert len(said) == 1
+
+
+@pytest.fixture
+def trace_with_prompts(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text(
+        '{"prompt": "a long essay", "output_tokens": 900, "arrival_s": 2.0}\n'
+        '{"prompt": "yes", "output_tokens": 2, "arrival_s": 0.0}\n'
+        '{"prompt": "a poem", "output_tokens": 90, "arrival_s": 1.0}\n'
+    )
+    return path
+
+
+def test_a_bundle_scores_the_prompts_of_a_trace_and_counts_their_tokens(
+    tiny_bundle, trace_with_prompts
+):
+    scorer = open_prompt_scorer(f"bundle:{tiny_bundle.path}")
+    requests = read_trace(trace_with_prompts, scorer=scorer)
+    assert requests.output_tokens.tolist() == [2, 90, 900]  # in order of arrival
+    assert (np.diff(requests.score) > 0).all()
+    assert (requests.prompt_tokens > 0).all()
+
+
+def test_a_bundle_counts_the_tokens_it_does_not_read(tiny_bundle):
+    scorer = open_prompt_scorer(f"bundle:{tiny_bundle.path}")
+    (tokens,) = scorer.score_prompts(["long " * 200]).prompt_tokens
+    assert 200 <= tokens <= 202
+    assert tiny_bundle.manifest.max_prompt_tokens < 200
+
+
+def test_prompts_without_a_score_are_counted_and_served(tiny_bundle, tmp_path, caplog):
+    path = tmp_path / "trace.csv"
+    path.write_text("prompt,prompt_tokens,output_tokens\nyes,3,4\n,3,4\nlong,3,4\n")
+    with caplog.at_level(logging.WARNING):
+        requests = read_trace(path, scorer=open_prompt_scorer(f"bundle:{tiny_bundle.path}"))
+    assert np.isnan(requests.score).tolist() == [False, True, False]
+    assert "1 of 3 prompts have no score" in caplog.text
+
+
+def test_a_ranker_that_scores_nothing_ends_the_experiment(trace_with_prompts):
+    with pytest.raises(ScoringError, match="not one of the 3 prompts"):
+        read_trace(trace_with_prompts, scorer=ServiceScores("127.0.0.1:1", timeout_s=0.2))
+
+
+def test_a_trace_without_prompts_says_which_columns_it_has(tiny_bundle, tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("text,prompt_tokens,output_tokens\nyes,3,4\n")
+    with pytest.raises(DataError, match="no column 'prompt' to score; there are text, prompt_t"):
+        read_trace(path, scorer=open_prompt_scorer(f"bundle:{tiny_bundle.path}"))
+
+
+def test_what_is_no_ranker_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="use bundle:PATH or service:HOST:PORT"):
+        open_prompt_scorer("bundle:")
+    with pytest.raises(BundleError):
+        open_prompt_scorer(f"bundle:{tmp_path}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from scheduler_adapters.__main__ import COMMANDS, main
+from scheduler_adapters.experiments import simulate as simulate_module
 from scheduler_adapters.experiments.timeline import read_timeline
 
 
@@ -69,6 +71,12 @@ def test_the_phases_of_a_request_fill_its_life(capsys, tmp_path):
         (["--num_requests=0"], "num_requests is 0"),
         (["--kv_blocks=0"], "kv_blocks is 0"),
         (["--out=timeline.xlsx"], "no known format"),
+        (["--out=absent/timeline.parquet"], "absent"),
+        (["--chrome_trace=trace.txt"], ".json"),
+        (["--scores=best"], "scores is 'best'; use one of trace, oracle"),
+        (["--scores=bundle:run/bundle"], "there is no trace"),
+        (["--scores=trace"], "there is no trace"),
+        (["--clients=0"], "clients is 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, complaint, tmp_path, monkeypatch):
@@ -79,6 +87,41 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, complaint, tmp
     assert complaint in err
     assert len(err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bundle_orders_the_queue_by_the_prompts(capsys, tmp_path, tiny_bundle):
+    trace = tmp_path / "trace.csv"
+    rows = ["a long long essay,5,400", "short,5,9"] * 30
+    trace.write_text("\n".join(["prompt,prompt_tokens,output_tokens", *rows]))
+    latency_s = {}
+    for scores in ("constant", f"bundle:{tiny_bundle.path}"):
+        _, out, _ = simulate(capsys, f"--trace={trace}", f"--scores={scores}", "--json")
+        latency_s[scores.partition(":")[0]] = json.loads(out)["normalized_latency_s"]["mean"]
+    assert latency_s["bundle"] < 0.7 * latency_s["constant"]
+
+
+def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_path, monkeypatch):
+    path = tmp_path / "timeline.parquet"
+    run_requests = simulate_module.run_requests
+
+    def interrupted(requests, policy, *rest, **more):
+        rank = policy.rank
+
+        def rank_until_stopped(request, load):
+            if request.number == 50:
+                raise KeyboardInterrupt
+            return rank(request, load)
+
+        monkeypatch.setattr(policy, "rank", rank_until_stopped)
+        return run_requests(requests, policy, *rest, **more)
+
+    monkeypatch.setattr(simulate_module, "run_requests", interrupted)
+    code, out, err = simulate(capsys, f"--out={path}", "--policy=slai", "--rate_per_s=1", "--json")
+    summary = json.loads(out)
+    assert code == 130
+    assert 0 < summary["num_finished"] < 60
+    assert f"{summary['num_unfinished']} requests are left out" in err
+    assert np.isfinite(read_timeline(path).finished_s).sum() == summary["num_finished"]
 
 
 def test_help_names_every_command(capsys):
