@@ -19,7 +19,7 @@ class RAD(Policy):
         chunk: prefill tokens per step (t_lcm).
 
     Source: RAD, Algorithm 1, with its chunk size one token longer, and the count of started
-    requests also back at zero when a whole cycle ends at prefill.
+    requests also back at zero when a whole cycle ends at prefill. Who ends at prefill counts.
     """
 
     name = "rad"
@@ -37,6 +37,8 @@ class RAD(Policy):
         self.finish_prefill = StepRule(max_prefills=1, max_admissions=0, chunk=chunk, mixed=False)
         self.decode = StepRule(max_prefills=0, max_decodes=tile)
         self.started_before_cycle = 0
+        self.is_decoding = False
+        """Whether the last step was one, or will be: a cycle ends with a decode, or with n."""
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return _PREFILL if request.phase <= Phase.PREFILL else _DECODE
@@ -44,12 +46,12 @@ class RAD(Policy):
     def step_rule(self, load: LoadView) -> StepRule:
         if load.num_prefilling:
             return self.finish_prefill
-        if not load.num_decoding:
-            self.started_before_cycle = load.num_started
         started = load.num_started - self.started_before_cycle
-        if load.num_decoding >= self.tile or not load.num_waiting or started >= self.max_started:
-            return self.decode
-        return self.prefill
+        if not load.num_decoding and (self.is_decoding or started >= self.max_started):
+            self.started_before_cycle, started = load.num_started, 0
+        is_full = load.num_decoding >= self.tile or started >= self.max_started
+        self.is_decoding = is_full or (load.num_decoding > 0 and not load.num_waiting)
+        return self.decode if self.is_decoding else self.prefill
 
 
 class RADTwin(RAD):
