@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scheduler_adapters.checks import LAWS, check_policy
+from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from scheduler_adapters.views import LoadView, Rank, RequestView
 from scoring_service.errors import ConfigError, InvalidDecision
@@ -13,6 +15,15 @@ from scoring_service.errors import ConfigError, InvalidDecision
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_of_ours_keeps_every_law(name):
     assert len(check_policy(lambda: load_policy(name))) == 5 * len(LAWS)
+
+
+WRAPPERS = {"guard": lambda policy: StarvationGuard(policy, after_s=2.0), "class": ClassPriority}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"pointwise", "listwise", "oracle"}))
+def test_every_policy_keeps_every_law_inside_a_wrapper(name, wrapper):
+    assert check_policy(lambda: WRAPPERS[wrapper](load_policy(name)))
 
 
 class ShortestPrompt(Policy):
