@@ -27,6 +27,10 @@ _LOOKAHEAD: Final = 32
 """Queued prompts looked at for company; the queue is in order of deadline, not of length."""
 _SMOOTHING: Final = 0.05
 """Weight of one run in the estimate of how much slower than its cost table the machine is now."""
+_HEADROOM: Final = 0.2
+"""Share of a caller's time that no waiting is planned into: the ways there and back, which its
+deadline also covers, and what the prediction misses. Under a lasting overload every admitted prompt
+waits as long as admission lets it, so without it all of them would be late by a hair."""
 _MAX_SLEEP_S: Final = 3600.0
 _TOO_LATE: Final = ScoringTimeout(
     "the deadline passed before the prompt was scored; allow more time"
@@ -252,7 +256,7 @@ class MicroBatcher:
                 f"{self._num_queued} prompts are waiting, the most there may be; try again later",
                 retry_after_s=self.predicted_wait_s(),
             )
-        left_s = deadline_s - self._clock() - cost_s * self.slowdown
+        left_s = (1 - _HEADROOM) * (deadline_s - self._clock()) - cost_s * self.slowdown
         # Everything queued is an upper bound that is cheaper to know than what is more urgent.
         if self.predicted_wait_s() <= left_s:
             return None

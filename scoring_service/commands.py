@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -40,6 +41,9 @@ def serve(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from scoring_service.model import RankerModel
     from scoring_service.server import ScoringServer
+    from scoring_service.time_slices import ask_for_short_slices
+
+    ask_for_short_slices()
 
     source = _source(bundle, registry_model, mlruns_dir)
     model = RankerModel.load(ModelBundle.load(source.locate()), config.precision)
@@ -48,6 +52,9 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     server.start()
+    # What is there by now stays: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
     print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)
     stopped.wait()
     server.stop()

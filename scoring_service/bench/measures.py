@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from scoring_service.bench.workload import PromptMaker
 from scoring_service.bundle import ModelBundle
 from scoring_service.client import Score, ScoringClient
 from scoring_service.model import RankerModel
+from scoring_service.time_slices import ask_for_short_slices
 
 BATCH: Final = 32
 NUM_CLIENTS: Final = 16
@@ -194,14 +196,20 @@ def batch_invariance(target: str, make: PromptMaker, num: int) -> float:
 def overload(
     bundle: Path, precision: str, make: PromptMaker, seconds: float
 ) -> dict[str, float | None]:
-    """Twice the capacity for some seconds: goodput, refusals, and whether late work was done."""
+    """Twice the capacity for some seconds: goodput, refusals, and whether late work was done.
+
+    Beside the refusals stands a call that asks the service for nothing but its name, at the same
+    moments: what that takes is the machine's doing, shared with the load generator.
+    """
     metrics = f"127.0.0.1:{free_port()}"
+    ask_for_short_slices()  # On a machine of its own the load generator would not wait either.
     with ours(bundle, precision, "--metrics_address", metrics) as peer:
         clients = [peer.client() for _ in range(NUM_CLIENTS)]
         closed_loop(peer.pid, clients, make.lognormal(100))
         capacity = closed_loop(peer.pid, clients, make.lognormal(600)).per_s
         prompts = make.lognormal(int(2 * capacity * seconds))
-        result = open_loop(peer.target, prompts, per_s=2 * capacity, timeout_s=DEADLINE_S)
+        with _asked_now_and_then(peer.target) as idle_calls_s:
+            result = open_loop(peer.target, prompts, per_s=2 * capacity, timeout_s=DEADLINE_S)
         late = scrape(metrics)["scoring_begun_late_prompts_total"]
     return {
         "goodput_fraction": len(result.answered_s) / result.wall_s / capacity,
@@ -209,10 +217,36 @@ def overload(
         "answered_p99_ms": _percentile_ms(result.answered_s, 99),
         "reject_p99_ms": _percentile_ms(result.refused_s, 99),
         "reject_p50_ms": _percentile_ms(result.refused_s, 50),
+        "info_p99_ms": _percentile_ms(idle_calls_s, 99),
+        "info_p50_ms": _percentile_ms(idle_calls_s, 50),
+        "client_cores": result.client_cpu_s / result.wall_s,
         "deadline_ms": DEADLINE_S * 1e3,
         "timed_out_fraction": sum(result.failed.values()) / result.sent,
         "expired_computed": late,
     }
+
+
+@contextmanager
+def _asked_now_and_then(target: str) -> Iterator[list[float]]:
+    """Latencies of `Info` calls made one after the other meanwhile, seconds."""
+    latencies_s: list[float] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        with ScoringClient(target, timeout_s=10.0) as client:
+            client.info()
+            while not stop.wait(0.02):
+                begun_s = time.perf_counter()
+                client.info()
+                latencies_s.append(time.perf_counter() - begun_s)
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        try:
+            yield latencies_s
+        finally:
+            stop.set()
+            asked.result()
 
 
 def memory(bundle: Path, precision: str, make: PromptMaker, num_shapes: int) -> dict[str, float]:
