@@ -152,6 +152,9 @@ class StepRule:
     """Whether prefills count as (their number) x (the longest) against the budget."""
     displace: bool = False
     """Whether a waiting request may evict residents with a greater `evict_key` (needs EVICT)."""
+    offload: bool = False
+    """Whether what is evicted goes to host memory, to come back without being computed anew (needs
+    OFFLOAD)."""
 
 
 UNLIMITED = StepRule()
