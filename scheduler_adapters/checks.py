@@ -18,6 +18,7 @@ import numpy as np
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import AffineLatency, Chunk, LatencyModel
 from scheduler_adapters.simulator.simulation import simulate
@@ -138,7 +139,9 @@ def _runs(make_policy: MakePolicy) -> Iterator[tuple[str, Run]]:
 def _workloads() -> dict[str, tuple[Requests, Instance]]:
     """Small, and each with something that has broken a scheduler before."""
     latency = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-7)
-    roomy = Instance(latency=latency, kv_blocks=10_000, max_num_seqs=8, max_tokens=64)
+    # Copies in no time, so that nobody idles for one, and the laws stay the same for all.
+    host = HostLink(kv_bytes_per_token=1, bytes_per_s=1e18)
+    roomy = Instance(latency=latency, kv_blocks=10_000, max_num_seqs=8, max_tokens=64, host=host)
     scarce = replace(roomy, kv_blocks=60)
     burst = _requests(60, seed=1)
     steady_s = poisson_arrivals_s(60, rate_per_s=4.0, seed=2)

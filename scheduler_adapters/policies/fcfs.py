@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import LoadView, Rank, RequestView
+from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 
 _SERVE_BY_ARRIVAL = Rank(sticky=True)
+_TO_HOST = StepRule(offload=True)
 
 
 class FCFS(Policy):
@@ -16,3 +17,16 @@ class FCFS(Policy):
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return _SERVE_BY_ARRIVAL
+
+
+class OffloadingFCFS(FCFS):
+    """Keeps what is evicted, the newest, in host memory; it comes back before anyone new.
+
+    Source: PASCAL, the baseline FCFS.
+    """
+
+    name = "fcfs-offload"
+    requires = frozenset({Capability.OFFLOAD})
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return _TO_HOST

@@ -8,13 +8,15 @@ from scoring_service.errors import ConfigError
 
 _REASONING, _DEMOTED, _ANSWERING = 0, 1, 2
 _DISPLACE = StepRule(displace=True)
+_DISPLACE_TO_HOST = StepRule(displace=True, offload=True)
 
 
 class Pascal(Policy):
     """Two queues: reasoning (prefill included), then answering and demoted reasoning.
 
     Inside a queue, whoever used the fewest quanta in its phase goes first, then whoever has been in
-    that place longest; the last in this order makes room. What is evicted is computed anew.
+    that place longest; the last in this order makes room. What is evicted is computed anew, or kept
+    in host memory (`offload`, as in the paper).
 
     Args:
         quantum_tokens: generated tokens until a request goes behind those that have used fewer.
@@ -29,7 +31,13 @@ class Pascal(Policy):
     keeps_time = True
     sees_thinking = True
 
-    def __init__(self, *, quantum_tokens: int = 500, demote_above_tokens: int = 5000) -> None:
+    def __init__(
+        self,
+        *,
+        quantum_tokens: int = 500,
+        demote_above_tokens: int = 5000,
+        offload: bool = False,
+    ) -> None:
         for name, value in (
             ("quantum_tokens", quantum_tokens),
             ("demote_above_tokens", demote_above_tokens),
@@ -38,6 +46,10 @@ class Pascal(Policy):
                 raise ConfigError(f"{name} is {value}; use 1 or more")
         self.quantum_tokens = quantum_tokens
         self.demote_above_tokens = demote_above_tokens
+        self.rule = _DISPLACE
+        if offload:
+            self.rule = _DISPLACE_TO_HOST
+            self.requires = self.requires | {Capability.OFFLOAD}  # type: ignore[misc]
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         demoted_at = max(0, self.demote_above_tokens + 1 - request.prompt_tokens)
@@ -51,7 +63,7 @@ class Pascal(Policy):
         return Rank(key, lane, valid_tokens=left, evict_key=(lane, *key))
 
     def step_rule(self, load: LoadView) -> StepRule:
-        return _DISPLACE
+        return self.rule
 
     def _phase(self, request: RequestView, demoted_at: int) -> tuple[int, int]:
         """The phase, and how many tokens were generated when it began."""

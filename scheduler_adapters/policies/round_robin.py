@@ -7,23 +7,28 @@ from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, St
 from scoring_service.errors import ConfigError
 
 _DISPLACE = StepRule(displace=True)
+_DISPLACE_TO_HOST = StepRule(displace=True, offload=True)
 
 
 class RoundRobin(Policy):
     """Key (quanta used, time of joining that queue); the last in that order makes room.
 
     "After a quantum a request is put back" is read as fewest quanta first. What is evicted
-    is computed anew.
+    is computed anew, or kept in host memory (`offload`).
     """
 
     name = "round-robin"
     requires = frozenset({Capability.EVICT})
     keeps_time = True
 
-    def __init__(self, *, quantum_tokens: int = 500) -> None:
+    def __init__(self, *, quantum_tokens: int = 500, offload: bool = False) -> None:
         if quantum_tokens < 1:
             raise ConfigError(f"quantum_tokens is {quantum_tokens}; use 1 or more")
         self.quantum_tokens = quantum_tokens
+        self.rule = _DISPLACE
+        if offload:
+            self.rule = _DISPLACE_TO_HOST
+            self.requires = self.requires | {Capability.OFFLOAD}  # type: ignore[misc]
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         quanta, used = divmod(request.generated_tokens, self.quantum_tokens)
@@ -31,4 +36,4 @@ class RoundRobin(Policy):
         return Rank(key, valid_tokens=self.quantum_tokens - used, evict_key=key)
 
     def step_rule(self, load: LoadView) -> StepRule:
-        return _DISPLACE
+        return self.rule

@@ -1,7 +1,8 @@
 """One LLM instance in virtual time: `simulate(requests, policy, instance) -> Timeline`.
 
 Start with `simulation.py`, then `instance.py` (what is simulated), `latency.py` (how long a step
-takes), `reference.py` (the rules of a step, plainly) and `engine.py` (the same rules, fast).
+takes), `host_link.py` (KV blocks that leave for the host), `reference.py` (the rules of a step,
+plainly) and `engine.py` (the same rules, fast).
 
 Step times: `presets.py` names all instances; `first_principles.py` computes them from `facts.py`;
 `measured.py` reads them from kernels (`kernel_database.py`), layers (`layer_profile.py`,

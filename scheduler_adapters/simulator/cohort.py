@@ -28,8 +28,10 @@ class Live:
         "cohort",
         "context",
         "event_at",
-        "evicted_step",
+        "evicted_s",
+        "host_blocks",
         "in_prefills",
+        "is_moving",
         "is_waiting",
         "joined",
         "last_token_s",
@@ -61,6 +63,10 @@ class Live:
         self.is_waiting = True
         self.prefill_left = 0
         self.in_prefills = False
+        self.host_blocks = 0
+        """KV blocks kept on the host; 0 unless it was offloaded."""
+        self.is_moving = False
+        """Whether they are being copied: away while it waits, else back."""
         self.cohort: Cohort | None = None
         self.offset = 0
         self.joined = 0
@@ -68,12 +74,18 @@ class Live:
         self.event_at = -1
         """Cohort counter at which something happens to this member next."""
         self.last_token_s: float | None = None
-        self.placed_step = self.evicted_step = -1
+        self.placed_step = -1
+        self.evicted_s = -1.0
 
     @property
     def now_context(self) -> int:
         """Prompt + generated tokens."""
         return self.context if self.cohort is None else self.offset + self.cohort.counter
+
+    @property
+    def next_context(self) -> int:
+        """Tokens it has after the next one, while it waits."""
+        return self.context if self.host_blocks and not self.prefill_left else self.context + 1
 
     def sync_view(self) -> RequestView:
         """The view, brought up to date for a question."""
@@ -86,7 +98,7 @@ class Live:
             generated = self.offset + cohort.counter - view.prompt_tokens
             view.last_token_s = cohort.last_s if cohort.counter > self.joined else self.last_token_s
         view.generated_tokens = generated
-        if self.is_waiting:
+        if self.is_waiting or self.is_moving:
             view.phase = _WAITING
         elif self.prefill_left:
             view.phase = _PREFILL

@@ -2,8 +2,8 @@
 
 Decodes that advance together form a cohort (`cohort.py`), so a step costs the same for two of them
 and for two hundred. While nobody is prefilled and nothing happens to anybody, steps are repeated
-without filling them anew. The engine has four layers: `ranks.py`, `eviction.py`, `filling.py`, and
-this file, which lets time pass.
+without filling them anew. The engine has five layers: `ranks.py`, `offload.py`, `eviction.py`,
+`filling.py`, and this file, which lets time pass.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ class Engine(Filling):
         with _uncollected():
             while self.arrivals or self.num_waiting or self.residents:
                 self._boundary()
+                evictions = self.evictions_without_token
                 self._fill()
                 if self.placed or self.chunks:
                     self._run_step()
                 else:
-                    self._count_stall()
+                    self._stall(has_evicted=self.evictions_without_token > evictions)
         return self.timeline()
 
     def timeline(self) -> Timeline:
@@ -75,16 +76,21 @@ class Engine(Filling):
         self.arrivals = [live for live in reversed(self.lives) if not rejected[live.row]]
         self._look_at_arrivals()
 
-    def _count_stall(self) -> None:
-        """A step that everybody was evicted from may stay empty, but not again and again."""
-        self.evictions_without_token += 1
-        self._refuse_endless_eviction("none")
+    def _stall(self, *, has_evicted: bool) -> None:
+        """An empty step: everybody was evicted from it, or everybody is being copied."""
+        if self.next_landing_s < inf and not has_evicted:
+            self.load.now_s = min(self.next_landing_s, self.next_arrival_s)
+        else:
+            self.evictions_without_token += 1
+            self._refuse_endless_eviction("none")
         self._count()
 
     def _boundary(self) -> None:
         load = self.load
         if not self.num_waiting and not self.residents:
             load.now_s = max(load.now_s, self.next_arrival_s)
+        if self.next_landing_s <= load.now_s:
+            self._land()
         if self.next_arrival_s <= load.now_s:
             self._deliver()
         if self.timers and self.timers[0][0] <= load.now_s:
@@ -216,7 +222,9 @@ class Engine(Filling):
         """Run the step that just ran again and again, as long as it would be filled the same."""
         load, cohorts = self.load, self.placed
         limit = min(cohort.steps_to_event() for cohort in cohorts) - 1
-        until_s = min(self.next_arrival_s, self.timers[0][0] if self.timers else inf)
+        until_s = min(self.next_arrival_s, self.next_landing_s)
+        if self.timers:
+            until_s = min(until_s, self.timers[0][0])
         step_s, count = self.instance.latency.step_s, self.num_placed
         context = sum(cohort.context for cohort in cohorts)
         steps = 0

@@ -5,15 +5,16 @@ from __future__ import annotations
 from heapq import heappop
 
 from scheduler_adapters.simulator.cohort import Cohort, Live
-from scheduler_adapters.simulator.ranks import Ranks, rank_of
+from scheduler_adapters.simulator.offload import Offload
+from scheduler_adapters.simulator.ranks import rank_of
 from scoring_service.errors import SchedulingError
 
 MAX_EVICTIONS_PER_REQUEST = 10
 """Without any token in between; more is a loop."""
 
 
-class Eviction(Ranks):
-    """The second layer of the engine: blocks, eviction, displacement.
+class Eviction(Offload):
+    """The third layer of the engine: blocks, eviction, displacement.
 
     What is evicted is rare, so residents are simply walked.
     """
@@ -25,6 +26,7 @@ class Eviction(Ranks):
         "headroom",
         "is_steady",
         "max_admissions",
+        "offloads",
         "placed",
         "seats",
         "total_blocks",
@@ -40,21 +42,30 @@ class Eviction(Ranks):
     admissions: int
     max_admissions: float
     seats: float
+    offloads: bool
+    """Whether what is evicted goes to the host."""
     is_steady: bool
     """Whether the step could be repeated as it is."""
     evictions_without_token: int
 
-    def _make_resident(self, live: Live) -> None:
+    def _admit_one(self, live: Live) -> None:
+        """Give a request its seat and its blocks, to be computed or copied back."""
         self.is_steady = False  # the next step may admit more, whatever stopped this one
+        self.admissions += 1
+        self.load.num_started += 1
+        live.view.admission_number = self.load.num_started
+        if live.host_blocks:
+            self._reload(live)
+        else:
+            self._make_resident(live)
+
+    def _make_resident(self, live: Live) -> None:
         self.used_blocks += -(-live.context // self.block_tokens)
         live.is_waiting = False
         live.prefill_left = live.context
         self.residents[live.row] = live
         self.num_waiting -= 1
         self.num_prefilling += 1
-        self.admissions += 1
-        self.load.num_started += 1
-        live.view.admission_number = self.load.num_started
 
     def _blocks_of(self, live: Live) -> int:
         """Blocks a resident that is not in the step yet holds."""
@@ -83,6 +94,7 @@ class Eviction(Ranks):
                 for other in self.residents.values()
                 if evict_order(other)[0]
                 and evict_order(other) > order
+                and not other.is_moving
                 and not self._is_placed(other)
             ]
             victim = max(victims, key=evict_order, default=live)
@@ -94,12 +106,16 @@ class Eviction(Ranks):
 
     def _evict(self, live: Live) -> None:
         self.is_steady = False
-        self.used_blocks -= self._blocks_of(live)
+        blocks = self._blocks_of(live)
+        self.used_blocks -= blocks
+        if self.offloads:
+            computed = live.context - live.prefill_left
+            self._offload(live, -(-computed // self.block_tokens) if live.prefill_left else blocks)
         if live.cohort is None:
             self.num_prefilling -= 1
         self._unplace(live)
         live.is_waiting = True
-        live.evicted_step = self.load.step
+        live.evicted_s = self.load.now_s
         live.view.preemptions += 1
         self.record.preemptions[live.row] += 1
         del self.residents[live.row]
@@ -110,7 +126,7 @@ class Eviction(Ranks):
         self._enqueue(live)
 
     def _refuse_endless_eviction(self, request_id: str) -> None:
-        num_live = len(self.residents) + self.num_waiting
+        num_live = len(self.residents) + self.num_waiting - self.num_returning
         if self.evictions_without_token > MAX_EVICTIONS_PER_REQUEST * num_live:
             raise SchedulingError(
                 f"policy {self.policy.name!r} evicts without end at {self.load.now_s} s, last "
@@ -120,9 +136,9 @@ class Eviction(Ranks):
     def _displace(self) -> None:
         """Admit the best waiting requests, evicting worse residents if that makes enough room."""
         while (best := self._best_waiting()) is not None:
-            if best.evicted_step == self.load.step or not self._make_room(best):
+            if best.is_moving or best.evicted_s == self.load.now_s or not self._make_room(best):
                 return
-            self._make_resident(best)
+            self._admit_one(best)
             self._place(best)
 
     def _best_waiting(self) -> Live | None:
@@ -141,8 +157,10 @@ class Eviction(Ranks):
         if self.admissions >= self.max_admissions:
             return False
         growth = sum(cohort.grows() for lane in self.lanes for cohort in lane.cohorts)
-        needed = -(-(best.context + 1) // self.block_tokens)
+        needed = -(-best.next_context // self.block_tokens)
         room = self.total_blocks - self.used_blocks - growth - needed
+        if best.host_blocks:
+            room -= self.headroom
         free_seats = self.seats - len(self.residents) - 1
         victims: list[Live] = []
         if room < 0 or free_seats < 0:
@@ -167,7 +185,7 @@ class Eviction(Ranks):
         worse = []
         for live in self.residents.values():
             evict_key = rank_of(live).evict_key
-            if evict_key is not None and evict_key > key:
+            if evict_key is not None and evict_key > key and not live.is_moving:
                 worse.append(live)
         return sorted(worse, key=evict_order, reverse=True)
 

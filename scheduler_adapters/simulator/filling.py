@@ -13,7 +13,7 @@ from scheduler_adapters.views import UNLIMITED, StepRule
 
 
 class Filling(Eviction):
-    """The third layer of the engine: what goes into the next step."""
+    """The fourth layer of the engine: what goes into the next step."""
 
     __slots__ = (
         "admission_closed",
@@ -53,7 +53,7 @@ class Filling(Eviction):
         self._fill_by(rule)
         if not (self.placed or self.chunks):
             # A real engine must not stall because of a rule: work that can run does.
-            self._fill_by(UNLIMITED)
+            self._fill_by(_UNLIMITED_OFFLOADING if self.offloads else UNLIMITED)
 
     def _take_rule(self, rule: StepRule) -> None:
         """Keep the rule's limits as numbers, joined with the engine's own."""
@@ -66,6 +66,7 @@ class Filling(Eviction):
         self.chunk_limit = _limit(rule.chunk)
         self.seats = min(instance.max_num_seqs, _limit(rule.max_resident))
         self.mixed = rule.mixed
+        self.offloads = rule.offload and instance.host is not None
 
     def _fill_by(self, rule: StepRule) -> None:
         if rule is not self.rule:
@@ -210,20 +211,41 @@ class Filling(Eviction):
                 heappop(waiting)
             elif self._fits(live):
                 heappop(waiting)
-                self._make_resident(live)
-                self._prefill(live)
+                self._admit_one(live)
+                if not live.is_moving:
+                    self._prefill(live)
             else:
                 self.admission_closed = True
                 return
 
     def _fits(self, live: Live) -> bool:
         blocks = -(-live.context // self.block_tokens)
+        if len(self.residents) >= self.seats or self.admissions >= self.max_admissions:
+            return False
+        if live.host_blocks:
+            return not live.is_moving and self._leaves_room(blocks)
         return (
-            len(self.residents) < self.seats
-            and self.admissions < self.max_admissions
-            and self.used_blocks + blocks + self.watermark_blocks <= self.total_blocks
+            self.used_blocks + blocks + self.watermark_blocks <= self.total_blocks
             and self._chunk(live.context) > 0
         )
+
+    def _leaves_room(self, blocks: int) -> bool:
+        """Whether every decode still finds a block when a copy back has taken `blocks`.
+
+        Decodes cannot evict what is being copied, so without this two requests may for ever drive
+        each other out.
+        """
+        growth = sum(
+            cohort.grows()
+            for lane in self.lanes
+            for cohort in lane.cohorts
+            if cohort not in self.placed
+        )
+        reserve = max(self.watermark_blocks, self.headroom)
+        return self.used_blocks + blocks + growth + reserve <= self.total_blocks
+
+
+_UNLIMITED_OFFLOADING = StepRule(offload=True)
 
 
 def _limit(limit: int | None) -> float:

@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.latency import LatencyModel
 from scheduler_adapters.simulator.presets import BLOCK_TOKENS, preset
-from scoring_service.errors import ConfigError
+from scheduler_adapters.views import Capability
+from scoring_service.errors import ConfigError, UnsupportedByEngine
 
 Ints = NDArray[np.int64]
 Tokens = TypeVar("Tokens", int, Ints)
@@ -32,6 +35,8 @@ class Instance:
     """Share of the KV blocks that an admission must leave free, so that decodes can grow."""
     decode_headroom_blocks: int = 0
     """Free blocks a decode insists on even when it needs none: 1 in Vidur and old vLLM, 0 here."""
+    host: HostLink | None = None
+    """Host memory for evicted KV blocks; None: what is evicted is computed anew."""
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_num_seqs", "block_tokens"):
@@ -56,6 +61,18 @@ class Instance:
         latency, kv_blocks = preset(name)
         settings: dict[str, Any] = {"latency": latency, "kv_blocks": kv_blocks}
         return cls(**settings | changes)
+
+    def check(self, policy: Policy) -> None:
+        """Refuse a policy that this instance cannot honour.
+
+        Raises:
+            UnsupportedByEngine: it wants to offload, and there is no host memory.
+        """
+        if self.host is None and Capability.OFFLOAD in policy.requires:
+            raise UnsupportedByEngine(
+                f"policy {policy.name!r} requires OFFLOAD, but the instance has no host memory; "
+                "give it one: host=HostLink(...)"
+            )
 
     @property
     def watermark_blocks(self) -> int:

@@ -30,6 +30,7 @@ class Ranks:
         "lives",
         "load",
         "num_prefilling",
+        "num_returning",
         "num_rows",
         "num_timers",
         "num_waiting",
@@ -59,12 +60,14 @@ class Ranks:
         self.num_timers = 0
         self.residents: dict[int, Live] = {}
         self.num_waiting = self.num_prefilling = 0
+        self.num_returning = 0
+        """Of the waiting: those that are being copied back from the host."""
 
     def _count(self) -> None:
         load = self.load
         load.num_waiting = self.num_waiting
         load.num_prefilling = self.num_prefilling
-        load.num_decoding = len(self.residents) - self.num_prefilling
+        load.num_decoding = len(self.residents) - self.num_prefilling - self.num_returning
 
     def _ask(self, live: Live) -> None:
         if live.rank is not None and live.rank.sticky:
@@ -132,6 +135,8 @@ class Ranks:
         """Put a request into the lane of its rank."""
         if live.is_waiting:
             self._enqueue(live)
+        elif live.is_moving:
+            return
         elif live.prefill_left:
             assert live.rank is not None
             insort(self._lane(live.rank.lane).prefills, (live.rank.key, live.row))

@@ -12,6 +12,12 @@ blocks and the budget last: the first that does not fit ends admission for this 
 When a decode finds no block, the resident with the greatest (evict_key, receive number) that is not
 in the step yet and ranks after the asker loses its blocks and waits again, to be computed anew
 (prompt and what it has generated); if there is none, the asker does.
+
+Under a rule that offloads, what was computed is copied to the host instead. The blocks are free at
+once, as the step needs them. When the request is up for admission and its copy has landed, it takes
+a seat and its blocks and is copied back; when that has landed, it goes on where it was. It has to
+leave the blocks that the decodes need for their next token: they could not evict it, for a copy is
+never interrupted. Copies land between two steps, before arrivals join.
 """
 
 from __future__ import annotations
@@ -23,9 +29,10 @@ from math import inf, isnan
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests
 from scheduler_adapters.policy import Policy, ask_rank
+from scheduler_adapters.simulator.host_link import Copies
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.record import Record
-from scheduler_adapters.views import UNLIMITED, LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 from scoring_service.errors import InvalidDecision, SchedulingError
 
 
@@ -45,15 +52,33 @@ class _Live:
     """Tokens still to prefill; meaningful while resident."""
     context: int = 0
     """Tokens the request consists of so far: prompt + generated."""
-    evicted_step: int = -1
+    evicted_s: float = -1.0
+    host_blocks: int = 0
+    """Blocks kept on the host; 0 unless it was offloaded."""
+    is_moving: bool = False
+    """Whether they are being copied: away where it holds no blocks, else back."""
 
     @property
     def is_resident(self) -> bool:
-        return self.blocks > 0
+        return self.blocks > 0 and not self.is_moving
 
     @property
     def is_decoding(self) -> bool:
-        return self.blocks > 0 and self.prefill_left == 0
+        return self.is_resident and self.prefill_left == 0
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.blocks == 0
+
+    @property
+    def next_context(self) -> int:
+        """Tokens it has after the next one."""
+        return self.context if self.host_blocks and not self.prefill_left else self.context + 1
+
+    @property
+    def decode_phase(self) -> Phase:
+        thinks = self.view.generated_tokens < self.reasoning_tokens
+        return Phase.REASONING if thinks else Phase.ANSWERING
 
     @property
     def order(self) -> tuple[tuple[float, ...], int]:
@@ -121,6 +146,11 @@ class ReferenceEngine:
         self.load = LoadView(total_blocks=instance.kv_blocks)
         self.live: list[_Live] = []
         self.evictions_without_token = 0
+        instance.check(policy)
+        self.host_used_blocks = 0
+        self.copies: Copies | None = None
+        if instance.host is not None:
+            self.copies = Copies(instance.host, block_tokens=instance.block_tokens)
 
     def run(self, requests: Requests) -> Timeline:
         """Run until all requests are finished.
@@ -135,6 +165,7 @@ class ReferenceEngine:
         while coming is not None or self.live:
             if not self.live and coming is not None:
                 self.load.now_s = max(self.load.now_s, coming.view.arrival_s)
+            self._land()
             fresh = []
             while coming is not None and coming.view.arrival_s <= self.load.now_s:
                 fresh.append(coming)
@@ -144,8 +175,31 @@ class ReferenceEngine:
             for live in fresh:
                 self._ask(live)
             self._expire()
-            self._run_step(record, self._fill())
+            evictions = self.evictions_without_token
+            step = self._fill()
+            if step.members:
+                self._run_step(record, step)
+            elif self.evictions_without_token == evictions:
+                # Everybody is being copied, or waits for that.
+                assert self.copies is not None
+                next_s = inf if coming is None else coming.view.arrival_s
+                self.load.now_s = min(next_s, self.copies.next_landing_s)
         return record.timeline()
+
+    def _land(self) -> None:
+        """Requests whose copies have landed: on the host, or back and running again."""
+        rows = self.copies.land(self.load.now_s) if self.copies is not None else []
+        live_at = {live.row: live for live in self.live}
+        back = [live_at[row] for row in rows if live_at[row].blocks]
+        for row in rows:
+            live_at[row].is_moving = False
+        for live in back:
+            self.host_used_blocks -= live.host_blocks
+            live.host_blocks = 0
+            live.view.phase = Phase.PREFILL if live.prefill_left else live.decode_phase
+        self._count()
+        for live in back:
+            self._ask(live)
 
     def _views(self, requests: Requests, record: Record) -> Iterable[_Live]:
         """The requests that fit into this instance at all."""
@@ -206,10 +260,11 @@ class ReferenceEngine:
 
     def _fill(self) -> _Step:
         """Ask for the rule and fill the step by it; by none where the rule would place nothing."""
-        step = self._fill_by(self.policy.step_rule(self.load))
+        rule = self.policy.step_rule(self.load)
+        step = self._fill_by(rule)
         if not step.members:
             # A real engine must not stall because of a rule: work that can run does.
-            step = self._fill_by(UNLIMITED)
+            step = self._fill_by(StepRule(offload=rule.offload))
         return step
 
     def _fill_by(self, rule: StepRule) -> _Step:
@@ -256,15 +311,25 @@ class ReferenceEngine:
     def _admit(self, step: _Step, lane: float) -> None:
         if step.admission_closed:
             return
-        for live in self._in_lane(lane, lambda live: not live.is_resident):
+        for live in self._in_lane(lane, lambda live: live.is_waiting):
             if not self._fits(step, live):
                 step.admission_closed = True
                 break
-            self._make_resident(step, live)
-            self._prefill(step, live)
+            self._admit_one(step, live)
+            if not live.is_moving:
+                self._prefill(step, live)
 
     def _fits(self, step: _Step, live: _Live) -> bool:
         free_after = self._free_blocks() - self.instance.blocks(live.context)
+        if live.host_blocks:
+            placed = step.members
+            free_after -= sum(
+                self._growth(other)
+                for other in self.live
+                if other.is_decoding and other.row not in placed
+            )
+            reserve = max(self.instance.watermark_blocks, self.instance.decode_headroom_blocks)
+            return not live.is_moving and self._has_seat(step) and free_after >= reserve
         return (
             self._has_seat(step)
             and free_after >= self.instance.watermark_blocks
@@ -272,14 +337,22 @@ class ReferenceEngine:
         )
 
     def _has_seat(self, step: _Step) -> bool:
-        residents = sum(live.is_resident for live in self.live)
+        residents = sum(not live.is_waiting for live in self.live)
         seats = min(self.instance.max_num_seqs, _limit(step.rule.max_resident))
         return residents < seats and step.admissions < _limit(step.rule.max_admissions)
 
-    def _make_resident(self, step: _Step, live: _Live) -> None:
-        live.blocks = self.instance.blocks(live.context)
-        live.prefill_left = live.context
-        live.view.phase = Phase.PREFILL
+    def _admit_one(self, step: _Step, live: _Live) -> None:
+        """Give a request its seat and its blocks, to be computed or copied back."""
+        if live.host_blocks:
+            assert self.copies is not None
+            is_whole = live.prefill_left == 0
+            live.blocks = live.host_blocks if is_whole else self.instance.blocks(live.context)
+            live.is_moving = True
+            self.copies.start(self.load.now_s, live.row, live.host_blocks)
+        else:
+            live.blocks = self.instance.blocks(live.context)
+            live.prefill_left = live.context
+            live.view.phase = Phase.PREFILL
         self.load.used_blocks += live.blocks
         self.load.num_started += 1
         live.view.admission_number = self.load.num_started
@@ -306,7 +379,7 @@ class ReferenceEngine:
                 and other.evict_order > live.evict_order
             ]
             victim = max(victims, key=lambda other: other.evict_order, default=live)
-            self._evict(victim)
+            self._evict(step, victim)
             if victim is live:
                 return False
         live.blocks += needed
@@ -315,11 +388,13 @@ class ReferenceEngine:
 
     def _displace(self, step: _Step) -> None:
         """Admit the best waiting requests, evicting worse residents if that makes enough room."""
-        while waiting := [live for live in self.live if not live.is_resident]:
+        while waiting := [live for live in self.live if live.is_waiting]:
             best = min(waiting, key=lambda live: (live.rank.lane, live.order))
-            if best.evicted_step == self.load.step or not self._make_room(step, best):
+            if best.is_moving or best.evicted_s == self.load.now_s:
                 return
-            self._make_resident(step, best)
+            if not self._make_room(step, best):
+                return
+            self._admit_one(step, best)
 
     def _make_room(self, step: _Step, best: _Live) -> bool:
         """Evict the fewest worst residents that let `best` in; none where that is impossible."""
@@ -328,8 +403,10 @@ class ReferenceEngine:
         seats = min(self.instance.max_num_seqs, _limit(step.rule.max_resident))
         residents = [live for live in self.live if live.is_resident]
         growth = sum(self._growth(live) for live in residents if live.is_decoding)
-        room = self._free_blocks() - growth - self.instance.blocks(best.context + 1)
-        free_seats = seats - len(residents) - 1
+        room = self._free_blocks() - growth - self.instance.blocks(best.next_context)
+        if best.host_blocks:
+            room -= self.instance.decode_headroom_blocks
+        free_seats = seats - sum(not live.is_waiting for live in self.live) - 1
         worse = [
             live
             for live in residents
@@ -347,13 +424,15 @@ class ReferenceEngine:
         if room < 0 or free_seats < 0:
             return False
         for victim in victims:
-            self._evict(victim)
+            self._evict(step, victim)
         return True
 
-    def _evict(self, live: _Live) -> None:
+    def _evict(self, step: _Step, live: _Live) -> None:
+        if step.rule.offload and self.instance.host is not None:
+            self._offload(live)
         self.load.used_blocks -= live.blocks
         live.blocks = 0
-        live.evicted_step = self.load.step
+        live.evicted_s = self.load.now_s
         live.view.phase = Phase.WAITING
         live.view.preemptions += 1
         self.evictions_without_token += 1
@@ -364,9 +443,19 @@ class ReferenceEngine:
             )
         self._ask(live)
 
+    def _offload(self, live: _Live) -> None:
+        """Copy what a victim has computed to the host, where that has room."""
+        assert self.instance.host is not None
+        assert self.copies is not None
+        is_whole = live.prefill_left == 0
+        done = self.instance.blocks(live.context - live.prefill_left)
+        blocks = live.blocks if is_whole else done
+        if blocks and self.host_used_blocks + blocks <= _limit(self.instance.host.max_blocks):
+            live.host_blocks, live.is_moving = blocks, True
+            self.host_used_blocks += blocks
+            self.copies.start(self.load.now_s, live.row, blocks)
+
     def _run_step(self, record: Record, step: _Step) -> None:
-        if not step.members:
-            return
         duration_s = self.instance.latency.step_s(
             len(step.decodes),
             sum(live.context for live in step.decodes),
@@ -411,8 +500,7 @@ class ReferenceEngine:
         view, tick = live.view, len(record.tick_s) - 1
         view.generated_tokens += 1
         view.thinking_tokens = min(view.generated_tokens, live.reasoning_tokens)
-        thinks = view.generated_tokens < live.reasoning_tokens
-        view.phase = Phase.REASONING if thinks else Phase.ANSWERING
+        view.phase = live.decode_phase
         view.last_token_s = self.load.now_s
         live.context += 1
         record.run(live.row, tick, tick)

@@ -36,7 +36,7 @@ def static_ranks(requests: Requests, policy: Policy) -> StaticRanks | None:
     if not policy.is_static:
         return None
     rule = policy.step_rule(LoadView())
-    if rule.displace or rule.max_decodes is not None:
+    if rule.displace or rule.offload or rule.max_decodes is not None:
         return None
     keys, starves_s, resident = [], [], None
     for waiting, prefill, decode in _ranks(requests, policy):

@@ -6,6 +6,7 @@ import pytest
 
 from scheduler_adapters.checks import LAWS, check_policy
 from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from scheduler_adapters.views import LoadView, Rank, RequestView
@@ -24,6 +25,12 @@ WRAPPERS = {"guard": lambda policy: StarvationGuard(policy, after_s=2.0), "class
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"pointwise", "listwise", "oracle"}))
 def test_every_policy_keeps_every_law_inside_a_wrapper(name, wrapper):
     assert check_policy(lambda: WRAPPERS[wrapper](load_policy(name)))
+
+
+@pytest.mark.parametrize("name", ["round-robin", "pascal"])
+def test_so_does_every_policy_that_offloads(name):
+    assert check_policy(lambda: load_policy(name, offload=True))
+    assert check_policy(OffloadingFCFS)
 
 
 class ShortestPrompt(Policy):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
-from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
 from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -19,6 +19,7 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled import run_compiled
 from scheduler_adapters.simulator.engine import Engine
+from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import AffineLatency, LatencyModel, RooflineLatency
 from scheduler_adapters.simulator.reference import ReferenceEngine
@@ -129,6 +130,8 @@ def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python
     requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[3] * 3)
     instance = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16, max_tokens=512)
     assert run_compiled(requests, SLAI(), instance) is None
+    host = HostLink(kv_bytes_per_token=1)
+    assert run_compiled(requests, OffloadingFCFS(), replace(instance, host=host)) is None
     assert run_compiled(requests, FCFS(), replace(instance, max_tokens=8)) is None
     assert run_compiled(requests, FCFS(), replace(instance, latency=NotCompiled())) is None
     timeline = simulate(requests, SLAI(), instance, engine="compiled")

@@ -13,6 +13,7 @@ from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from scheduler_adapters.simulator.engine import Engine
+from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import AffineLatency
 from scheduler_adapters.simulator.reference import ReferenceEngine
@@ -162,6 +163,17 @@ instances = st.builds(
 )
 
 
+hosts = st.builds(
+    HostLink,
+    kv_bytes_per_token=st.just(1),
+    bytes_per_s=st.sampled_from([1e9, 20_000.0, 1_000.0, 100.0]),
+    latency_s=st.sampled_from([0.0, 0.02]),
+    sharing=st.sampled_from(["fair", "fifo"]),
+    max_blocks=st.sampled_from([None, 3, 12]),
+)
+"""From faster than a step to several steps for a block."""
+
+
 def assert_equal(one: Timeline, other: Timeline) -> None:
     for name in ("tick_s", "runs", "scheduled_s", "first_token_s", "first_answer_s"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
@@ -190,6 +202,24 @@ def test_so_does_any_policy_that_displaces(requests, policy, instance):
     steady = replace(policy, evict="key", lanes="one", group="none", key="quantum")
     shown = tuple(replace(rule, displace=True) for rule in policy.rules or (StepRule(),))
     check(requests, replace(steady, rules=shown), instance)
+
+
+@settings(max_examples=150, deadline=None)
+@given(workloads(), policies, instances, hosts)
+def test_so_does_any_policy_that_offloads(requests, policy, instance, host):
+    shown = tuple(replace(rule, offload=True) for rule in policy.rules or (StepRule(),))
+    check(requests, replace(policy, rules=shown), replace(instance, host=host))
+
+
+@settings(max_examples=150, deadline=None)
+@given(workloads(), policies, instances, hosts, st.booleans())
+def test_so_does_any_policy_that_displaces_to_the_host(requests, policy, instance, host, always):
+    steady = replace(policy, evict="key", lanes="one", group="none", key="quantum")
+    rules = policy.rules or (StepRule(),)
+    shown = tuple(
+        replace(rule, displace=True, offload=always or bool(i)) for i, rule in enumerate(rules)
+    )
+    check(requests, replace(steady, rules=shown), replace(instance, host=host))
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -1,0 +1,114 @@
+"""Host memory for KV blocks that had to leave the GPU, and the one link that leads there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+from typing import Any, Literal
+
+from scheduler_adapters.simulator.facts import MODELS
+from scoring_service.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostLink:
+    """The link between GPU and host; copies in both directions share it."""
+
+    kv_bytes_per_token: int
+    bytes_per_s: float = 50e9
+    """Of all copies together: what PCIe 5 x16 gives in practice."""
+    latency_s: float = 0.0
+    """From a copy's last byte to its use; the link is free meanwhile."""
+    sharing: Literal["fair", "fifo"] = "fair"
+    """fair: copies under way share the link equally; fifo: one after the other."""
+    max_blocks: int | None = None
+    """KV blocks that the host holds, copies under way included; None: any number. What finds no
+    room is computed anew."""
+
+    def __post_init__(self) -> None:
+        if self.kv_bytes_per_token < 1:
+            raise ConfigError(f"kv_bytes_per_token is {self.kv_bytes_per_token}; use 1 or more")
+        if not 0 < self.bytes_per_s < inf:
+            raise ConfigError(f"bytes_per_s is {self.bytes_per_s}; use a number above 0")
+        if not 0 <= self.latency_s < inf:
+            raise ConfigError(f"latency_s is {self.latency_s}; use seconds >= 0")
+        if self.sharing not in ("fair", "fifo"):
+            raise ConfigError(f"sharing is {self.sharing!r}; use 'fair' or 'fifo'")
+        if self.max_blocks is not None and self.max_blocks < 0:
+            raise ConfigError(f"max_blocks is {self.max_blocks}; use 0 or more, or None")
+
+    @classmethod
+    def of_model(cls, name: str, **changes: Any) -> HostLink:
+        """The link of an instance that serves a known model; `changes` are fields of this class.
+
+        Raises:
+            ConfigError: no such model; the known ones are listed.
+        """
+        if name not in MODELS:
+            raise ConfigError(f"no model named {name!r}; use one of {', '.join(MODELS)}")
+        return cls(kv_bytes_per_token=MODELS[name].kv_bytes_per_token, **changes)
+
+
+class Copies:
+    """Copies under way over one link, in virtual time.
+
+    Nothing is computed between two events, so it does not matter when or how often one asks.
+    """
+
+    def __init__(self, link: HostLink, *, block_tokens: int) -> None:
+        self.link = link
+        self.block_bytes = link.kv_bytes_per_token * block_tokens
+        self.started = 0
+        self.clock_s = 0.0
+        """Time of the last event: since then as many copies as now have shared the link."""
+        self.served_bytes = 0.0
+        """What each copy that was under way all the time has been served until then."""
+        self.moving: list[tuple[float, int, int]] = []
+        """Heap of (`served_bytes` at its end, number, row)."""
+        self.landing: list[tuple[float, int, int]] = []
+        """Heap of (time of use, number, row)."""
+
+    def start(self, now_s: float, row: int, blocks: int) -> None:
+        """Begin to copy `blocks` of the request at `row`."""
+        self.started += 1
+        copy_bytes = blocks * self.block_bytes
+        if self.link.sharing == "fifo":
+            self.clock_s = max(self.clock_s, now_s) + copy_bytes / self.link.bytes_per_s
+            heappush(self.landing, (self.clock_s + self.link.latency_s, self.started, row))
+            return
+        self._end_copies(now_s)
+        if self.moving:
+            share = self.link.bytes_per_s / len(self.moving)
+            self.served_bytes += (now_s - self.clock_s) * share
+        self.clock_s = now_s
+        heappush(self.moving, (self.served_bytes + copy_bytes, self.started, row))
+
+    @property
+    def next_landing_s(self) -> float:
+        """When the next copy can be used, if none is started before; inf without any."""
+        end_s = self._next_end_s() + self.link.latency_s
+        return min(end_s, self.landing[0][0]) if self.landing else end_s
+
+    def land(self, now_s: float) -> list[int]:
+        """The rows whose copies can be used by now, in the order in which that came to be."""
+        self._end_copies(now_s)
+        landed = []
+        while self.landing and self.landing[0][0] <= now_s:
+            landed.append(heappop(self.landing)[2])
+        return landed
+
+    def _next_end_s(self) -> float:
+        if not self.moving:
+            return inf
+        left_bytes = max(0.0, self.moving[0][0] - self.served_bytes)
+        return self.clock_s + left_bytes * len(self.moving) / self.link.bytes_per_s
+
+    def _end_copies(self, now_s: float) -> None:
+        """Let the copies end that have their last byte by now; each leaves more to the others."""
+        while (end_s := self._next_end_s()) <= now_s:
+            self.served_bytes, number, row = heappop(self.moving)
+            self.clock_s = end_s
+            heappush(self.landing, (end_s + self.link.latency_s, number, row))
+        if not self.moving:
+            self.served_bytes = 0.0
