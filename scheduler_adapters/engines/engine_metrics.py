@@ -1,23 +1,36 @@
-"""What a scheduler decides, for Prometheus: scores it found, boosts, deferrals, phases.
+"""What a scheduler decides and its users see, live: for Prometheus, and for a router.
 
 Counted in the engine process; `vllm_measured.py` says how it gets to vLLM's /metrics.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections import Counter as Tally
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from scheduler_adapters.views import Phase
+from scheduler_adapters.engines.token_clock import PHASES, TBT_BUCKETS_S, TokenClock
+
+METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable: the folder in which vLLM's processes share their figures."""
+_TTFAT_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
+_QOE_BUCKETS: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
+_LOAD_FILE: Final = "lengthwise-load-{}.json"
 
 
 class EngineMetrics:
     """The counters of one engine process."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        def gauge(name: str, about: str, labels: Sequence[str] = ()) -> Gauge:
+            return Gauge(name, about, labels, registry=registry, multiprocess_mode="livesum")
+
         self.hints = Counter(
             "lengthwise_engine_requests",
             "Requests by the score they carried: scored, unscored; invalid hints count in both.",
@@ -34,40 +47,137 @@ class EngineMetrics:
             "Running requests left out of a step, summed over steps.",
             registry=registry,
         )
-        self.requests, self.tokens = (
-            Gauge(name, about, ["phase"], registry=registry, multiprocess_mode="livesum")
-            for name, about in (
-                ("lengthwise_resident_requests", "Requests that hold KV blocks, by phase."),
-                ("lengthwise_resident_tokens", "Tokens in KV blocks, by phase."),
-            )
+        self.requests = gauge(
+            "lengthwise_resident_requests",
+            "Requests that hold KV blocks.",
+            ["phase", "user_class"],
+        )
+        self.tokens = gauge(
+            "lengthwise_resident_tokens", "Tokens in KV blocks.", ["phase", "user_class"]
+        )
+        self.pacers = gauge(
+            "lengthwise_pacers",
+            "Answering requests by their pacer: ahead of the reader, or empty.",
+            ["state"],
+        )
+        self.paced_tokens = gauge(
+            "lengthwise_paced_tokens", "Generated tokens that readers have not come to yet."
+        )
+        self.tbt_s = Histogram(
+            "lengthwise_tbt_seconds",
+            "Gaps between consecutive output tokens.",
+            ["phase", "user_class"],
+            buckets=TBT_BUCKETS_S,
+            registry=registry,
+        )
+        self.ttfat_s = Histogram(
+            "lengthwise_ttfat_seconds",
+            "First answering token - arrival.",
+            ["user_class"],
+            buckets=_TTFAT_BUCKETS_S,
+            registry=registry,
+        )
+        self.qoe = Histogram(
+            "lengthwise_qoe",
+            "Finished requests' share of the reading pleasure that a stream without stalls gives.",
+            ["user_class"],
+            buckets=_QOE_BUCKETS,
+            registry=registry,
         )
         self._exported: Tally[str] = Tally()
+        self._shown: set[tuple[str, str]] = set()
 
-    def export(self, scheduler: Any) -> None:
-        """Bring the counters up to what the scheduler has counted."""
+    def export(self, scheduler: Any, clock: TokenClock) -> None:
+        """Bring all figures up to what scheduler and clock have counted."""
         ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
         counts = ranker.hint_counts
         for name in ("scored", "unscored", "invalid"):
             self._advance(self.hints.labels(name), name, getattr(counts, name))
         self._advance(self.boosts, "boosts", ranker.num_expired)
         self._advance(self.deferrals, "deferrals", planner.num_deferred if planner else 0)
-        requests, tokens = _residents(scheduler)
-        for phase in ("running", "prefill", "reasoning", "answering"):
-            self.requests.labels(phase).set(requests.get(phase, 0))
-            self.tokens.labels(phase).set(tokens.get(phase, 0))
+        self._export_residents(scheduler, clock)
+        self._export_gaps(clock)
+        num_ahead, num_empty, num_tokens = clock.pacers(ranker.clock())
+        self.pacers.labels("ahead").set(num_ahead)
+        self.pacers.labels("empty").set(num_empty)
+        self.paced_tokens.set(num_tokens)
+        for events, histogram in (
+            (clock.first_answers, self.ttfat_s),
+            (clock.finished_qoe, self.qoe),
+        ):
+            for user_class, value in events:
+                histogram.labels(user_class).observe(value)
+            events.clear()
+
+    def _export_residents(self, scheduler: Any, clock: TokenClock) -> None:
+        requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
+        for phase, request in _residents(scheduler, clock):
+            place = (phase, request.lengthwise.view.user_class)
+            requests[place] += 1
+            tokens[place] += request.num_computed_tokens
+        self._shown |= requests.keys()
+        for place in self._shown:
+            self.requests.labels(*place).set(requests[place])
+            self.tokens.labels(*place).set(tokens[place])
+
+    def _export_gaps(self, clock: TokenClock) -> None:
+        for user_class, by_phase, sums_s in zip(
+            clock.classes, clock.tbt_counts.tolist(), clock.tbt_sums_s.tolist(), strict=True
+        ):
+            for phase, counts, sum_s in zip(PHASES, by_phase, sums_s, strict=True):
+                if any(counts):
+                    _observe_many(self.tbt_s.labels(phase.name.lower(), user_class), counts, sum_s)
+        clock.tbt_counts[:] = 0
+        clock.tbt_sums_s[:] = 0
 
     def _advance(self, counter: Counter, name: str, total: int) -> None:
         counter.inc(total - self._exported[name])
         self._exported[name] = total
 
 
-def _residents(scheduler: Any) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Phase -> residents, and their tokens; "running" where the policy follows no phases."""
-    requests, tokens = Tally[str](), Tally[str]()
-    follows = scheduler._lengthwise_planner is not None
+def _observe_many(histogram: Histogram, counts: Sequence[int], total: float) -> None:
+    # One by one, the gaps of a step of 256 requests would cost as much as its schedule.
+    for bucket, count in zip(histogram._buckets, counts, strict=True):
+        bucket.inc(count)
+    histogram._sum.inc(total)
+
+
+def _residents(scheduler: Any, clock: TokenClock) -> Iterator[tuple[str, Any]]:
+    """Each resident with the name of its phase."""
     for request in scheduler.running:
-        phase = request.lengthwise.view.phase if follows else Phase.WAITING
-        name = "running" if phase is Phase.WAITING else phase.name.lower()
-        requests[name] += 1
-        tokens[name] += request.num_computed_tokens
-    return requests, tokens
+        yield clock.phase(request.request_id).name.lower(), request
+
+
+def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, Any]:
+    """What a router wants to know of an instance, in PASCAL's terms where it has them.
+
+    `on_time` is its t (no answering request waits for a token), `prefill` + `reasoning` + `waiting`
+    its r, `answering` its a, `kv_tokens` its m. Requests and tokens are those of this moment.
+    """
+    phases = Tally(phase for phase, _ in _residents(scheduler, clock))
+    num_ahead, num_empty, num_paced = clock.pacers(scheduler.lengthwise.clock())
+    return {
+        "engine": engine,
+        "waiting": len(scheduler.waiting),
+        **{name: phases[name] for name in ("prefill", "reasoning", "answering")},
+        "pacers_ahead": num_ahead,
+        "pacers_empty": num_empty,
+        "paced_tokens": num_paced,
+        "on_time": num_empty == 0,
+        "kv_tokens": sum(request.num_computed_tokens for request in scheduler.running),
+        "kv_usage_fraction": scheduler.kv_cache_manager.usage,
+        "written_s": time.time(),
+    }
+
+
+def write_load(folder: Path, report: Mapping[str, Any]) -> None:
+    """Leave a `load_report` for `read_loads`; whole or not at all."""
+    path = folder / _LOAD_FILE.format(report["engine"])
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(report))
+    os.replace(draft, path)
+
+
+def read_loads(folder: Path) -> list[dict[str, Any]]:
+    """The newest report of each engine that shares `folder`; empty before the first step."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(_LOAD_FILE.format("*")))]

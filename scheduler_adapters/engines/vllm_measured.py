@@ -3,64 +3,101 @@
 A scheduler lives in the engine process, /metrics in the API server's. Prometheus joins processes by
 files in `PROMETHEUS_MULTIPROC_DIR`, which vLLM's /metrics reads; `serve-vllm` sets it. Without it
 nothing is exported. In this mode Prometheus leaves out its own `process_*` and `python_*` figures.
+The report for a router lies in the same folder; the middleware serves it at `/lengthwise/load`.
 `LENGTHWISE_TIMELINE` names the file of the timeline; without it none is written.
 """
 
 from __future__ import annotations
 
 import os
-import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from scheduler_adapters.engines import timeline_log
-from scheduler_adapters.engines.engine_metrics import EngineMetrics
+from scheduler_adapters.engines.engine_metrics import (
+    METRICS_FOLDER,
+    EngineMetrics,
+    load_report,
+    write_load,
+)
 from scheduler_adapters.engines.timeline_log import TimelineLog
-from scheduler_adapters.engines.vllm_v1 import AsyncRankScheduler, RankScheduler
+from scheduler_adapters.engines.token_clock import TokenClock
+from scheduler_adapters.engines.vllm_v1 import AsyncRankScheduler, RankScheduler, think_end_of
+from scheduler_adapters.views import RequestView
 
 EVERY_S: Final = 0.25
-"""Exporting costs some ten microseconds, which is what FCFS may add to a step."""
+"""Exporting walks all residents, so it is not done in every step."""
 
 
 class MeasuredMixin:
-    """Exports now and then, when vLLM asks its scheduler for statistics."""
+    """Watches the tokens that come out of each step, and exports now and then."""
 
     _lengthwise_metrics: EngineMetrics | None = None
+    _lengthwise_tokens: TokenClock
+    _lengthwise_folder: Path
+    _lengthwise_number = 0
     _lengthwise_timeline: TimelineLog | None = None
     _lengthwise_exported_s = 0.0
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        engine: Any = self
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if self._lengthwise_metrics is not None:
+            self._lengthwise_tokens.forget(output.finished_req_ids)
+            for view in self._lengthwise_started(output):
+                self._lengthwise_tokens.admitted(view)
         if (timeline := self._lengthwise_timeline) is not None:
             timeline.forget(output.finished_req_ids)
-            for new in output.scheduled_new_reqs:
-                view = engine.requests[new.req_id].lengthwise.view
-                timeline.admitted(view, engine.lengthwise.load.now_s)
+            for view in self._lengthwise_started(output):
+                timeline.admitted(view, self.lengthwise.load.now_s)  # type: ignore[attr-defined]
         return output
+
+    def _lengthwise_started(self, output: Any) -> Iterator[RequestView]:
+        requests = self.requests  # type: ignore[attr-defined]
+        return (requests[new.req_id].lengthwise.view for new in output.scheduled_new_reqs)
 
     def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
         outputs = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
-        if self._lengthwise_timeline is not None:
-            self._lengthwise_write(self._lengthwise_timeline, outputs)
+        metrics, timeline = self._lengthwise_metrics, self._lengthwise_timeline
+        if metrics is None and timeline is None:
+            return outputs
+        now_s = self.lengthwise.clock()  # type: ignore[attr-defined]
+        answers = [one for each in outputs.values() for one in each.outputs]
+        if timeline is not None:
+            self._lengthwise_write(timeline, answers, now_s)
+        if metrics is not None:
+            self._lengthwise_see(answers, now_s)
+            # After its last request an engine takes no more steps: what is out then stays.
+            if now_s >= self._lengthwise_exported_s + EVERY_S or not self.running:  # type: ignore[attr-defined]
+                self._lengthwise_exported_s = now_s
+                self._lengthwise_export(metrics)
         return outputs
 
-    def _lengthwise_write(self, timeline: TimelineLog, outputs: Any) -> None:
-        engine: Any = self
-        now_s = engine.lengthwise.clock()
-        for output in (one for each in outputs.values() for one in each.outputs):
-            timeline.emitted(output.request_id, len(output.new_token_ids), now_s)
-            if output.finish_reason is not None:
-                timeline.finished(output.request_id)
+    def _lengthwise_see(self, answers: Sequence[Any], now_s: float) -> None:
+        clock = self._lengthwise_tokens
+        with_tokens = [answer for answer in answers if answer.new_token_ids]
+        clock.step_ended(
+            now_s,
+            [answer.request_id for answer in with_tokens],
+            [answer.new_token_ids for answer in with_tokens],
+        )
+        for answer in answers:
+            if answer.finish_reason is not None:
+                clock.finished(answer.request_id)
+
+    def _lengthwise_write(
+        self, timeline: TimelineLog, answers: Sequence[Any], now_s: float
+    ) -> None:
+        for answer in answers:
+            timeline.emitted(answer.request_id, len(answer.new_token_ids), now_s)
+            if answer.finish_reason is not None:
+                timeline.finished(answer.request_id)
         timeline.flush()
 
-    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
-        now_s = time.monotonic()
-        metrics, due_s = self._lengthwise_metrics, self._lengthwise_exported_s + EVERY_S
-        # After its last request an engine takes no more steps: what is out then stays.
-        if metrics is not None and (now_s >= due_s or not self.running):  # type: ignore[attr-defined]
-            self._lengthwise_exported_s = now_s
-            metrics.export(self)
-        return super().make_stats(*args, **kwargs)  # type: ignore[misc]
+    def _lengthwise_export(self, metrics: EngineMetrics) -> None:
+        metrics.export(self, self._lengthwise_tokens)
+        report = load_report(self, self._lengthwise_tokens, engine=self._lengthwise_number)
+        write_load(self._lengthwise_folder, report)
 
 
 class MeasuredScheduler(MeasuredMixin, RankScheduler):
@@ -76,11 +113,13 @@ def scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Any:
     asynchronous = vllm_config.scheduler_config.async_scheduling
     chosen = MeasuredAsyncScheduler if asynchronous else MeasuredScheduler
     made = chosen(*args, vllm_config=vllm_config, **kwargs)
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+    made._lengthwise_number = vllm_config.parallel_config.data_parallel_rank
+    if folder := os.environ.get(METRICS_FOLDER):
+        made._lengthwise_folder = Path(folder)
+        made._lengthwise_tokens = TokenClock(think_end_of(made))
         made._lengthwise_metrics = EngineMetrics()
     if path := os.environ.get(timeline_log.VARIABLE):
-        number = vllm_config.parallel_config.data_parallel_rank
         made._lengthwise_timeline = TimelineLog(
-            path, start_s=made.lengthwise.clock(), instance=number
+            path, start_s=made.lengthwise.clock(), instance=made._lengthwise_number
         )
     return made

@@ -4,7 +4,8 @@ It asks the scoring service for each completion, chat and responses request and 
 quantiles of the length, class and TBT target into the body's `vllm_xargs`, unless the client has
 written them itself (`hints.py` names the keys). It fails open: a request waits `deadline_s` at
 most, and where no score can be had in time it goes on without one, to be scheduled as FCFS would.
-Answers, streams included, are passed on untouched.
+Answers, streams included, are passed on untouched. At `/lengthwise/load` it answers itself: a JSON
+list with the newest report of each engine, for a router (`engine_metrics.load_report`).
 
 `serve-vllm` starts vLLM with it. By hand: set `LENGTHWISE_MIDDLEWARE` to the JSON of a
 `MiddlewareConfig`, and add `--middleware scheduler_adapters.engines.vllm_middleware.VllmScores`.
@@ -31,6 +32,7 @@ from typing import Any, Final, Protocol
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from scheduler_adapters.engines import prompt_text
+from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
 from scheduler_adapters.engines.hints import QUANTILES, SCORE, USER_CLASS, flat_quantiles
 from scheduler_adapters.engines.user_classes import (
     CLASSES_IN_FLIGHT,
@@ -50,6 +52,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 VARIABLE: Final = "LENGTHWISE_MIDDLEWARE"
 """vLLM makes middleware without arguments; this environment variable holds them, as JSON."""
 XARGS: Final = "vllm_xargs"
+LOAD_PATH: Final = "/lengthwise/load"
 _RESPONSES: Final = "/v1/responses"
 _PROMPT_OF: Final = {
     "/v1/completions": prompt_text.of_completion,
@@ -147,6 +150,7 @@ class ScoreMiddleware:
         classes: how requests are known to be of a class.
         metrics: where it counts.
         max_body_bytes: larger bodies pass unread.
+        metrics_folder: where the engines leave their reports; None: they leave none.
     """
 
     def __init__(
@@ -157,14 +161,19 @@ class ScoreMiddleware:
         metrics: ScoreMetrics,
         classes: UserClasses | None = None,
         max_body_bytes: int = 16 << 20,
+        metrics_folder: Path | None = None,
     ) -> None:
         self._app = app
         self._scorer = scorer
         self._metrics = metrics
         self._classes = classes or UserClasses()
         self._max_body_bytes = max_body_bytes
+        self._metrics_folder = metrics_folder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._metrics_folder is not None and _asks_load(scope):
+            await _send_json(send, read_loads(self._metrics_folder))
+            return
         prompt_of = _PROMPT_OF.get(_path(scope)) if _is_json_post(scope) else None
         if prompt_of is None:
             await self._app(scope, receive, send)
@@ -214,6 +223,7 @@ class VllmScores(ScoreMiddleware):
 
     def __init__(self, app: App) -> None:
         config = MiddlewareConfig.from_json(os.environ.get(VARIABLE, "{}"))
+        folder = os.environ.get(METRICS_FOLDER)
         if config.metrics_dir is not None:
             atexit.register(shutil.rmtree, config.metrics_dir, ignore_errors=True)
         super().__init__(
@@ -222,6 +232,7 @@ class VllmScores(ScoreMiddleware):
             metrics=ScoreMetrics(),
             classes=read_user_classes(Path(config.classes)) if config.classes else None,
             max_body_bytes=config.max_body_bytes,
+            metrics_folder=Path(folder) if folder else None,
         )
 
 
@@ -242,6 +253,16 @@ def _is_json_post(scope: Scope) -> bool:
     headers = dict(scope["headers"])
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     return media_type == b"application/json" and b"content-encoding" not in headers
+
+
+def _asks_load(scope: Scope) -> bool:
+    return scope["type"] == "http" and scope["method"] == "GET" and _path(scope) == LOAD_PATH
+
+
+async def _send_json(send: Send, content: object) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(content).encode()})
 
 
 def _path(scope: Scope) -> str:

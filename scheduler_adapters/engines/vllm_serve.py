@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines import timeline_log
+from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.settings import (
     SETTINGS,
     make_policy,
@@ -39,7 +40,6 @@ log = logging.getLogger(__name__)
 
 SCHEDULER: Final = "scheduler_adapters.engines.vllm_measured.scheduler"
 MIDDLEWARE: Final = "scheduler_adapters.engines.vllm_middleware.VllmScores"
-METRICS: Final = "PROMETHEUS_MULTIPROC_DIR"
 _PROBE_S: Final = 5.0
 
 
@@ -126,6 +126,8 @@ def run(config: ServeConfig) -> None:
       {"classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
        "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "default": "batch"}
 
+    GET /lengthwise/load answers what a router wants to know of each engine, as JSON.
+
     Options behind -- are vLLM's own. A scoring service that does not answer at the start is an
     error, unless --start_without_scorer true; later it may come and go.
     """
@@ -134,10 +136,10 @@ def run(config: ServeConfig) -> None:
     log.info("starting %s", " ".join(command))
     sys.stdout.flush()
     middleware = config.middleware
-    if METRICS not in os.environ:
+    if METRICS_FOLDER not in os.environ:
         # Made here, so that all of vLLM's processes inherit it; removed when the API server ends.
-        os.environ[METRICS] = tempfile.mkdtemp(prefix="lengthwise-metrics-")
-        middleware = replace(middleware, metrics_dir=os.environ[METRICS])
+        os.environ[METRICS_FOLDER] = tempfile.mkdtemp(prefix="lengthwise-metrics-")
+        middleware = replace(middleware, metrics_dir=os.environ[METRICS_FOLDER])
     os.environ[VARIABLE] = middleware.to_json()
     if config.timeline is not None:
         os.environ[timeline_log.VARIABLE] = str(config.timeline.resolve())

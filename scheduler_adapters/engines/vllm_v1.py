@@ -159,7 +159,14 @@ class RankMixin:
         self._lengthwise_stalled = False
         if plans_steps(policy):
             _require_plannable(self, policy)
-            border = VllmBorder(self, think_end_of(self) if policy.sees_thinking else ())
+            ids = think_end_of(self)
+            if policy.sees_thinking and not ids:
+                raise ConfigError(
+                    f"policy {policy.name!r} ranks by phase, and nothing says which tokens end "
+                    "thinking; start vLLM with --reasoning-parser, or put think_end (token ids) "
+                    "into our settings"
+                )
+            border = VllmBorder(self, ids if policy.sees_thinking else ())
             self._lengthwise_planner = self.waiting.planner = Planner(
                 self.lengthwise, border, self.waiting.queue
             )
@@ -306,19 +313,12 @@ def _tracked(request: Request, ranker: Ranker) -> Tracked:
 def think_end_of(scheduler: Any) -> tuple[int, ...]:
     """The token ids that end thinking: from our settings, else from vLLM's reasoning parser.
 
-    Raises:
-        ConfigError: neither says.
+    Empty where neither says. Raises ConfigError for settings that are no token ids.
     """
     config = scheduler.vllm_config
     ids = think_end(config.additional_config)
     reasoning = getattr(config, "reasoning_config", None)
-    ids = ids or tuple(getattr(reasoning, "natural_reasoning_end_token_ids", None) or ())
-    if not ids:
-        raise ConfigError(
-            "the policy ranks by phase, and nothing says which tokens end thinking; start vLLM "
-            "with --reasoning-parser, or put think_end (token ids) into our settings"
-        )
-    return ids
+    return ids or tuple(getattr(reasoning, "natural_reasoning_end_token_ids", None) or ())
 
 
 def _require_plannable(scheduler: Any, policy: Policy) -> None:

@@ -1,39 +1,72 @@
-"""The exported figures follow a scheduler's counters."""
+"""The exported figures follow what a scheduler and its token clock have counted."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from scheduler_adapters.engines.engine_metrics import EngineMetrics
+from scheduler_adapters.engines.engine_metrics import (
+    EngineMetrics,
+    load_report,
+    read_loads,
+    write_load,
+)
 from scheduler_adapters.engines.hints import HintCounts
-from scheduler_adapters.views import Phase
+from scheduler_adapters.engines.token_clock import TokenClock
+from scheduler_adapters.views import RequestView
+
+THINK_END = 7
 
 
-def resident(phase: Phase, tokens: int) -> Any:
-    view = SimpleNamespace(phase=phase)
-    return SimpleNamespace(lengthwise=SimpleNamespace(view=view), num_computed_tokens=tokens)
+class Clock:
+    now_s = 10.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 @pytest.fixture
-def scheduler() -> Any:
+def tokens() -> TokenClock:
+    return TokenClock(think_end=(THINK_END,))
+
+
+@pytest.fixture
+def scheduler(tokens: TokenClock) -> Any:
+    """Two chats, of which one answers since 9 s, and a batch request in its prefill."""
+    running = []
+    for name, user_class, size in (("a", "chat", 10), ("b", "chat", 20), ("c", "batch", 30)):
+        view = RequestView(name, 0, 1.0, 4, user_class=user_class, tbt_s=0.5)
+        tracked = SimpleNamespace(view=view)
+        running.append(
+            SimpleNamespace(request_id=name, lengthwise=tracked, num_computed_tokens=size)
+        )
+        tokens.admitted(view)
+    tokens.step_ended(8.0, ["a", "b"], [[1], [THINK_END]])
+    tokens.step_ended(9.0, ["a", "b"], [[1], [1]])
     return SimpleNamespace(
-        lengthwise=SimpleNamespace(hint_counts=HintCounts(scored=5, unscored=2), num_expired=3),
+        lengthwise=SimpleNamespace(
+            hint_counts=HintCounts(scored=5, unscored=2), num_expired=3, clock=Clock()
+        ),
         _lengthwise_planner=SimpleNamespace(num_deferred=7),
-        running=[resident(Phase.REASONING, 10), resident(Phase.REASONING, 20)],
+        running=running,
+        waiting=[object()],
+        kv_cache_manager=SimpleNamespace(usage=0.25),
     )
 
 
-def test_counters_advance_to_what_was_counted_and_no_further(scheduler: Any) -> None:
+def test_counters_advance_to_what_was_counted_and_no_further(
+    scheduler: Any, tokens: TokenClock
+) -> None:
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry)
-    metrics.export(scheduler)
-    metrics.export(scheduler)
+    metrics.export(scheduler, tokens)
+    metrics.export(scheduler, tokens)
     scheduler.lengthwise.hint_counts.scored += 1
-    metrics.export(scheduler)
+    metrics.export(scheduler, tokens)
     value = registry.get_sample_value
     assert value("lengthwise_engine_requests_total", {"hint": "scored"}) == 6
     assert value("lengthwise_engine_requests_total", {"hint": "unscored"}) == 2
@@ -41,22 +74,54 @@ def test_counters_advance_to_what_was_counted_and_no_further(scheduler: Any) -> 
     assert value("lengthwise_deferrals_total") == 7
 
 
-def test_kv_memory_is_shown_by_phase_and_falls_to_zero(scheduler: Any) -> None:
+def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(
+    scheduler: Any, tokens: TokenClock
+) -> None:
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry)
-    metrics.export(scheduler)
-    reasoning = {"phase": "reasoning"}
-    assert registry.get_sample_value("lengthwise_resident_requests", reasoning) == 2
-    assert registry.get_sample_value("lengthwise_resident_tokens", reasoning) == 30
+
+    def shown(name: str, phase: str, user_class: str) -> float | None:
+        labels = {"phase": phase, "user_class": user_class}
+        return registry.get_sample_value(f"lengthwise_resident_{name}", labels)
+
+    metrics.export(scheduler, tokens)
+    assert shown("tokens", "reasoning", "chat") == 10
+    assert shown("tokens", "answering", "chat") == 20
+    assert shown("tokens", "prefill", "batch") == 30
+    assert shown("requests", "answering", "chat") == 1
     scheduler.running.clear()
-    metrics.export(scheduler)
-    assert registry.get_sample_value("lengthwise_resident_tokens", reasoning) == 0
+    metrics.export(scheduler, tokens)
+    assert shown("tokens", "answering", "chat") == 0
 
 
-def test_without_a_planner_residents_have_no_phase(scheduler: Any) -> None:
+def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: TokenClock) -> None:
     registry = CollectorRegistry()
-    scheduler._lengthwise_planner = None
-    EngineMetrics(registry).export(scheduler)
-    value = registry.get_sample_value
-    assert value("lengthwise_resident_requests", {"phase": "running"}) == 2
-    assert value("lengthwise_deferrals_total") == 0
+    metrics = EngineMetrics(registry)
+    tokens.finished("b")
+    metrics.export(scheduler, tokens)
+    metrics.export(scheduler, tokens)
+    value, chat = registry.get_sample_value, {"user_class": "chat"}
+    for phase in ("reasoning", "answering"):
+        labels = chat | {"phase": phase}
+        assert value("lengthwise_tbt_seconds_count", labels) == 1
+        assert value("lengthwise_tbt_seconds_sum", labels) == 1.0
+        assert value("lengthwise_tbt_seconds_bucket", labels | {"le": "0.5"}) == 0
+        assert value("lengthwise_tbt_seconds_bucket", labels | {"le": "1.0"}) == 1
+    assert value("lengthwise_ttfat_seconds_sum", chat) == 8.0
+    assert value("lengthwise_qoe_count", chat) == value("lengthwise_qoe_sum", chat) == 1
+
+
+def test_a_router_reads_who_is_late_and_what_memory_is_taken(
+    scheduler: Any, tokens: TokenClock, tmp_path: Path
+) -> None:
+    write_load(tmp_path, load_report(scheduler, tokens, engine=1))
+    scheduler.lengthwise.clock.now_s = 9.25  # within the half second that a token is read
+    write_load(tmp_path, load_report(scheduler, tokens, engine=0))
+    in_time, late = read_loads(tmp_path)
+    assert (in_time["on_time"], late["on_time"]) == (True, False)
+    assert (in_time["pacers_ahead"], late["pacers_empty"]) == (1, 1)
+    for report in (in_time, late):
+        phases = [report[name] for name in ("waiting", "prefill", "reasoning", "answering")]
+        assert phases == [1, 1, 1, 1]
+        assert (report["kv_tokens"], report["kv_usage_fraction"]) == (60, 0.25)
+    assert list(tmp_path.glob("*.new")) == []

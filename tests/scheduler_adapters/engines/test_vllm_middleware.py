@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from scheduler_adapters.engines.engine_metrics import write_load
 from scheduler_adapters.engines.user_classes import CLASSES_IN_FLIGHT, UserClasses
 from scheduler_adapters.engines.vllm_middleware import (
     VARIABLE,
@@ -440,3 +441,31 @@ def test_vllms_middleware_takes_its_settings_from_the_environment(
 def test_settings_that_serve_vllm_did_not_write_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         MiddlewareConfig.from_json(text)
+
+
+def test_a_router_is_answered_here_and_nothing_else_is(tmp_path: Any) -> None:
+    bench = Bench(FakeScorer(), metrics_folder=tmp_path)
+    write_load(tmp_path, {"engine": 0, "waiting": 3})
+
+    async def get(path: str) -> list[Any]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+        await bench.middleware(scope, receive, send)
+        return sent
+
+    start, body = asyncio.run(get("/lengthwise/load"))
+    assert start["status"] == 200
+    assert json.loads(body["body"]) == [{"engine": 0, "waiting": 3}]
+    assert [message.get("body") for message in asyncio.run(get("/metrics"))] == [
+        None,
+        b"a",
+        b"b",
+        b"c",
+    ]

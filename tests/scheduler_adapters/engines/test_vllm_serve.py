@@ -14,6 +14,7 @@ import pytest
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.engines import vllm_serve
+from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.vllm_middleware import VARIABLE, MiddlewareConfig
 from scoring_service.config import ServerConfig
 from scoring_service.model import RankerModel
@@ -34,7 +35,7 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "execv", exec_instead)
     monkeypatch.setattr(vllm_serve, "_require_engine", lambda policy: None)
     monkeypatch.setenv(VARIABLE, "")
-    monkeypatch.setenv(vllm_serve.METRICS, "/somewhere")
+    monkeypatch.setenv(METRICS_FOLDER, "/somewhere")
 
 
 @pytest.fixture
@@ -117,17 +118,17 @@ def test_help_shows_a_file_of_classes(capsys: pytest.CaptureFixture[str]) -> Non
 def test_vllms_processes_get_a_folder_to_share_metrics_in(
     port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(vllm_serve.METRICS)
+    monkeypatch.delenv(METRICS_FOLDER)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     start("m", f"--port={port}")
-    made = os.environ[vllm_serve.METRICS]
+    made = os.environ[METRICS_FOLDER]
     assert Path(made).parent == tmp_path
     assert MiddlewareConfig.from_json(os.environ[VARIABLE]).metrics_dir == made
 
 
 def test_a_folder_for_metrics_that_is_set_already_is_left_alone(port: int) -> None:
     start("m", f"--port={port}")
-    assert os.environ[vllm_serve.METRICS] == "/somewhere"
+    assert os.environ[METRICS_FOLDER] == "/somewhere"
     assert MiddlewareConfig.from_json(os.environ[VARIABLE]).metrics_dir is None
 
 

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.vllm
 
 START_WITHIN_S = 240
 NUM_CLIENTS = 64
+MAX_TOKENS = 12
 SEATS = 4
 CLASSES = {
     "classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
@@ -140,7 +141,7 @@ def live(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle) -> 
     port = free_port()
     command = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", str(model)]
     command += ["--policy=pars", f"--port={port}", f"--scorer={scoring.address}"]
-    command += ["--deadline-s=3", f"--classes={folder / 'classes.json'}"]
+    command += ["--deadline-s=3", "--target-model=tiny-llm", f"--classes={folder / 'classes.json'}"]
     command += [f"--timeline={folder / 'timeline.jsonl'}", "--"]
     command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
     command += ["--max-model-len=1024", f"--max-num-seqs={SEATS}", "--max-num-batched-tokens=256"]
@@ -174,7 +175,9 @@ def client(live: Live) -> Any:
     return AsyncOpenAI(base_url=f"{live.url}/v1", api_key="sk-chat", max_retries=0, timeout=120)
 
 
-async def stream(openai: Any, number: int, kind: str, max_tokens: int = 12) -> tuple[str, float]:
+async def stream(
+    openai: Any, number: int, kind: str, max_tokens: int = MAX_TOKENS
+) -> tuple[str, float]:
     """Ask as chat or as completion; the kind and the instant of the last chunk."""
     prompt = f"{PROMPTS[kind]} w{number}"
     common = {"model": "tiny", "max_tokens": max_tokens, "stream": True, "temperature": 0}
@@ -220,12 +223,36 @@ def test_every_client_is_scored_and_the_short_finish_first(live: Live) -> None:
     assert live.sample("lengthwise_e2e_seconds_count") == NUM_CLIENTS
     assert live.sample("lengthwise_engine_requests_total", hint="scored") == NUM_CLIENTS
     assert live.sample("lengthwise_resident_requests") == 0
+    for name in ("ttfat_seconds", "qoe"):
+        assert live.sample(f"lengthwise_{name}_count", user_class="chat") == NUM_CLIENTS
+    gaps = live.sample("lengthwise_tbt_seconds_count", user_class="chat", phase="answering")
+    assert gaps == NUM_CLIENTS * (MAX_TOKENS - 1)
     ttft_s, e2e_s = (
         live.sample(f"lengthwise_{name}_seconds_sum", user_class="chat") for name in ("ttft", "e2e")
     )
     vllms_s = live.sample("vllm:time_to_first_token_seconds_sum")
     assert 0 < ttft_s < e2e_s
     assert ttft_s == pytest.approx(vllms_s, rel=0.05)
+
+
+def test_a_response_is_scored_and_counted_to_its_class(live: Live) -> None:
+    from openai import OpenAI
+
+    before = live.outcomes()
+    served = live.sample("lengthwise_e2e_seconds_count", user_class="chat")
+    with OpenAI(base_url=f"{live.url}/v1", api_key="sk-chat", max_retries=0) as openai:
+        answer = openai.responses.create(model="tiny", input="essay", max_output_tokens=5)
+    assert answer.status in ("completed", "incomplete")
+    assert live.outcomes_since(before) == {"scored": 1}
+    assert live.sample("lengthwise_e2e_seconds_count", user_class="chat") == served + 1
+
+
+def test_a_router_reads_the_load_of_an_idle_engine(live: Live) -> None:
+    live.wait_until_idle()
+    with urlopen(f"{live.url}/lengthwise/load", timeout=30) as response:
+        (report,) = json.load(response)
+    assert report["waiting"] == report["answering"] == report["kv_tokens"] == 0
+    assert report["on_time"]
 
 
 def test_the_scoring_service_dies_and_returns_and_no_request_fails(live: Live) -> None:
