@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import main
+from scheduler_adapters.experiments import reproduce_pars
 from scheduler_adapters.experiments.reproduce import PAPERS, ReproduceConfig
-from scheduler_adapters.experiments.reproduce_rad import Experiment, backlog
+from scheduler_adapters.experiments.reproduce_rad import (
+    ABOVE,
+    BELOW,
+    CHATS,
+    SHORT_CHATS,
+    Setting,
+    backlog,
+    nobody_left,
+)
 from scheduler_adapters.experiments.timeline import timeline_from_token_times
 from scheduler_adapters.experiments.workload import make_requests
+from scoring_service.errors import DataError
 
 
 @pytest.mark.slow
@@ -25,18 +36,62 @@ def test_a_small_run_gives_every_row_and_a_page(paper, tmp_path, capsys):
     assert result["total"] == len(result["rows"]) > 10
     assert result["reproduced"] == sum(row["reproduced"] for row in result["rows"])
     assert result["reproduced"] > 0
-    assert all(row["paper"] and row["ours"] and row["note"] for row in result["rows"])
+    assert all(row["paper"] and row["ours"] and row["criterion"] for row in result["rows"])
     assert (tmp_path / "report.html").exists()
 
 
 @pytest.mark.slow
 def test_the_backlog_of_every_scheduler_grows_above_the_bound():
-    from scheduler_adapters.experiments.reproduce_rad import SYSTEMS, _slope_per_s
+    setting = Setting(CHATS, cycle=1024)
+    requests = setting.requests(ABOVE, 2000)
+    last_s = requests.arrival_s[-1]
+    for system in setting.policies():
+        half, end = backlog(setting.run(system, requests), np.array([last_s / 2, last_s]))
+        assert end > half > 0, system
 
-    experiment = Experiment(ReproduceConfig(paper="rad"))
-    load = experiment.load(1.05)
-    for system in SYSTEMS:
-        assert _slope_per_s(experiment.run(system, load)) > 0, system
+
+def times_empty(setting: Setting, *, start: int, count: int) -> int:
+    requests = setting.requests(BELOW, count, backlog=start)
+    timeline = setting.run("RAD", requests)
+    return len(nobody_left(requests.arrival_s, timeline.finished_s)[0])
+
+
+@pytest.mark.slow
+def test_rad_empties_below_the_bound_if_a_cycle_starts_enough_requests():
+    enough = Setting(SHORT_CHATS, tile=8)
+    assert enough.cycle > enough.least_cycle
+    assert times_empty(enough, start=200, count=2000) > 10
+    too_few = Setting(SHORT_CHATS, tile=8, cycle=8)
+    assert times_empty(too_few, start=200, count=2000) == 0
+
+
+def test_nobody_is_left_only_between_the_last_departure_and_the_next_arrival():
+    arrival_s = np.array([0.0, 0.0, 5.0, 6.0])
+    left_s = np.array([3.0, 2.0, 7.0, 6.5])
+    at_s, idle_s = nobody_left(arrival_s, left_s)
+    assert (at_s.tolist(), idle_s.tolist()) == ([3.0], [2.0])
+
+
+def test_no_scheduler_can_be_seen_empty_where_tiles_are_large_and_answers_long():
+    assert Setting(CHATS, cycle=1024).empty_at_most() < 1e-8
+    assert Setting(SHORT_CHATS, tile=8).empty_at_most() > 0.1
+
+
+def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce_pars, "_LOADS", (None,))
+    random = np.random.default_rng(0)
+    output = random.integers(1, 400, 300)
+    table = pd.DataFrame({"prompt_tokens": 20, "output_tokens": output})
+    path = tmp_path / "scored.parquet"
+    table.assign(score=output + random.normal(0, 50, 300)).to_parquet(path)
+
+    config = ReproduceConfig(paper="pars", seeds=1, scale=0.1, scored=path)
+    rows = reproduce_pars.trained_rows(config)
+    assert [row.reproduced for row in rows if "order" in row.metric] == [True]
+
+    table.assign(score=np.nan).to_parquet(path)
+    with pytest.raises(DataError, match="bundle:PATH"):
+        reproduce_pars.trained_rows(config)
 
 
 def test_the_backlog_counts_who_is_there():
