@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from scheduler_adapters.views import UNLIMITED, Capability, LoadView, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError, InvalidDecision
+from scoring_service.errors import ConfigError, InvalidDecision, LengthwiseError
 
 
 class Policy(ABC):
@@ -34,7 +34,7 @@ class Policy(ABC):
 
     is_static: ClassVar[bool] = False
     """The rank depends on the request's fixed fields and its phase only, up to a `then`, and the
-    step rule is always the same: a fast simulator may ask beforehand."""
+    step rule on the size of the KV memory at most: a fast simulator may ask beforehand."""
 
     @abstractmethod
     def rank(self, request: RequestView, load: LoadView) -> Rank:
@@ -103,8 +103,13 @@ def load_policy(name: str, **settings: Any) -> Policy:
         )
     try:
         made = getattr(importlib.import_module(module_name), attribute)(**settings)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ConfigError(f"policy {name!r} cannot be made with {settings}: {error}") from error
+    except LengthwiseError:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        raise ConfigError(
+            f"policy {name!r} cannot be made with {settings} ({type(error).__name__}: {error}); "
+            "correct its settings, or what it imports"
+        ) from error
     if not isinstance(made, Policy):
         raise ConfigError(f"policy {name!r} is {type(made).__name__}; it must be a Policy")
     return made

@@ -22,6 +22,7 @@ from scheduler_adapters.experiments.setup import (
     Setup,
     arrivals_s,
     as_params,
+    check_folder,
     check_policies,
     conditions,
     load_requests,
@@ -97,6 +98,7 @@ class CapacityConfig(Search):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_policies(self.policies, self.settings)
+        check_folder(self.out)
         if not self.slo:
             raise ConfigError("slo is empty; name at least one target, such as ttft_s.p99")
 
@@ -202,6 +204,8 @@ def capacities(
                 requests = loaded if config.trace else load_requests(reseeded)
                 value = capacity_of(policy, reseeded, requests, progress, settings)
                 progress.step(policy)
+                if not value:
+                    log.warning("%s misses a target even with the least load tried", policy)
                 yield policy, value
 
 

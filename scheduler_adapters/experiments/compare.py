@@ -28,6 +28,7 @@ from scheduler_adapters.experiments.setup import (
     arrivals_s,
     arrivals_text,
     as_params,
+    check_folder,
     check_policies,
     conditions,
     load_requests,
@@ -66,8 +67,7 @@ class CompareConfig(Search):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_policies(self.policies, self.settings)
-        if self.out is not None and self.out.exists() and not self.out.is_dir():
-            raise ConfigError(f"out is {self.out}, which is no folder; use another place")
+        check_folder(self.out)
 
     @property
     def plan(self) -> list[tuple[str, float | None]]:

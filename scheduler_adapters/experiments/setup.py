@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scheduler_adapters.experiments.running import EngineKind
 from scheduler_adapters.experiments.workload import (
     LENGTH_STREAM,
     Requests,
@@ -58,7 +57,7 @@ class Setup:
     """Requests that may run at once."""
     max_tokens: int = 2048
     """Token budget of a step."""
-    engine: EngineKind = "plain"
+    engine: Literal["plain", "vllm"] = "plain"
     """plain: a step is planned when the one before has ended, as in the papers. vllm: two defaults
     of vLLM V1 on top, planning one step ahead and a preempted request keeping what is left of its
     KV; not modelled are prefixes shared between requests. vllm runs in plain Python only."""
@@ -75,6 +74,8 @@ class Setup:
     def __post_init__(self) -> None:
         if self.num_requests < 1:
             raise ConfigError(f"num_requests is {self.num_requests}; use 1 or more")
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}; use 0 or more")
         if self.scores not in SCORES and not self.scores_prompts:
             raise ConfigError(
                 f"scores is {self.scores!r}; use one of {', '.join(SCORES)}, bundle:PATH or "
@@ -87,6 +88,16 @@ class Setup:
     def scores_prompts(self) -> bool:
         """Whether the prompts of the trace are scored when it is read."""
         return self.scores.startswith(("bundle:", "service:"))
+
+
+def check_folder(path: Path | None) -> None:
+    """Refuse a folder that is something else already.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if path is not None and path.exists() and not path.is_dir():
+        raise ConfigError(f"out is {path}, which is no folder; use another place")
 
 
 def conditions(setup: Setup, arrivals: str) -> str:

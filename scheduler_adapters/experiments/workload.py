@@ -150,7 +150,9 @@ class _Columns:
         except (TypeError, ValueError) as error:
             if isinstance(error, DataError):
                 raise
-            raise DataError(f"{name} holds no numbers: {error}", path=self.path) from error
+            raise DataError(
+                f"{name} holds no numbers ({error}); give a number per request", path=self.path
+            ) from error
 
     def _shaped(self, name: str, column: NDArray[Any]) -> NDArray[Any]:
         if column.ndim == 0:
@@ -252,6 +254,8 @@ def read_trace(
         ScoringError: not one prompt could be scored.
     """
     table = read_table(Path(path))
+    if table.empty:
+        raise DataError("there are no requests; give at least one", path=path)
     if limit is not None:
         table = table.iloc[:limit]
     if scorer is not None:
@@ -265,7 +269,7 @@ def read_trace(
             raise DataError(f"no column {needed!r}; {_columns_there(table)}", path=path)
     columns = {ours: table[name].to_numpy() for ours, name in found.items() if name is not None}
     if "arrival_s" in columns:
-        columns["arrival_s"] = _in_seconds(str(found["arrival_s"]), table[found["arrival_s"]])
+        columns["arrival_s"] = _in_seconds(str(found["arrival_s"]), table[found["arrival_s"]], path)
     return make_requests(**columns, path=path)
 
 
@@ -300,13 +304,19 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: str | PathLike[str]
     return table
 
 
-def _in_seconds(name: str, column: pd.Series[Any]) -> NDArray[Any]:
+def _in_seconds(name: str, column: pd.Series[Any], path: str | PathLike[str]) -> NDArray[Any]:
     """Seconds since the first request, from milliseconds or a wall-clock time where need be."""
-    if name == "timestamp_ms":
-        return column.to_numpy() / 1e3
-    if name == "TIMESTAMP":
-        times = pd.to_datetime(column)
-        return (times - times.min()).dt.total_seconds().to_numpy()
+    try:
+        if name == "timestamp_ms":
+            return column.to_numpy(dtype=np.float64) / 1e3
+        if name == "TIMESTAMP":
+            times = pd.to_datetime(column)
+            return (times - times.min()).dt.total_seconds().to_numpy()
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"column {name!r} holds no times ({error}); use a column arrival_s of seconds",
+            path=path,
+        ) from error
     return column.to_numpy()
 
 
@@ -321,5 +331,7 @@ def read_table(path: Path) -> pd.DataFrame:
         if name.endswith((".jsonl", ".ndjson")):
             return pd.read_json(path, lines=True)
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot be read: {error}", path=path) from error
+        raise DataError(
+            f"cannot be read ({error}); give a table with a row per request", path=path
+        ) from error
     raise DataError("has no known format; use .csv, .csv.gz, .parquet or .jsonl", path=path)

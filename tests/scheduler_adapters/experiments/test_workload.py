@@ -98,6 +98,21 @@ def test_wall_clock_and_millisecond_arrivals_become_seconds(tmp_path):
     assert read_trace(milli).arrival_s.tolist() == [0.0, 1.5]
 
 
+def test_times_that_are_none_are_refused(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("TIMESTAMP,prompt_tokens,output_tokens\nonce upon a time,3,4\n")
+    with pytest.raises(DataError, match="column 'TIMESTAMP' holds no times"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "prompt_tokens,output_tokens\n"])
+def test_an_empty_trace_is_refused(tmp_path, text):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"trace.csv"):
+        read_trace(path)
+
+
 def test_a_trace_without_lengths_says_which_columns_it_has(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("prompt,length\nhello,3\n")
