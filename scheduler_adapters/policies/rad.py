@@ -63,17 +63,13 @@ class RADTwin(RAD):
 
     name = "rad-twin"
 
-    def __init__(self, *, max_started: int = 512, tile: int = 128, chunk: int = 256) -> None:
-        super().__init__(max_started=max_started, tile=tile, chunk=chunk)
-        self.is_draining = False
-
     def step_rule(self, load: LoadView) -> StepRule:
         if load.num_prefilling:
             return self.finish_prefill
         if not load.num_decoding:
             self.started_before_cycle = load.num_started
-            self.is_draining = False
+            self.is_decoding = False
         started = load.num_started - self.started_before_cycle
         if not load.num_waiting or started >= self.max_started:
-            self.is_draining = True
-        return self.decode if self.is_draining else self.prefill
+            self.is_decoding = True
+        return self.decode if self.is_decoding else self.prefill
