@@ -222,6 +222,7 @@ def capacity_of(
 
     def meets(load: float) -> bool:
         policy = make_policy(name, settings)
+        progress.begin(f"{name} with {load:.3g} {config.unit}")
         if config.by == "rate":
             arriving = replace(scored, arrival_s=arrivals_s(config, len(scored), load))
             return _is_met(

@@ -171,6 +171,7 @@ def outcomes_of(config: CompareConfig) -> Iterator[Outcome]:
         _make_folder(config.out)
     with Progress(len(config.plan)) as progress:
         for name, rate_per_s in config.plan:
+            progress.begin(name + _rate_text(rate_per_s))
             timeline, load = run_with_load(
                 with_scores(arriving[rate_per_s], name, config, config.settings),
                 make_policy(name, config.settings),

@@ -24,6 +24,7 @@ class Progress:
         self.total = total
         self.is_partial_shown = is_partial_shown
         self.done = 0
+        self.what = ""
         self.start_s = time.monotonic()
         self.next_look_s = self.start_s
         self.is_shown = sys.stderr.isatty()
@@ -40,6 +41,10 @@ class Progress:
         if self.is_shown:
             print(file=sys.stderr)
 
+    def begin(self, what: str) -> None:
+        """What `look` will be about."""
+        self.what = what
+
     def step(self, what: str) -> None:
         """One more is done; `what` says which."""
         self.done += 1
@@ -52,12 +57,12 @@ class Progress:
             partial = num_done / num_requests if self.is_partial_shown else 0
             self._show(
                 (self.done + partial) / self.total,
-                f"virtual time {now_s:,.1f} s, {num_done:,} of {num_requests:,} requests",
+                f"{self.what}: virtual time {now_s:,.0f} s, {num_done:,}/{num_requests:,} requests",
             )
 
     def _show(self, share: float, what: str) -> None:
         if self.is_shown:
             filled = int(share * _BAR)
             taken_s = time.monotonic() - self.start_s
-            line = f"{'#' * filled:-<{_BAR}} {self.done}/{self.total}  {what}  {taken_s:.0f} s"
+            line = f"{'#' * filled:-<{_BAR}} {self.done}/{self.total} {taken_s:.0f} s  {what}"
             print(f"\r{line[:99]:<99}", end="", file=sys.stderr, flush=True)

@@ -69,6 +69,7 @@ def run(config: SimulateConfig) -> int:
     instance = make_instance(config)
     is_whole = True
     with Progress(1) as progress:
+        progress.begin(config.policy)
         try:
             timeline = run_requests(
                 requests, policy, instance, progress, engine=config.engine, clients=config.clients

@@ -95,6 +95,7 @@ def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_else
 ):
     def run():
         with Progress(1) as progress:
+            progress.begin("fcfs")
             run_requests(requests_of(20), FCFS(), INSTANCE, progress)
             progress.step("fcfs")
         return capsys.readouterr().err
@@ -102,6 +103,6 @@ def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_else
     assert run() == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     line = run()
-    assert "virtual time 0.0 s, 0 of 20 requests" in line
+    assert "fcfs: virtual time 0 s, 0/20 requests" in line
     assert "####################" in line
-    assert "1/1  fcfs" in line
+    assert "1/1 0 s  fcfs" in line
