@@ -185,13 +185,13 @@ class TokenClock:
         return (count * end_s - sum_s) / (count * end_s - expected_s)
 
     def _class_name(self, slot: int) -> str:
-        return self.classes[self._class_of[slot]]
+        return self.classes[int(self._class_of[slot])]
 
     def _class_number(self, user_class: str) -> int:
         if user_class not in self.classes:
             self.classes.append(user_class)
-            self.tbt_counts = _with_row(self.tbt_counts)
-            self.tbt_sums_s = _with_row(self.tbt_sums_s)
+            self.tbt_counts = np.pad(self.tbt_counts, ((0, 1), (0, 0), (0, 0)))
+            self.tbt_sums_s = np.pad(self.tbt_sums_s, ((0, 1), (0, 0)))
         return self.classes.index(user_class)
 
     def _grow(self) -> None:
@@ -201,7 +201,3 @@ class TokenClock:
         self._thinking = np.append(self._thinking, np.empty(more, np.bool_))
         self._class_of = np.append(self._class_of, np.empty(more, np.int64))
         self._free.extend(range(old + more - 1, old - 1, -1))
-
-
-def _with_row(table: NDArray[np.generic]) -> NDArray[np.generic]:
-    return np.concatenate([table, np.zeros((1, *table.shape[1:]), table.dtype)])

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from scheduler_adapters.engines.planner import Plan, Planner
+from scheduler_adapters.engines.planner import Planner
 from scheduler_adapters.engines.ranking import RankedQueue, Ranker, Tracked
 from scheduler_adapters.engines.settings import (
     make_policy,
@@ -36,6 +36,7 @@ from scheduler_adapters.engines.settings import (
     shape_of_first_step,
     think_end,
 )
+from scheduler_adapters.engines.step_plan import Plan
 from scheduler_adapters.policy import POLICIES, Policy
 from scheduler_adapters.views import Capability, Phase
 from scoring_service.errors import ConfigError, UnsupportedByEngine

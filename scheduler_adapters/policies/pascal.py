@@ -7,8 +7,8 @@ from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestV
 from scoring_service.errors import ConfigError
 
 _REASONING, _DEMOTED, _ANSWERING = 0, 1, 2
-_DISPLACE = StepRule(displace=True)
-_DISPLACE_TO_HOST = StepRule(displace=True, offload=True)
+_PROTECTED = -1
+"""Before both queues: the first element of the eviction keys of a minimum residency."""
 
 
 class Pascal(Policy):
@@ -21,6 +21,10 @@ class Pascal(Policy):
     Args:
         quantum_tokens: generated tokens until a request goes behind those that have used fewer.
         demote_above_tokens: context above which a reasoning request leaves the first queue.
+        max_decodes: of a step; the last in the order are left out, and keep their KV.
+        min_residency_tokens: what a request generates in one go, once it has its blocks, before
+            its quantum is looked at and others may take them; the end of its thinking ends that.
+            Where evicting means computing anew, requests would else evict each other by turns.
 
     Source: PASCAL, section on intra-instance scheduling; least quanta first, the threshold in
     context tokens.
@@ -36,19 +40,24 @@ class Pascal(Policy):
         *,
         quantum_tokens: int = 500,
         demote_above_tokens: int = 5000,
+        max_decodes: int | None = None,
+        min_residency_tokens: int = 0,
         offload: bool = False,
     ) -> None:
         for name, value in (
             ("quantum_tokens", quantum_tokens),
             ("demote_above_tokens", demote_above_tokens),
+            ("max_decodes", 1 if max_decodes is None else max_decodes),
         ):
             if value < 1:
                 raise ConfigError(f"{name} is {value}; use 1 or more")
+        if min_residency_tokens < 0:
+            raise ConfigError(f"min_residency_tokens is {min_residency_tokens}; use 0 or more")
         self.quantum_tokens = quantum_tokens
         self.demote_above_tokens = demote_above_tokens
-        self.rule = _DISPLACE
+        self.min_residency_tokens = min_residency_tokens
+        self.rule = StepRule(displace=True, offload=offload, max_decodes=max_decodes)
         if offload:
-            self.rule = _DISPLACE_TO_HOST
             self.requires = self.requires | {Capability.OFFLOAD}  # type: ignore[misc]
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
@@ -60,7 +69,26 @@ class Pascal(Policy):
             left = min(left, demoted_at - request.generated_tokens)
         lane = int(phase != _REASONING)
         key = (quanta, request.enqueued_s((phase, quanta), load.now_s))
+        if self.min_residency_tokens:
+            return self._resident_rank(request, Rank(key, lane, valid_tokens=left))
         return Rank(key, lane, valid_tokens=left, evict_key=(lane, *key))
+
+    def _resident_rank(self, request: RequestView, rank: Rank) -> Rank:
+        """Put the minimum residency into the eviction key.
+
+        What has not been a decode since it last waited has one element more there: by this the
+        first call for a decode is known, which is the one that starts the residency.
+        """
+        previous = request.previous.evict_key if request.previous is not None else None
+        is_fresh = previous is not None and len(previous) > 1 + len(rank.key)
+        if request.phase is Phase.WAITING:
+            return rank._replace(evict_key=(rank.lane, *rank.key, 0))
+        if request.phase is Phase.PREFILL:
+            return rank._replace(evict_key=(_PROTECTED, *rank.key, 0))
+        if is_fresh:
+            key = (_PROTECTED, *rank.key)
+            return rank._replace(evict_key=key, valid_tokens=self.min_residency_tokens)
+        return rank._replace(evict_key=(rank.lane, *rank.key))
 
     def step_rule(self, load: LoadView) -> StepRule:
         return self.rule
