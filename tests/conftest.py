@@ -20,6 +20,13 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--regen-golden", action="store_true", help="write tests/golden anew; read the diff"
+    )
+
+
 WORD_WEIGHTS = {
     "yes": -3.0,
     "no": -2.0,
