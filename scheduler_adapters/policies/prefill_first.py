@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
+from scoring_service.errors import ConfigError
 
 _PREFILL = Rank(lane=0)
 _DECODE = Rank(lane=1)
@@ -41,20 +44,39 @@ class PrefillFirst(Policy):
 class Orca(Policy):
     """Iteration-level batching: whole prompts share steps with decodes, up to `max_batch` requests.
 
-    Orca reserves KV for the longest response; here `max_batch` stands for that, and KV is paged.
+    Args:
+        max_batch: requests at once.
+        reserved_blocks: KV blocks that a request takes from the start, whatever it will need: as
+            many as the longest request there may be. All take the same, so this is one more limit
+            on their number (at least one runs). None: KV is paged, which Orca did not know.
+
+    Source: Orca; the reservation as vLLM's paper describes it.
     """
 
     name = "orca"
     is_static = True
 
-    def __init__(self, *, max_batch: int = 32) -> None:
-        self.rule = StepRule(max_resident=max_batch, whole_prompts=True)
+    def __init__(self, *, max_batch: int = 32, reserved_blocks: int | None = None) -> None:
+        if reserved_blocks is not None and reserved_blocks < 1:
+            raise ConfigError(f"reserved_blocks is {reserved_blocks}; use 1 or more, or None")
+        self.max_batch = max_batch
+        self.reserved_blocks = reserved_blocks
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return _PREFILL
 
     def step_rule(self, load: LoadView) -> StepRule:
-        return self.rule
+        if self.reserved_blocks is None:
+            return _whole_prompts(self.max_batch)
+        return _whole_prompts(
+            min(self.max_batch, max(1, load.total_blocks // self.reserved_blocks))
+        )
+
+
+@cache
+def _whole_prompts(max_resident: int) -> StepRule:
+    """One rule per number, as engines notice sooner that a rule is the same than that it equals."""
+    return StepRule(max_resident=max_resident, whole_prompts=True)
 
 
 class RequestLevel(Policy):

@@ -27,7 +27,7 @@ class StaticRanks:
     """Whether decodes are in a later lane than prefills; else they share one."""
 
 
-def static_ranks(requests: Requests, policy: Policy) -> StaticRanks | None:
+def static_ranks(requests: Requests, policy: Policy, kv_blocks: int) -> StaticRanks | None:
     """All ranks of a static policy, or None where they do not fit into these columns.
 
     Raises:
@@ -35,7 +35,7 @@ def static_ranks(requests: Requests, policy: Policy) -> StaticRanks | None:
     """
     if not policy.is_static:
         return None
-    rule = policy.step_rule(LoadView())
+    rule = policy.step_rule(LoadView(total_blocks=kv_blocks))
     if rule.displace or rule.offload or rule.max_decodes is not None:
         return None
     keys, starves_s, resident = [], [], None

@@ -88,6 +88,15 @@ def test_prefill_first_never_mixes_and_takes_whole_prompts():
     assert max(widths) <= 4096
 
 
+def test_orca_with_reserved_blocks_runs_as_many_as_could_all_be_the_longest():
+    requests = make_requests(prompt_tokens=[16] * 30, output_tokens=[20] * 30)
+    _, paged = run(Orca(max_batch=16), requests, kv_blocks=40)
+    timeline, reserved = run(Orca(max_batch=16, reserved_blocks=8), requests, kv_blocks=40)
+    assert max(step.num_decodes + len(step.prefills) for step in paged) == 16
+    assert max(step.num_decodes + len(step.prefills) for step in reserved) == 5
+    assert timeline.preemptions.sum() == 0
+
+
 def test_orca_mixes_whole_prompts_into_a_bounded_batch():
     _, steps = run(Orca(max_batch=5), mixed_requests())
     assert all(processed == 0 for step in steps for processed, _ in step.prefills)

@@ -89,7 +89,9 @@ def static_policies() -> st.SearchStrategy[Policy]:
         st.builds(pars, starve_after_s=st.sampled_from([None, 0.2, 1.0])),
         st.builds(Sarathi, order=st.sampled_from(["fcfs", "spf"]), max_tokens=st.integers(8, 200)),
         st.builds(PrefillFirst, max_tokens=st.integers(8, 300), padded=st.booleans()),
-        st.builds(Orca, max_batch=st.integers(1, 9)),
+        st.builds(
+            Orca, max_batch=st.integers(1, 9), reserved_blocks=st.sampled_from([None, 3, 50])
+        ),
     )
 
 
