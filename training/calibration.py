@@ -1,8 +1,10 @@
 """Scores -> lengths in tokens: quantile curves whose coverage holds on prompts not yet seen.
 
 The curve of a quantile is fitted on bins of the score and made monotone. It is then shifted by what
-held-out rows say it misses (split-conformal, both halves in turn), so that its coverage does not
-rest on the bins being right. A few hundred responses of a new model are enough; no training.
+held-out rows say it misses (split-conformal, each tenth in turn), so that its coverage does not
+rest on the bins being right. No training; what remains is chance: the coverage of a quantile q
+calibrated on n responses has a standard deviation of sqrt(q (1 - q) / n), at the median 3.5 points
+for 200 responses, 1.6 for 1,000 and 0.9 for 3,000.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from training.labels import LabelledPrompt
 QUANTILES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 MIN_ROWS: Final = 50
 _ROWS_PER_KNOT: Final = 40
-"""At most one knot for so many rows, so 20 of each half."""
 _MAX_KNOTS: Final = 16
+_FOLDS: Final = 10
+"""With two, the misses are those of curves from half the rows, and the quantiles spread too far."""
 
 
 def calibrate(
@@ -32,7 +35,7 @@ def calibrate(
     Args:
         scores: of prompts the ranker was not trained on. Shape (N,).
         lengths: observed response lengths in tokens, > 0. Shape (N,).
-        seed: decides which rows are in which half.
+        seed: decides which rows are in which tenth.
 
     Raises:
         DataError: fewer than MIN_ROWS rows; the outer quantiles would be guesses.
@@ -43,14 +46,14 @@ def calibrate(
         )
     logs = np.log(lengths)
     num_knots = int(np.clip(len(scores) // _ROWS_PER_KNOT, 2, _MAX_KNOTS))
-    half = np.random.default_rng(seed).permutation(len(scores)) % 2 == 0
-    misses: list[list[NDArray[np.float64]]] = [[] for _ in QUANTILES]
-    for fitted in (half, ~half):
-        knots, curves = _curves(scores[fitted], logs[fitted], num_knots)
-        for miss, curve in zip(misses, curves, strict=True):
-            miss.append(logs[~fitted] - np.interp(scores[~fitted], knots, curve))
+    fold = np.random.default_rng(seed).permutation(len(scores)) % _FOLDS
+    misses = np.empty((len(QUANTILES), len(scores)))
+    for number in range(_FOLDS):
+        held = fold == number
+        knots, curves = _curves(scores[~held], logs[~held], num_knots)
+        misses[:, held] = [logs[held] - np.interp(scores[held], knots, curve) for curve in curves]
     knots, curves = _curves(scores, logs, num_knots)
-    shifts = [_conformal(np.concatenate(m), q) for m, q in zip(misses, QUANTILES, strict=True)]
+    shifts = [_conformal(miss, q) for miss, q in zip(misses, QUANTILES, strict=True)]
     # Shifted apart they may cross where data is thin.
     tokens = np.exp(np.maximum.accumulate(curves + np.array(shifts)[:, None], axis=0))
     mean = _monotone([float(lengths[members].mean()) for members in _bins(scores, num_knots)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +30,16 @@ DESCRIPTION: Final = """Measure how well lengths learnt from one model rank the 
 Rows are the models trained on, columns the models tested on. The learner is ridge regression on
 frozen sentence vectors, cross-validated over prompts, so that hundreds of cells cost a minute.
 Beside each cell is what copying the row's true lengths would reach, and per column what the
-consensus of all other models would. --bundle adds a trained ranker, on prompts it has not seen.
+consensus of all other models would. --sources adds a row per further data set, trained on its own
+prompts; SET=MODEL says which model of the matrix gave its lengths, and what copying that one would
+reach is then its bound. --bundle adds a trained ranker, on prompts it has not seen.
 
 Writes OUT/cross_model.csv (one line per cell) and OUT/cross_model.png.
 
-example:
+examples:
+  python -m training cross-model --dataset arena-hard --models 24 --out mlruns/cross-arena
   python -m training cross-model --dataset alpaca-eval --models 24 --out mlruns/cross \\
+      --sources alpaca-davinci003=text_davinci_003 alpaca-vicuna7b=vicuna-7b \\
       --bundle mlruns/multi/bundle
 """
 FOLDS: Final = 5
@@ -58,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=str, required=True, help="folder for the table and figure")
     parser.add_argument("--dataset", type=str, default="alpaca-eval", help="a set of many models")
     parser.add_argument("--models", type=int, default=24, help="how many, spread over the names")
-    parser.add_argument("--sources", type=str, nargs="+", default=[], help="more sets to train on")
+    parser.add_argument("--sources", type=str, nargs="+", default=[], help="SET or SET=MODEL")
     parser.add_argument("--bundle", type=str | None, help="also test this ranker")
     parser.add_argument("--data-dir", type=str | None, help="folder that holds the data sets")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
@@ -67,8 +72,12 @@ def main(argv: Sequence[str]) -> int:
     lengths = read_lengths(arguments.dataset, arguments.data_dir)
     chosen = spread(lengths, arguments.models)
     result = cross_model(chosen, lengths)
-    for name in arguments.sources:
-        result["transfer"][name] = transfer(name, chosen, arguments.data_dir)
+    for source in arguments.sources:
+        name, _, model = source.partition("=")
+        result["transfer"][name] = {
+            "learnt": transfer(name, chosen, arguments.data_dir),
+            "copy": copy_of(model, chosen, lengths) if model else None,
+        }
     if arguments.bundle is not None:
         bundle = ModelBundle.load(arguments.bundle)
         result["bundle"] = of_bundle(bundle, lengths, arguments.dataset)
@@ -150,6 +159,18 @@ def transfer(dataset: str, target: Lengths, data_dir: str | None, limit: int = 3
     return [_tau(predictions, column) for column in target.tokens.T]
 
 
+def copy_of(model: str, target: Lengths, everyone: Lengths) -> list[float]:
+    """tau_b per target model of that model's own lengths: the bound of a perfect predictor of it.
+
+    Raises:
+        DataError: no such model.
+    """
+    if model not in everyone.models:
+        raise DataError(f"--sources names model {model!r}, which this data set does not hold")
+    copied = everyone.tokens[:, list(everyone.models).index(model)]
+    return [_tau(copied, column) for column in target.tokens.T]
+
+
 def of_bundle(bundle: ModelBundle, lengths: Lengths, dataset: str) -> dict[str, Any]:
     """tau_b of a ranker per model, on prompts it has not seen, apart for models it has not seen."""
     config = config_from(bundle.manifest.training)
@@ -218,15 +239,25 @@ def _tau(scores: NDArray[np.float64], tokens: NDArray[np.float64]) -> float:
 def _write(out: Path, chosen: Lengths, result: Mapping[str, Any]) -> None:
     from training.figures import transfer_matrix
 
+    unknown = [math.nan] * len(chosen.models)
+    further = result["transfer"].values()
+    sources = [*chosen.models, *result["transfer"]]
+    learnt = [*result["learnt"], *(row["learnt"] for row in further)]
+    copied = [*result["copy"], *(row["copy"] or unknown for row in further)]
     out.mkdir(parents=True, exist_ok=True)
     with (out / "cross_model.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["trained_on", "tested_on", "tau_b", "tau_b_of_copy", "tau_b_of_consensus"])
-        for i, source in enumerate(chosen.models):
+        for i, source in enumerate(sources):
             for j, target in enumerate(chosen.models):
-                cells = (result[key][i][j] for key in ("learnt", "copy"))
-                writer.writerow([source, target, *cells, result["consensus"][j]])
-    figure = transfer_matrix(np.array(result["learnt"]), chosen.models)
+                writer.writerow(
+                    [source, target, learnt[i][j], copied[i][j], result["consensus"][j]]
+                )
+    panels = {
+        "learnt from prompts": [*learnt, result["consensus"]],
+        "copy of the true lengths (bound)": [*copied, result["consensus"]],
+    }
+    figure = transfer_matrix(panels, [*sources, "consensus of the others"], chosen.models)
     figure.savefig(out / "cross_model.png", dpi=120, bbox_inches="tight")
 
 
@@ -238,8 +269,9 @@ def _print(result: Mapping[str, Any], out: str) -> None:
     print(f"trained on another model                {learnt[other].mean():.3f}")
     print(f"copying another model's true lengths    {copied[other].mean():.3f}")
     print(f"consensus of all other models           {np.mean(result['consensus']):.3f}")
-    for name, taus in result["transfer"].items():
-        print(f"trained on {name:28} {np.mean(taus):.3f}")
+    for name, row in result["transfer"].items():
+        bound = f"  (copying its true lengths {np.mean(row['copy']):.3f})" if row["copy"] else ""
+        print(f"trained on {name:28} {np.mean(row['learnt']):.3f}{bound}")
     if "bundle" in result:
         bundle = result["bundle"]
         print(

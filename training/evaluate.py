@@ -201,7 +201,8 @@ def _unseen(
 ) -> tuple[list[LabelledPrompt], int]:
     if own is None:
         return list(prompts), 0
-    seen = {prompt_hash(item.prompt) for item in [*own.splits.train, *own.splits.val]}
+    parts = (own.splits.train, own.splits.val, own.splits.calibration)
+    seen = {prompt_hash(item.prompt) for part in parts for item in part}
     kept = [item for item in prompts if prompt_hash(item.prompt) not in seen]
     return kept, len(prompts) - len(kept)
 

@@ -35,15 +35,19 @@ def predicted_against_real(
     return figure
 
 
-def transfer_matrix(taus: NDArray[np.float64], models: Sequence[str]) -> Figure:
-    """tau_b of training on the row's lengths and testing on the column's."""
-    size = 2 + 0.3 * len(models)
-    figure = Figure(figsize=(size + 1, size))
-    axes = figure.subplots()
-    image = axes.imshow(taus, vmin=0, cmap="viridis")
-    axes.set_xticks(range(len(models)), models, rotation=90, fontsize=6)
-    axes.set_yticks(range(len(models)), models, fontsize=6)
-    axes.set_xlabel("tested on the lengths of")
-    axes.set_ylabel("trained on the lengths of")
-    figure.colorbar(image, label="tau_b, cross-validated over prompts", shrink=0.7)
+def transfer_matrix(
+    panels: Mapping[str, Sequence[Sequence[float]]], sources: Sequence[str], targets: Sequence[str]
+) -> Figure:
+    """tau_b of every source (row) on every target (column), one panel beside the other."""
+    width, height = 1.5 + 0.2 * len(targets), 2.5 + 0.2 * len(sources)
+    figure = Figure(figsize=(2 + len(panels) * width, height), layout="constrained")
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, taus) in zip(all_axes, panels.items(), strict=True):
+        image = axes.imshow(np.array(taus), vmin=0, vmax=1, cmap="viridis")
+        axes.set_xticks(range(len(targets)), targets, rotation=90, fontsize=6)
+        axes.set_yticks(range(len(sources)), sources, fontsize=6)
+        axes.set_xlabel("tested on the lengths of")
+        axes.set_title(title, fontsize=9)
+    all_axes[0].set_ylabel("trained on the lengths of")
+    figure.colorbar(image, ax=all_axes, label="tau_b, cross-validated over prompts", shrink=0.7)
     return figure

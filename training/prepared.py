@@ -13,7 +13,7 @@ from scoring_service.errors import ConfigError, DataError
 from training.cards import LoadedData, load_data
 from training.config import TrainConfig
 from training.labels import Label, LabelledPrompt, label_prompts, of_one_model
-from training.splits import Splits, split_prompts
+from training.splits import Splits, split_prompts, training_part
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def _prepare_label(
     splits = split_prompts(prompts, config.split)
     for other, times in also:
         more, merged = _labelled(other, config, None)
-        part = split_prompts(more, replace(config.split, train_prompts=None)).train
+        part = training_part(more, config.split)
         splits = replace(splits, train=splits.train + part * times)
         num_merged += merged
     for name in ("train", "val", "test"):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
 from scoring_service.scorer import OnnxScorer
@@ -58,7 +59,7 @@ def write_bundle(
             logger.warning("INT8 left out: it loses %.4f tau_b on the validation split", int8_drop)
         trained.tokenizer.save(str(models / TOKENIZER))
         metrics, scores = assess(config, splits, trained, models, parity)
-        calibration = _calibration(models, splits, val_ids)
+        calibration = _calibration(models, splits, trained.tokenizer)
         for entry in calibration.values():
             metrics["coverage"] = coverage(entry, scores, observed(splits.test))
         manifest = Manifest(
@@ -91,18 +92,20 @@ def _golden(
     return dict(zip(prompts, scores.tolist(), strict=True))
 
 
-def _calibration(models: Path, splits: Splits, val_ids: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Length curves of the model that was learnt from, by the validation split.
+def _calibration(models: Path, splits: Splits, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Length curves of the model that was learnt from, by the precision that will be served.
 
     Only the sample that tests compare with: others may be of another temperature, and their spread
     is not the one that is asked for (it cost up to 3 points of coverage).
     """
-    if len(splits.val) < MIN_ROWS:
-        logger.warning("no calibration: the validation split has fewer than %d responses", MIN_ROWS)
+    items = splits.calibration
+    if len(items) < MIN_ROWS:
+        logger.warning("no calibration: fewer than %d prompts were kept for it", MIN_ROWS)
         return {}
     served = next(models / name for name in (INT8, FP32) if (models / name).is_file())
-    scores = onnx_scores(OnnxScorer(served), val_ids)
-    return {splits.val[0].model or "default": calibrate(scores, observed(splits.val))}
+    ids = tokenize(tokenizer, [item.prompt for item in items]).ids
+    scores = onnx_scores(OnnxScorer(served), ids)
+    return {items[0].model or "default": calibrate(scores, observed(items))}
 
 
 def write_test_prompts(path: Path, prepared: Prepared) -> None:

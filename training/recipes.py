@@ -58,7 +58,7 @@ def reasoning() -> TrainConfig:
             max_prompt_tokens=448,
         ),
         # Few prompts: more of them are needed to tell anything about an unseen one.
-        split=SplitConfig(test_fraction=0.3, val_fraction=0.1),
+        split=SplitConfig(test_fraction=0.25, val_fraction=0.1, val_prompts=100),
         loss=LossConfig(delta=0.25),
         epochs=2,
         batch_size=16,

@@ -1,4 +1,4 @@
-"""`python -m training reproduce tables`: the paper's tables on the data and machine at hand."""
+"""`python -m training reproduce`: the paper's tables, and its cost, on the data at hand."""
 
 from __future__ import annotations
 
@@ -25,10 +25,15 @@ DESCRIPTION: Final = """Print the tables of PARS (Kendall tau_b) with ours besid
 Every row of ours is trained here, on the same prompts, with the same number of encoder passes, and
 tested on the same held-out prompts; its MLflow run is named. The paper's columns are its own data
 (Alpaca prompts answered by GPT-4, Llama 3.1 and DeepSeek-R1), which is not public: compare orders
-and gains, not values.
+and gains, not values. With --seeds a row is the mean over that many trainings.
 
-example:
-  python -m training reproduce tables --data-dir DIR --prompts 3000 --epochs 2
+`cost` trains all pairs by our settings and explicit pairs by the paper's protocol (pooler, constant
+2e-5, batches of 128 pairs, every prompt padded to 128 tokens) on as many prompts, and says when
+each reaches the best validation tau_b of the second: six times the CPU of one row of the tables.
+
+examples:
+  python -m training reproduce tables --data-dir DIR --prompts 3000 --epochs 2 --seeds 3
+  python -m training reproduce cost --data-dir DIR --prompts 3000 --epochs 2
 """
 
 PAPER_MODELS: Final = ("GPT-4", "Llama 3.1", "DeepSeek-R1")
@@ -59,25 +64,30 @@ class Row:
     delta: float
     backbone: str
     tau_b: float
+    """Mean over the seeds."""
     tau_b_ci: tuple[float, float]
+    """Over prompts, of the first seed."""
     paper: Sequence[float] | None
     """tau_b of the paper on its three models; None where it has no such row."""
     encoder_passes: int
     cpu_s: float
     history: Sequence[Mapping[str, float]]
+    """Of the first seed."""
     mlflow_run_id: str
+    """The same."""
+    tau_b_by_seed: tuple[float, ...]
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point of the command."""
-    parser = make_parser("reproduce", "tables [options]", DESCRIPTION)
-    parser.add_argument("what", type=str, help="tables")
+    parser = make_parser("reproduce", "tables|cost [options]", DESCRIPTION)
+    parser.add_argument("what", type=str, help="tables or cost")
     parser.add_argument("--data-dir", type=str | None, help="folder that holds the data sets")
     parser.add_argument("--mlruns-dir", type=str, default="mlruns", help="the MLflow store")
     parser.add_argument("--dataset", type=str, default="alpaca-vicuna7b")
     parser.add_argument("--prompts", type=int, default=3000, help="training prompts per row")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="trainings per row, from seed 0")
     parser.add_argument("--threads", type=int | None)
     parser.add_argument(
         "--backbones",
@@ -86,19 +96,19 @@ def main(argv: Sequence[str]) -> int:
         default=["auto"],
         help="all-pairs is trained on each; the first one is used for the other tables",
     )
-    parser.add_argument(
-        "--paper-cost",
-        action="store_true",
-        help="also train by the paper's protocol (pooler, constant 2e-5, batches of 128 pairs, "
-        "every prompt padded to 128 tokens) on as many prompts: six times the cost of a row",
-    )
-    parser.add_argument("--json", action="store_true", help="print the tables as one JSON line")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
     arguments = parser.parse_args(list(argv))
-    if arguments.what != "tables":
-        raise ConfigError(f"cannot reproduce {arguments.what!r}; use tables")
+    if arguments.what not in ("tables", "cost"):
+        raise ConfigError(f"cannot reproduce {arguments.what!r}; use tables or cost")
+    if arguments.seeds < 1:
+        raise ConfigError(f"seeds is {arguments.seeds}; use 1 or more")
     configure_logging()
-    result = reproduce_tables(_protocol(arguments), arguments)
-    _print(result)
+    if arguments.what == "tables":
+        result = reproduce_tables(_protocol(arguments), arguments)
+        _print(result)
+    else:
+        result = reproduce_cost(_protocol(arguments), arguments)
+        _print_cost(result)
     if arguments.json:
         print(json.dumps(without_nan(result), allow_nan=False))
     return 0
@@ -113,7 +123,7 @@ def reproduce_tables(protocol: TrainConfig, arguments: Any) -> dict[str, Any]:
         loss = replace(protocol.loss, **changes)
         encoder = replace(protocol.encoder, backbone=backbone)
         config = replace(protocol, loss=loss, encoder=encoder, name=f"table: {method}")
-        return train_row(method, config, prepared, arguments.mlruns_dir)
+        return train_seeds(method, config, prepared, arguments)
 
     methods = [train(method, objective=objective) for method, objective in METHODS.items()]
     unfiltered = [
@@ -122,10 +132,6 @@ def reproduce_tables(protocol: TrainConfig, arguments: Any) -> dict[str, Any]:
     backbones = [methods[-1]] + [
         train(f"all pairs on {name}", backbone=name, objective="all-pairs") for name in others
     ]
-    paper = []
-    if arguments.paper_cost:
-        config = paper_protocol(protocol, first)
-        paper.append(train_row("the paper's protocol", config, prepared, arguments.mlruns_dir))
     test = prepared.splits.test
     lengths = np.array([float(item.observed) for item in test])
     train_lengths = np.array([item.target(protocol.data.repeats) for item in prepared.splits.train])
@@ -134,13 +140,27 @@ def reproduce_tables(protocol: TrainConfig, arguments: Any) -> dict[str, Any]:
         "methods": [asdict(row) for row in methods],
         "delta": [asdict(row) for row in [*methods[-2:], *unfiltered]],
         "backbones": [asdict(row) for row in backbones],
-        "paper_protocol": [asdict(row) for row in paper],
-        "cpu_s_to_paper_tau_b": [cpu_to_reach(methods[-1], row) for row in paper],
         "tau_b_tfidf_ridge": tau_b(tfidf_ridge(texts[0], train_lengths, texts[1]), lengths),
         "ceiling": ceiling([item.lengths[:2] for item in test]),
         "gpt4_twice": gpt4_twice(arguments.data_dir),
         "cpu_s_to_pairs_tau_b": cpu_to_reach(methods[-1], methods[-2]),
         "gain_of_all_pairs": methods[-1].tau_b - methods[-2].tau_b,
+        "protocol": asdict(protocol),
+        "dataset": prepared.describe(),
+    }
+
+
+def reproduce_cost(protocol: TrainConfig, arguments: Any) -> dict[str, Any]:
+    """Train by our settings and by the paper's protocol on as many prompts, and time both."""
+    prepared = prepare(protocol, arguments.data_dir)
+    backbone = arguments.backbones[0]
+    config = replace(protocol, encoder=replace(protocol.encoder, backbone=backbone))
+    ours = train_seeds("in-batch all pairs (ours)", config, prepared, arguments)
+    config = paper_protocol(protocol, backbone)
+    paper = train_seeds("the paper's protocol", config, prepared, arguments)
+    return {
+        "rows": [asdict(row) for row in (ours, paper)],
+        "cpu_s_to_paper_tau_b": cpu_to_reach(ours, paper),
         "protocol": asdict(protocol),
         "dataset": prepared.describe(),
     }
@@ -162,6 +182,17 @@ def paper_protocol(protocol: TrainConfig, backbone: str) -> TrainConfig:
     )
 
 
+def train_seeds(method: str, config: TrainConfig, prepared: Prepared, arguments: Any) -> Row:
+    """One row: the same training with each seed."""
+    rows = [
+        train_row(method, replace(config, seed=seed), prepared, arguments.mlruns_dir)
+        for seed in range(arguments.seeds)
+    ]
+    taus = tuple(row.tau_b for row in rows)
+    cpu_s = float(np.mean([row.cpu_s for row in rows]))
+    return replace(rows[0], tau_b=float(np.mean(taus)), tau_b_by_seed=taus, cpu_s=cpu_s)
+
+
 def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: str) -> Row:
     """Train one ranker as its own MLflow run and test it."""
     from training.data import tokenize
@@ -178,12 +209,14 @@ def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: 
     ids = tokenize(trained.tokenizer, [item.prompt for item in test]).ids
     scores = torch_scores(trained.scorer, ids)
     lengths = np.array([float(item.observed) for item in test])
+    value = tau_b(scores, lengths)
     row = Row(
         method=method,
         objective=config.loss.objective,
         delta=config.loss.delta,
         backbone=config.encoder.backbone,
-        tau_b=tau_b(scores, lengths),
+        tau_b=value,
+        tau_b_by_seed=(value,),
         tau_b_ci=tau_b_ci(scores, lengths),
         paper=_paper(config.loss),
         encoder_passes=trained.num_encoded,
@@ -232,7 +265,6 @@ def _protocol(arguments: Any) -> TrainConfig:
         split=replace(base.split, train_prompts=arguments.prompts, test_prompts=None),
         loss=LossConfig(log_length_weight=0),
         epochs=arguments.epochs,
-        seed=arguments.seed,
         threads=arguments.threads,
     )
 
@@ -263,22 +295,33 @@ def _print_table(title: str, rows: Sequence[Mapping[str, Any]], label: str) -> N
             f"{row[label]:34}{row['tau_b']:7.3f}  {low:.3f} to {high:.3f}"
             f"{row['encoder_passes']:9}{row['cpu_s']:8.0f}  {paper}"
         )
+        if len(row["tau_b_by_seed"]) > 1:
+            print(f"{'':34}by seed {' '.join(f'{value:.3f}' for value in row['tau_b_by_seed'])}")
     print()
 
 
-def _print_conditions(result: Mapping[str, Any]) -> None:
+def _print_cost(result: Mapping[str, Any]) -> None:
+    _print_table("Cost of training", result["rows"], "method")
+    _print_data(result)
+    reach = result["cpu_s_to_paper_tau_b"]
+    _print_reach("the paper's protocol", reach)
+    print(f"the paper's protocol takes {reach['theirs'] / reach['ours']:.1f} times the CPU")
+
+
+def _print_data(result: Mapping[str, Any]) -> None:
     dataset, protocol = result["dataset"], result["protocol"]
     print(
         f"ours: {dataset['id']}, {dataset['train_prompts']} training prompts, "
-        f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seed "
+        f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seeds from "
         f"{protocol['seed']}; the paper: Alpaca answered by {', '.join(PAPER_MODELS)}"
     )
+
+
+def _print_conditions(result: Mapping[str, Any]) -> None:
+    _print_data(result)
     print(f"TF-IDF + ridge on the same prompts      {result['tau_b_tfidf_ridge']:.3f}")
     print(f"all pairs over explicit pairs          {result['gain_of_all_pairs']:+.3f}")
     _print_reach("explicit pairs", result["cpu_s_to_pairs_tau_b"])
-    for row, reach in zip(result["paper_protocol"], result["cpu_s_to_paper_tau_b"], strict=True):
-        print(f"the paper's protocol, as many passes    {row['tau_b']:.3f}")
-        _print_reach("the paper's protocol", reach)
     print(f"noise ceiling, another sample           {result['ceiling']:.3f}")
     if result["gpt4_twice"] is not None:
         print(

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from scoring_service.errors import ConfigError, DataError
 from training.labels import LabelledPrompt
 from training.records import prompt_hash
+
+MAX_CALIBRATION: Final = 3000
+"""More prompts would be scored at the end of every run, and sampling error would hardly shrink."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +24,13 @@ class SplitConfig:
     """How prompts are parted; what is neither validation nor test is trained on."""
 
     val_fraction: float = 0.05
-    """Part kept for choices: which checkpoint, which precision, calibration."""
+    """Part kept for choices: which checkpoint, which precision; and for calibration."""
     test_fraction: float = 0.15
     """Part kept for the figures that are reported; nothing is chosen on it."""
     train_prompts: int | None = None
     """At most this many of the part, taken in hash order; None takes all."""
     val_prompts: int | None = None
+    """At most this many to choose by; calibration takes all of the part."""
     test_prompts: int | None = None
     seed: int = 0
     """Another seed is another partition; figures of two seeds are not comparable."""
@@ -44,11 +49,14 @@ class SplitConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Splits:
-    """Three disjoint sets of prompts, each in hash order."""
+    """Disjoint sets of prompts, each in hash order."""
 
     train: list[LabelledPrompt]
     val: list[LabelledPrompt]
     test: list[LabelledPrompt]
+    calibration: list[LabelledPrompt] = field(default_factory=list)
+    """Prompts that scores are turned into tokens by: the validation part, beyond its limit too, and
+    what a limit kept from training. Never trained or tested on."""
 
     @property
     def test_digest(self) -> str:
@@ -70,7 +78,11 @@ def split_prompts(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> Spl
     for fraction, n in keyed:
         parts[_part(fraction, config)].append(prompts[n])
     limits = {name: getattr(config, f"{name}_prompts") for name in parts}
-    splits = Splits(**{name: part[: limits[name]] for name, part in parts.items()})
+    unused = parts["train"][config.train_prompts :] if config.train_prompts else []
+    splits = Splits(
+        **{name: part[: limits[name]] for name, part in parts.items()},
+        calibration=[*parts["val"], *unused][:MAX_CALIBRATION],
+    )
     for name in parts:
         if (count := len(getattr(splits, name))) < 2:
             raise DataError(
@@ -78,6 +90,12 @@ def split_prompts(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> Spl
                 "ranking needs two in each: give more data or larger fractions"
             )
     return splits
+
+
+def training_part(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> list[LabelledPrompt]:
+    """The prompts that are neither validated nor tested on, in hash order, however few."""
+    keyed = sorted((position(item.prompt, config.seed), n) for n, item in enumerate(prompts))
+    return [prompts[n] for fraction, n in keyed if _part(fraction, config) == "train"]
 
 
 def position(prompt: str, seed: int) -> float:

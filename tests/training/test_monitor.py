@@ -28,6 +28,8 @@ from training.drift import (
 )
 from training.records import PromptResponse, write_records
 
+RHO = 0.81
+"""Correlation of score and log length that gives a tau_b of .6, as a good ranker has."""
 WORDS = ("yes", "no", "short", "poem", "long", "essay")
 CALIBRATION = {
     "scores": [0.0, 1.0],
@@ -203,3 +205,32 @@ def test_a_bundle_without_a_test_figure_needs_a_gate(
     assert json.loads((tiny_bundle.path / MANIFEST).read_text())["metrics"] == {}
     assert main(["monitor", "--bundle", str(tiny_bundle.path), "--log", str(log)]) == 2
     assert "give --gate-tau-b" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_false_alarms_are_as_rare_as_the_help_says() -> None:
+    rng = np.random.default_rng(0)
+
+    def rows(count: int, random_part: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        scores, noise = rng.normal(size=(2, count))
+        logs = np.where(rng.random(count) < random_part, rng.normal(size=count), RHO * scores)
+        return scores, np.exp(4 + logs + noise * math.sqrt(1 - RHO**2))
+
+    def alarms(checks: int, num_rows: int, random_part: float) -> tuple[float, float]:
+        """Shares of checks that are below the gate of twice as many test rows, and surely so."""
+        below, certain = 0, 0
+        for _ in range(checks):
+            gate = measure_window(*rows(2 * num_rows), None, first_row=0).tau_b_ci[0]
+            window = measure_window(*rows(num_rows, random_part), None, first_row=0)
+            verdict = judge(window, gate)
+            below += verdict.below_gate
+            certain += verdict.below_gate and verdict.certain
+        return below / checks, certain / checks
+
+    # Without drift the shares depend on the ratio of the two numbers of rows only.
+    below, certain = alarms(60, 250, 0.0)
+    assert 0.02 <= below <= 0.26  # One of eight; three standard deviations of 60 checks beside it.
+    assert certain <= 0.05
+    below, certain = alarms(12, 1000, 0.1)
+    assert below >= 0.9
+    assert certain >= 0.5
