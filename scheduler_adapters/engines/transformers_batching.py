@@ -77,9 +77,7 @@ def use_policy(
             transformers is laid out otherwise.
         ConfigError: the policy ranks by phase, and nothing says what ends thinking.
     """
-    require_known_layout()
-    require_capabilities(policy, CAPABILITIES, ENGINE)
-    _require_plannable(policy)
+    require_supported(policy)
     if policy.sees_thinking and not think_end:
         raise ConfigError(
             f"policy {policy.name!r} ranks by phase, and nothing says which tokens end thinking; "
@@ -291,7 +289,14 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         timeline.flush()
 
 
-def _require_plannable(policy: Policy) -> None:
+def require_supported(policy: Policy) -> None:
+    """Refuse a policy that this engine, or this version of it, cannot run.
+
+    Raises:
+        UnsupportedByEngine: it says why.
+    """
+    require_known_layout()
+    require_capabilities(policy, CAPABILITIES, ENGINE)
     rule = shape_of_first_step(policy)
     if rule.whole_prompts:
         raise UnsupportedByEngine(

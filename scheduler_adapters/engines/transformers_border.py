@@ -15,7 +15,7 @@ from scheduler_adapters.engines.ranking import Tracked
 from scoring_service.errors import UnsupportedByEngine
 
 try:
-    from transformers import __version__
+    from transformers import ContinuousBatchingConfig, __version__
     from transformers.generation.continuous_batching.cache import PagedAttentionCache
     from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
     from transformers.generation.continuous_batching.scheduler import FIFOScheduler
@@ -25,6 +25,12 @@ except ImportError as error:
         "5.19, or another from 5.13 to 5.23"
     ) from error
 
+PAGE_SETTING: Final = (
+    "page_size"
+    if "page_size" in {field.name for field in fields(ContinuousBatchingConfig)}
+    else "block_size"
+)
+"""What `ContinuousBatchingConfig` calls the tokens of a KV block."""
 _METHODS: Final = {
     "reset": (),
     "add_waiting_request": ("state",),

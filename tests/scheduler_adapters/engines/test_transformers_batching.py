@@ -43,14 +43,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def make_manager(model: Any, scheduler_type: str, **limits: Any) -> Any:
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
-    given = {"num_blocks": 64, "max_batch_tokens": 64, "max_requests_per_batch": 1, **limits}
+    settings = {
+        transformers_border.PAGE_SETTING: 16,
+        "num_blocks": 64,
+        "max_batch_tokens": 64,
+        "max_requests_per_batch": 1,
+        "allow_block_sharing": False,
+        "use_async_batching": False,
+        **limits,
+    }
     return model.init_continuous_batching(
         generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
         continuous_batching_config=ContinuousBatchingConfig(
-            scheduler_type=scheduler_type,
-            page_size=16,
-            allow_block_sharing=False,
-            **{"use_cuda_graph": False, "use_async_batching": False, **given},
+            scheduler_type=scheduler_type, **settings
         ),
     )
 

@@ -1,0 +1,215 @@
+"""`profile-prefill`: how long a model's prefill takes on a device, by prompt length and batch.
+
+Writes the samples that `python -m training calibrate --samples FILE` turns into Phasor's prefill
+cost alpha * l^2 + beta * l, a CSV with a row per run:
+
+    prompt_tokens, batch_size, latency_s, peak_flop_per_s, model, device
+
+`peak_flop_per_s` is the best sustained rate of a large matrix product in the model's precision on
+the device: latency times peak is the cost in FLOP-equivalents. The least-squares fit over all rows
+is printed as well.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
+from scheduler_adapters.experiments.progress import Progress
+from scoring_service.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
+
+_PEAK_S = 1.0
+"""How long matrix products are repeated for the peak rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """Which model, where, and which prompts."""
+
+    out: Path = Path("prefill.csv")
+    """CSV to write."""
+    shape: str = "tiny"
+    """Shape of the random model: tiny (1.2 M parameters), 7b (Llama-2-7B)."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
+    prompt_tokens: list[int] = field(
+        default_factory=lambda: [128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192]
+    )
+    """Prompt lengths."""
+    batch_sizes: list[int] = field(default_factory=lambda: [1])
+    """Prompts of equal length that are prefilled together."""
+    repeats: int = 5
+    """Timed runs of each pair; one more before them is not counted."""
+    seed: int = 0
+    """Of weights and prompts."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "batch_sizes"):
+            if not getattr(self, name) or min(getattr(self, name)) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use numbers >= 1")
+        if self.repeats < 1:
+            raise ConfigError(f"repeats is {self.repeats}; use a number >= 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillCost:
+    """alpha * l^2 + beta * l, in FLOP-equivalents: seconds times the peak rate."""
+
+    alpha: float
+    beta: float
+    r2: float
+    """Share of the variance that the fit explains; below 0.99 routing by it is doubtful."""
+
+
+def profile(config: ProfileConfig) -> None:
+    """Measure prefill latency on this machine, for `python -m training calibrate --samples FILE`.
+
+    A random model of the given shape prefills random prompts; rows hold prompt_tokens, batch_size,
+    latency_s, peak_flop_per_s, model and device. Prompts that do not fit into memory are left out,
+    with a warning.
+
+    Examples:
+      python -m scheduler_adapters profile-prefill --prompt_tokens '[64, 128, 256]'
+      python -m scheduler_adapters profile-prefill --shape 7b --batch_sizes '[1, 4]' --out a100.csv
+    """
+    table = measure(config)
+    try:
+        table.to_csv(config.out, index=False)
+    except OSError as error:
+        raise DataError(f"cannot be written: {error}", path=config.out) from error
+    cost = fit_cost(table)
+    about = {
+        "out": str(config.out),
+        "model": table["model"].iloc[0],
+        "device": table["device"].iloc[0],
+        "num_samples": len(table),
+        "peak_flop_per_s": float(table["peak_flop_per_s"].iloc[0]),
+        "alpha": cost.alpha,
+        "beta": cost.beta,
+        "r2": cost.r2,
+    }
+    if config.json:
+        print(json.dumps(about))
+        return
+    medians = table.groupby(["batch_size", "prompt_tokens"])["latency_s"].median()
+    print(medians.reset_index().to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    print(
+        f"{cost.alpha:.4g} l^2 + {cost.beta:.4g} l FLOP at {about['peak_flop_per_s']:.3g} FLOP/s, "
+        f"R^2 {cost.r2:.4f}; samples in {config.out}"
+    )
+
+
+def measure(config: ProfileConfig) -> pd.DataFrame:
+    """The samples, as documented at the top.
+
+    Raises:
+        ConfigError: no such shape or device, or not even the shortest prompt fits.
+    """
+    device = find_device(config.device)
+    model = make_random_model(
+        config.shape, device, max_tokens=max(config.prompt_tokens), seed=config.seed
+    )
+    rows = list(_samples(model, device, config))
+    if not rows:
+        raise ConfigError(
+            f"not one prompt of {min(config.prompt_tokens)} tokens fits on {device}; "
+            "use shorter ones"
+        )
+    about = {
+        "peak_flop_per_s": peak_flop_per_s(device),
+        "model": f"random-llama-{config.shape}-bfloat16",
+        "device": device_name(device),
+    }
+    return pd.DataFrame(rows).assign(**about)
+
+
+def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[str, Any]]:
+    import torch
+
+    pairs = [(size, length) for size in config.batch_sizes for length in config.prompt_tokens]
+    generator = torch.Generator(device=device).manual_seed(config.seed)
+    with Progress(len(pairs)) as progress, torch.inference_mode():
+        for size, length in pairs:
+            shape = (size, length)
+            prompts_BL = torch.randint(
+                model.config.vocab_size, shape, generator=generator, device=device
+            )
+            try:
+                taken_s = _timed(
+                    lambda ids=prompts_BL: model(ids, logits_to_keep=1), device, config.repeats
+                )
+            except torch.OutOfMemoryError:
+                log.warning("%d prompts of %d tokens do not fit: left out", size, length)
+                torch.cuda.empty_cache()
+                taken_s = []
+            for latency_s in taken_s:
+                yield {"prompt_tokens": length, "batch_size": size, "latency_s": latency_s}
+            progress.step(f"{size} x {length} tokens")
+
+
+def _timed(run: Callable[[], Any], device: str, repeats: int) -> list[float]:
+    """Seconds of each of `repeats` runs, after one that is not counted."""
+    taken_s = []
+    for _ in range(repeats + 1):
+        _wait_for(device)
+        start_s = time.perf_counter()
+        run()
+        _wait_for(device)
+        taken_s.append(time.perf_counter() - start_s)
+    return taken_s[1:]
+
+
+def _wait_for(device: str) -> None:
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def peak_flop_per_s(device: str) -> float:
+    """Best rate of a large bfloat16 matrix product on the device, over about a second."""
+    import torch
+
+    size = 8192 if device.startswith("cuda") else 512
+    left, right = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
+    fastest_s, until_s = np.inf, time.perf_counter() + _PEAK_S
+    while time.perf_counter() < until_s:
+        fastest_s = min([fastest_s, *_timed(lambda: left @ right, device, 5)])
+    return float(2 * size**3 / fastest_s)
+
+
+def fit_cost(table: pd.DataFrame) -> PrefillCost:
+    """Least squares of latency x peak = alpha * sum of l^2 + beta * sum of l; no intercept.
+
+    Source: Phasor, calibration of its prefill workload model.
+    """
+    length = table["prompt_tokens"].to_numpy(float)
+    size = table["batch_size"].to_numpy(float)
+    cost = (table["latency_s"] * table["peak_flop_per_s"]).to_numpy()
+    features = np.column_stack([size * length**2, size * length])
+    # Scaled columns: l^2 is thousands of times l, and least squares would lose digits.
+    scale = features.max(axis=0)
+    (alpha, beta), *_ = np.linalg.lstsq(features / scale, cost, rcond=None)
+    missed = cost - features / scale @ np.array([alpha, beta])
+    spread = ((cost - cost.mean()) ** 2).sum()
+    r2 = 1 - (missed**2).sum() / spread if spread else np.nan
+    return PrefillCost(alpha=alpha / scale[0], beta=beta / scale[1], r2=float(r2))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line. Returns the exit code."""
+    return run_command("profile-prefill", ProfileConfig, profile, arguments)

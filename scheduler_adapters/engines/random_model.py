@@ -1,0 +1,95 @@
+"""Llamas with random weights: what a step costs depends on the shape of a model, not on its words.
+
+Nothing is downloaded, and a model is made where it will run: 7 billion parameters never pass
+through the host's memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from scoring_service.errors import ConfigError
+
+SHAPES: Final[dict[str, dict[str, int]]] = {
+    "tiny": {
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+    "small": {
+        "vocab_size": 512,
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    },
+    "7b": {
+        "vocab_size": 32_000,
+        "hidden_size": 4096,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+    },
+}
+"""1.2 million parameters for a CPU; 14 million, whose steps outlast an engine's Python; and
+Llama-2-7B's 6.7 billion, 13.5 GB in bfloat16."""
+
+
+def llama_config(shape: str, *, max_tokens: int = 8192) -> Any:
+    """The configuration of a Llama of that shape; `max_tokens` is its longest context.
+
+    Raises:
+        ConfigError: no such shape.
+    """
+    from transformers import LlamaConfig
+
+    if shape not in SHAPES:
+        raise ConfigError(f"shape is {shape!r}; use one of {', '.join(SHAPES)}")
+    return LlamaConfig(
+        **SHAPES[shape], max_position_embeddings=max_tokens, tie_word_embeddings=shape != "7b"
+    )
+
+
+def make_random_model(shape: str, device: str, *, max_tokens: int = 8192, seed: int = 0) -> Any:
+    """A Llama in bfloat16 on `device`, ready to generate.
+
+    Raises:
+        ConfigError: no such shape, or it does not fit into the device's memory.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    try:
+        with torch.device(device):
+            config = llama_config(shape, max_tokens=max_tokens)
+            return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"a {shape} model does not fit on {device} ({error}); free its memory, or use tiny"
+        ) from error
+
+
+def find_device(wanted: str | None) -> str:
+    """`wanted`, or the first GPU where there is one, else the CPU.
+
+    Raises:
+        ConfigError: a GPU is wanted and there is none.
+    """
+    import torch
+
+    if wanted is not None and wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device is {wanted!r}, and torch sees no GPU; use cpu")
+    return wanted or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_name(device: str) -> str:
+    """What a report should call the device."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device

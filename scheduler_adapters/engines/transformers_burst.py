@@ -1,0 +1,331 @@
+"""`bench-transformers`: a burst of requests through transformers under several schedulers.
+
+The model has random weights and the shape of a real one; each request gets exactly the output
+tokens that its response had (end-of-sequence is off), so schedulers are compared on the same work.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
+from scheduler_adapters.engines.timeline_log import TimelineLog
+from scheduler_adapters.engines.transformers_batching import (
+    require_ours,
+    require_supported,
+    use_policy,
+)
+from scheduler_adapters.engines.transformers_border import PAGE_SETTING
+from scheduler_adapters.engines.vllm_offline import hints_of
+from scheduler_adapters.experiments.metrics import statistic, summarize, token_gaps
+from scheduler_adapters.experiments.setup import synthetic_requests
+from scheduler_adapters.experiments.simulate import json_ready
+from scheduler_adapters.experiments.timeline import Timeline, read_timeline
+from scheduler_adapters.experiments.workload import Requests, make_requests, read_trace
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.scores import OracleScores, SyntheticScores
+from scheduler_adapters.simulator.data_folder import data_file, read_table
+from scoring_service.errors import ConfigError, DataError, SchedulingError
+
+log = logging.getLogger(__name__)
+
+LENGTHS: Final = "alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet"
+_TOKENS_PER_WORD: Final = 4 / 3
+_PAGE_TOKENS: Final = 32
+_KV_FRACTION: Final = 0.6
+"""Of the free memory of a GPU; attention over all residents needs copies of their keys."""
+_CLASS_STREAM: Final = 11
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstConfig:
+    """Which requests, which schedulers, which model."""
+
+    policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "slai", "oracle"])
+    """Names of policies, or import paths."""
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What policies take, by name, e.g. {"slai": {"max_tokens": 256}}."""
+    trace: Path | None = None
+    """.csv, .parquet or .jsonl with prompt_tokens, output_tokens and, where there are any, score,
+    user_class, tbt_s; none: lengths of Vicuna-7B's responses in $LENGTHWISE_DATA, else synthetic.
+    Arrival times are not used: all requests come at once."""
+    num_requests: int = 2000
+    """At most this many requests, drawn at random."""
+    max_context: int = 4096
+    """Longer prompts and outputs are cut to a half of this each."""
+    tau_b: float = 0.6
+    """Kendall tau-b of the scores with the true lengths, where the trace holds no scores."""
+    paying_share: float = 0.5
+    """Share of requests of the class "paying", drawn at random, where the trace has no classes."""
+    paying_tbt_s: float = 0.1
+    """Target time between tokens of the class "paying"."""
+    free_tbt_s: float = 0.5
+    """Target time between tokens of the class "free"."""
+    shape: str = "tiny"
+    """Shape of the random model: tiny (1.2 M parameters), 7b (Llama-2-7B)."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
+    max_num_seqs: int = 64
+    """Requests that run at once."""
+    max_tokens: int = 512
+    """Token budget of a step."""
+    out: Path | None = None
+    """Folder for one timeline per policy (.jsonl, times of all tokens) and summary.csv."""
+    seed: int = 0
+    """Of the draw, classes, scores, prompts and weights."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_requests", "max_num_seqs", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use a number >= 1")
+        if not self.policies:
+            raise ConfigError("policies is empty; name at least one")
+        if self.max_context < 2:
+            raise ConfigError(f"max_context is {self.max_context}; use 2 tokens or more")
+        if not 0 <= self.paying_share <= 1:
+            raise ConfigError(f"paying_share is {self.paying_share}; use a number in [0, 1]")
+
+
+def burst(config: BurstConfig) -> None:
+    """Serve a burst with transformers' continuous batching, once under each scheduler.
+
+    A random model of the given shape answers requests of real lengths, all there at 0 s; the table
+    says what each scheduler made of them. Needs a GPU for anything but the tiny shape.
+
+    Examples:
+      python -m scheduler_adapters bench-transformers --num_requests 40 --max_num_seqs 4
+      python -m scheduler_adapters bench-transformers --shape 7b --out burst-7b
+      python -m scheduler_adapters bench-transformers --shape 7b --policies '[fcfs, slai]' \\
+          --settings '{slai: {max_tokens: 512}}' --trace requests.parquet
+    """
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.WARNING)
+    requests = load_burst(config)
+    with ExitStack() as stack:
+        folder = config.out
+        if folder is None:
+            made = tempfile.TemporaryDirectory(prefix="lengthwise-burst-")
+            folder = Path(stack.enter_context(made))
+        rows = [
+            _row(name, timeline) for name, timeline in serve_burst(requests, config, folder).items()
+        ]
+        if config.out is not None:
+            pd.DataFrame(rows).to_csv(folder / "summary.csv", index=False)
+    if config.json:
+        about = {
+            "shape": config.shape,
+            "device": device_name(find_device(config.device)),
+            "num_requests": len(requests),
+            "max_num_seqs": config.max_num_seqs,
+            "max_tokens": config.max_tokens,
+            "seed": config.seed,
+        }
+        print(json.dumps(json_ready({**about, "runs": rows})))
+    else:
+        print(_text(rows))
+
+
+def load_burst(config: BurstConfig) -> Requests:
+    """The requests, all at 0 s, with scores and classes.
+
+    Raises:
+        DataError: the trace cannot be read.
+    """
+    requests = _lengths(config)
+    random = np.random.default_rng((config.seed, _CLASS_STREAM))
+    if len(requests) > config.num_requests:
+        rows = random.permutation(len(requests))[: config.num_requests]
+        requests = requests.take(np.sort(rows))
+    half = config.max_context // 2
+    requests = replace(
+        requests,
+        arrival_s=np.zeros(len(requests)),
+        prompt_tokens=np.minimum(requests.prompt_tokens, half),
+        output_tokens=np.minimum(requests.output_tokens, half),
+        request_id=np.arange(len(requests)).astype(str),
+    )
+    if np.isnan(requests.score).all():
+        scores = SyntheticScores(tau_b=config.tau_b, seed=config.seed).scores(requests)
+        requests = requests.with_scores(scores)
+    if not requests.user_class.astype(bool).any():
+        pays = random.random(len(requests)) < config.paying_share
+        requests = replace(
+            requests,
+            user_class=np.where(pays, "paying", "free"),
+            tbt_s=np.where(pays, config.paying_tbt_s, config.free_tbt_s),
+        )
+    return requests
+
+
+def _lengths(config: BurstConfig) -> Requests:
+    if config.trace is not None:
+        return read_trace(config.trace)
+    try:
+        columns = ("prompt", "vicuna_tokens_t0_7")
+        table = read_table(data_file(LENGTHS), columns)
+    except (ConfigError, DataError) as error:
+        log.warning("synthetic lengths take the place of measured ones: %s", error)
+        return synthetic_requests(config.num_requests, seed=config.seed)
+    words = table["prompt"].str.split().str.len().to_numpy()
+    return make_requests(
+        prompt_tokens=np.maximum(1, words * _TOKENS_PER_WORD).astype(np.int64),
+        output_tokens=np.maximum(1, table["vicuna_tokens_t0_7"].to_numpy()),
+    )
+
+
+def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[str, Timeline]:
+    """Policy -> what happened under it; each timeline is written to `folder` as well.
+
+    Raises:
+        UnsupportedByEngine: a policy wants what this engine cannot do.
+        ConfigError: no such policy, shape or device, or the model does not fit.
+    """
+    policies = {n: load_policy(n, **config.settings.get(n, {})) for n in config.policies}
+    for policy in policies.values():
+        require_supported(policy)  # before a model is made
+    device = find_device(config.device)
+    longest = int((requests.prompt_tokens + requests.output_tokens).max())
+    model = make_random_model(config.shape, device, max_tokens=longest + 1, seed=config.seed)
+    num_blocks = _num_blocks(model.config, device, longest, config.max_num_seqs)
+    prompts = _random_prompts(requests, model.config.vocab_size, config.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    timelines = {}
+    few = requests.take(np.arange(min(len(requests), 2 * config.max_num_seqs)))
+    few = replace(few, output_tokens=np.minimum(few.output_tokens, 4))
+    _serve(model, "fcfs", few, prompts, config, num_blocks, folder / "warm-up.jsonl")
+    for name in policies:
+        scored = requests
+        if name == "oracle":
+            scored = requests.with_scores(OracleScores().scores(requests))
+        path = folder / f"{name.replace(':', '_').replace('/', '_')}.jsonl"
+        timelines[name] = _serve(model, name, scored, prompts, config, num_blocks, path)
+    (folder / "warm-up.jsonl").unlink()
+    return timelines
+
+
+def _num_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
+    """KV blocks for all seats at their longest, or what a share of the free memory holds."""
+    import torch
+
+    wanted = max_num_seqs * (-(-longest // _PAGE_TOKENS) + 1)
+    if not device.startswith("cuda"):
+        return wanted
+    head_size = config.hidden_size // config.num_attention_heads
+    token_bytes = 4 * config.num_hidden_layers * config.num_key_value_heads * head_size  # bf16
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return min(wanted, int(_KV_FRACTION * free_bytes) // (_PAGE_TOKENS * token_bytes))
+
+
+def _random_prompts(requests: Requests, vocabulary: int, seed: int) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(3, vocabulary, size).tolist() for size in requests.prompt_tokens]
+
+
+def _serve(
+    model: Any,
+    name: str,
+    requests: Requests,
+    prompts: Sequence[list[int]],
+    config: BurstConfig,
+    num_blocks: int,
+    path: Path,
+) -> Timeline:
+    """One burst under one scheduler, from empty to empty."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    path.unlink(missing_ok=True)
+    hints: dict[str, Mapping[str, Any]] = {}
+    policy = load_policy(name, **config.settings.get(name, {}))
+    timeline = TimelineLog(str(path), start_s=time.monotonic())
+    manager = model.init_continuous_batching(
+        generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
+        continuous_batching_config=ContinuousBatchingConfig(
+            scheduler_type=use_policy(policy, hints, timeline=timeline),
+            num_blocks=num_blocks,
+            max_batch_tokens=config.max_tokens,
+            max_requests_per_batch=config.max_num_seqs,
+            allow_block_sharing=False,
+            use_async_batching=False,
+            **{PAGE_SETTING: _PAGE_TOKENS},
+        ),
+    )
+    try:
+        manager.warmup()  # makes the cache: what that takes belongs to nobody's latency
+    except MemoryError as error:
+        raise ConfigError(
+            f"{num_blocks} KV blocks do not fit ({error}); lower max_num_seqs or max_context"
+        ) from error
+    require_ours(manager)
+    for row, prompt in enumerate(prompts[: len(requests)]):
+        request_id = str(requests.request_id[row])
+        hints[request_id] = hints_of(requests, row)
+        size = int(requests.output_tokens[row])
+        manager.add_request(prompt, request_id=request_id, max_new_tokens=size)
+    manager.start()
+    try:
+        _wait_for_all(manager, name, len(requests))
+    finally:
+        manager.stop(block=True)
+    return read_timeline(path)
+
+
+def _wait_for_all(manager: Any, name: str, count: int) -> None:
+    with tqdm(total=count, desc=name, unit="request", disable=None) as bar:
+        while bar.n < count:
+            result = manager.get_result(timeout=1.0)
+            if result is not None and result.error is None:
+                bar.n += 1
+                bar.refresh()
+            elif result is not None or not manager.is_running():
+                error = "the engine stopped" if result is None else result.error
+                raise SchedulingError(f"serving under {name} failed: {error}")
+
+
+def _row(policy: str, timeline: Timeline) -> dict[str, Any]:
+    """One run as one flat record."""
+    summary = summarize(timeline)
+    row: dict[str, Any] = {
+        "policy": policy,
+        "num_finished": summary.num_finished,
+        "num_preemptions": summary.num_preemptions,
+        "output_tokens_per_s": summary.output_tokens_per_s,
+        "makespan_s": summary.makespan_s,
+    }
+    for metric in ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s"):
+        for name in ("mean", "p50", "p90", "p99"):
+            row[f"{metric.removesuffix('_s')}_{name}_s"] = getattr(getattr(summary, metric), name)
+    for name in np.unique(timeline.requests.user_class):
+        gaps_s = token_gaps(timeline.take(timeline.requests.user_class == name))
+        row[f"tbt_p99_{name}_s"] = statistic(*gaps_s).p99
+    return row
+
+
+_SHOWN: Final = (
+    "ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "e2e_p99_s", "normalized_latency_mean_s",
+    "normalized_latency_p90_s", "output_tokens_per_s", "num_preemptions",
+)  # fmt: skip
+
+
+def _text(rows: Sequence[Mapping[str, Any]]) -> str:
+    per_class = [name for name in rows[0] if name.startswith("tbt_p99_")]
+    table = pd.DataFrame(rows)[["policy", *_SHOWN, *per_class]]
+    return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line. Returns the exit code."""
+    return run_command("bench-transformers", BurstConfig, burst, arguments)

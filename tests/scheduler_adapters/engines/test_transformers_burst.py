@@ -1,0 +1,91 @@
+"""`bench-transformers`: a small burst on the CPU, and how the requests of a burst are made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scheduler_adapters.engines.transformers_burst import BurstConfig, load_burst, main
+from scheduler_adapters.experiments.timeline import read_timeline
+from scheduler_adapters.scores import achieved_tau_b
+from scoring_service.errors import ConfigError
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    rows = 300
+    random = np.random.default_rng(3)
+    table = {
+        "arrival_s": np.arange(rows) / 10,
+        "prompt_tokens": random.integers(2, 30, rows),
+        "output_tokens": random.integers(2, 60, rows),
+    }
+    pd.DataFrame(table).to_parquet(tmp_path / "trace.parquet")
+    return tmp_path / "trace.parquet"
+
+
+def test_the_requests_of_a_burst_are_a_seeded_draw_with_scores_and_classes(trace: Path) -> None:
+    config = BurstConfig(trace=trace, num_requests=200, max_context=80, paying_share=0.25)
+    requests = load_burst(config)
+    assert len(requests) == 200
+    assert not requests.arrival_s.any()
+    assert requests.output_tokens.max() == 40
+    assert achieved_tau_b(requests.score, requests.output_tokens) == pytest.approx(0.6, abs=0.02)
+    paying = requests.user_class == "paying"
+    assert 0.15 < paying.mean() < 0.35
+    assert set(requests.tbt_s[paying]) == {0.1}
+    again = load_burst(config)
+    assert (again.output_tokens == requests.output_tokens).all()
+    assert (again.user_class == requests.user_class).all()
+
+
+def test_scores_and_classes_of_the_trace_are_kept(trace: Path) -> None:
+    table = pd.read_parquet(trace)
+    table["score"], table["user_class"] = -table["output_tokens"], "gold"
+    table.to_parquet(trace)
+    requests = load_burst(BurstConfig(trace=trace))
+    assert (requests.score == -requests.output_tokens).all()
+    assert set(requests.user_class) == {"gold"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"policies": []}, {"num_requests": 0}, {"max_context": 1}, {"paying_share": 1.5}]
+)
+def test_impossible_bursts_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        BurstConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_policy_the_engine_cannot_run_is_refused_before_a_model_is_made(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--trace", str(trace), "--policies", "[orca]", "--shape", "7b"]) == 2
+    assert "wants prompts whole" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_command_serves_the_same_burst_under_each_scheduler(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--num_requests", "16", "--max_num_seqs", "2", "--max_tokens", "16"]
+    policies = ["--policies", "[fcfs, slai, oracle]", "--settings", "{slai: {max_tokens: 8}}"]
+    out = tmp_path / "burst"
+    given = ["--trace", str(trace), "--device", "cpu", "--out", str(out), *small, *policies]
+    assert main([*given, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    runs = {run["policy"]: run for run in printed["runs"]}
+    assert all(run["num_finished"] == 16 for run in runs.values())
+    assert set(runs["slai"]) >= {"tbt_p99_paying_s", "tbt_p99_free_s", "ttft_mean_s"}
+    drawn = np.sort(load_burst(BurstConfig(trace=trace, num_requests=16)).output_tokens)
+    for name, is_sorted in {"fcfs": False, "slai": False, "oracle": True}.items():
+        timeline = read_timeline(out / f"{name}.jsonl")
+        sizes = timeline.requests.output_tokens
+        as_scheduled = sizes[np.lexsort((sizes, timeline.scheduled_s))]
+        assert (np.sort(sizes) == drawn).all()
+        assert (as_scheduled == drawn).all() == is_sorted
+    assert len(pd.read_csv(out / "summary.csv")) == 3
