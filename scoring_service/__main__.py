@@ -80,7 +80,10 @@ def _add_serve(parser: ArgumentParser) -> None:
         "--registry_model", type=str | None, help="Or the model behind an MLflow alias, NAME@ALIAS."
     )
     parser.add_argument(
-        "--mlruns_dir", type=str, default="mlruns", help="Folder of that MLflow store."
+        "--mlruns_dir",
+        type=str,
+        default="mlruns",
+        help="Folder of that MLflow store, or http(s) address of an MLflow server.",
     )
     parser.add_argument("--log_format", type=str, default="text", help="text or json.")
     parser.add_class_arguments(ServerConfig, as_group=False)

@@ -1,20 +1,25 @@
-"""Find the bundle behind an alias of the local MLflow model registry, e.g. lengthwise@champion.
+"""Find the bundle behind an alias of an MLflow model registry, e.g. lengthwise@champion.
 
-Reads the registry's database (`mlruns/mlflow.db`) directly, read-only, with two look-ups: a service
-should not need MLflow's hundred packages to learn a path.
+A local registry's database (`mlruns/mlflow.db`) is read directly, read-only, and a server is asked
+over its REST interface: one look-up each, for which a service should not need MLflow's hundred
+packages.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote, urlparse
-from urllib.request import url2pathname
+from typing import Final
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode, urlparse
+from urllib.request import url2pathname, urlopen
 
 from scoring_service.errors import BundleError, ConfigError
 
-_SOURCE_OF_ALIAS = """
+_TIMEOUT_S: Final = 5.0
+_SOURCE_OF_ALIAS: Final = """
     SELECT model_versions.source
     FROM registered_model_aliases JOIN model_versions
       ON model_versions.name = registered_model_aliases.name
@@ -28,7 +33,7 @@ class RegistrySource:
 
     Args:
         model: NAME@ALIAS.
-        mlruns: folder of the MLflow store.
+        mlruns: folder of the MLflow store, or http(s) address of an MLflow server.
 
     Raises:
         ConfigError: `model` is not of that form.
@@ -40,11 +45,19 @@ class RegistrySource:
             raise ConfigError(
                 f"registry_model is {model!r}; use NAME@ALIAS, e.g. my-ranker@champion"
             )
-        self._database = Path(mlruns).resolve() / "mlflow.db"
+        self._is_server = mlruns.startswith(("http://", "https://"))
+        self._registry = mlruns.rstrip("/")
+        if not self._is_server:
+            self._registry = str(Path(mlruns).resolve() / "mlflow.db")
 
     def locate(self) -> Path:
         """The bundle's folder. Raises BundleError if the registry does not lead to one."""
-        source = self._look_up()
+        source = self._ask_server() if self._is_server else self._read_database()
+        if not source:
+            raise BundleError(
+                f"the registry {self._registry} has no {self._name}@{self._alias}; "
+                "promote a version first"
+            )
         url = urlparse(source)
         if url.scheme not in ("", "file"):
             raise BundleError(
@@ -53,18 +66,31 @@ class RegistrySource:
             )
         return Path(url2pathname(url.path))
 
-    def _look_up(self) -> str:
-        uri = f"file:{quote(str(self._database))}?mode=ro"
+    def _read_database(self) -> str | None:
+        uri = f"file:{quote(self._registry)}?mode=ro"
         try:
-            with closing(sqlite3.connect(uri, uri=True, timeout=5)) as database:
+            with closing(sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S)) as database:
                 row = database.execute(_SOURCE_OF_ALIAS, (self._name, self._alias)).fetchone()
         except sqlite3.Error as error:
-            raise BundleError(
-                f"the registry {self._database} cannot be read ({error}); check mlruns_dir"
-            ) from error
-        if row is None or not row[0]:
-            raise BundleError(
-                f"the registry {self._database} has no {self._name}@{self._alias}; "
-                "promote a version first"
-            )
-        return str(row[0])
+            raise self._unreadable(error) from error
+        return str(row[0] or "") if row else None
+
+    def _ask_server(self) -> str | None:
+        query = urlencode({"name": self._name, "alias": self._alias})
+        url = f"{self._registry}/api/2.0/mlflow/registered-models/alias?{query}"
+        try:
+            with urlopen(url, timeout=_TIMEOUT_S) as response:
+                return str(json.load(response)["model_version"].get("source") or "")
+        except HTTPError as error:
+            # No such model, or no such alias: MLflow says 404 and 400 (RESOURCE_DOES_NOT_EXIST,
+            # INVALID_PARAMETER_VALUE).
+            if error.code in (400, 404):
+                return None
+            raise self._unreadable(error) from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> BundleError:
+        return BundleError(
+            f"the registry {self._registry} cannot be read ({error}); check mlruns_dir"
+        )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlparse
 
 import pytest
 
@@ -247,3 +250,61 @@ def test_an_unreachable_registry_leaves_the_old_model_serving(
 def test_a_registry_model_needs_an_alias():
     with pytest.raises(ConfigError, match="NAME@ALIAS"):
         RegistrySource("my-ranker")
+
+
+@pytest.fixture
+def mlflow_server():
+    """An MLflow server's alias look-up: alias -> status and body, by its documented interface."""
+    answers = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            url = urlparse(self.path)
+            asked = parse_qs(url.query)
+            assert url.path == "/api/2.0/mlflow/registered-models/alias"
+            assert asked["name"] == ["r"]
+            status, body = answers.get(asked["alias"][0], (400, {"error_code": "X"}))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/", answers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_mlflow_server_leads_to_the_bundle_too(mlflow_server, folder):
+    address, answers = mlflow_server
+    answers["champion"] = 200, {"model_version": {"version": "1", "source": folder.as_uri()}}
+    assert RegistrySource("r@champion", address).locate() == folder
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((400, {"error_code": "INVALID_PARAMETER_VALUE"}), "promote a version"),
+        ((404, {"error_code": "RESOURCE_DOES_NOT_EXIST"}), "promote a version"),
+        ((200, {"model_version": {"version": "1"}}), "promote a version"),
+        ((200, {"model_version": {"source": "mlflow-artifacts:/1/x"}}), "use --bundle"),
+        ((200, {}), "cannot be read"),
+        ((200, []), "cannot be read"),
+        ((500, {}), "cannot be read"),
+    ],
+)
+def test_what_an_mlflow_server_cannot_tell_is_a_bundle_error(mlflow_server, answer, message):
+    address, answers = mlflow_server
+    answers["champion"] = answer
+    with pytest.raises(BundleError, match=message):
+        RegistrySource("r@champion", address).locate()
+
+
+def test_an_mlflow_server_that_is_down_is_a_bundle_error():
+    with pytest.raises(BundleError, match="cannot be read"):
+        RegistrySource("r@champion", "http://127.0.0.1:1").locate()
