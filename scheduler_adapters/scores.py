@@ -205,6 +205,7 @@ class BundleScores:
         self.model = RankerModel.load(bundle)
         self.whole_tokenizer = Tokenizer.from_file(str(bundle.tokenizer_path))
         self.whole_tokenizer.no_truncation()
+        self.whole_tokenizer.no_padding()
 
     def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
         """Scores and token counts (N,) in the order of `prompts`, counted beyond what is read."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from scheduler_adapters.experiments.workload import make_requests, read_trace
 from scheduler_adapters.scores import (
@@ -17,6 +20,7 @@ from scheduler_adapters.scores import (
     achieved_tau_b,
     open_prompt_scorer,
 )
+from scoring_service.bundle import TOKENIZER, sha256_of
 from scoring_service.errors import BundleError, ConfigError, DataError, ScoringError
 
 
@@ -109,6 +113,19 @@ def test_a_bundle_counts_the_tokens_it_does_not_read(tiny_bundle):
     (tokens,) = scorer.score_prompts(["long " * 200]).prompt_tokens
     assert 200 <= tokens <= 202
     assert tiny_bundle.manifest.max_prompt_tokens < 200
+
+
+def test_padding_that_a_tokenizer_asks_for_is_not_counted(tiny_bundle, tmp_path):
+    folder = tmp_path / "padding"
+    shutil.copytree(tiny_bundle.path, folder)
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    tokenizer.enable_padding(length=50)
+    tokenizer.save(str(folder / TOKENIZER))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][TOKENIZER] = sha256_of(folder / TOKENIZER)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    scores = open_prompt_scorer(f"bundle:{folder}").score_prompts(["yes", "yes no yes"])
+    assert np.diff(scores.prompt_tokens).tolist() == [2]
 
 
 def test_prompts_without_a_score_are_counted_and_served(tiny_bundle, tmp_path, caplog):
