@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, UnsupportedByEngine
 
 SHAPES: Final[dict[str, dict[str, int]]] = {
     "tiny": {
@@ -80,9 +80,14 @@ def find_device(wanted: str | None) -> str:
 
     Raises:
         ConfigError: a GPU is wanted and there is none.
+        UnsupportedByEngine: there is no torch.
     """
-    import torch
-
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedByEngine(
+            f"torch cannot be imported ({error}); pip install -e '.[train]'"
+        ) from error
     if wanted is not None and wanted.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device is {wanted!r}, and torch sees no GPU; use cpu")
     return wanted or ("cuda" if torch.cuda.is_available() else "cpu")

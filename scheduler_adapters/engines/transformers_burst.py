@@ -23,12 +23,6 @@ from tqdm import tqdm
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.engines.timeline_log import TimelineLog
-from scheduler_adapters.engines.transformers_batching import (
-    require_ours,
-    require_supported,
-    use_policy,
-)
-from scheduler_adapters.engines.transformers_border import PAGE_SETTING
 from scheduler_adapters.engines.vllm_offline import hints_of
 from scheduler_adapters.experiments.metrics import statistic, summarize, token_gaps
 from scheduler_adapters.experiments.setup import synthetic_requests
@@ -194,6 +188,8 @@ def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[s
         UnsupportedByEngine: a policy wants what this engine cannot do.
         ConfigError: no such policy, shape or device, or the model does not fit.
     """
+    from scheduler_adapters.engines.transformers_batching import require_supported
+
     policies = {n: load_policy(n, **config.settings.get(n, {})) for n in config.policies}
     for policy in policies.values():
         require_supported(policy)  # before a model is made
@@ -246,6 +242,9 @@ def _serve(
 ) -> Timeline:
     """One burst under one scheduler, from empty to empty."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    from scheduler_adapters.engines.transformers_batching import require_ours, use_policy
+    from scheduler_adapters.engines.transformers_border import PAGE_SETTING
 
     path.unlink(missing_ok=True)
     hints: dict[str, Mapping[str, Any]] = {}
