@@ -1,38 +1,43 @@
 """Does the simulator tell the truth? A trace on the real engine, and the same trace simulated.
 
 The trace is cut into pieces. In every other piece each step of vLLM is recorded with its size and
-duration, and an affine latency model is fitted to these. The pieces between, which the fit has not
-seen, are served by vLLM and simulated under the same policy, and the latencies are compared request
-by request. Pieces that alternate see the same machine, even where its speed drifts.
+duration, and a latency model is fitted to these. The pieces between, which the fit has not seen,
+are served by vLLM and simulated under the same policy, and the latencies are compared request by
+request. Pieces that alternate see the same machine, even where its speed drifts. The decisions that
+vLLM took in them are replayed through the policy.
+
+Where few seats are the bottleneck, TTFT of a single request cannot be told: whether it gets the
+seat that falls free now or the next one turns on milliseconds and changes its TTFT manyfold, in two
+runs of the engine just as between engine and simulator. Compare means or E2E there.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
 
 from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines.decision_replay import replay
 from scheduler_adapters.engines.settings import SETTINGS, make_policy
+from scheduler_adapters.engines.step_fit import StepFit, fit_steps
+from scheduler_adapters.engines.tiny_model import make_tiny_model
 from scheduler_adapters.engines.vllm_offline import (
     STOCK,
     OfflineConfig,
-    add_request,
-    hints_of,
     longest_context,
     open_engine,
-    random_prompts,
     scheduler_of,
     warm_up,
 )
+from scheduler_adapters.engines.vllm_recording import ClockKind, Recording, record
 from scheduler_adapters.experiments.metrics import tpot_s
-from scheduler_adapters.experiments.timeline import Timeline, timeline_from_token_times
+from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import (
     Floats,
     Requests,
@@ -42,9 +47,7 @@ from scheduler_adapters.experiments.workload import (
 )
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.affine_fit import AffineFit, fit_affine
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency
 from scheduler_adapters.simulator.simulation import simulate
 from scoring_service.errors import ConfigError
 
@@ -61,23 +64,25 @@ class ValidateConfig:
     """What the policy takes."""
     trace: Path | None = None
     """Requests (.jsonl, .csv, .parquet); left out, a synthetic trace is made."""
-    num_requests: int = 300
+    num_requests: int = 200
     """Of the synthetic trace, or the first ones of the file."""
-    pieces: int = 6
+    pieces: int = 10
     """The trace is cut into; every other one is for the fit."""
-    rate_per_s: float = 15.0
+    rate_per_s: float = 5.0
     """Poisson arrivals of the synthetic trace."""
-    max_num_seqs: int = 8
+    max_num_seqs: int = 32
     """Requests that run at once."""
     model: Path | None = None
-    """Folder of a model; left out, a tiny random one is made for the run."""
-    kv_cache_mib: int = 64
+    """Folder of a model; left out, a random one is made for the run."""
+    shape: Literal["tiny", "small"] = "small"
+    """Of the random model. A step of the tiny one takes as long as the engine's Python does."""
+    kv_cache_mib: int = 256
     """Memory for KV blocks."""
-    clock: Literal["wall", "cpu"] = "wall"
+    clock: ClockKind = "wall"
     """"cpu" counts this process's CPU seconds and skips idle time: for engines on a CPU that is
     shared with others, whose load would be counted as the engine's."""
-    figure: Path | None = None
-    """Write simulated against measured E2E here (.svg or .png)."""
+    figures: Path | None = None
+    """Folder for a figure per metric, simulated against measured: e2e.svg, tpot.svg, ttft.svg."""
     seed: int = 0
     """Of the synthetic trace."""
     json: bool = False
@@ -90,25 +95,6 @@ class ValidateConfig:
             raise ConfigError(f"pieces is {self.pieces}; use 2 to {self.num_requests // 5}")
         if not self.rate_per_s > 0:
             raise ConfigError(f"rate_per_s is {self.rate_per_s}; use a rate above 0")
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One step of the engine, as the latency models see it."""
-
-    num_decodes: int
-    decode_context: int
-    prefill_tokens: int
-    attention_pairs: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Recording:
-    """What the engine did with some requests."""
-
-    timeline: Timeline
-    steps: Sequence[StepRecord]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +110,10 @@ class Validation:
     step_mape: float
     """Of the fitted step times, on the steps they were fitted to."""
     num_steps_fitted: int
+    decisions_replayed: int
+    """Admissions of the compared pieces; 0 under vLLM's own scheduler, which records none."""
+    decisions_equal_fraction: float
+    """Of these, how many were of the request that the policy, asked again, ranks first."""
     mean_e2e_s_measured: float
     mean_e2e_s_simulated: float
 
@@ -134,24 +124,12 @@ def validate(config: ValidateConfig) -> None:
     python -m scheduler_adapters validate --policy pars --clock cpu --json
     """
     requests = _requests(config)
-    offline = OfflineConfig(
-        scheduler=config.policy,
-        settings=config.settings,
-        max_num_seqs=config.max_num_seqs,
-        kv_cache_mib=config.kv_cache_mib,
-        model=config.model,
-    )
-    pieces = [_from_zero(piece) for piece in _cut(requests, config.pieces)]
-    with open_engine(offline, max_model_len=longest_context(requests)) as engine:
-        warm_up(engine)
-        recordings = [record(engine, piece, config) for piece in pieces]
-        fit = _fit([step for recording in recordings[::2] for step in recording.steps])
-        instance = _instance_like(engine, fit)
+    recordings, fit, instance = _record_and_fit(requests, config)
     measured = [recording.timeline for recording in recordings[1::2]]
     simulated = [simulate(run.requests, _policy(config), instance) for run in measured]
-    result = _compare(config.policy, measured, simulated, fit)
-    if config.figure is not None:
-        _draw(measured, simulated, config.figure)
+    result = _compare(config, recordings[1::2], simulated, fit)
+    if config.figures is not None:
+        _draw(measured, simulated, config.figures)
     if config.json:
         print(json.dumps(asdict(result)))
         return
@@ -159,93 +137,27 @@ def validate(config: ValidateConfig) -> None:
         print(f"{name:24} {value if isinstance(value, str | int) else format(value, '.4g')}")
 
 
-class _Clock:
-    """Seconds since the start, of the wall or of this process's CPU."""
-
-    def __init__(self, kind: Literal["wall", "cpu"]) -> None:
-        self._is_cpu = kind == "cpu"
-        self._read = time.process_time if self._is_cpu else time.monotonic
-        self._start_s = self._read()
-
-    def __call__(self) -> float:
-        return self._read() - self._start_s
-
-    def wait_until(self, instant_s: float) -> None:
-        """Sleep, or where only work counts, skip."""
-        wait_s = max(0.0, instant_s - self())
-        if self._is_cpu:
-            self._start_s -= wait_s
-        else:
-            time.sleep(wait_s)
-
-
-def record(engine: Any, requests: Requests, config: ValidateConfig) -> Recording:
-    """Serve the requests as they arrive; the timeline, and every step."""
-    prompts, clock = random_prompts(requests, config.seed), _Clock(config.clock)
-    scheduler = scheduler_of(engine)
-    if config.policy != STOCK:
-        scheduler.lengthwise.clock = clock
-    token_s: list[list[float]] = [[] for _ in range(len(requests))]
-    steps: list[StepRecord] = []
-    added, busy_since_s = 0, clock()
-    with _watched(scheduler) as sizes:
-        while added < len(requests) or engine.has_unfinished_requests():
-            if not engine.has_unfinished_requests():
-                clock.wait_until(requests.arrival_s[added])
-                busy_since_s = clock()
-            while added < len(requests) and requests.arrival_s[added] <= clock():
-                add_request(
-                    engine,
-                    str(added),
-                    prompts[added],
-                    int(requests.output_tokens[added]),
-                    arrival_time=time.time() - (clock() - requests.arrival_s[added]),
-                    extra_args=hints_of(requests, added),
-                )
-                added += 1
-            outputs = engine.step()
-            now_s = clock()
-            steps += [replace(size, seconds=now_s - busy_since_s) for size in sizes]
-            sizes.clear()
-            busy_since_s = now_s
-            for output in outputs:
-                new = len(output.outputs[0].token_ids)
-                token_s[int(output.request_id)] += [now_s] * new
-    return Recording(timeline_from_token_times(requests, token_s), steps)
-
-
-@contextmanager
-def _watched(scheduler: Any) -> Iterator[list[StepRecord]]:
-    """Collects the size of each step that the scheduler makes; empty steps are left out."""
-    sizes: list[StepRecord] = []
-    schedule = scheduler.schedule
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        output = schedule(*args, **kwargs)
-        if output.num_scheduled_tokens:
-            sizes.append(_size(scheduler, output.num_scheduled_tokens))
-        return output
-
-    scheduler.schedule = watched
-    try:
-        yield sizes
-    finally:
-        del scheduler.schedule
-
-
-def _size(scheduler: Any, scheduled: Mapping[str, int]) -> StepRecord:
-    num_decodes = decode_context = prefill_tokens = 0
-    pairs = 0.0
-    for request_id, tokens in scheduled.items():
-        request = scheduler.requests[request_id]
-        before = request.num_computed_tokens - tokens  # the engine has counted the step already
-        if before >= request.num_prompt_tokens and tokens == 1:
-            num_decodes += 1
-            decode_context += before + 1
-        else:
-            prefill_tokens += tokens
-            pairs += tokens * (before + tokens / 2)
-    return StepRecord(num_decodes, decode_context, prefill_tokens, pairs, seconds=0.0)
+def _record_and_fit(
+    requests: Requests, config: ValidateConfig
+) -> tuple[list[Recording], StepFit, Instance]:
+    pieces = [_from_zero(piece) for piece in _cut(requests, config.pieces)]
+    with TemporaryDirectory(prefix="lengthwise-") as folder:
+        model = config.model or make_tiny_model(Path(folder), shape=config.shape)
+        offline = OfflineConfig(
+            scheduler=config.policy,
+            settings=config.settings,
+            max_num_seqs=config.max_num_seqs,
+            kv_cache_mib=config.kv_cache_mib,
+            model=model,
+        )
+        with open_engine(offline, max_model_len=longest_context(requests)) as engine:
+            warm_up(engine)
+            recordings = [
+                record(engine, piece, clock=config.clock, seed=config.seed + number)
+                for number, piece in enumerate(pieces)
+            ]
+            fit = fit_steps([step for recording in recordings[::2] for step in recording.steps])
+            return recordings, fit, _instance_like(engine, fit)
 
 
 def _requests(config: ValidateConfig) -> Requests:
@@ -271,26 +183,6 @@ def _cut(requests: Requests, pieces: int) -> list[Requests]:
     return [requests.take(rows) for rows in np.array_split(np.arange(len(requests)), pieces)]
 
 
-def _fit(steps: Sequence[StepRecord]) -> AffineFit:
-    """The affine model of these steps, scaled so that it takes as long for all of them.
-
-    A fit to relative errors leans to the fast steps; latencies are sums, which the slow ones carry.
-    """
-    columns = {name: [getattr(step, name) for step in steps] for name in StepRecord.__slots__}
-    fit = fit_affine(**columns)
-    latency = fit.latency
-    predicted_s = sum(
-        latency.base_s
-        + latency.per_token_s * (step.num_decodes + step.prefill_tokens)
-        + latency.per_context_token_s * step.decode_context
-        + latency.per_attention_pair_s * step.attention_pairs
-        for step in steps
-    )
-    scale = sum(step.seconds for step in steps) / predicted_s
-    scaled = {f.name: getattr(latency, f.name) * scale for f in fields(AffineLatency)}
-    return replace(fit, latency=AffineLatency(**scaled))
-
-
 def _from_zero(requests: Requests) -> Requests:
     return replace(requests, arrival_s=requests.arrival_s - requests.arrival_s[0])
 
@@ -301,7 +193,7 @@ def _policy(config: ValidateConfig) -> Policy:
     return make_policy({SETTINGS: {"policy": config.policy, **config.settings}})
 
 
-def _instance_like(engine: Any, fit: AffineFit) -> Instance:
+def _instance_like(engine: Any, fit: StepFit) -> Instance:
     scheduler = scheduler_of(engine)
     return Instance(
         latency=fit.latency,
@@ -314,17 +206,25 @@ def _instance_like(engine: Any, fit: AffineFit) -> Instance:
 
 
 def _compare(
-    policy: str, measured: Sequence[Timeline], simulated: Sequence[Timeline], fit: AffineFit
+    config: ValidateConfig,
+    recorded: Sequence[Recording],
+    simulated: Sequence[Timeline],
+    fit: StepFit,
 ) -> Validation:
-    real, ours = _latencies(measured), _latencies(simulated)
+    real, ours = _latencies([recording.timeline for recording in recorded]), _latencies(simulated)
+    replayed = [replay(_policy(config), recording.decisions) for recording in recorded]
+    num_admissions = sum(agreement.num_admissions for agreement in replayed)
+    num_equal = sum(agreement.num_equal for agreement in replayed)
     return Validation(
-        policy=policy,
+        policy=config.policy,
         num_requests=len(real["e2e"]),
         e2e_mape=_mape(ours["e2e"], real["e2e"]),
         tpot_mape=_mape(ours["tpot"], real["tpot"]),
         ttft_mape=_mape(ours["ttft"], real["ttft"]),
         step_mape=fit.mape_fraction,
         num_steps_fitted=fit.num_steps,
+        decisions_replayed=num_admissions,
+        decisions_equal_fraction=num_equal / max(1, num_admissions),
         mean_e2e_s_measured=float(real["e2e"].mean()),
         mean_e2e_s_simulated=float(ours["e2e"].mean()),
     )
@@ -346,16 +246,19 @@ def _mape(simulated: Floats, measured: Floats) -> float:
     return float(np.mean(np.abs(simulated[have] - measured[have]) / measured[have]))
 
 
-def _draw(measured: Sequence[Timeline], simulated: Sequence[Timeline], path: Path) -> None:
+def _draw(measured: Sequence[Timeline], simulated: Sequence[Timeline], folder: Path) -> None:
     from scheduler_adapters.experiments.report import save_figure, scatter_figure
 
-    figure = scatter_figure(
-        _latencies(measured)["e2e"],
-        _latencies(simulated)["e2e"],
-        xlabel="E2E measured in vLLM, s",
-        ylabel="E2E simulated, s",
-    )
-    save_figure(figure, path)
+    folder.mkdir(parents=True, exist_ok=True)
+    real, ours = _latencies(measured), _latencies(simulated)
+    for name in real:
+        figure = scatter_figure(
+            real[name],
+            ours[name],
+            xlabel=f"{name.upper()} measured in vLLM, s",
+            ylabel=f"{name.upper()} simulated, s",
+        )
+        save_figure(figure, folder / f"{name}.svg")
 
 
 def main(arguments: Sequence[str]) -> int:
