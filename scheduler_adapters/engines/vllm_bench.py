@@ -2,6 +2,7 @@
 
 The schedulers are vLLM's and ours; the model is left out, so that a step is scheduling alone. Both
 are stepped in turn in one process. Throughput comes from whole engines, in turn, a process each.
+What is printed is the median, and beside the two figures that matter the lowest and highest repeat.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _PROMPT_TOKENS = 16
 _WARM_UP_STEPS = 250
 """Until all seats are taken, and requests finish as steadily as they come."""
 _STEP = ("schedule", "update")
+_REPEATS = 5
+"""Stretches that the measured steps are cut into: their medians show the spread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,7 @@ class BenchConfig:
     """Requests that run at once."""
     waiting: int = 2000
     """Requests in the queue throughout: as many arrive as finish."""
-    steps: int = 400
+    steps: int = 1000
     """Steps measured per scheduler, after as many as it takes to fill all seats."""
     throughput_rounds: int = 3
     """Engines of each kind to run for tokens/s, about 20 s each; 0 leaves throughput out."""
@@ -52,7 +55,8 @@ class BenchConfig:
     """Print one JSON object."""
 
     def __post_init__(self) -> None:
-        for name, least in (("running", 1), ("waiting", 0), ("steps", 1), ("throughput_rounds", 0)):
+        limits = {"running": 1, "waiting": 0, "steps": _REPEATS, "throughput_rounds": 0}
+        for name, least in limits.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use {least} or more")
 
@@ -87,18 +91,27 @@ def measure_steps(config: BenchConfig) -> dict[str, float]:
         for _ in range(config.steps):
             stock.step()
             ours.step()
-    added_us = {stage: ours.median_added_us(stage) for stage in _STEP}
+    added_us = {stage: [ns / 1e3 for ns in ours.added_ns(stage)] for stage in _STEP}
+    whole_us = [sum(parts) for parts in zip(*added_us.values(), strict=True)]
+    repeats = [statistics.median(stretch) for stretch in _stretches(whole_us)]
     return {
         "schedule_us_stock": stock.median_us("schedule"),
         "schedule_us_ours": ours.median_us("schedule"),
         "overhead_ratio": ours.median_us("schedule") / stock.median_us("schedule"),
         "step_us_stock": sum(stock.median_us(stage) for stage in _STEP),
-        "added_us_per_step": sum(added_us.values()),
-        "added_us_schedule": added_us["schedule"],
-        "added_us_update": added_us["update"],
+        "added_us_per_step": statistics.median(whole_us),
+        "added_us_per_step_low": min(repeats),
+        "added_us_per_step_high": max(repeats),
+        "added_us_schedule": statistics.median(added_us["schedule"]),
+        "added_us_update": statistics.median(added_us["update"]),
         "arrival_us_stock": stock.median_us("arrival"),
         "arrival_us_ours": ours.median_us("arrival"),
     }
+
+
+def _stretches(values: Sequence[float]) -> Iterator[Sequence[float]]:
+    size = len(values) // _REPEATS
+    return (values[start : start + size] for start in range(0, size * _REPEATS, size))
 
 
 class _Side:
@@ -123,10 +136,10 @@ class _Side:
     def median_us(self, what: str) -> float:
         return statistics.median(self.spent_ns[what]) / 1e3
 
-    def median_added_us(self, what: str) -> float:
-        """What is spent around the engine's own part of the same step."""
+    def added_ns(self, what: str) -> list[int]:
+        """What each step spent around the engine's own part of it."""
         pairs = zip(self.spent_ns[what], self.spent_ns[f"inner {what}"], strict=True)
-        return statistics.median(whole - inner for whole, inner in pairs) / 1e3
+        return [whole - inner for whole, inner in pairs]
 
     def fill(self) -> None:
         """Let as many requests arrive as have finished."""
@@ -210,7 +223,10 @@ def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
 
 
 def measure_throughput(config: BenchConfig) -> dict[str, float]:
-    """Tokens per CPU second of whole engines on one burst, the least disturbed of the rounds."""
+    """Tokens per CPU second of whole engines on one burst, and how the two compare round by round.
+
+    Both run next to each other in a round, so that they share its disturbances.
+    """
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
         burst = Path(folder) / "burst.jsonl"
         dice = random.Random(0)
@@ -225,11 +241,14 @@ def measure_throughput(config: BenchConfig) -> dict[str, float]:
         for _ in range(config.throughput_rounds):
             for scheduler in rates:
                 rates[scheduler].append(_tokens_per_s(config, scheduler, burst))
-    stock, ours = (max(rates[name]) for name in (STOCK, config.policy))
+    stock, ours = rates[STOCK], rates[config.policy]
+    ratios = [mine / theirs for mine, theirs in zip(ours, stock, strict=True)]
     return {
-        "tokens_per_cpu_s_stock": stock,
-        "tokens_per_cpu_s_ours": ours,
-        "throughput_ratio": ours / stock,
+        "tokens_per_cpu_s_stock": statistics.median(stock),
+        "tokens_per_cpu_s_ours": statistics.median(ours),
+        "throughput_ratio": statistics.median(ratios),
+        "throughput_ratio_low": min(ratios),
+        "throughput_ratio_high": max(ratios),
     }
 
 

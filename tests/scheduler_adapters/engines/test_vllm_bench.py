@@ -20,6 +20,8 @@ def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
     assert (result["policy"], result["running"], result["waiting"]) == ("slai", 8, 20)
     # What ours adds is part of what ours takes, and more than nothing.
     assert 0 < result["added_us_schedule"] < result["schedule_us_ours"]
+    low, high = result["added_us_per_step_low"], result["added_us_per_step_high"]
+    assert low <= result["added_us_per_step"] <= high
     ratio = result["schedule_us_ours"] / result["schedule_us_stock"]
     assert result["overhead_ratio"] == pytest.approx(ratio)
 
