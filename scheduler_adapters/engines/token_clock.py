@@ -56,7 +56,7 @@ class TokenClock:
         self._thinking = np.empty(0, np.bool_)
         self._class_of = np.empty(0, np.int64)
         self._matched: dict[str, int] = {}
-        """Of those that think: how many tokens of the end marker came last."""
+        """Of those whose newest tokens begin an end marker: how many tokens of it."""
         self.classes: list[str] = []
         """User classes in the order they were met: the first index of the two sums below."""
         self.tbt_counts = np.zeros((0, len(PHASES), _NUM_BINS), np.int64)
@@ -83,8 +83,6 @@ class TokenClock:
         if view.tbt_s is not None:
             self._table["tbt_s"][slot] = view.tbt_s
         self._thinking[slot] = bool(self._think_end)
-        if self._think_end:
-            self._matched[view.request_id] = 0
         self._class_of[slot] = self._class_number(view.user_class)
 
     def step_ended(
@@ -97,7 +95,7 @@ class TokenClock:
         self._count_gaps(slots, now_s)
         answers = ~self._thinking[slots]
         self._answer(slots[answers], counts[answers], now_s)
-        if self._matched:
+        if self._think_end:
             self._follow_thinking(request_ids, new_tokens)
 
     def finished(self, request_id: str) -> None:
@@ -162,18 +160,24 @@ class TokenClock:
     def _follow_thinking(
         self, request_ids: Sequence[str], new_tokens: Sequence[Sequence[int]]
     ) -> None:
-        end = self._think_end
+        first, matched = self._think_end[0], self._matched
         for request_id, tokens in zip(request_ids, new_tokens, strict=True):
-            if (matched := self._matched.get(request_id)) is None:
-                continue
-            for token in tokens:
-                matched = matched + 1 if token == end[matched] else int(token == end[0])
-                if matched == len(end):
-                    self._thinking[self._slots[request_id]] = False
-                    del self._matched[request_id]
-                    break
-            else:
-                self._matched[request_id] = matched
+            if first in tokens or request_id in matched:
+                self._match(request_id, tokens)
+
+    def _match(self, request_id: str, tokens: Sequence[int]) -> None:
+        """Look for the end marker, which may be cut by the end of a step."""
+        slot, end = self._slots.get(request_id), self._think_end
+        if slot is None or not self._thinking[slot]:
+            return
+        matched = self._matched.pop(request_id, 0)
+        for token in tokens:
+            matched = matched + 1 if token == end[matched] else int(token == end[0])
+            if matched == len(end):
+                self._thinking[slot] = False
+                return
+        if matched:
+            self._matched[request_id] = matched
 
     def _qoe(self, slot: int) -> float:
         tbt_s, first_s, last_s, sum_s, count = (
