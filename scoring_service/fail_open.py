@@ -17,7 +17,6 @@ from collections import Counter, deque
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -134,12 +133,7 @@ class FailOpenScorer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _submit(self, prompt: str) -> _Waiter:

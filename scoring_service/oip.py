@@ -7,16 +7,17 @@ The protocol knows no error per item: if one prompt cannot be scored, the call f
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any, Final
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from scoring_service.errors import InvalidPrompt, ScoringError
-from scoring_service.rpc import Context, abort, call_of
+from scoring_service.metrics import Metrics
+from scoring_service.rpc import Context, call_of, unary
 from scoring_service.service import ScoringService
 
 SERVICE: Final = "inference.GRPCInferenceService"
@@ -45,8 +46,9 @@ MESSAGES: Final = _load_messages()
 class OpenInference:
     """The handlers of `inference.GRPCInferenceService`."""
 
-    def __init__(self, service: ScoringService) -> None:
+    def __init__(self, service: ScoringService, metrics: Metrics) -> None:
         self._service = service
+        self._metrics = metrics
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """To add to a server."""
@@ -59,7 +61,8 @@ class OpenInference:
             "ModelInfer": self._model_infer,
         }
         return grpc.method_handlers_generic_handler(
-            SERVICE, {name: _handler(name, call) for name, call in calls.items()}
+            SERVICE,
+            {n: unary(self._metrics, call, MESSAGES[f"{n}Request"]) for n, call in calls.items()},
         )
 
     def _server_live(self, request: Any, context: Context) -> Message:
@@ -93,6 +96,7 @@ class OpenInference:
         prompts = _prompts(request)
         call = call_of(context, self._service.config.default_deadline_s)
         answer = self._service.score_batch(prompts, "", call)
+        self._metrics.observe(answer)
         scores = []
         for item in answer.items:
             if isinstance(item, ScoringError):
@@ -122,27 +126,6 @@ class OpenInference:
     @property
     def _revision(self) -> str:
         return self._service.model.revision
-
-
-def _handler(name: str, call: Callable[[Any, Context], Message]) -> grpc.RpcMethodHandler:
-    request_type = MESSAGES[f"{name}Request"]
-
-    def handle(serialized: bytes, context: Context) -> Message:
-        try:
-            return call(_parse(request_type, serialized), context)
-        except ScoringError as error:
-            abort(context, error)
-
-    return grpc.unary_unary_rpc_method_handler(
-        handle, response_serializer=lambda message: message.SerializeToString()
-    )
-
-
-def _parse(request_type: Any, serialized: bytes) -> Any:
-    try:
-        return request_type.FromString(serialized)
-    except DecodeError as error:
-        raise InvalidPrompt(f"the request is malformed ({error}); send a valid one") from error
 
 
 def _message(name: str, /, **fields: Any) -> Any:

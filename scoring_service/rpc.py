@@ -25,11 +25,33 @@ _log = logging.getLogger(__name__)
 Context: TypeAlias = grpc.ServicerContext
 
 
-class ScoringRpcs:
-    """The handlers of `lengthwise.scoring.v1.ScoringService`.
+def unary(
+    metrics: Metrics, handle: Callable[[Any, Context], Message], request_type: type[Message]
+) -> grpc.RpcMethodHandler:
+    """A counted method whose errors become their statuses.
 
     Requests come as bytes and are parsed here: gRPC itself would answer INTERNAL to malformed ones.
     """
+    method = request_type.DESCRIPTOR.name.removesuffix("Request")
+
+    def call(serialized: bytes, context: Context) -> Message:
+        try:
+            response = handle(parse(request_type, serialized), context)
+        except ScoringError as error:
+            metrics.count_call(method, CODE_OF[type(error)].name)
+            abort(context, error)
+        except Exception:
+            _log.exception("%s failed", method)
+            metrics.count_call(method, grpc.StatusCode.INTERNAL.name)
+            abort(context, ScoringError("the service failed; its log says how"))
+        metrics.count_call(method, "OK")
+        return response
+
+    return grpc.unary_unary_rpc_method_handler(call, response_serializer=_serialize)
+
+
+class ScoringRpcs:
+    """The handlers of `lengthwise.scoring.v1.ScoringService`."""
 
     def __init__(self, service: ScoringService, metrics: Metrics, workers: LifoPool) -> None:
         self._service = service
@@ -41,33 +63,15 @@ class ScoringRpcs:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Score": self._unary("Score", self._score, pb.ScoreRequest),
-                "ScoreBatch": self._unary("ScoreBatch", self._score_batch, pb.ScoreBatchRequest),
-                "Report": self._unary("Report", self._report, pb.ReportRequest),
-                "Info": self._unary("Info", self._info, pb.InfoRequest),
+                "Score": unary(self._metrics, self._score, pb.ScoreRequest),
+                "ScoreBatch": unary(self._metrics, self._score_batch, pb.ScoreBatchRequest),
+                "Report": unary(self._metrics, self._report, pb.ReportRequest),
+                "Info": unary(self._metrics, self._info, pb.InfoRequest),
                 "ScoreStream": grpc.stream_stream_rpc_method_handler(
                     self._score_stream, response_serializer=_serialize
                 ),
             },
         )
-
-    def _unary(
-        self, method: str, handle: Callable[[Any, Context], Message], request_type: type[Message]
-    ) -> grpc.RpcMethodHandler:
-        def call(serialized: bytes, context: Context) -> Message:
-            try:
-                response = handle(parse(request_type, serialized), context)
-            except ScoringError as error:
-                self._metrics.count_call(method, CODE_OF[type(error)].name)
-                abort(context, error)
-            except Exception:
-                _log.exception("%s failed", method)
-                self._metrics.count_call(method, grpc.StatusCode.INTERNAL.name)
-                abort(context, ScoringError("the service failed; its log says how"))
-            self._metrics.count_call(method, "OK")
-            return response
-
-        return grpc.unary_unary_rpc_method_handler(call, response_serializer=_serialize)
 
     def _score(self, request: pb.ScoreRequest, context: Context) -> Message:
         answer = self._service.score(request.prompt, request.target_model, self._call(context))

@@ -97,7 +97,8 @@ class ScoringServer:
             maximum_concurrent_rpcs=num_threads,
         )
         rpcs = ScoringRpcs(self.service, self.metrics, self._stream_workers)
-        server.add_generic_rpc_handlers((rpcs.handlers(), OpenInference(self.service).handlers()))
+        open_inference = OpenInference(self.service, self.metrics)
+        server.add_generic_rpc_handlers((rpcs.handlers(), open_inference.handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
