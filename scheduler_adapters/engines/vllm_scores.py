@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any, Protocol, TypeVar
 
 from scheduler_adapters.engines import prompt_text
-from scheduler_adapters.engines.hints import SCORE
+from scheduler_adapters.engines.hints import QUANTILES, SCORE, flat_quantiles
 from scoring_service.client import Score
 from scoring_service.errors import ConfigError, ScoringError
 
@@ -42,7 +42,8 @@ Params = TypeVar("Params", bound=SamplingParams)
 def score_params(
     params: Params | Sequence[Params], prompts: Sequence[Any], client: BatchScorer
 ) -> list[Params]:
-    """Parameters for each prompt, with its score where one could be had.
+    """Parameters for each prompt, with its score where one could be had, and with the quantiles of
+    its length where the client has a `target_model`.
 
     Args:
         params: for all prompts, or one for each; not changed.
@@ -66,7 +67,7 @@ def score_params(
     }
     results = dict(zip(texts, client.score_batch(list(texts.values())), strict=True))
     scores = {
-        row: result.value
+        row: result
         for row, result in results.items()
         if isinstance(result, Score) and isfinite(result.value)
     }
@@ -84,8 +85,11 @@ def _text(prompt: Any) -> str | None:
     return prompt_text.start_of(prompt)
 
 
-def _with_score(params: Params, score: float | None) -> Params:
+def _with_score(params: Params, score: Score | None) -> Params:
     made = copy(params)
     if score is not None:
-        made.extra_args = {**(params.extra_args or {}), SCORE: score}
+        hints: dict[str, Any] = {SCORE: score.value}
+        if score.quantiles:
+            hints[QUANTILES] = flat_quantiles(score.quantiles)
+        made.extra_args = hints | (params.extra_args or {})
     return made

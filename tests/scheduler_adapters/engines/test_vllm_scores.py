@@ -58,3 +58,15 @@ def test_without_a_service_nothing_fails(caplog: pytest.LogCaptureFixture) -> No
 def test_params_must_fit_the_prompts() -> None:
     with pytest.raises(ConfigError, match="2 params for 3 prompts"):
         score_params([Params(1), Params(2)], ["a", "b", "c"], ByLength())
+
+
+def test_quantiles_come_along_and_those_that_were_there_are_kept() -> None:
+    class Calibrated:
+        def score_batch(self, prompts: Sequence[str]) -> list[Score]:
+            return [Score(1.0, "r", 1, False, quantiles={0.9: 64.0, 0.5: 21.0}) for _ in prompts]
+
+    own = [0.5, 7.0]
+    given = [Params(1), Params(1, {"lengthwise_quantiles": own})]
+    made = score_params(given, ["a", "b"], Calibrated())
+    found = [(params.extra_args or {})["lengthwise_quantiles"] for params in made]
+    assert found == [[0.5, 21.0, 0.9, 64.0], own]
