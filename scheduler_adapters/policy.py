@@ -69,6 +69,27 @@ def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
     return rank
 
 
+def ask_rule(policy: Policy, load: LoadView) -> StepRule:
+    """`policy.step_rule`, and nothing that would break an engine.
+
+    Raises:
+        InvalidDecision: the policy raised, or answered with something else.
+    """
+    try:
+        rule = policy.step_rule(load)
+    except Exception as error:
+        raise InvalidDecision(
+            f"policy {policy.name!r} failed to give the rule of step {load.step}: "
+            f"{type(error).__name__}: {error}; return a StepRule"
+        ) from error
+    if not isinstance(rule, StepRule):
+        raise InvalidDecision(
+            f"policy {policy.name!r} gave {rule!r} for the rule of step {load.step}; "
+            "return a StepRule"
+        )
+    return rule
+
+
 POLICIES: dict[str, str] = {
     "fcfs": "scheduler_adapters.policies.fcfs:FCFS",
     "pars": "scheduler_adapters.policies.shortest_predicted:pars",

@@ -25,6 +25,7 @@ from scheduler_adapters.scores import (
     SyntheticScores,
     open_prompt_scorer,
 )
+from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scoring_service.errors import ConfigError, DataError
 
@@ -63,6 +64,11 @@ class Setup:
     KV; not modelled are prefixes shared between requests. vllm runs in plain Python only."""
     kv_blocks: int | None = None
     """KV memory in blocks of 16 tokens; none: what the profile's GPU leaves."""
+    host_gb_per_s: float | None = None
+    """Host memory for evicted KV: what its link carries, GB/s (50: PCIe 5 x16); none: what is
+    evicted is computed anew. Policies use it that have "offload": true in their settings."""
+    host_blocks: int | None = None
+    """KV blocks that the host holds; none: any number."""
     seed: int = 0
     """Of arrivals, synthetic lengths and synthetic scores."""
     mlruns_dir: Path | None = Path("mlruns")
@@ -76,6 +82,12 @@ class Setup:
             raise ConfigError(f"num_requests is {self.num_requests}; use 1 or more")
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; use 0 or more")
+        if self.host_gb_per_s is None and self.host_blocks is not None:
+            raise ConfigError(f"host_blocks is {self.host_blocks}; give host_gb_per_s as well")
+        if self.host_gb_per_s is not None and self.engine != "plain":
+            raise ConfigError(
+                f"host_gb_per_s is {self.host_gb_per_s}; only the plain engine has host memory"
+            )
         if self.scores not in SCORES and not self.scores_prompts:
             raise ConfigError(
                 f"scores is {self.scores!r}; use one of {', '.join(SCORES)}, bundle:PATH or "
@@ -148,7 +160,16 @@ def make_instance(setup: Setup) -> Instance:
     instance = Instance.preset(
         setup.profile, max_num_seqs=setup.max_num_seqs, max_tokens=setup.max_tokens
     )
-    return instance if setup.kv_blocks is None else replace(instance, kv_blocks=setup.kv_blocks)
+    if setup.kv_blocks is not None:
+        instance = replace(instance, kv_blocks=setup.kv_blocks)
+    if setup.host_gb_per_s is not None:
+        host = HostLink.of_model(
+            setup.profile.partition("@")[0],
+            bytes_per_s=setup.host_gb_per_s * 1e9,
+            max_blocks=setup.host_blocks,
+        )
+        instance = replace(instance, host=host)
+    return instance
 
 
 def load_requests(setup: Setup) -> Requests:

@@ -15,7 +15,7 @@ from math import inf
 
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, ask_rule
 from scheduler_adapters.simulator.cohort import Cohort, Live
 from scheduler_adapters.simulator.filling import Filling
 from scheduler_adapters.simulator.instance import Instance
@@ -247,7 +247,7 @@ class Engine(Filling):
         """Ask for the next step's rule; keep it where it differs, so that it is asked for once."""
         self._count()
         self.load.used_blocks = self.used_blocks
-        rule = self.policy.step_rule(self.load)
+        rule = ask_rule(self.policy, self.load)
         if rule is self.rule or rule == self.rule:
             return True
         self.pending_rule = rule

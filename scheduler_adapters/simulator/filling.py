@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop
 from math import inf
 
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, ask_rule
 from scheduler_adapters.simulator.cohort import Cohort, Lane, Live
 from scheduler_adapters.simulator.eviction import Eviction
 from scheduler_adapters.simulator.instance import Instance
@@ -49,7 +49,7 @@ class Filling(Eviction):
             rule = UNLIMITED
             if self.has_rule:
                 self.load.used_blocks = self.used_blocks
-                rule = self.policy.step_rule(self.load)
+                rule = ask_rule(self.policy, self.load)
         self._fill_by(rule)
         if not (self.placed or self.chunks):
             # A real engine must not stall because of a rule: work that can run does.

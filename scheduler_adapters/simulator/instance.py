@@ -71,7 +71,7 @@ class Instance:
         if self.host is None and Capability.OFFLOAD in policy.requires:
             raise UnsupportedByEngine(
                 f"policy {policy.name!r} requires OFFLOAD, but the instance has no host memory; "
-                "give it one: host=HostLink(...)"
+                "give it one: host=HostLink(...), or --host_gb_per_s 50"
             )
 
     @property

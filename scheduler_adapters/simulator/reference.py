@@ -28,7 +28,7 @@ from math import inf, isnan
 
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests
-from scheduler_adapters.policy import Policy, ask_rank
+from scheduler_adapters.policy import Policy, ask_rank, ask_rule
 from scheduler_adapters.simulator.host_link import Copies
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.record import Record
@@ -260,7 +260,7 @@ class ReferenceEngine:
 
     def _fill(self) -> _Step:
         """Ask for the rule and fill the step by it; by none where the rule would place nothing."""
-        rule = self.policy.step_rule(self.load)
+        rule = ask_rule(self.policy, self.load)
         step = self._fill_by(rule)
         if not step.members:
             # A real engine must not stall because of a rule: work that can run does.

@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from scheduler_adapters.experiments.workload import Floats, Requests
-from scheduler_adapters.policy import Policy, ask_rank
+from scheduler_adapters.policy import Policy, ask_rank, ask_rule
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 
 
@@ -35,7 +35,7 @@ def static_ranks(requests: Requests, policy: Policy, kv_blocks: int) -> StaticRa
     """
     if not policy.is_static:
         return None
-    rule = policy.step_rule(LoadView(total_blocks=kv_blocks))
+    rule = ask_rule(policy, LoadView(total_blocks=kv_blocks))
     if rule.displace or rule.offload or rule.max_decodes is not None:
         return None
     keys, starves_s, resident = [], [], None

@@ -10,6 +10,7 @@ import pytest
 from scheduler_adapters.__main__ import COMMANDS, main
 from scheduler_adapters.experiments import simulate as simulate_module
 from scheduler_adapters.experiments.timeline import read_timeline
+from scheduler_adapters.policies.fcfs import FCFS
 
 
 def simulate(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -82,6 +83,10 @@ def test_the_phases_of_a_request_fill_its_life(capsys, tmp_path):
         (["--scores=bundle:run/bundle"], "there is no trace"),
         (["--scores=trace"], "there is no trace"),
         (["--clients=0"], "clients is 0"),
+        (["--policy=round-robin", '--settings={"offload": true}'], "--host_gb_per_s 50"),
+        (["--host_gb_per_s=0"], "bytes_per_s is 0"),
+        (["--host_blocks=5"], "give host_gb_per_s as well"),
+        (["--host_gb_per_s=50", "--engine=vllm"], "only the plain engine"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, complaint, tmp_path, monkeypatch):
@@ -103,6 +108,33 @@ def test_a_bundle_orders_the_queue_by_the_prompts(capsys, tmp_path, tiny_bundle)
         _, out, _ = simulate(capsys, f"--trace={trace}", f"--scores={scores}", "--json")
         latency_s[scores.partition(":")[0]] = json.loads(out)["normalized_latency_s"]["mean"]
     assert latency_s["bundle"] < 0.7 * latency_s["constant"]
+
+
+def test_a_slower_host_link_makes_the_evicted_wait_longer(capsys):
+    settings = json.dumps({"offload": True, "quantum_tokens": 20})
+    given = ["--policy=round-robin", f"--settings={settings}", "--kv_blocks=600", "--json"]
+    latency_s = {}
+    for gb_per_s in (50, 0.5):
+        _, out, _ = simulate(capsys, *given, f"--host_gb_per_s={gb_per_s}")
+        summary = json.loads(out)
+        assert summary["num_finished"] == 60
+        assert summary["num_preemptions"] > 0
+        latency_s[gb_per_s] = summary["e2e_s"]["mean"]
+    assert latency_s[0.5] > latency_s[50]
+
+
+@pytest.mark.parametrize("rule", [None, RuntimeError("no rule today")])
+def test_a_policy_without_a_step_rule_is_named_and_the_run_ends(capsys, monkeypatch, rule):
+    def step_rule(self, load):
+        if isinstance(rule, Exception):
+            raise rule
+        return rule
+
+    monkeypatch.setattr(FCFS, "step_rule", step_rule)
+    code, out, err = simulate(capsys, "--policy=fcfs")
+    assert (code, out) == (2, "")
+    assert "policy 'fcfs'" in err
+    assert "return a StepRule" in err
 
 
 def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_path, monkeypatch):
