@@ -47,6 +47,14 @@ COMMANDS = {
         "scheduler_adapters.engines.vllm_bench",
         "what our scheduler costs inside vLLM, beside the stock one",
     ),
+    "bench-transformers": (
+        "scheduler_adapters.engines.transformers_burst",
+        "a burst through transformers' continuous batching under several schedulers, on a GPU",
+    ),
+    "profile-prefill": (
+        "scheduler_adapters.engines.prefill_profile",
+        "prefill latency of a model on this machine, by prompt length and batch",
+    ),
     "serve-vllm": (
         "scheduler_adapters.engines.vllm_serve",
         "vLLM's OpenAI server with one of our schedulers, and scores for its clients",
