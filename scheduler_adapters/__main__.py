@@ -21,15 +21,19 @@ COMMANDS = {
     ),
     "compare": (
         "scheduler_adapters.experiments.compare",
-        "several policies on the same requests: table, CSV, report",
+        "several policies on the same requests: table, report with figures, CSV",
     ),
     "capacity": (
         "scheduler_adapters.experiments.capacity",
-        "the highest arrival rate that meets latency targets",
+        "the highest arrival rate, or number of clients, that meets latency targets",
     ),
     "reproduce": (
         "scheduler_adapters.experiments.reproduce",
         "a paper's headline figures beside ours: pars, slai, rad",
+    ),
+    "beyond": (
+        "scheduler_adapters.experiments.beyond",
+        "schedulers that no paper has, against the papers' own on the same requests",
     ),
     "check-golden": (
         "scheduler_adapters.experiments.golden",

@@ -122,8 +122,8 @@ class SyntheticScores(ScoreSource):
 
 
 SCORE_STREAM = 3
-"""Beside the seed: other draws with one seed (arrivals 1, lengths 2, order 4) must not repeat
-this noise."""
+"""Beside the seed: other draws with one seed (arrivals 1, lengths 2, order 4, classes 5) must
+not repeat this noise."""
 _CORRECTIONS = 6
 
 

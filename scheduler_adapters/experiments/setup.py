@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from scheduler_adapters.experiments.workload import (
+    CLASS_STREAM,
     LENGTH_STREAM,
     Requests,
     gamma_arrivals_s,
@@ -58,6 +59,10 @@ class Setup:
     """Requests that may run at once."""
     max_tokens: int = 2048
     """Token budget of a step."""
+    classes: dict[str, dict[str, float]] = field(default_factory=dict)
+    """User classes drawn at random, as {"paying": {"share": 0.05, "tbt_s": 0.1}, "free": {"share":
+    0.95, "tbt_s": 0.5}}: shares sum to 1; tbt_s, the target between tokens, may be left out. None:
+    the trace's columns user_class and tbt_s."""
     engine: Literal["plain", "vllm"] = "plain"
     """plain: a step is planned when the one before has ended, as in the papers. vllm: two defaults
     of vLLM V1 on top, planning one step ahead and a preempted request keeping what is left of its
@@ -82,6 +87,12 @@ class Setup:
             raise ConfigError(f"num_requests is {self.num_requests}; use 1 or more")
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; use 0 or more")
+        shares = [own.get("share", 0.0) for own in self.classes.values()]
+        if shares and (min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6):
+            raise ConfigError(f"shares of classes are {shares}; use numbers above 0 that sum to 1")
+        for name, own in self.classes.items():
+            if unknown := own.keys() - {"share", "tbt_s"}:
+                raise ConfigError(f"class {name!r} has {sorted(unknown)}; use share and tbt_s")
         if self.host_gb_per_s is None and self.host_blocks is not None:
             raise ConfigError(f"host_blocks is {self.host_blocks}; give host_gb_per_s as well")
         if self.host_gb_per_s is not None and self.engine != "plain":
@@ -138,7 +149,7 @@ def process_text(setup: Setup) -> str:
 
 def as_params(setup: Setup) -> dict[str, Any]:
     """The settings, for the record of a run."""
-    return {field.name: getattr(setup, field.name) for field in fields(setup)}
+    return {setting.name: getattr(setup, setting.name) for setting in fields(setup)}
 
 
 def check_place(path: Path | None, *suffixes: str) -> None:
@@ -183,9 +194,21 @@ def load_requests(setup: Setup) -> Requests:
             )
     else:
         requests = synthetic_requests(setup.num_requests, seed=setup.seed)
+    if setup.classes:
+        requests = with_classes(requests, setup)
     if setup.rate_per_s is None:
         return requests
     return replace(requests, arrival_s=arrivals_s(setup, len(requests), setup.rate_per_s))
+
+
+def with_classes(requests: Requests, setup: Setup) -> Requests:
+    """The requests with user classes drawn by their shares, and the targets of their classes."""
+    names = list(setup.classes)
+    shares = [own["share"] for own in setup.classes.values()]
+    targets_s = np.array([own.get("tbt_s", np.nan) for own in setup.classes.values()])
+    random = np.random.default_rng((setup.seed, CLASS_STREAM))
+    drawn = random.choice(len(names), len(requests), p=np.array(shares) / sum(shares))
+    return replace(requests, user_class=np.array(names)[drawn], tbt_s=targets_s[drawn])
 
 
 def arrivals_s(setup: Setup, count: int, rate_per_s: float) -> np.ndarray:

@@ -168,6 +168,7 @@ class _Columns:
 ARRIVAL_STREAM = 1
 LENGTH_STREAM = 2
 ORDER_STREAM = 4
+CLASS_STREAM = 5
 """Beside the seed: what is drawn with one seed must not share its random numbers."""
 
 

@@ -82,6 +82,18 @@ def test_one_policy_is_compared_with_itself_under_other_settings(capsys):
     assert [run["policy"] for run in runs] == ["slai", "slai-late"]
 
 
+def test_user_classes_have_their_shares_and_targets(tmp_path, capsys):
+    classes = {"paying": {"share": 0.25, "tbt_s": 0.1}, "free": {"share": 0.75}}
+    arguments = [f"--classes={json.dumps(classes)}", "--policies=[slai]", f"--out={tmp_path}"]
+    limits = ["--num_requests=400", "--mlruns-dir=null", "--json"]
+    assert main(["compare", *limits, *arguments]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["tbt_p99_s_paying"] < run["tbt_p99_s_free"]
+    table = pd.read_parquet(tmp_path / "slai.parquet")
+    assert (table["user_class"] == "paying").mean() == pytest.approx(0.25, abs=0.07)
+    assert (table["tbt_s"] == 0.1).tolist() == (table["user_class"] == "paying").tolist()
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "pars", "sarathi", "round-robin"])
 def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys):
     rate = ["--rate_per_s=10", "--kv_blocks=600", f"--policies=[{policy}]", "--json"]
@@ -98,6 +110,9 @@ def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys)
     ("argument", "complaint"),
     [
         ("--policies=[]", "policies is empty"),
+        ('--classes={"a": {"share": 0.5}}', "sum to 1"),
+        ('--classes={"a": {"share": 1, "tbt": 1}}', "class 'a' has ['tbt']"),
+        ("--settings={pars: {speed: 1}}", "unexpected keyword argument 'speed'"),
         ("--policies=[fcfs, best]", "no policy named 'best'"),
         ("--rates_per_s=[0]", "rate_per_s is 0"),
     ],
