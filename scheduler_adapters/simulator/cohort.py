@@ -102,10 +102,8 @@ class Live:
             view.phase = _WAITING
         elif self.prefill_left:
             view.phase = _PREFILL
-        elif generated < self.reasoning_tokens:
-            view.phase = _REASONING
         else:
-            view.phase = _ANSWERING
+            view.phase = _REASONING if generated < self.reasoning_tokens else _ANSWERING
         if self.reasoning_tokens:
             view.thinking_tokens = min(generated, self.reasoning_tokens)
         return view

@@ -120,7 +120,7 @@ class Ranks:
         if cohort.rank.then is not None:
             self._rank_cohort(cohort, cohort.rank.then)
         else:
-            self._rank_cohort(cohort, self._ask_cohort(cohort))
+            self._ask_cohort(cohort)
 
     def _unplace(self, live: Live) -> None:
         """Take a request out of its lane, before its rank changes."""
@@ -183,16 +183,16 @@ class Ranks:
                 self._set_timer(rank.valid_until_s, cohort)
         return cohort
 
-    def _ask_cohort(self, cohort: Cohort) -> Rank:
-        """A new rank for all members, asked for one of them."""
+    def _ask_cohort(self, cohort: Cohort) -> None:
+        """Ask for the rank of one member, and give it to all."""
         rank = cohort.rank
         assert rank is not None
-        if rank.sticky:
-            return rank
-        live = next(iter(cohort.members.values()))
-        live.rank = rank
-        self.load.used_blocks = self.used_blocks
-        return ask_rank(self.policy, live.sync_view(), self.load)
+        if not rank.sticky:
+            live = next(iter(cohort.members.values()))
+            live.rank = rank
+            self.load.used_blocks = self.used_blocks
+            rank = ask_rank(self.policy, live.sync_view(), self.load)
+        self._rank_cohort(cohort, rank)
 
     def _rank_cohort(self, cohort: Cohort, rank: Rank) -> None:
         """Give all members a new rank, and the cohort the place that goes with it."""
@@ -220,7 +220,7 @@ class Ranks:
                 first = first_of.get(group)
                 first_of[group] = cohort if first is None else self._merge(first, cohort)
         for cohort in first_of.values():
-            self._rank_cohort(cohort, self._ask_cohort(cohort))
+            self._ask_cohort(cohort)
 
     def _merge(self, one: Cohort, other: Cohort) -> Cohort:
         """One cohort of two; the smaller one's members move."""

@@ -101,6 +101,8 @@ class TableLatency(LatencyModel):
         if len(prefills) == 1:
             processed, chunk = prefills[0]
             return self._prefill_ms[-(-processed // _CONTEXT_STEP)][chunk]
-        row = sum(-(-processed // _CONTEXT_STEP) for processed, _ in prefills)
-        column = round(sqrt(sum(chunk * chunk for _, chunk in prefills)))
-        return self._prefill_ms[row][column] * _BATCHED
+        row = squares = 0
+        for processed, chunk in prefills:
+            row += -(-processed // _CONTEXT_STEP)
+            squares += chunk * chunk
+        return self._prefill_ms[row][round(sqrt(squares))] * _BATCHED
