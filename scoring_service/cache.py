@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Key = tuple[str, bytes]
 """Revision and digest of a prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawScore:
+class RawScore(NamedTuple):
     """What the model says of a prompt."""
 
     score: float

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scoring_service.batching import Call, Job, MicroBatcher
 from scoring_service.cache import Flight, Key, RawScore, ScoreCache
@@ -22,8 +23,7 @@ from scoring_service.model import RankerModel
 from scoring_service.reports import LiveQuality, Observation, ReportBook
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(NamedTuple):
     """One prompt's result."""
 
     score: float

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tokenizers import Encoding, Tokenizer
 
@@ -28,8 +27,7 @@ _MIN_GROWTH: Final = 1.25
 _MAX_GROWTH: Final = 4.0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedPrompt:
+class TokenizedPrompt(NamedTuple):
     """What the model reads of one prompt."""
 
     ids: Sequence[int]
@@ -64,11 +62,13 @@ class PromptTokenizer:
     def tokenize(self, prompts: Sequence[str]) -> list[TokenizedPrompt]:
         """Token ids of each prompt, identical to those of the full tokenizer."""
         chars = self.max_tokens * _CHARS_PER_TOKEN
-        starts = [self._prefix(prompt, chars) for prompt in prompts]
+        starts = [p if len(p) <= chars else self._prefix(p, chars) for p in prompts]
         # Even for one prompt: unlike `encode`, this releases the interpreter lock.
         encodings = self._tokenizer.encode_batch_fast(starts)
         return [
-            self._finish(prompt, start, encoding)
+            TokenizedPrompt(encoding.ids, False)
+            if start is prompt and len(encoding) < self.max_tokens
+            else self._finish(prompt, start, encoding)
             for prompt, start, encoding in zip(prompts, starts, encodings, strict=True)
         ]
 
