@@ -230,12 +230,22 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         shown = {name: state for name, state in residents.items() if name not in hidden}
         if plan.last is not None:
             shown[plan.last.request_id] = shown.pop(plan.last.request_id)
-        _require_common_budget(plan, [*shown.values(), *plan.newcomers], self._policy)
+        if plan.chunk is not None:
+            self._require_common_budget([*shown.values(), *plan.newcomers], plan.chunk)
         self.active_requests = shown
         try:
             return self._schedule(plan.newcomers, plan.num_tokens, cache_budget)
         finally:
             self.active_requests = residents | self.active_requests
+
+    def _require_common_budget(self, shown: Sequence[RequestState], chunk: int) -> None:
+        # As `require_supported`, for a policy whose later rules differ from its first.
+        prefills = [size for state in shown if (size := len(state.remaining_prefill_tokens))]
+        if len(prefills) > 1 and max(prefills) > chunk:
+            raise UnsupportedByEngine(
+                f"policy {self._policy.name!r} now limits each of {len(prefills)} prefills to "
+                f"{chunk} tokens; give its step rule max_prefills=1"
+            )
 
     def _schedule(self, offered: list[RequestState], token_budget: int, cache_budget: int) -> Any:
         self.waiting_requests_order = deque(state.request_id for state in offered)
@@ -307,18 +317,4 @@ def require_supported(policy: Policy) -> None:
         raise UnsupportedByEngine(
             f"policy {policy.name!r} limits each of several prefills to {rule.chunk} tokens, and "
             "transformers has one budget for all; use max_prefills=1, or run it in vLLM"
-        )
-
-
-def _require_common_budget(
-    plan: Plan[RequestState], shown: Sequence[RequestState], policy: Policy
-) -> None:
-    """As at start, for a policy whose later rules differ from its first."""
-    if plan.chunk is None:
-        return
-    prefills = [len(state.remaining_prefill_tokens) for state in shown]
-    if max(prefills, default=0) > plan.chunk and sum(size > 0 for size in prefills) > 1:
-        raise UnsupportedByEngine(
-            f"policy {policy.name!r} limits each of {sum(size > 0 for size in prefills)} prefills "
-            f"to {plan.chunk} tokens; give its step rule max_prefills=1"
         )

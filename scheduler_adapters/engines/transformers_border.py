@@ -32,6 +32,7 @@ PAGE_SETTING: Final = (
 )
 """What `ContinuousBatchingConfig` calls the tokens of a KV block."""
 _METHODS: Final = {
+    "__init__": ("cache", "safety_margin", "max_requests_per_batch"),
     "reset": (),
     "add_waiting_request": ("state",),
     "schedule_batch": ("token_budget", "cache_budget"),

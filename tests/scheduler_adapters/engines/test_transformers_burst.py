@@ -9,7 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scheduler_adapters.engines.transformers_burst import BurstConfig, load_burst, main
+from scheduler_adapters.engines.random_model import llama_config
+from scheduler_adapters.engines.transformers_burst import (
+    BurstConfig,
+    _num_blocks,
+    load_burst,
+    main,
+)
 from scheduler_adapters.experiments.timeline import read_timeline
 from scheduler_adapters.scores import achieved_tau_b
 from scoring_service.errors import ConfigError
@@ -65,6 +71,18 @@ def test_a_policy_the_engine_cannot_run_is_refused_before_a_model_is_made(
 ) -> None:
     assert main(["--trace", str(trace), "--policies", "[orca]", "--shape", "7b"]) == 2
     assert "wants prompts whole" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("free_gib", [1, 16, 64])
+def test_the_kv_cache_takes_no_more_than_its_share_of_free_memory(
+    free_gib: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free_bytes = free_gib << 30
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free_bytes, 80 << 30))
+    num_blocks = _num_blocks(llama_config("7b"), "cuda", 1000, max_num_seqs=64)
+    # Llama-2-7B: keys and values of 32 layers, 4096 wide, 2 bytes a number, 32 tokens a block.
+    assert num_blocks * 32 * (2 * 32 * 4096 * 2) <= 0.6 * free_bytes
+    assert num_blocks <= 64 * 33
 
 
 @pytest.mark.slow
