@@ -112,7 +112,7 @@ class EngineMetrics:
     def _export_residents(self, scheduler: Any, clock: TokenClock) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
         for phase, request in _residents(scheduler, clock):
-            place = (phase, request.lengthwise.view.user_class)
+            place = (phase, clock.user_class(request.request_id))
             requests[place] += 1
             tokens[place] += request.num_computed_tokens
         self._shown |= requests.keys()

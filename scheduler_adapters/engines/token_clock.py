@@ -26,6 +26,9 @@ TBT_BUCKETS_S: Final = (
 )  # fmt: skip
 DEFAULT_TBT_S: Final = 0.1
 """Of requests without a target: PASCAL's reading speed."""
+MAX_CLASSES: Final = 50
+"""Clients may name any class; those beyond so many are counted together, as `OTHER_CLASS`."""
+OTHER_CLASS: Final = "other"
 PHASES: Final = (Phase.REASONING, Phase.ANSWERING)
 _EDGES: Final = np.array(TBT_BUCKETS_S)
 _NUM_BINS: Final = len(TBT_BUCKETS_S) + 1
@@ -130,6 +133,11 @@ class TokenClock:
         held = np.ceil(np.maximum(0.0, shown_s - now_s) / tbt_s)
         return len(slots) - num_empty, num_empty, int(held.sum())
 
+    def user_class(self, request_id: str) -> str:
+        """The class that the request is counted to; "" before its first step."""
+        slot = self._slots.get(request_id)
+        return "" if slot is None else self._class_name(slot)
+
     def _count_gaps(self, slots: NDArray[np.int64], now_s: float) -> None:
         last_s = self._table["last_s"]
         gaps_s = now_s - last_s[slots]
@@ -193,6 +201,8 @@ class TokenClock:
 
     def _class_number(self, user_class: str) -> int:
         if user_class not in self.classes:
+            if len(self.classes) >= MAX_CLASSES and user_class != OTHER_CLASS:
+                return self._class_number(OTHER_CLASS)
             self.classes.append(user_class)
             self.tbt_counts = np.pad(self.tbt_counts, ((0, 1), (0, 0), (0, 0)))
             self.tbt_sums_s = np.pad(self.tbt_sums_s, ((0, 1), (0, 0)))

@@ -7,7 +7,13 @@ import random
 import numpy as np
 import pytest
 
-from scheduler_adapters.engines.token_clock import DEFAULT_TBT_S, TBT_BUCKETS_S, TokenClock
+from scheduler_adapters.engines.token_clock import (
+    DEFAULT_TBT_S,
+    MAX_CLASSES,
+    OTHER_CLASS,
+    TBT_BUCKETS_S,
+    TokenClock,
+)
 from scheduler_adapters.views import Phase, RequestView
 
 END = 7
@@ -93,6 +99,18 @@ def test_classes_are_counted_apart_and_requests_without_a_target_read_at_the_def
     user_class, qoe = clock.finished_qoe[0]
     assert user_class == ""
     assert qoe == pytest.approx(qoe_as_defined([2.0, 2.0 + 3 * DEFAULT_TBT_S], DEFAULT_TBT_S))
+
+
+def test_classes_that_clients_make_up_are_counted_together() -> None:
+    clock = TokenClock()
+    for number in range(1000):
+        clock.admitted(view(str(number), user_class=f"class {number}"))
+        clock.forget([str(number)])
+    assert len(clock.classes) == len(clock.tbt_counts) == MAX_CLASSES + 1
+    assert clock.classes[-1] == OTHER_CLASS
+    clock.admitted(view("a", user_class="class 3"))
+    clock.admitted(view("b", user_class="one more"))
+    assert [clock.user_class(name) for name in "abc"] == ["class 3", OTHER_CLASS, ""]
 
 
 def test_aborted_requests_leave_nothing() -> None:
