@@ -34,7 +34,7 @@ def write_report(
     simulated: Bursts,
     served: Bursts | None,
 ) -> None:
-    """Write the page, and `latency.svg`, its first figure, beside it."""
+    """Write the page, and beside it `latency.svg`, its first figure, with its table."""
     sections = [_latency_section("In the simulator", simulated)]
     if served is not None:
         sections.append(_latency_section("In vLLM", served))
@@ -49,10 +49,9 @@ def write_report(
         lead += f" Only {num_scored} of {len(requests)} prompts had a score; the rest ran FCFS."
     report.write_html(page, title="Lengthwise demo", lead=lead, sections=sections)
     panels = {"simulator": simulated} | ({} if served is None else {"vLLM": served})
-    figure = report.ecdf_figure(
-        report.ecdf_table({k: _e2e_s(v) for k, v in panels.items()}), "E2E latency (s)"
-    )
-    report.save_figure(figure, page.with_name("latency.svg"))
+    table = report.ecdf_table({engine: _e2e_s(bursts) for engine, bursts in panels.items()})
+    report.save_table(table, page.with_name("latency.csv"))
+    report.save_figure(report.ecdf_figure(table, "E2E latency (s)"), page.with_name("latency.svg"))
 
 
 def _speedup(bursts: Bursts) -> float:

@@ -172,7 +172,7 @@ def rate_figure(table: pd.DataFrame) -> Figure:
             _use_log(axis, "y")
         axes[0].set_ylabel("seconds")
         handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels) // 2, 5))
         return figure
 
 

@@ -126,11 +126,18 @@ def check_folder(path: Path | None) -> None:
 def conditions(setup: Setup, arrivals: str) -> str:
     """Model, hardware, trace, rate, number of requests and seed: what a caption has to say."""
     scores = f"synthetic (tau_b {setup.tau_b:g})" if setup.scores == "synthetic" else setup.scores
+    memory = "" if setup.kv_blocks is None else f", {setup.kv_blocks:,} KV blocks"
+    if setup.host_gb_per_s is not None:
+        memory += f", host link of {setup.host_gb_per_s:g} GB/s"
+    classes = "".join(
+        f", {own['share']:.0%} {name}" + (f" (TBT <= {own['tbt_s']:g} s)" if "tbt_s" in own else "")
+        for name, own in setup.classes.items()
+    )
     return (
         f"{setup.profile}, {setup.engine} engine, {setup.max_num_seqs} seats, "
-        f"{setup.max_tokens} tokens a step; "
+        f"{setup.max_tokens} tokens a step{memory}; "
         f"{'log-normal mix' if setup.trace is None else setup.trace.name}, at most "
-        f"{setup.num_requests:,} requests, {arrivals}; scores {scores}; seed {setup.seed}"
+        f"{setup.num_requests:,} requests{classes}, {arrivals}; scores {scores}; seed {setup.seed}"
     )
 
 
