@@ -199,9 +199,10 @@ def test_a_server_killed_under_load_costs_no_caller_more_than_its_budget(process
 @pytest.mark.parametrize("jump_s", [-1e9, -3600.0, 3600.0, 1e9])
 def test_a_wall_clock_that_jumps_during_a_call_changes_nothing(server, client, monkeypatch, jump_s):
     real_time, real_score = time.time, server.service.model.scorer.score
+    one_at_a_time = threading.Lock()  # Two runs at once would restore each other's clock.
 
     def score_while_the_clock_jumps(prompts):
-        with monkeypatch.context() as patch:
+        with one_at_a_time, monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda: real_time() + jump_s)
             time.sleep(0.05)
             return real_score(prompts)
