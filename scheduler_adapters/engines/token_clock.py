@@ -55,6 +55,8 @@ class TokenClock:
         self._think_end = tuple(think_end)
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
+        self._newest_ids: list[str] = []
+        self._newest_slots = np.empty(0, np.int64)
         self._table = {name: np.empty(0) for name in _FIELDS}
         self._thinking = np.empty(0, np.bool_)
         self._class_of = np.empty(0, np.int64)
@@ -77,6 +79,7 @@ class TokenClock:
         """A request takes part in its first step; one that is here already is ignored."""
         if view.request_id in self._slots:
             return
+        self._newest_ids = []
         if not self._free:
             self._grow()
         slot = self._slots[view.request_id] = self._free.pop()
@@ -92,7 +95,7 @@ class TokenClock:
         self, now_s: float, request_ids: Sequence[str], new_tokens: Sequence[Sequence[int]]
     ) -> None:
         """A step gave these requests one or more tokens each; unknown ones are ignored."""
-        slots = np.array([self._slots.get(name, -1) for name in request_ids], np.int64)
+        slots = self._slots_of(request_ids)
         counts = np.array([len(tokens) for tokens in new_tokens], np.float64)
         slots, counts = slots[slots >= 0], counts[slots >= 0]
         self._count_gaps(slots, now_s)
@@ -115,6 +118,7 @@ class TokenClock:
             self._matched.pop(request_id, None)
             if slot is not None:
                 self._free.append(slot)
+                self._newest_ids = []
 
     def phase(self, request_id: str) -> Phase:
         """PREFILL until the first token, then REASONING or ANSWERING."""
@@ -150,6 +154,14 @@ class TokenClock:
         self.tbt_counts += np.bincount(bins, minlength=self.tbt_counts.size).reshape(shape)
         sums_s = np.bincount(rows, gaps_s, self.tbt_sums_s.size)
         self.tbt_sums_s += sums_s.reshape(self.tbt_sums_s.shape)
+
+    def _slots_of(self, request_ids: Sequence[str]) -> NDArray[np.int64]:
+        """Steps mostly serve those whom the step before served, in the same order."""
+        if request_ids != self._newest_ids:
+            slots = [self._slots.get(request_id, -1) for request_id in request_ids]
+            self._newest_slots = np.array(slots, np.int64)
+            self._newest_ids = list(request_ids)
+        return self._newest_slots
 
     def _answer(self, slots: NDArray[np.int64], counts: NDArray[np.float64], now_s: float) -> None:
         table = self._table
