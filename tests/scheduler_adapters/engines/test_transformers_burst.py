@@ -66,6 +66,7 @@ def test_impossible_bursts_are_refused(wrong: dict[str, object]) -> None:
         BurstConfig(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow  # importing the engine takes seconds
 def test_a_policy_the_engine_cannot_run_is_refused_before_a_model_is_made(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
