@@ -23,7 +23,7 @@ from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AFFINE, ROOFLINE, TABLES
+from scheduler_adapters.simulator.latency import AFFINE, KERNELS, ROOFLINE, TABLES
 from scheduler_adapters.simulator.record import timeline_of_columns
 from scheduler_adapters.simulator.static_ranks import static_ranks
 
@@ -112,6 +112,10 @@ def _step_s(kind, numbers, dense, decode, prefill, count, context, processed, ch
         return _table_s(
             numbers, dense, decode, prefill, count, context, tokens, processed, chunks, num_chunks
         )
+    if kind == KERNELS:
+        return _kernels_s(
+            numbers, dense, decode, prefill, count, context, tokens, processed, chunks, num_chunks
+        )
     pairs = 0.0
     for i in range(num_chunks):
         pairs += chunks[i] * (processed[i] + chunks[i] / 2)
@@ -150,6 +154,53 @@ def _table_s(
         attention_ms = prefill[row, column]
         layer_ms += attention_ms * 1.1 if num_chunks > 1 else attention_ms
     return layer_ms * numbers[0] * 1e-3
+
+
+@_compile
+def _kernels_s(
+    by_sequences, by_tokens, decode, prefill, count, context, tokens, processed, chunks, num_chunks
+):
+    sequences = count + num_chunks
+    if tokens >= len(by_tokens) or sequences >= len(by_sequences):
+        return -1.0
+    seconds = 0.0
+    for i in range(num_chunks):
+        seconds += _grid_at(prefill, chunks[i], processed[i])
+    if count:
+        seconds += _grid_at(decode, count, context / count)
+    return seconds + by_tokens[tokens] + by_sequences[sequences]
+
+
+@_compile
+def _grid_at(packed, x, y):
+    """`Grid2.at` of a packed grid."""
+    row = _end_of_interval(packed[:, 0], x)
+    column = _end_of_interval(packed[0], y)
+    share_x = _share(packed[row - 1, 0], packed[row, 0], x)
+    share_y = _share(packed[0, column - 1], packed[0, column], y)
+    first = packed[row - 1, column - 1]
+    at_low = first + share_y * (packed[row - 1, column] - first)
+    first = packed[row, column - 1]
+    at_high = first + share_y * (packed[row, column] - first)
+    return at_low + share_x * (at_high - at_low)
+
+
+@_compile
+def _end_of_interval(axis, value):
+    """Where the interval ends that holds `value`; the axis starts at 1, its ends are open."""
+    low, high = 2, len(axis) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if value < axis[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@_compile
+def _share(start, end, value):
+    return (value - start) / (end - start) if value > start else 0.0
 
 
 @_compile
@@ -429,6 +480,10 @@ def _run(
             decoding.append(row)
         if len(decoding) > 4 * num_decodes + 64:
             decoding = [r for r in decoding if joined[r] >= 0 and state[r] == RESIDENT]
+    # Not np.array(runs): that takes the width from the first, and there may be none.
+    run_columns = np.empty((len(runs), 3), np.int64)
+    for i in range(len(runs)):
+        run_columns[i, 0], run_columns[i, 1], run_columns[i, 2] = runs[i]
     return (
         status,
         scheduled_s,
@@ -436,5 +491,5 @@ def _run(
         finished_s,
         preemptions,
         np.array(ticks),
-        np.array(runs),
+        run_columns,
     )

@@ -67,6 +67,11 @@ class Grid2:
         at_high = first + share_y * (high[column] - first)
         return at_low + share_x * (at_high - at_low)
 
+    def packed(self) -> Floats:
+        """The table as one array, with the axes as first column and first row."""
+        corner_and_y = np.array([0.0, *self.y])
+        return np.vstack([corner_and_y, np.column_stack([self.x, self.values])])
+
 
 class Grid3:
     """One `Grid2` for each of at least two ascending values of a third axis."""

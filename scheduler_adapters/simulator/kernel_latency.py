@@ -8,7 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler_adapters.simulator.grid import Floats, Grid2, Grid3
-from scheduler_adapters.simulator.latency import Chunk, LatencyModel
+from scheduler_adapters.simulator.latency import (
+    KERNELS,
+    Chunk,
+    CompiledLatency,
+    LatencyModel,
+)
 from scoring_service.errors import SchedulingError
 
 MAX_TOKENS = 16_384
@@ -59,6 +64,12 @@ class KernelLatency(LatencyModel):
                 f"sequences; use a token budget of at most {len(self.tokens_s) - 1} and at most "
                 f"{len(self.sequences_s) - 1} requests at a time"
             ) from error
+
+    def compiled(self) -> CompiledLatency | None:
+        if self.mixed_s is not None:
+            return None
+        tokens_s, sequences_s = np.array(self.tokens_s), np.array(self.sequences_s)
+        return KERNELS, sequences_s, tokens_s, self.decode_s.packed(), self.prefill_s.packed()
 
 
 def padded(values: Floats) -> list[float]:

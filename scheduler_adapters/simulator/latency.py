@@ -19,10 +19,10 @@ Floats = NDArray[np.float64]
 
 Chunk = tuple[int, int]
 
-AFFINE, ROOFLINE, TABLES = range(3)
+AFFINE, ROOFLINE, TABLES, KERNELS = range(4)
 """Kinds of latency models that the compiled loop knows."""
 CompiledLatency = tuple[int, Floats, Floats, Floats, Floats]
-"""Kind, numbers, and three tables (by tokens, by decodes and context, by context and chunk)."""
+"""Kind, numbers, and three tables: by tokens, for decodes, and for prefills."""
 _NO_TABLE: Floats = np.zeros(0)
 _NO_GRID: Floats = np.zeros((0, 0))
 

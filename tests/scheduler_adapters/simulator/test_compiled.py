@@ -19,8 +19,10 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled import run_compiled
 from scheduler_adapters.simulator.engine import Engine
+from scheduler_adapters.simulator.grid import Grid2
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.kernel_latency import KernelLatency
 from scheduler_adapters.simulator.latency import AffineLatency, LatencyModel, RooflineLatency
 from scheduler_adapters.simulator.reference import ReferenceEngine
 from scheduler_adapters.simulator.simulation import simulate
@@ -38,6 +40,14 @@ ROOFLINE = RooflineLatency(
     per_context_token_s=5e-8,
     per_attention_pair_s=1.8e-9,
 )
+
+KERNELS = KernelLatency(
+    tokens_s=np.linspace(0.01, 0.06, 600).tolist(),
+    sequences_s=np.linspace(0.001, 0.0017, 300).tolist(),
+    prefill_s=Grid2([1, 7, 64], [0, 33, 150], np.random.default_rng(0).uniform(1e-3, 2e-3, (3, 3))),
+    decode_s=Grid2([1, 4, 100], [16, 50, 77], np.random.default_rng(1).uniform(1e-3, 9e-3, (3, 3))),
+)
+"""Nothing in it is round; workloads lie inside, between and beyond its axes."""
 
 
 @st.composite
@@ -60,7 +70,7 @@ def workloads(draw) -> Requests:
 
 instances = st.builds(
     Instance,
-    latency=st.just(LATENCY),
+    latency=st.sampled_from([LATENCY, ROOFLINE, KERNELS]),
     kv_blocks=st.sampled_from([8, 14, 20, 40, 400]),
     max_num_seqs=st.sampled_from([1, 3, 8]),
     max_tokens=st.sampled_from([None, 32, 200]),
@@ -120,7 +130,7 @@ def test_the_compiled_loop_takes_the_static_policies(policy):
     requests = make_requests(
         prompt_tokens=[40] * 50, output_tokens=np.arange(1, 51), scores=np.arange(50)
     )
-    for latency in (LATENCY, ROOFLINE):
+    for latency in (LATENCY, ROOFLINE, KERNELS):
         instance = Instance(latency=latency, kv_blocks=30, max_num_seqs=16, max_tokens=512)
         compiled = run_compiled(requests, policy, instance)
         assert compiled is not None
@@ -136,8 +146,18 @@ def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python
     assert run_compiled(requests, OffloadingFCFS(), replace(instance, host=host)) is None
     assert run_compiled(requests, FCFS(), replace(instance, max_tokens=8)) is None
     assert run_compiled(requests, FCFS(), replace(instance, latency=NotCompiled())) is None
+    short = replace(KERNELS, tokens_s=KERNELS.tokens_s[:4])
+    assert run_compiled(requests, FCFS(), replace(instance, latency=short)) is None
     timeline = simulate(requests, SLAI(), instance, engine="compiled")
     assert np.isfinite(timeline.finished_s).all()
+
+
+def test_the_compiled_loop_takes_requests_that_are_all_rejected():
+    requests = make_requests(prompt_tokens=[5000] * 3, output_tokens=[3] * 3)
+    instance = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16)
+    compiled = run_compiled(requests, FCFS(), instance)
+    assert compiled is not None
+    assert_equal(compiled, Engine(FCFS(), instance).run(requests))
 
 
 class NotCompiled(LatencyModel):
