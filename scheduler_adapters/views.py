@@ -62,10 +62,6 @@ class RequestView:
     """The queue `enqueued_s` was last asked about, and when that queue was entered."""
     queue_entered_s: float = 0.0
 
-    def predicted_tokens(self, fraction: float) -> float | None:
-        """The lowest known quantile of the length from `fraction` on; None where there is none."""
-        return next((tokens for known, tokens in self.quantiles if known >= fraction), None)
-
     def enqueued_s(self, queue: tuple[float, ...], now_s: float) -> float:
         """When this request entered `queue`: `now_s` if it is another one than last time.
 
