@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from math import inf
 
 from scheduler_adapters.experiments.timeline import Timeline
@@ -19,7 +20,7 @@ from scheduler_adapters.policy import Policy, ask_rule
 from scheduler_adapters.simulator.cohort import Cohort, Live
 from scheduler_adapters.simulator.filling import Filling
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.record import Record
+from scheduler_adapters.simulator.record import Record, none_for_nan
 from scheduler_adapters.views import RequestView
 from scoring_service.errors import SchedulingError
 
@@ -268,40 +269,15 @@ def _uncollected() -> Iterator[None]:
 
 def _lives(requests: Requests) -> list[Live]:
     """The requests as the engine keeps them, by row."""
-    columns = zip(
+    views = map(
+        RequestView,
         requests.request_id.tolist(),
+        range(len(requests)),
         requests.arrival_s.tolist(),
         requests.prompt_tokens.tolist(),
-        requests.output_tokens.tolist(),
-        requests.reasoning_tokens.tolist(),
-        requests.score.tolist(),
+        none_for_nan(requests.score),
         requests.user_class.tolist(),
-        requests.tbt_s.tolist(),
-        strict=True,
+        none_for_nan(requests.tbt_s),
     )
-    return [
-        Live(
-            row,
-            RequestView(
-                request_id,
-                row,
-                arrival_s,
-                prompt_tokens,
-                None if score != score else score,
-                user_class,
-                None if tbt_s != tbt_s else tbt_s,
-            ),
-            output_tokens,
-            reasoning_tokens,
-        )
-        for row, (
-            request_id,
-            arrival_s,
-            prompt_tokens,
-            output_tokens,
-            reasoning_tokens,
-            score,
-            user_class,
-            tbt_s,
-        ) in enumerate(columns)
-    ]
+    output_tokens, reasoning_tokens = requests.output_tokens, requests.reasoning_tokens
+    return list(map(Live, count(), views, output_tokens.tolist(), reasoning_tokens.tolist()))

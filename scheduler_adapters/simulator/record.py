@@ -112,3 +112,8 @@ def _first_answer_s(requests: Requests, runs: Ints, tick_s: Floats) -> Floats:
     answers_s = np.full(len(requests), np.nan)
     answers_s[runs[holds, 0]] = tick_s[runs[holds, 1] + wanted[holds] - before[holds]]
     return answers_s
+
+
+def none_for_nan(column: Floats) -> list[float | None]:
+    """The values as views have them."""
+    return [None if value != value else value for value in column.tolist()]

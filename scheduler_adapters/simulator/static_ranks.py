@@ -11,6 +11,7 @@ import numpy as np
 
 from scheduler_adapters.experiments.workload import Floats, Requests
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
+from scheduler_adapters.simulator.record import none_for_nan
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 
 
@@ -89,9 +90,9 @@ def _ranks(requests: Requests, policy: Policy) -> Iterator[tuple[Rank, Rank, Ran
         requests.request_id.tolist(),
         requests.arrival_s.tolist(),
         requests.prompt_tokens.tolist(),
-        _none_for_nan(requests.score),
+        none_for_nan(requests.score),
         requests.user_class.tolist(),
-        _none_for_nan(requests.tbt_s),
+        none_for_nan(requests.tbt_s),
         strict=True,
     )
     for view.number, fields in enumerate(columns):
@@ -113,7 +114,3 @@ def _ranks(requests: Requests, policy: Policy) -> Iterator[tuple[Rank, Rank, Ran
         prefill = ask_rank(policy, view, load)
         view.phase = Phase.ANSWERING
         yield waiting, prefill, ask_rank(policy, view, load)
-
-
-def _none_for_nan(column: Floats) -> list[float | None]:
-    return [None if value != value else value for value in column.tolist()]
