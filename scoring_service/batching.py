@@ -1,9 +1,9 @@
 """Who runs next, and with whom: earliest deadline first, batched where the cost table says it pays.
 
-As many *permits* exist as model runs may go on at once. A permit goes to the thread that asked for
-the most urgent prompt, which runs the model itself: a busy service wakes one thread per prompt, an
-idle one none, and no more threads want a core than there are cores. Helper threads take the
-prompts whose own thread is busy with another prompt of the same call.
+As many *permits* exist as model runs may go on at once. A caller that finds one free runs its
+prompt at once, on its own thread, so an idle service wakes no thread. Otherwise it queues and
+sleeps, and runner threads, each holding a permit, work the queue off, so a busy service wakes one
+thread per prompt and runs the model on few threads, whose caches stay warm.
 
 Work whose caller is gone or whose deadline cannot be met is dropped before it is computed; a prompt
 that would wait longer than its deadline allows is refused at once, with the time to wait.
@@ -31,11 +31,11 @@ _HEADROOM: Final = 0.2
 """Share of a caller's time that no waiting is planned into: the ways there and back, which its
 deadline also covers, and what the prediction misses. Under a lasting overload every admitted prompt
 waits as long as admission lets it, so without it all of them would be late by a hair."""
-_MAX_SLEEP_S: Final = 3600.0
 _TOO_LATE: Final = ScoringTimeout(
     "the deadline passed before the prompt was scored; allow more time"
 )
 """The result of a job that has none yet; a caller gets an exception of its own instead."""
+_MAX_SLEEP_S: Final = 3600.0
 _log = logging.getLogger(__name__)
 
 
@@ -48,55 +48,22 @@ class Runnable(Protocol):
     def score(self, prompts: Sequence[Sequence[int]]) -> Sequence[float]: ...
 
 
-class Worker:
-    """A thread that sleeps until it is given prompts to run."""
-
-    __slots__ = ("_signal", "_signalled", "group", "idle")
-
-    def __init__(self) -> None:
-        self.group: list[Job] = []
-        """What it shall run, with the permit that it then holds."""
-        self.idle = False
-        """Whether it may be given something."""
-        self._signal = threading.Lock()
-        """Used as a binary semaphore."""
-        self._signal.acquire()
-        self._signalled = False
-
-    @property
-    def waits(self) -> bool:
-        """Whether it has nothing else to do."""
-        return True
-
-    def wake(self) -> None:
-        """Called with the batcher's lock held."""
-        if not self._signalled:
-            self._signalled = True
-            self._signal.release()
-
-    def sleep(self, timeout_s: float) -> None:
-        """Until `wake`, also if that was before; look for what changed afterwards."""
-        if self._signal.acquire(timeout=timeout_s):
-            self._signalled = False
-
-
-class Call(Worker):
+class Call:
     """One caller with its deadline; its jobs die with it. All but `cancel` is the batcher's."""
 
-    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs")
+    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs", "signal", "signalled")
 
     def __init__(self, deadline_s: float) -> None:
-        super().__init__()
         self.deadline_s = deadline_s
         """Instant on the batcher's clock after which no one wants the results."""
         self.cancelled = False
         self.batcher: MicroBatcher | None = None
         self.jobs: list[Job] = []
         """Those without a result."""
-
-    @property
-    def waits(self) -> bool:
-        return bool(self.jobs)
+        self.signal = threading.Lock()
+        """Used as a binary semaphore: a sleeping thread waits to acquire it."""
+        self.signal.acquire()
+        self.signalled = False
 
     def cancel(self) -> None:
         """The caller is gone: what is not yet running will never run."""
@@ -155,7 +122,6 @@ class MicroBatcher:
         self._num_runners = num_runners
         self._lock = threading.Lock()
         self._free = num_runners
-        """Permits that nobody holds."""
         self._queue: list[tuple[float, int, Job]] = []
         self._numbers = itertools.count()
         self._num_queued = 0
@@ -173,10 +139,9 @@ class MicroBatcher:
         self.num_run_prompts = 0
         self.num_tokens = 0
         self.num_padded_tokens = 0
-        self._helpers = [Worker() for _ in range(num_runners)]
-        for helper in self._helpers:
-            helper.idle = True
-            threading.Thread(target=self._help, args=(helper,), name="runner", daemon=True).start()
+        self._idle_runners: list[threading.Semaphore] = []
+        for _ in range(num_runners):
+            threading.Thread(target=self._work, name="runner", daemon=True).start()
 
     @property
     def num_queued(self) -> int:
@@ -192,17 +157,19 @@ class MicroBatcher:
             call.batcher = self
             for job in jobs:
                 self._admit(job, call)
-            group = self._next_for(call)
-        while group or call.jobs:
-            if group:
-                self._execute(group)
-            else:
-                call.sleep(min(max(call.deadline_s - self._clock(), 0.0), _MAX_SLEEP_S))
+            alone = len(call.jobs) == 1 and self._free > 0
+            group = self._next_group() if alone else []
+            self._free -= bool(group)
+            self._wake_runners()
+        if group:
+            self._execute(group)
             with self._lock:
                 self._settle(group)
-                if call.cancelled or self._clock() >= call.deadline_s:
-                    self._give_up(call)
-                group = self._next_for(call)
+                self._free += 1
+                self._wake_runners()
+        while call.jobs and self._must_wait(call):
+            if call.signal.acquire(timeout=self._sleep_s(call)):
+                call.signalled = False
         for job in jobs:
             if job.result is _TOO_LATE:
                 job.result = ScoringTimeout(*_TOO_LATE.args)
@@ -233,9 +200,9 @@ class MicroBatcher:
     def wake_cancelled(self, call: Call) -> None:
         """Have a cancelled caller notice."""
         with self._lock:
-            call.wake()
+            self._wake(call)
 
-    # Below, all but `_help` and `_execute` are called with the lock held.
+    # Below, all but `_must_wait`, `_work` and `_execute` are called with the lock held.
 
     def _admit(self, job: Job, call: Call) -> None:
         refusal = self._refusal(call.deadline_s, job.cost_s)
@@ -269,40 +236,41 @@ class MicroBatcher:
             retry_after_s=wait_s - max(left_s, 0.0),
         )
 
-    def _give_up(self, call: Call) -> None:
-        """Drop what a caller still waits for."""
-        for job in call.jobs:
-            if job.queued:
-                self._leave_queue(job)
-                self.num_expired += 1
-        call.jobs = []
+    def _must_wait(self, call: Call) -> bool:
+        """Whether the caller has something to wait for; if not, its queued jobs are dropped."""
+        with self._lock:
+            if call.jobs and not call.cancelled and self._clock() < call.deadline_s:
+                return True
+            for job in call.jobs:
+                if job.queued:
+                    self._leave_queue(job)
+                    self.num_expired += 1
+            call.jobs = []
+            return False
 
-    def _next_for(self, worker: Worker) -> list[Job]:
-        """The group that `worker` shall run now; without one it may sleep until it is woken."""
-        while True:
-            worker.idle = worker.waits and not worker.group
-            self._hand_out(worker)
-            if not worker.group:
-                return []
-            group, worker.group = self._still_wanted(worker.group), []
-            if group:
-                return group
-            self._free += 1
-
-    def _hand_out(self, current: Worker) -> None:
-        """Give each free permit, with the most urgent prompts, to a thread that waits for them."""
-        while self._free and self._num_queued:
+    def _wake_runners(self) -> None:
+        """Hand free permits to runners, as many as there are prompts to run."""
+        for _ in range(min(self._free, self._num_queued, len(self._idle_runners))):
             self._free -= 1
-            group = self._next_group()
-            if not group:
-                self._free += 1
-                return
-            call = group[0].call
-            # Fewer helpers than permits are busy, so one is idle.
-            worker = call if call.idle else next(h for h in self._helpers if h.idle)
-            worker.idle, worker.group = False, group
-            if worker is not current:
-                worker.wake()
+            self._idle_runners.pop().release()
+
+    def _work(self) -> None:
+        """A runner: when woken it holds a permit, and gives it back when the queue is empty."""
+        awake = threading.Semaphore(0)
+        group: list[Job] = []
+        with self._lock:
+            self._idle_runners.append(awake)
+        while True:
+            awake.acquire()
+            while True:
+                with self._lock:
+                    self._settle(group)
+                    group = self._next_group()
+                    if not group:
+                        self._free += 1
+                        self._idle_runners.append(awake)
+                        break
+                self._execute(group)
 
     def _next_group(self) -> list[Job]:
         """Take the most urgent job, and company for it, off the queue."""
@@ -318,7 +286,8 @@ class MicroBatcher:
                     self._running_s += member.cost_s
                 job.taken_at_s = now_s
                 return group
-            self._expire(job)
+            self.num_expired += 1
+            self._settle_job(job)
         return []
 
     def _company(self, job: Job, now_s: float) -> list[Job]:
@@ -345,18 +314,6 @@ class MicroBatcher:
                 break
         return company
 
-    def _still_wanted(self, group: Sequence[Job]) -> list[Job]:
-        """Drop those whose time ran out, or whose caller went, while the thread woke up."""
-        now_s = self._clock()
-        wanted = []
-        for job in group:
-            if now_s <= job.call.deadline_s and not job.call.cancelled:
-                wanted.append(job)
-            else:
-                self._running_s -= job.cost_s
-                self._expire(job)
-        return wanted
-
     def _execute(self, group: Sequence[Job]) -> None:
         started_s = self._clock()
         results = _score(group)
@@ -368,7 +325,7 @@ class MicroBatcher:
                 self.num_begun_late += 1
 
     def _settle(self, group: Sequence[Job]) -> None:
-        """Take the permit of an executed group back; wake callers that have all their results."""
+        """Account for an executed group and wake the callers that now have all their results."""
         if not group:
             return
         first, longest = group[0], 0
@@ -378,7 +335,6 @@ class MicroBatcher:
             self.num_tokens += num_tokens
             self._running_s -= job.cost_s
             self._settle_job(job)
-        self._free += 1
         self.num_runs += 1
         self.num_run_prompts += len(group)
         self.num_padded_tokens += longest * len(group)
@@ -387,32 +343,25 @@ class MicroBatcher:
         ratio = (self._clock() - first.taken_at_s) / predicted_s
         self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
 
-    def _expire(self, job: Job) -> None:
-        self.num_expired += 1
-        self._settle_job(job)
-
     def _settle_job(self, job: Job) -> None:
         call = job.call
         if job in call.jobs:
             call.jobs.remove(job)
             if not call.jobs:
-                call.wake()
+                self._wake(call)
 
     def _leave_queue(self, job: Job) -> None:
         job.queued = False
         self._num_queued -= 1
         self._queued_s -= job.cost_s
 
-    def _help(self, helper: Worker) -> None:
-        group: list[Job] = []
-        while True:
-            with self._lock:
-                self._settle(group)
-                group = self._next_for(helper)
-            if group:
-                self._execute(group)
-            else:
-                helper.sleep(_MAX_SLEEP_S)
+    def _wake(self, call: Call) -> None:
+        if not call.signalled:
+            call.signalled = True
+            call.signal.release()
+
+    def _sleep_s(self, call: Call) -> float:
+        return min(max(call.deadline_s - self._clock(), 0.0), _MAX_SLEEP_S)
 
 
 def _score(group: Sequence[Job]) -> Sequence[float | ScoringError]:

@@ -93,40 +93,6 @@ def test_an_idle_batcher_runs_a_prompt_on_its_callers_thread():
     assert threads == [threading.current_thread()]
 
 
-def test_a_caller_that_waited_runs_its_prompt_on_its_own_thread(pool):
-    ran_on = {}
-
-    class Model(FakeModel):
-        def score(self, prompts):
-            ran_on[prompts[0][0]] = threading.current_thread()
-            return super().score(prompts)
-
-    def caller(name):
-        ask(held.batcher, model, name)
-        return threading.current_thread()
-
-    held, model = Held(pool), Model()
-    callers = {name: pool.submit(caller, name) for name in range(1, 6)}
-    while held.batcher.num_queued < 5:
-        time.sleep(0.001)
-    held.release()
-    assert {name: future.result(10) for name, future in callers.items()} == ran_on
-
-
-def test_what_expires_while_its_thread_wakes_up_is_not_run(pool):
-    class Oversleeper(Call):
-        def sleep(self, timeout_s):
-            super().sleep(timeout_s)
-            self.deadline_s = time.monotonic() - 1
-
-    held = Held(pool)
-    future = held.ask(1, 2, call=Oversleeper(time.monotonic() + 10))
-    held.release()
-    assert all(isinstance(result, ScoringTimeout) for result in future.result(10))
-    assert held.model.runs == [[0]]
-    assert ask(held.batcher, held.model, 3) == [3.0]
-
-
 def test_no_waiting_is_planned_into_the_last_fifth_of_a_deadline(pool):
     held = Held(pool, CostTable((8,), {1: (0.5,)}))
     (tight,) = held.ask(1, timeout_s=1.1).result(10)
