@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +130,11 @@ def measure(config: ProfileConfig) -> pd.DataFrame:
             f"not one prompt of {min(config.prompt_tokens)} tokens fits on {device}; "
             "use shorter ones"
         )
-    about = {
-        "peak_flop_per_s": peak_flop_per_s(device),
-        "model": f"random-llama-{config.shape}-bfloat16",
-        "device": device_name(device),
-    }
-    return pd.DataFrame(rows).assign(**about)
+    return pd.DataFrame(rows).assign(
+        peak_flop_per_s=peak_flop_per_s(device),
+        model=f"random-llama-{config.shape}-bfloat16",
+        device=device_name(device),
+    )
 
 
 def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[str, Any]]:
@@ -149,9 +149,8 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
                 model.config.vocab_size, shape, generator=generator, device=device
             )
             try:
-                taken_s = _timed(
-                    lambda ids=prompts_BL: model(ids, logits_to_keep=1), device, config.repeats
-                )
+                prefill = partial(model, prompts_BL, logits_to_keep=1)
+                taken_s = _timed(prefill, device, config.repeats)
             except torch.OutOfMemoryError:
                 log.warning("%d prompts of %d tokens do not fit: left out", size, length)
                 torch.cuda.empty_cache()

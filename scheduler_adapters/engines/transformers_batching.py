@@ -128,6 +128,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
 
     lengthwise: Ranker
     """Policy, load and counters of this engine."""
+    active_requests: dict[str, RequestState]
+    """The engine's own: its residents by id, in order of admission."""
 
     def __init__(
         self,

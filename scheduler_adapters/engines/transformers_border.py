@@ -83,8 +83,7 @@ class TransformersBorder:
         return int(item.position_offset) + (len(item.remaining_prefill_tokens) or 1)
 
     def growth(self, items: Sequence[RequestState]) -> int:
-        size = self.block_tokens
-        return sum([item.position_offset % size == 0 for item in items])
+        return sum([int(item.position_offset) % self.block_tokens == 0 for item in items])
 
     def free_blocks(self) -> int:
         if not self._in_sectors:
@@ -103,7 +102,7 @@ class TransformersBorder:
         self._scheduler.add_waiting_request(returning)
 
     def _count_free(self) -> int:
-        return round(self._cache.compute_free_capacity() * self.total_blocks)
+        return round(float(self._cache.compute_free_capacity()) * self.total_blocks)
 
 
 def output_of(state: RequestState) -> list[int]:

@@ -174,7 +174,7 @@ def _lengths(config: BurstConfig) -> Requests:
     except (ConfigError, DataError) as error:
         log.warning("synthetic lengths take the place of measured ones: %s", error)
         return synthetic_requests(config.num_requests, seed=config.seed)
-    words = table["prompt"].str.split().str.len().to_numpy()
+    words = np.array([len(prompt.split()) for prompt in table["prompt"]])
     return make_requests(
         prompt_tokens=np.maximum(1, words * _TOKENS_PER_WORD).astype(np.int64),
         output_tokens=np.maximum(1, table["vicuna_tokens_t0_7"].to_numpy()),
@@ -221,7 +221,8 @@ def _num_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> in
     if not device.startswith("cuda"):
         return wanted
     head_size = config.hidden_size // config.num_attention_heads
-    token_bytes = 4 * config.num_hidden_layers * config.num_key_value_heads * head_size  # bf16
+    kv_heads = config.num_hidden_layers * config.num_key_value_heads
+    token_bytes = int(4 * kv_heads * head_size)  # a key and a value in bfloat16
     free_bytes, _ = torch.cuda.mem_get_info(device)
     return min(wanted, int(_KV_FRACTION * free_bytes) // (_PAGE_TOKENS * token_bytes))
 
