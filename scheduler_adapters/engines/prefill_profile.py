@@ -1,7 +1,7 @@
 """`profile-prefill`: how long a model's prefill takes on a device, by prompt length and batch.
 
-Writes the samples that `python -m training calibrate --samples FILE` turns into Phasor's prefill
-cost alpha * l^2 + beta * l, a CSV with a row per run:
+Writes the samples that Phasor's prefill cost, alpha * l^2 + beta * l, is calibrated with: a CSV
+with a row per run,
 
     prompt_tokens, batch_size, latency_s, peak_flop_per_s, model, device
 
@@ -77,11 +77,11 @@ class PrefillCost:
 
 
 def profile(config: ProfileConfig) -> None:
-    """Measure prefill latency on this machine, for `python -m training calibrate --samples FILE`.
+    """Measure prefill latency on this machine, and fit Phasor's prefill cost to it.
 
     A random model of the given shape prefills random prompts; rows hold prompt_tokens, batch_size,
     latency_s, peak_flop_per_s, model and device. Prompts that do not fit into memory are left out,
-    with a warning.
+    with a warning. Printed is the fit alpha * l^2 + beta * l in FLOP-equivalents, with its R^2.
 
     Examples:
       python -m scheduler_adapters profile-prefill --prompt_tokens '[64, 128, 256]'
