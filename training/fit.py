@@ -29,15 +29,20 @@ if TYPE_CHECKING:
 DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
 
 Writes OUT/bundle (the model bundle), OUT/test.parquet (the held-out prompts) and an MLflow run.
-Ctrl-C leaves a run that --resume continues. Any setting of the recipe can be overridden, e.g.
---epochs 3 --loss.delta .25; `python -m training fit RECIPE --help` lists them with their values.
+Ctrl-C leaves a run that --resume continues. Each length of --data.heads gets a bundle of its own,
+OUT/bundle-LENGTH, from the same encoder. Under torchrun every process takes its part of each batch,
+on a GPU of its own where there are GPUs; --batch_size counts the prompts of all processes, and all
+of them are compared. Any setting of the recipe can be overridden, e.g. --epochs 3 --loss.delta .25;
+`python -m training fit RECIPE --help` lists them with their values.
 
 recipes:
 {recipes}
 
 examples:
   python -m training fit demo --out mlruns/demo --data-dir DIR
+  python -m training fit demo --data.dataset logs.jsonl --data.heads '["answer_tokens"]' --out run
   torchrun --nproc-per-node 4 -m training fit best --out run        four GPUs, or CPU processes
+  torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST:29500 -m training fit best --out run
 """
 
 logger = logging.getLogger(__name__)

@@ -49,6 +49,15 @@ def test_curves_rise_with_the_score_and_never_cross() -> None:
     assert curve.at(-1e9).expected_tokens == curve.expected[0]
 
 
+def test_quantiles_are_not_spread_too_far_apart() -> None:
+    errors = []
+    for seed in range(30):
+        shares = coverage(calibrate(*model_rows(500, seed)), *model_rows(2000, 1000 + seed))
+        errors.append([shares[str(q)] - q for q in QUANTILES])
+    low, high = np.mean(errors, axis=0)[[0, -1]]
+    assert abs(high - low) / 2 < 0.007  # .012 with the misses of curves from half of the rows.
+
+
 def test_too_few_rows_are_refused() -> None:
     with pytest.raises(DataError, match="49 rows to calibrate with"):
         calibrate(*model_rows(49, 0))
@@ -149,4 +158,6 @@ def test_repeated_prompts_are_samples_and_give_the_ceiling(
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["n"] == 3
     assert result["ceiling"] == pytest.approx(1.0)
+    assert result["num_repeated"] == 3
+    assert result["tau_b_geometric_mean"] == pytest.approx(result["tau_b"])
     assert result["tau_b_over_ceiling"] == pytest.approx(1.0)

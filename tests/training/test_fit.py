@@ -8,7 +8,10 @@ import signal
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from scoring_service.bundle import ModelBundle
@@ -36,8 +39,8 @@ def fit(tiny_bert: Path, tmp_path: Path) -> Callable[..., int]:
     return run
 
 
-def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    result: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
+def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return result
 
 
@@ -106,6 +109,49 @@ def test_an_interrupted_run_resumes_to_the_same_end(
         assert one["train/loss"] == pytest.approx(other["train/loss"], abs=1e-5)
 
 
+@pytest.mark.slow
+def test_each_length_of_a_reasoning_model_gets_a_head_and_a_bundle(
+    fit: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "prompt": record.prompt,
+            "output_tokens": record.output_tokens + answer,
+            "reasoning_tokens": record.output_tokens,
+            "group": record.prompt.split()[0],
+        }
+        # The answers know nothing of the prompt.
+        for record, answer in zip(RECORDS, rng.integers(1, 50, len(RECORDS)).tolist(), strict=True)
+    ]
+    for row in rows[::10]:
+        row["reasoning_tokens"] = 0
+    table = tmp_path / "logs.parquet"
+    pd.DataFrame(rows).to_parquet(table)
+    assert fit(str(table), "--data.heads", '["reasoning_tokens"]', "--json") == 0
+    result = last_json(capsys)
+    reasoning = result["heads"]["reasoning_tokens"]
+    assert min(result["tau_b"], reasoning["tau_b"]) > 0.3
+    assert reasoning["test_prompts"] < result["test_prompts"]
+    assert {"tau_b_within_groups", "tau_b_group_means"} <= set(result)
+    labels = ("output_tokens", "reasoning_tokens")
+    for label, figures in zip(labels, (result, reasoning), strict=True):
+        manifest = ModelBundle.load(figures["bundle"]).manifest
+        assert (manifest.label, figures["label"]) == (label, label)
+        assert manifest.metrics["tau_b"] == figures["tau_b"]
+        assert "val/tau_b_reasoning_tokens" in manifest.history[0]
+    assert set(labels) < set(read_table(tmp_path / "out" / "test.parquet").columns)
+
+    table = str(tmp_path / "out" / "test.parquet")
+    options = ["--group-column", "group", "--json"]
+    assert main(["evaluate", "--bundle", reasoning["bundle"], "--data", table, *options]) == 0
+    again = last_json(capsys)
+    assert again["n"] == reasoning["test_prompts"]
+    assert again["tau_b"] == pytest.approx(reasoning["tau_b"])
+    assert again["tau_b_within_groups"] == pytest.approx(reasoning["tau_b_within_groups"])
+    assert again["baselines"]["group_means"] == pytest.approx(reasoning["tau_b_group_means"])
+
+
 def one_error_line(capsys: pytest.CaptureFixture[str]) -> str:
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -148,6 +194,8 @@ def test_bad_data_is_one_line_and_leaves_nothing(
     [
         (["--loss.delta", "2"], "loss.delta is 2"),
         (["--batch_size", "1"], "batch_size is 1"),
+        (["--data.heads", '["output_tokens"]'], "name each once"),
+        (["--data.heads", '["answer_tokens"]'], "the data has no answer_tokens"),
         (["--split.test_fraction", "0"], "split.test_fraction is 0"),
         (["--encoder.backbone", "/no/such/model"], "backbone '/no/such/model' cannot be loaded"),
     ],

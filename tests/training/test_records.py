@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -106,3 +107,17 @@ def test_reasoning_and_answer_add_up_where_there_is_no_total() -> None:
     records, _ = to_records(frame, fields)
     assert [r.output_tokens for r in records] == [15, 7]
     assert [r.reasoning_tokens for r in records] == [10, 0]
+
+
+def test_an_answer_is_what_reasoning_leaves_of_the_output() -> None:
+    frame = pd.DataFrame(
+        {"prompt": ["a", "b"], "all": [9, 4], "thought": [7, 0], "id": ["maths/1", "maths/2"]}
+    )
+    fields = FieldMap(
+        output_tokens=("all",), reasoning_tokens="thought", group="id", group_until="/"
+    )
+    records, _ = to_records(frame, fields)
+    assert [record.answer_tokens for record in records] == [2, 4]
+    assert {record.group for record in records} == {"maths"}
+    with pytest.raises(DataError, match="8 reasoning tokens of 4 output tokens"):
+        to_records(frame.assign(thought=8), replace(fields, group=None, group_until=None))

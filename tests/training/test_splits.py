@@ -47,6 +47,16 @@ def test_a_response_without_reasoning_has_no_reasoning_label() -> None:
     assert [(p.prompt, p.observed) for p in prompts] == [("b", 2)]
 
 
+def test_calibration_takes_what_is_neither_trained_nor_tested_on() -> None:
+    prompts = prompts_of(600)
+    whole = split_prompts(prompts, SplitConfig(val_fraction=0.1))
+    assert whole.calibration == whole.val
+    few = split_prompts(
+        prompts, SplitConfig(val_fraction=0.1, train_prompts=100, val_prompts=10, test_prompts=20)
+    )
+    assert few.calibration == whole.val + whole.train[100:]
+
+
 def prompts_of(count: int) -> list[LabelledPrompt]:
     return [LabelledPrompt(prompt=f"p {n}", model="", lengths=(n + 1,)) for n in range(count)]
 
