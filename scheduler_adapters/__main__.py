@@ -75,7 +75,8 @@ commands:
 
 examples:
   python -m scheduler_adapters simulate --trace requests.parquet --policy pars --json
-  python -m scheduler_adapters simulate --policy oracle --rate_per_s 6 --max_num_seqs 64
+  python -m scheduler_adapters compare --policies '[fcfs, pars, slai]' --rates_per_s '[8, 12, 16]'
+  python -m scheduler_adapters capacity --policies '[fcfs, pars]' --slo '{{"ttft_s.p90": 1}}'
 
 `COMMAND --help` lists the settings of a command with their units and defaults.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -132,7 +132,7 @@ def run(config: CapacityConfig) -> int:
             config.mlruns_dir,
             f"capacity by {config.by}",
             params=as_params(config),
-            metrics={f"capacity.{row.policy}": float(row.mean) for row in table.itertuples()},
+            metrics={f"capacity.{name}": float(np.mean(values)) for name, values in found.items()},
             files=files,
         )
     return 0
@@ -302,7 +302,7 @@ _STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Two-sided 95% quantiles of Student's t for 1, 2, ... degrees of freedom."""
 
 
-def capacity_table(found: dict[str, list[float]]) -> pd.DataFrame:
+def capacity_table(found: Mapping[str, list[float]]) -> pd.DataFrame:
     """Columns policy, mean, low, high (the 95% interval), searches."""
     rows = []
     for policy, values in found.items():

@@ -41,7 +41,7 @@ from scheduler_adapters.experiments.simulate import flat_metrics, json_ready
 from scheduler_adapters.experiments.timeline import Timeline, write_timeline
 from scheduler_adapters.experiments.tracking import log_run
 from scheduler_adapters.experiments.workload import Requests
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, SchedulingError
 
 SHOWN = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s")
 
@@ -101,11 +101,12 @@ def run(config: CompareConfig) -> int:
       python -m scheduler_adapters compare --policies '[sarathi, slai]' --rates_per_s '[2, 4]'
       python -m scheduler_adapters compare --rate_per_s 4 --slo '{"ttft_s.p90": 1}' --out compared
 
-    Interrupted with Ctrl-C, what is finished is written and shown; exit code 130.
+    Interrupted with Ctrl-C, or stopped by a policy that fails, what is finished is written and
+    shown; exit code 130, or 2.
     """
     outcomes: list[Outcome] = []
     found: dict[str, list[float]] = {}
-    is_whole = True
+    is_whole, failure = True, None
     try:
         for outcome in outcomes_of(config):
             outcomes.append(outcome)
@@ -117,13 +118,20 @@ def run(config: CompareConfig) -> int:
                 found.setdefault(policy, []).append(value)
     except KeyboardInterrupt:
         is_whole = False
+    except SchedulingError as error:
+        if not outcomes:
+            raise
+        failure = error  # the policies before it ran for nothing otherwise
     files = []
     if config.out is not None and outcomes:
         files = write_outcomes(config.out, config, outcomes, found)
     _show(config, outcomes, found)
     if not is_whole:
-        _say_left_out(config, outcomes)
+        _say_left_out("interrupted", config, outcomes)
         return INTERRUPTED
+    if failure is not None:
+        _say_left_out("stopped", config, outcomes)
+        raise failure
     if files:
         log_run(
             config.mlruns_dir,
@@ -157,10 +165,10 @@ def _table_text(table: pd.DataFrame) -> str:
     return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
 
 
-def _say_left_out(config: CompareConfig, outcomes: Sequence[Outcome]) -> None:
+def _say_left_out(why: str, config: CompareConfig, outcomes: Sequence[Outcome]) -> None:
     left_out = [f"{name}{_rate_text(rate)}" for name, rate in config.plan[len(outcomes) :]]
     left_out += ["the search for the capacity"] * bool(config.slo)
-    print(f"interrupted: left out {', '.join(left_out)}", file=sys.stderr)
+    print(f"{why}: left out {', '.join(left_out)}", file=sys.stderr)
 
 
 def outcomes_of(config: CompareConfig) -> Iterator[Outcome]:
@@ -270,7 +278,7 @@ def write_outcomes(
         files.append(report.save_figure(section.figure, folder / f"{name}.svg"))
         sections.append(section)
     if found:
-        section, more = capacity_section(config, folder, capacity_table(dict(found)))
+        section, more = capacity_section(config, folder, capacity_table(found))
         sections.append(section)
         files += more
     page = report.write_html(

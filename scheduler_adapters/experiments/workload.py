@@ -291,7 +291,10 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: str | PathLike[str]
     scored = scorer.score_prompts(prompts)
     num_unscored = int(np.isnan(scored.values).sum())
     if num_unscored == len(prompts):
-        raise ScoringError(f"not one of the {len(prompts)} prompts of {path} could be scored")
+        raise ScoringError(
+            f"not one of the {len(prompts)} prompts of {path} could be scored; see to the ranker, "
+            "or use other --scores"
+        )
     if num_unscored:
         log.warning(
             "%d of %d prompts have no score and are served as FCFS would",

@@ -11,6 +11,7 @@ import pytest
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.experiments import compare as compare_module
 from scheduler_adapters.experiments.workload import gamma_arrivals_s, shock_arrivals_s
+from scheduler_adapters.policies.sarathi import Sarathi
 from scoring_service.errors import ConfigError
 
 SMALL = ("--num_requests=60", "--max_num_seqs=8", "--mlruns-dir=null")
@@ -55,6 +56,20 @@ def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monk
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)["runs"]) == 1
     assert "left out pars, oracle" in captured.err
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_policy_that_fails_is_named_and_the_others_are_kept(tmp_path, capsys, monkeypatch):
+    def rank(self, request, load):
+        raise KeyError("score")
+
+    monkeypatch.setattr(Sarathi, "rank", rank)
+    policies = "--policies=[fcfs, sarathi, oracle]"
+    assert main(["compare", *SMALL, policies, f"--out={tmp_path}", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert [run["policy"] for run in json.loads(captured.out)["runs"]] == ["fcfs"]
+    assert "left out sarathi, oracle" in captured.err
+    assert "error: policy 'sarathi' failed to rank" in captured.err
     assert (tmp_path / "report.html").exists()
 
 
