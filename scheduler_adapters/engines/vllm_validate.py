@@ -6,9 +6,9 @@ are served by vLLM and simulated under the same policy, and the latencies are co
 request. Pieces that alternate see the same machine, even where its speed drifts. The decisions that
 vLLM took in them are replayed through the policy.
 
-Where few seats are the bottleneck, TTFT of a single request cannot be told: whether it gets the
-seat that falls free now or the next one turns on milliseconds and changes its TTFT manyfold, in two
-runs of the engine just as between engine and simulator. Compare means or E2E there.
+Where few seats are the bottleneck, whether a request gets the seat that falls free now or the next
+one turns on milliseconds, and changes its TTFT manyfold. `rerun` shows how far two runs of the
+engine itself are apart there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.decision_replay import replay
 from scheduler_adapters.engines.settings import SETTINGS, make_policy
-from scheduler_adapters.engines.step_fit import StepFit, fit_steps
+from scheduler_adapters.engines.step_fit import StepFit, StepRecord, fit_steps
 from scheduler_adapters.engines.tiny_model import make_tiny_model
 from scheduler_adapters.engines.vllm_offline import (
     STOCK,
@@ -81,6 +81,9 @@ class ValidateConfig:
     clock: ClockKind = "wall"
     """"cpu" counts this process's CPU seconds and skips idle time: for engines on a CPU that is
     shared with others, whose load would be counted as the engine's."""
+    rerun: bool = False
+    """Serve the compared pieces twice, and say how far the engine is from itself: no simulator can
+    be expected to come nearer than that."""
     figures: Path | None = None
     """Folder for a figure per metric, simulated against measured: e2e.svg, tpot.svg, ttft.svg."""
     seed: int = 0
@@ -116,6 +119,10 @@ class Validation:
     """Of these, how many were of the request that the policy, asked again, ranks first."""
     mean_e2e_s_measured: float
     mean_e2e_s_simulated: float
+    rerun_e2e_mape: float | None
+    """Of a second run of the engine, compared with the first; None where there was none."""
+    rerun_tpot_mape: float | None
+    rerun_ttft_mape: float | None
 
 
 def validate(config: ValidateConfig) -> None:
@@ -124,22 +131,23 @@ def validate(config: ValidateConfig) -> None:
     python -m scheduler_adapters validate --policy pars --clock cpu --json
     """
     requests = _requests(config)
-    recordings, fit, instance = _record_and_fit(requests, config)
-    measured = [recording.timeline for recording in recordings[1::2]]
+    recorded, reruns, fit, instance = _record_and_fit(requests, config)
+    measured = [recording.timeline for recording in recorded]
     simulated = [simulate(run.requests, _policy(config), instance) for run in measured]
-    result = _compare(config, recordings[1::2], simulated, fit)
+    result = _compare(config, recorded, simulated, reruns, fit)
     if config.figures is not None:
         _draw(measured, simulated, config.figures)
     if config.json:
         print(json.dumps(asdict(result)))
         return
     for name, value in asdict(result).items():
-        print(f"{name:24} {value if isinstance(value, str | int) else format(value, '.4g')}")
+        print(f"{name:24} {format(value, '.4g') if isinstance(value, float) else value}")
 
 
 def _record_and_fit(
     requests: Requests, config: ValidateConfig
-) -> tuple[list[Recording], StepFit, Instance]:
+) -> tuple[list[Recording], list[Timeline], StepFit, Instance]:
+    """The compared pieces, a second run of them where one is wanted, and what the others teach."""
     pieces = [_from_zero(piece) for piece in _cut(requests, config.pieces)]
     with TemporaryDirectory(prefix="lengthwise-") as folder:
         model = config.model or make_tiny_model(Path(folder), shape=config.shape)
@@ -152,12 +160,21 @@ def _record_and_fit(
         )
         with open_engine(offline, max_model_len=longest_context(requests)) as engine:
             warm_up(engine)
-            recordings = [
-                record(engine, piece, clock=config.clock, seed=config.seed + number)
-                for number, piece in enumerate(pieces)
-            ]
-            fit = fit_steps([step for recording in recordings[::2] for step in recording.steps])
-            return recordings, fit, _instance_like(engine, fit)
+            recorded: list[Recording] = []
+            reruns: list[Timeline] = []
+            steps: list[StepRecord] = []
+            for number, piece in enumerate(pieces):
+                seed = config.seed + 2 * number
+                recording = record(engine, piece, clock=config.clock, seed=seed)
+                if number % 2 == 0:
+                    steps += recording.steps
+                    continue
+                recorded.append(recording)
+                if config.rerun:
+                    again = record(engine, piece, clock=config.clock, seed=seed + 1)
+                    reruns.append(again.timeline)
+            fit = fit_steps(steps)
+            return recorded, reruns, fit, _instance_like(engine, fit)
 
 
 def _requests(config: ValidateConfig) -> Requests:
@@ -209,8 +226,10 @@ def _compare(
     config: ValidateConfig,
     recorded: Sequence[Recording],
     simulated: Sequence[Timeline],
+    reruns: Sequence[Timeline],
     fit: StepFit,
 ) -> Validation:
+    again = _latencies(reruns) if reruns else None
     real, ours = _latencies([recording.timeline for recording in recorded]), _latencies(simulated)
     replayed = [replay(_policy(config), recording.decisions) for recording in recorded]
     num_admissions = sum(agreement.num_admissions for agreement in replayed)
@@ -227,6 +246,9 @@ def _compare(
         decisions_equal_fraction=num_equal / max(1, num_admissions),
         mean_e2e_s_measured=float(real["e2e"].mean()),
         mean_e2e_s_simulated=float(ours["e2e"].mean()),
+        rerun_e2e_mape=again and _mape(again["e2e"], real["e2e"]),
+        rerun_tpot_mape=again and _mape(again["tpot"], real["tpot"]),
+        rerun_ttft_mape=again and _mape(again["ttft"], real["ttft"]),
     )
 
 

@@ -17,7 +17,7 @@ def test_the_simulator_with_fitted_steps_comes_near_the_engine(
 ) -> None:
     # Few seats, so that there is a queue and its order has something to say.
     arguments = ["--policy=pars", "--shape=tiny", "--num-requests=80", "--pieces=4"]
-    arguments += ["--rate-per-s=30", "--max-num-seqs=8", "--clock=cpu", "--json"]
+    arguments += ["--rate-per-s=30", "--max-num-seqs=8", "--clock=cpu", "--rerun=true", "--json"]
     assert main([*arguments, f"--figures={tmp_path}"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["num_requests"] == 40
@@ -27,6 +27,7 @@ def test_the_simulator_with_fitted_steps_comes_near_the_engine(
     # Wide, for machines shared with others: a simulator that got queueing wrong is further off.
     assert result["mean_e2e_s_simulated"] == pytest.approx(result["mean_e2e_s_measured"], rel=0.5)
     assert 0 < result["e2e_mape"] < 0.6
+    assert 0 < result["rerun_e2e_mape"] < 0.6
     assert {path.name for path in tmp_path.iterdir()} == {"e2e.svg", "tpot.svg", "ttft.svg"}
 
 
