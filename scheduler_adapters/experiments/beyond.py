@@ -188,8 +188,7 @@ def run(config: BeyondConfig) -> None:
     for row in rows:
         print(_text(row))
     for name, verdict in verdicts.items():
-        settings = ", ".join(f"{key} {value}" for key, value in chosen[name].items())
-        print(f"{name}: {verdict}" + (f" (chosen: {settings})" if settings else ""))
+        print(f"{name}: {verdict}" + (f"; settings {chosen[name]}" if chosen[name] else ""))
 
 
 def _verdict(variant: str, rows: Sequence[Row]) -> str:
