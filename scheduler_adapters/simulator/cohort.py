@@ -163,6 +163,10 @@ class Cohort:
 
     def join(self, live: Live) -> None:
         """Take in a decode."""
+        self._add(live)
+        self.expect(live)
+
+    def _add(self, live: Live) -> None:
         counter = self.counter
         live.cohort = self
         live.offset = live.context - counter
@@ -172,7 +176,19 @@ class Cohort:
         self.lane.count += 1
         self.context += live.context
         self.growth[(counter + 1 - live.context) % self.block_tokens] += 1
-        self.expect(live)
+
+    def absorb(self, other: Cohort, record: Record) -> None:
+        """Take in all members of another cohort, which is no more."""
+        shift = self.counter - other.counter
+        for live in other.members.values():
+            other._write_down(live, record)
+            self._add(live)
+            live.event_at += shift
+            heappush(self.events, live.event_at * self.num_rows + live.row)
+        other.lane.count -= other.count
+        other.count = other.context = 0
+        other.members.clear()
+        other._end()
 
     def expect(self, live: Live) -> None:
         """Put the next thing that happens to a member into the heap."""
@@ -209,22 +225,28 @@ class Cohort:
 
     def leave(self, live: Live, record: Record) -> None:
         """Let a member go, its state and its tokens written down."""
-        counter = self.counter
-        context = live.context = live.offset + counter
-        if counter > live.joined:
-            live.last_token_s = self.last_s
-            self._record_runs(live, record)
-        if self.rank is not None:
-            live.rank = self.rank
+        self._write_down(live, record)
         del self.members[live.row]
         live.cohort = None
         self.count -= 1
         self.lane.count -= 1
-        self.context -= context
-        self.growth[(counter + 1 - context) % self.block_tokens] -= 1
+        self.context -= live.context
+        self.growth[(self.counter + 1 - live.context) % self.block_tokens] -= 1
         if not self.count:
-            self.lane.cohorts.remove(self)
-            self.version += 1
+            self._end()
+
+    def _end(self) -> None:
+        self.lane.cohorts.remove(self)
+        self.version += 1
+
+    def _write_down(self, live: Live, record: Record) -> None:
+        """Give a member the state that so far followed from the cohort's."""
+        live.context = live.offset + self.counter
+        if self.counter > live.joined:
+            live.last_token_s = self.last_s
+            self._record_runs(live, record)
+        if self.rank is not None:
+            live.rank = self.rank
 
     def _record_runs(self, live: Live, record: Record) -> None:
         """The ticks of the member's steps: those with a counter in (joined, counter]."""

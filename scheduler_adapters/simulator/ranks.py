@@ -225,9 +225,7 @@ class Ranks:
     def _merge(self, one: Cohort, other: Cohort) -> Cohort:
         """One cohort of two; the smaller one's members move."""
         large, small = (one, other) if one.count >= other.count else (other, one)
-        for live in list(small.members.values()):
-            small.leave(live, self.record)
-            large.join(live)
+        large.absorb(small, self.record)
         return large
 
 
