@@ -78,16 +78,18 @@ def ask_rule(policy: Policy, load: LoadView) -> StepRule:
     try:
         rule = policy.step_rule(load)
     except Exception as error:
-        raise InvalidDecision(
-            f"policy {policy.name!r} failed to give the rule of step {load.step}: "
-            f"{type(error).__name__}: {error}; return a StepRule"
-        ) from error
+        raise no_rule(policy, load, error) from error
     if not isinstance(rule, StepRule):
-        raise InvalidDecision(
-            f"policy {policy.name!r} gave {rule!r} for the rule of step {load.step}; "
-            "return a StepRule"
-        )
+        raise no_rule(policy, load, rule)
     return rule
+
+
+def no_rule(policy: Policy, load: LoadView, instead: object) -> InvalidDecision:
+    """What to raise where `step_rule` raised or gave something else `instead` of a rule."""
+    return InvalidDecision(
+        f"policy {policy.name!r} gave {instead!r} for the rule of step {load.step}; "
+        "return a StepRule"
+    )
 
 
 POLICIES: dict[str, str] = {

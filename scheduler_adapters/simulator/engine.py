@@ -16,7 +16,7 @@ from math import inf
 
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests
-from scheduler_adapters.policy import Policy, ask_rule
+from scheduler_adapters.policy import Policy, no_rule
 from scheduler_adapters.simulator.cohort import Cohort, Live
 from scheduler_adapters.simulator.filling import Filling
 from scheduler_adapters.simulator.instance import Instance
@@ -248,7 +248,10 @@ class Engine(Filling):
         """Ask for the next step's rule; keep it where it differs, so that it is asked for once."""
         self._count()
         self.load.used_blocks = self.used_blocks
-        rule = ask_rule(self.policy, self.load)
+        try:
+            rule = self.policy.step_rule(self.load)
+        except Exception as error:
+            raise no_rule(self.policy, self.load, error) from error
         if rule is self.rule or rule == self.rule:
             return True
         self.pending_rule = rule

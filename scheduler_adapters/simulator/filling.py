@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop
 from math import inf
 
-from scheduler_adapters.policy import Policy, ask_rule
+from scheduler_adapters.policy import Policy, no_rule
 from scheduler_adapters.simulator.cohort import Cohort, Lane, Live
 from scheduler_adapters.simulator.eviction import Eviction
 from scheduler_adapters.simulator.instance import Instance
@@ -49,7 +49,10 @@ class Filling(Eviction):
             rule = UNLIMITED
             if self.has_rule:
                 self.load.used_blocks = self.used_blocks
-                rule = ask_rule(self.policy, self.load)
+                try:  # not a call of `ask_rule`: it is asked at every step
+                    rule = self.policy.step_rule(self.load)
+                except Exception as error:
+                    raise no_rule(self.policy, self.load, error) from error
         self._fill_by(rule)
         if not (self.placed or self.chunks):
             # A real engine must not stall because of a rule: work that can run does.
@@ -57,6 +60,8 @@ class Filling(Eviction):
 
     def _take_rule(self, rule: StepRule) -> None:
         """Keep the rule's limits as numbers, joined with the engine's own."""
+        if not isinstance(rule, StepRule):
+            raise no_rule(self.policy, self.load, rule)
         instance = self.instance
         self.rule = rule
         self.step_budget = min(_limit(rule.max_tokens), _limit(instance.max_tokens))
