@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -125,7 +125,8 @@ def mlserver(bundle: Path, precision: str, python: Path, *, batching: bool) -> I
         "tokenizer": str(loaded.tokenizer_path.resolve()),
         "max_tokens": loaded.manifest.max_prompt_tokens,
     }
-    settings = {"name": "ranker", "implementation": "ranker.Ranker", "parameters": {"extra": extra}}
+    settings: dict[str, Any] = {"name": "ranker", "implementation": "ranker.Ranker"}
+    settings["parameters"] = {"extra": extra}
     if batching:
         settings |= {"max_batch_size": 32, "max_batch_time": 0.002}
     server = {
