@@ -77,7 +77,7 @@ def use_policy(
             transformers is laid out otherwise.
         ConfigError: the policy ranks by phase, and nothing says what ends thinking.
     """
-    require_supported(policy)
+    _require_supported(policy)
     if policy.sees_thinking and not think_end:
         raise ConfigError(
             f"policy {policy.name!r} ranks by phase, and nothing says which tokens end thinking; "
@@ -241,7 +241,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             self.active_requests = residents | self.active_requests
 
     def _require_common_budget(self, shown: Sequence[RequestState], chunk: int) -> None:
-        # As `require_supported`, for a policy whose later rules differ from its first.
+        # As `_require_supported`, for a policy whose later rules differ from its first.
         prefills = [size for state in shown if (size := len(state.remaining_prefill_tokens))]
         if len(prefills) > 1 and max(prefills) > chunk:
             raise UnsupportedByEngine(
@@ -301,12 +301,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         timeline.flush()
 
 
-def require_supported(policy: Policy) -> None:
-    """Refuse a policy that this engine, or this version of it, cannot run.
-
-    Raises:
-        UnsupportedByEngine: it says why.
-    """
+def _require_supported(policy: Policy) -> None:
+    """Refuse a policy that this engine, or this version of it, cannot run."""
     require_known_layout()
     require_capabilities(policy, CAPABILITIES, ENGINE)
     rule = shape_of_first_step(policy)

@@ -188,11 +188,10 @@ def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[s
         UnsupportedByEngine: a policy wants what this engine cannot do.
         ConfigError: no such policy, shape or device, or the model does not fit.
     """
-    from scheduler_adapters.engines.transformers_batching import require_supported
+    from scheduler_adapters.engines.transformers_batching import use_policy
 
-    policies = {n: load_policy(n, **config.settings.get(n, {})) for n in config.policies}
-    for policy in policies.values():
-        require_supported(policy)  # before a model is made
+    for name in config.policies:  # what cannot run is refused before a model is made
+        use_policy(load_policy(name, **config.settings.get(name, {})), {})
     device = find_device(config.device)
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     model = make_random_model(config.shape, device, max_tokens=longest + 1, seed=config.seed)
@@ -203,7 +202,7 @@ def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[s
     few = requests.take(np.arange(min(len(requests), 2 * config.max_num_seqs)))
     few = replace(few, output_tokens=np.minimum(few.output_tokens, 4))
     _serve(model, "fcfs", few, prompts, config, num_blocks, folder / "warm-up.jsonl")
-    for name in policies:
+    for name in config.policies:
         scored = requests
         if name == "oracle":
             scored = requests.with_scores(OracleScores().scores(requests))
@@ -217,14 +216,21 @@ def _num_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> in
     """KV blocks for all seats at their longest, or what a share of the free memory holds."""
     import torch
 
-    wanted = max_num_seqs * (-(-longest // _PAGE_TOKENS) + 1)
+    needed = -(-longest // _PAGE_TOKENS) + 1
+    wanted = max_num_seqs * needed
     if not device.startswith("cuda"):
         return wanted
     head_size = config.hidden_size // config.num_attention_heads
     kv_heads = config.num_hidden_layers * config.num_key_value_heads
     token_bytes = int(4 * kv_heads * head_size)  # a key and a value in bfloat16
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    return min(wanted, int(_KV_FRACTION * free_bytes) // (_PAGE_TOKENS * token_bytes))
+    there = int(_KV_FRACTION * free_bytes) // (_PAGE_TOKENS * token_bytes)
+    if there < needed:
+        raise ConfigError(
+            f"the longest request has {longest} tokens, and beside the model {device} holds the "
+            f"KV of {there * _PAGE_TOKENS}; lower max_context"
+        )
+    return min(wanted, there)
 
 
 def _random_prompts(requests: Requests, vocabulary: int, seed: int) -> list[list[int]]:

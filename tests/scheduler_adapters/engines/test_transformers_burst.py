@@ -70,8 +70,17 @@ def test_impossible_bursts_are_refused(wrong: dict[str, object]) -> None:
 def test_a_policy_the_engine_cannot_run_is_refused_before_a_model_is_made(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--trace", str(trace), "--policies", "[orca]", "--shape", "7b"]) == 2
-    assert "wants prompts whole" in capsys.readouterr().err
+    for policy, reason in {"orca": "wants prompts whole", "pascal": "think_end"}.items():
+        assert main(["--trace", str(trace), "--policies", f"[{policy}]", "--shape", "7b"]) == 2
+        assert reason in capsys.readouterr().err
+
+
+def test_a_gpu_that_cannot_hold_the_longest_request_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (1 << 28, 80 << 30))
+    with pytest.raises(ConfigError, match="lower max_context"):
+        _num_blocks(llama_config("7b"), "cuda", 1000, max_num_seqs=64)
 
 
 @pytest.mark.parametrize("free_gib", [1, 16, 64])
