@@ -208,12 +208,20 @@ def _counts(frame: pd.DataFrame, column: str | None, path: str | Path | None) ->
     if column is None:
         return []
     values = frame[column].tolist()
-    for row, value in enumerate(values):
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value < 0 or value != int(value):
-            raise DataError(
-                f"{column} is {value!r}; give a whole number of tokens >= 0 or drop the row",
-                path=path,
-                row=row,
-            )
+    wrong = [row for row, value in enumerate(values) if not _is_count(value)]
+    if wrong:
+        # One word in a column of a CSV makes text of every number in it; name the word.
+        words = (row for row in wrong if not str(values[row]).strip().isdigit())
+        row = next(words, wrong[0])
+        raise DataError(
+            f"{column} is {values[row]!r}; give a whole number of tokens >= 0 or drop the row",
+            path=path,
+            row=row,
+        )
     return [int(value) for value in values]
+
+
+def _is_count(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and value >= 0 and value == int(value)

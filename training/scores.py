@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,8 @@ from scoring_service.scorer import OnnxScorer
 from scoring_service.tokenizing import PromptTokenizer
 from training.buckets import bucket
 
+logger = logging.getLogger(__name__)
+
 
 def score_prompts(
     bundle: ModelBundle, prompts: Sequence[str], precision: str = "auto"
@@ -20,7 +23,11 @@ def score_prompts(
     """Scores of prompts by a bundle, higher = longer. Shape (N,)."""
     tokenizer = PromptTokenizer(bundle.tokenizer_path, bundle.manifest.max_prompt_tokens)
     scorer = OnnxScorer(bundle.model_path(precision), pad_id=tokenizer.pad_id)
-    return onnx_scores(scorer, [prompt.ids for prompt in tokenizer.tokenize(prompts)])
+    tokenized = tokenizer.tokenize(prompts)
+    if count := sum(prompt.truncated for prompt in tokenized):
+        limit = bundle.manifest.max_prompt_tokens
+        logger.info("%d of %d prompts are cut at %d tokens", count, len(prompts), limit)
+    return onnx_scores(scorer, [prompt.ids for prompt in tokenized])
 
 
 def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:

@@ -36,7 +36,7 @@ def test_the_same_table_reads_alike_from_every_format(tmp_path: Path, suffix: st
         ({"output_tokens": [3, -5, 7]}, "row 1: output_tokens is -5"),
         ({"output_tokens": [3.0, float("nan"), 7.0]}, "row 1: output_tokens is nan"),
         ({"output_tokens": [3.0, 5.0, float("inf")]}, "row 2: output_tokens is inf"),
-        ({"output_tokens": ["3", "five", "7"]}, "row 0: output_tokens is '3'"),
+        ({"output_tokens": ["3", "five", "7"]}, "row 1: output_tokens is 'five'"),
         ({"output_tokens": [3, 5, None]}, "row 2: output_tokens is"),
         ({"output_tokens": [3.5, 5.0, 7.0]}, "row 0: output_tokens is 3.5"),
         ({"prompt": ["a", " ", "c"]}, "row 1: prompt is ' '"),
@@ -121,3 +121,10 @@ def test_an_answer_is_what_reasoning_leaves_of_the_output() -> None:
     assert {record.group for record in records} == {"maths"}
     with pytest.raises(DataError, match="8 reasoning tokens of 4 output tokens"):
         to_records(frame.assign(thought=8), replace(fields, group=None, group_until=None))
+
+
+def test_one_word_among_the_numbers_of_a_csv_is_the_one_that_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "logs.csv"
+    path.write_text("prompt,output_tokens\na,5\nb,many\n")
+    with pytest.raises(DataError, match="row 1: output_tokens is 'many'"):
+        to_records(read_table(path), FieldMap(), path=path)
