@@ -113,15 +113,18 @@ def run(config: CapacityConfig) -> int:
     Load is that of one instance; the interval is 95% over the seeds (Student). Interrupted with
     Ctrl-C, the searches that ended are written and shown; exit code 130.
     """
+    requests = load_requests(config)
     found: dict[str, list[float]] = {}
     is_whole = True
     try:
-        for policy, value in capacities(config.policies, config.settings, config):
+        for policy, value in capacities(config.policies, config.settings, config, requests):
             found.setdefault(policy, []).append(value)
     except KeyboardInterrupt:
         is_whole = False
     table = capacity_table(found)
-    files = [] if config.out is None or not found else _write(config, config.out, table)
+    files = (
+        [] if config.out is None or not found else _write(config, config.out, table, len(requests))
+    )
     _show(config, found, table)
     if not is_whole:
         wanted, done = len(config.policies) * config.seeds, sum(map(len, found.values()))
@@ -156,19 +159,21 @@ def _show(config: CapacityConfig, found: dict[str, list[float]], table: pd.DataF
         print(f"{row.policy:20} {row.mean:8.3f} {config.unit}  [{row.low:.3f}, {row.high:.3f}]")
 
 
-def _write(config: CapacityConfig, folder: Path, table: pd.DataFrame) -> list[Path]:
-    section, files = capacity_section(config, folder, table)
+def _write(
+    config: CapacityConfig, folder: Path, table: pd.DataFrame, num_requests: int
+) -> list[Path]:
+    section, files = capacity_section(config, folder, table, num_requests)
     page = report.write_html(
         folder / "report.html",
         title="Load that meets the targets",
-        lead=conditions(config, config.process) + ".",
+        lead=conditions(config, config.process, num_requests) + ".",
         sections=[section],
     )
     return [page, *files]
 
 
 def capacity_section(
-    config: Search, folder: Path, table: pd.DataFrame
+    config: Search, folder: Path, table: pd.DataFrame, num_requests: int
 ) -> tuple[report.Section, list[Path]]:
     """Bars as a part of a report, and what was written for it: capacity.csv, capacity.svg."""
     label = f"capacity ({config.unit})"
@@ -187,16 +192,18 @@ def capacity_section(
         ),
         figure=figure,
         caption=f"Bars: mean over the seeds; whiskers: 95% interval. "
-        f"{conditions(config, config.process)} and {config.seeds - 1} more.",
+        f"{conditions(config, config.process, num_requests)} and {config.seeds - 1} more.",
     )
     return section, files
 
 
 def capacities(
-    policies: Sequence[str], settings: dict[str, dict[str, Any]], config: Search
+    policies: Sequence[str],
+    settings: dict[str, dict[str, Any]],
+    config: Search,
+    loaded: Requests,
 ) -> Iterator[tuple[str, float]]:
-    """What `capacity_of` finds, policy by policy and seed by seed."""
-    loaded = load_requests(config)
+    """What `capacity_of` finds, policy by policy and seed by seed; a trace is not loaded again."""
     with Progress(len(policies) * config.seeds, is_partial_shown=False) as progress:
         for policy in policies:
             for seed in range(config.seed, config.seed + config.seeds):

@@ -104,17 +104,18 @@ def run(config: CompareConfig) -> int:
     Interrupted with Ctrl-C, or stopped by a policy that fails, what is finished is written and
     shown; exit code 130, or 2.
     """
+    requests = load_requests(config)
     outcomes: list[Outcome] = []
     found: dict[str, list[float]] = {}
     is_whole, failure = True, None
     try:
-        for outcome in outcomes_of(config):
+        for outcome in outcomes_of(config, requests):
             outcomes.append(outcome)
             if config.out is not None:
                 path = config.out / f"{outcome.name}.parquet"
                 write_timeline(outcome.timeline, path, token_times=False)
         if config.slo:
-            for policy, value in capacities(config.policies, config.settings, config):
+            for policy, value in capacities(config.policies, config.settings, config, requests):
                 found.setdefault(policy, []).append(value)
     except KeyboardInterrupt:
         is_whole = False
@@ -171,9 +172,9 @@ def _say_left_out(why: str, config: CompareConfig, outcomes: Sequence[Outcome]) 
     print(f"{why}: left out {', '.join(left_out)}", file=sys.stderr)
 
 
-def outcomes_of(config: CompareConfig) -> Iterator[Outcome]:
+def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
     """Every policy at every rate, one after the other."""
-    instance, requests = make_instance(config), load_requests(config)
+    instance = make_instance(config)
     arriving = {rate: _at_rate(requests, config, rate) for _, rate in config.plan}
     if config.out is not None:
         _make_folder(config.out)
@@ -278,29 +279,33 @@ def write_outcomes(
         files.append(report.save_figure(section.figure, folder / f"{name}.svg"))
         sections.append(section)
     if found:
-        section, more = capacity_section(config, folder, capacity_table(found))
+        section, more = capacity_section(
+            config, folder, capacity_table(found), len(outcomes[0].timeline.requests)
+        )
         sections.append(section)
         files += more
     page = report.write_html(
         folder / "report.html",
         title="Policies compared",
-        lead=_lead(config),
+        lead=_lead(config, len(outcomes[0].timeline.requests)),
         sections=sections,
     )
     return [page, *files]
 
 
-def _lead(config: CompareConfig) -> str:
-    if not config.rates_per_s:
-        return conditions(config, arrivals_text(config, config.rate_per_s)) + "."
-    rates = ", ".join(f"{rate:g}" for rate in config.rates_per_s)
-    return conditions(config, f"{process_text(config)} at {rates}/s") + "."
+def _lead(config: CompareConfig, num_requests: int) -> str:
+    arrivals = arrivals_text(config, config.rate_per_s)
+    if config.rates_per_s:
+        rates = ", ".join(f"{rate:g}" for rate in config.rates_per_s)
+        arrivals = f"{process_text(config)} at {rates}/s"
+    return conditions(config, arrivals, num_requests) + "."
 
 
 def _figures(
     config: CompareConfig, outcomes: Sequence[Outcome]
 ) -> Iterator[tuple[str, report.Section, pd.DataFrame]]:
     """Name, section with its figure, and the table it drew."""
+    num_requests = len(outcomes[0].timeline.requests)
     rates = {outcome.rate_per_s for outcome in outcomes}
     if len(rates) > 1:
         table = _rate_table(outcomes)
@@ -310,14 +315,14 @@ def _figures(
                 heading="Latency against the arrival rate",
                 figure=report.rate_figure(table),
                 caption="Median (solid) and 99th percentile (dashed). "
-                f"{conditions(config, process_text(config))}.",
+                f"{conditions(config, process_text(config), num_requests)}.",
             ),
             table,
         )
     # Of the rates the highest tells the policies apart.
     rate_per_s = max((rate for rate in rates if rate is not None), default=None)
     shown = [outcome for outcome in outcomes if outcome.rate_per_s == rate_per_s]
-    said = conditions(config, arrivals_text(config, rate_per_s)) + "."
+    said = conditions(config, arrivals_text(config, rate_per_s), num_requests) + "."
     table = report.ecdf_table(_panels(shown))
     yield (
         "latencies",

@@ -123,7 +123,7 @@ def check_folder(path: Path | None) -> None:
         raise ConfigError(f"out is {path}, which is no folder; use another place")
 
 
-def conditions(setup: Setup, arrivals: str) -> str:
+def conditions(setup: Setup, arrivals: str, num_requests: int) -> str:
     """Model, hardware, trace, rate, number of requests and seed: what a caption has to say."""
     scores = f"synthetic (tau_b {setup.tau_b:g})" if setup.scores == "synthetic" else setup.scores
     memory = "" if setup.kv_blocks is None else f", {setup.kv_blocks:,} KV blocks"
@@ -136,8 +136,8 @@ def conditions(setup: Setup, arrivals: str) -> str:
     return (
         f"{setup.profile}, {setup.engine} engine, {setup.max_num_seqs} seats, "
         f"{setup.max_tokens} tokens a step{memory}; "
-        f"{'log-normal mix' if setup.trace is None else setup.trace.name}, at most "
-        f"{setup.num_requests:,} requests{classes}, {arrivals}; scores {scores}; seed {setup.seed}"
+        f"{'log-normal mix' if setup.trace is None else setup.trace.name}, "
+        f"{num_requests:,} requests{classes}, {arrivals}; scores {scores}; seed {setup.seed}"
     )
 
 

@@ -85,7 +85,7 @@ def test_each_figure_lies_beside_the_table_it_drew(tmp_path, capsys):
     for figure in figures:
         table = pd.read_csv(tmp_path / f"{figure}.csv")
         assert set(table["policy"]) == {"fcfs", "slai"}
-    for said in ("llama-3-8b@a100-80g", "Poisson arrivals", "at most 60 requests", "seed 0"):
+    for said in ("llama-3-8b@a100-80g", "Poisson arrivals", ", 60 requests", "seed 0"):
         assert said in page
 
 
