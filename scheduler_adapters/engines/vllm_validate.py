@@ -246,9 +246,9 @@ def _compare(
         decisions_equal_fraction=num_equal / max(1, num_admissions),
         mean_e2e_s_measured=float(real["e2e"].mean()),
         mean_e2e_s_simulated=float(ours["e2e"].mean()),
-        rerun_e2e_mape=again and _mape(again["e2e"], real["e2e"]),
-        rerun_tpot_mape=again and _mape(again["tpot"], real["tpot"]),
-        rerun_ttft_mape=again and _mape(again["ttft"], real["ttft"]),
+        rerun_e2e_mape=None if again is None else _mape(again["e2e"], real["e2e"]),
+        rerun_tpot_mape=None if again is None else _mape(again["tpot"], real["tpot"]),
+        rerun_ttft_mape=None if again is None else _mape(again["ttft"], real["ttft"]),
     )
 
 
