@@ -40,7 +40,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=64,
-        max_position_embeddings=64,
+        max_position_embeddings=128,  # The paper pads every prompt to 128 tokens.
     )
     BertModel(config).save_pretrained(folder)
     return folder

@@ -58,7 +58,8 @@ def test_the_papers_protocol_sees_as_many_prompts_and_costs_more(
     assert ours["encoder_passes"] == paper["encoder_passes"] == 512
     assert len(set(ours["tau_b_by_seed"])) == 2
     assert ours["tau_b"] == pytest.approx(sum(ours["tau_b_by_seed"]) / 2)
-    assert result["cpu_s_to_paper_tau_b"]["theirs"] <= paper["cpu_s"]
+    # Of the first seed, where the row holds the mean of both.
+    assert 0 < result["cpu_s_to_paper_tau_b"]["theirs"] < 2 * paper["cpu_s"]
 
 
 def test_only_tables_and_cost_can_be_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
