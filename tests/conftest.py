@@ -7,6 +7,7 @@ The same examples in every run, so that a red run is red again. To look for new 
 from __future__ import annotations
 
 import os
+import signal
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,10 @@ from scoring_service.bundle import FP32, TOKENIZER, Manifest, ModelBundle
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+# A shell's background job ignores Ctrl-C and so would the processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
