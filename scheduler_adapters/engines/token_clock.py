@@ -55,7 +55,8 @@ class TokenClock:
         self._think_end = tuple(think_end)
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
-        self._newest_ids: list[str] = []
+        self._newest_ids: list[str] | None = None
+        """Whom the slots below belong to; None once one of them may be another's."""
         self._newest_slots = np.empty(0, np.int64)
         self._table = {name: np.empty(0) for name in _FIELDS}
         self._thinking = np.empty(0, np.bool_)
@@ -79,7 +80,7 @@ class TokenClock:
         """A request takes part in its first step; one that is here already is ignored."""
         if view.request_id in self._slots:
             return
-        self._newest_ids = []
+        self._newest_ids = None
         if not self._free:
             self._grow()
         slot = self._slots[view.request_id] = self._free.pop()
@@ -118,7 +119,7 @@ class TokenClock:
             self._matched.pop(request_id, None)
             if slot is not None:
                 self._free.append(slot)
-                self._newest_ids = []
+                self._newest_ids = None
 
     def phase(self, request_id: str) -> Phase:
         """PREFILL until the first token, then REASONING or ANSWERING."""

@@ -122,3 +122,13 @@ def test_aborted_requests_leave_nothing() -> None:
     assert len(clock) == len(clock._matched) == 0
     assert len(clock._thinking) == 64
     assert clock.finished_qoe == []
+
+
+def test_a_step_without_tokens_after_someone_left_changes_nothing() -> None:
+    clock = TokenClock()
+    clock.admitted(view("a"))
+    clock.step_ended(2.0, ["a"], [[1]])
+    clock.forget(["a"])
+    clock.step_ended(3.0, [], [])
+    assert clock.tbt_counts.sum() == 0
+    assert len(clock) == 0
