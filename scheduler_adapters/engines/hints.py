@@ -18,8 +18,11 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
-from typing import Any, Final
+from math import isfinite, isnan
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from scheduler_adapters.experiments.workload import Requests
 
 SCORE: Final = "lengthwise_score"
 """Predicted length: a finite number, higher = longer, any scale."""
@@ -42,6 +45,15 @@ class Hints:
     user_class: str = ""
     tbt_s: float | None = None
     quantiles: tuple[tuple[float, float], ...] = ()
+
+
+def hints_of(requests: Requests, row: int) -> dict[str, Any]:
+    """What one request of a workload carries; a missing score or target is left out."""
+    hints: dict[str, Any] = {USER_CLASS: str(requests.user_class[row])}
+    for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
+        if not isnan(value):
+            hints[name] = float(value)
+    return hints
 
 
 @dataclass(slots=True)

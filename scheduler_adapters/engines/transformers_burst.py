@@ -21,9 +21,9 @@ import pandas as pd
 from tqdm import tqdm
 
 from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.engines.timeline_log import TimelineLog
-from scheduler_adapters.engines.vllm_offline import hints_of
 from scheduler_adapters.experiments.metrics import statistic, summarize, token_gaps
 from scheduler_adapters.experiments.setup import synthetic_requests
 from scheduler_adapters.experiments.simulate import json_ready

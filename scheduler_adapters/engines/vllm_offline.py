@@ -21,13 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
-from math import isnan
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from scheduler_adapters.engines.hints import SCORE, TBT_S, USER_CLASS, HintCounts
+from scheduler_adapters.engines.hints import HintCounts, hints_of
 from scheduler_adapters.engines.settings import SETTINGS, make_policy
 from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.experiments.metrics import summarize
@@ -266,15 +265,6 @@ def _serve(
         requests, token_s, scheduled_s=scheduled_s, preemptions=preemptions
     )
     return timeline, token_ids
-
-
-def hints_of(requests: Requests, row: int) -> dict[str, Any]:
-    """What the request carries; a missing score or target is left out."""
-    hints: dict[str, Any] = {USER_CLASS: str(requests.user_class[row])}
-    for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
-        if not isnan(value):
-            hints[name] = float(value)
-    return hints
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from scheduler_adapters.engines.decision_replay import Admitted, Queued, snapshot
+from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.step_fit import StepRecord
 from scheduler_adapters.engines.vllm_offline import (
     add_request,
-    hints_of,
     random_prompts,
     scheduler_of,
 )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.transformers_border import PAGE_SETTING
 from scheduler_adapters.experiments.workload import Requests, make_requests
 from scheduler_adapters.policies.class_priority import ClassPriority
@@ -131,15 +132,6 @@ def _steps_of_engine(
         assert not scheduler._queue
         assert not scheduler.active_requests
     return steps, [outputs[row] for row in range(len(requests))]
-
-
-def hints_of(requests: Requests, row: int) -> dict[str, Any]:
-    hints = {
-        "lengthwise_score": float(requests.score[row]),
-        "lengthwise_class": str(requests.user_class[row]),
-        "lengthwise_tbt_s": float(requests.tbt_s[row]),
-    }
-    return {name: value for name, value in hints.items() if value == value}
 
 
 def steps_of_simulator(policy: Policy, requests: Requests) -> Steps:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.settings import require_capabilities
 from scheduler_adapters.engines.tiny_model import make_tiny_model
 from scheduler_adapters.engines.vllm_offline import OfflineConfig, open_engine, scheduler_of
@@ -93,11 +94,6 @@ def steps_of_engine(
         if not engine.has_unfinished_requests():
             clock.now_s = max(clock.now_s, float(requests.arrival_s[added]))
         while added < len(requests) and requests.arrival_s[added] <= clock.now_s:
-            hints = {"lengthwise_class": str(requests.user_class[added])}
-            if requests.score[added] == requests.score[added]:
-                hints["lengthwise_score"] = float(requests.score[added])
-            if requests.tbt_s[added] == requests.tbt_s[added]:
-                hints["lengthwise_tbt_s"] = float(requests.tbt_s[added])
             size = int(requests.output_tokens[added])
             params = SamplingParams(
                 temperature=0.0,
@@ -108,7 +104,7 @@ def steps_of_engine(
                 ignore_eos=True,
                 detokenize=False,
             )
-            params.extra_args = hints
+            params.extra_args = hints_of(requests, added)
             prompt = random.Random(added).choices(range(3, 500), k=requests.prompt_tokens[added])
             engine.add_request(
                 str(added),
