@@ -107,8 +107,13 @@ class OptimConfig:
     decay: bool = True
     """Whether the rate falls linearly to 0 after the warm-up; the paper keeps it constant."""
     clip_norm: float = 1.0
+    ema_decay: float | None = None
+    """Validate and export a moving average of the weights, of about 1 / (1 - ema_decay) steps; None
+    takes them as they are. One length per prompt is a noisy label, which an average smooths."""
 
     def __post_init__(self) -> None:
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise ConfigError(f"optim.ema_decay is {self.ema_decay}; use between 0 and 1")
         _positive("optim.head_lr", self.head_lr)
         _positive("optim.clip_norm", self.clip_norm)
         if self.encoder_lr is not None and self.encoder_lr < 0:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from tokenizers import Tokenizer
 
 from training.callbacks import ResumableInterrupt, TerminalProgress
@@ -111,7 +111,8 @@ def _trainer(
         Path(BEST).stem,
         monitor="val/tau_b",
         mode="max",
-        save_weights_only=True,
+        # Lightning keeps averaged weights apart from a checkpoint of weights only.
+        save_weights_only=config.optim.ema_decay is None,
         enable_version_counter=False,
     )
     last = ModelCheckpoint(
@@ -120,6 +121,8 @@ def _trainer(
     callbacks = [best, last, ResumableInterrupt(folder / LAST)]
     if config.patience is not None:
         callbacks.append(EarlyStopping("val/tau_b", mode="max", patience=config.patience))
+    if config.optim.ema_decay is not None:
+        callbacks.append(EMAWeightAveraging(decay=config.optim.ema_decay))
     if sys.stderr.isatty():
         callbacks.append(TerminalProgress())
     return L.Trainer(

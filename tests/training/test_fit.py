@@ -70,7 +70,9 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("average", [(), ("--optim.ema_decay", ".8")], ids=["plain", "averaged"])
 def test_an_interrupted_run_resumes_to_the_same_end(
+    average: tuple[str, ...],
     fit: Callable[..., int],
     make_card: Callable[..., Path],
     tmp_path: Path,
@@ -80,7 +82,7 @@ def test_an_interrupted_run_resumes_to_the_same_end(
     from training.module import LengthRanker
 
     card = make_card(RECORDS)
-    assert fit(card, "--json", out="whole") == 0
+    assert fit(card, "--json", *average, out="whole") == 0
     whole = last_json(capsys)
     step_of = LengthRanker.training_step
     for number, stop in enumerate((7, 23)):
@@ -91,13 +93,13 @@ def test_an_interrupted_run_resumes_to_the_same_end(
             return step_of(self, batch, batch_idx)
 
         monkeypatch.setattr(LengthRanker, "training_step", step_and_interrupt)
-        assert fit(card, *(["--resume"] if number else []), out="parts") == 130
+        assert fit(card, *average, *(["--resume"] if number else []), out="parts") == 130
         assert not (tmp_path / "parts" / "bundle").exists()
     monkeypatch.setattr(LengthRanker, "training_step", step_of)
     capsys.readouterr()
-    assert fit(card, "--resume", "--epochs", "3", out="parts") == 2
+    assert fit(card, *average, "--resume", "--epochs", "3", out="parts") == 2
     assert "another epochs" in capsys.readouterr().err
-    assert fit(card, "--resume", "--json", out="parts") == 0
+    assert fit(card, *average, "--resume", "--json", out="parts") == 0
     parts = last_json(capsys)
     for key in ("tau_b", "tau_b_fp32", "encoder_passes"):
         assert parts[key] == pytest.approx(whole[key], abs=1e-6)
