@@ -3,6 +3,10 @@
 The schedulers are vLLM's and ours; the model is left out, so that a step is scheduling alone. Both
 are stepped in turn in one process. Throughput comes from whole engines, in turn, a process each.
 What is printed is the median, and beside the two figures that matter the lowest and highest repeat.
+
+What a step adds is the time around vLLM's own part of it. A scheduler that overrides the same
+methods and does nothing is measured the same way (`added_us_empty`): that is the floor, the cost of
+two calls and of reading the clock with caches that vLLM has just emptied. It is not subtracted.
 """
 
 from __future__ import annotations
@@ -15,8 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,8 @@ _WARM_UP_STEPS = 250
 _STEP = ("schedule", "update")
 _REPEATS = 5
 """Stretches that the measured steps are cut into: their medians show the spread."""
+# Not the CPU clock of the thread: reading that costs more than some of what is measured here.
+_now_ns = time.perf_counter_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +96,9 @@ def measure_steps(config: BenchConfig) -> dict[str, float]:
         for _ in range(config.steps):
             stock.step()
             ours.step()
-    added_us = {stage: [ns / 1e3 for ns in ours.added_ns(stage)] for stage in _STEP}
+    added_us = {stage: ours.added_us(stage) for stage in _STEP}
     whole_us = [sum(parts) for parts in zip(*added_us.values(), strict=True)]
+    empty_us = [sum(parts) for parts in zip(*map(stock.added_us, _STEP), strict=True)]
     repeats = [statistics.median(stretch) for stretch in _stretches(whole_us)]
     return {
         "schedule_us_stock": stock.median_us("schedule"),
@@ -104,6 +110,7 @@ def measure_steps(config: BenchConfig) -> dict[str, float]:
         "added_us_per_step_high": max(repeats),
         "added_us_schedule": statistics.median(added_us["schedule"]),
         "added_us_update": statistics.median(added_us["update"]),
+        "added_us_empty": statistics.median(empty_us),
         "arrival_us_stock": stock.median_us("arrival"),
         "arrival_us_ours": ours.median_us("arrival"),
     }
@@ -122,46 +129,51 @@ class _Side:
         self.dice = random.Random(0)
         self.number = 0
         self.in_system = config.running + config.waiting
+        self.spent_ns: dict[str, list[int]] = defaultdict(list)
+        """What was timed -> nanoseconds, each time."""
+        self.added_ns: dict[str, list[int]] = defaultdict(list)
+        """Part of a step -> what of it was not the engine's own, each time."""
         self.fill()
         for _ in range(_WARM_UP_STEPS):
             self.step()
         self.spent_ns.clear()
-
-    @property
-    def spent_ns(self) -> dict[str, list[int]]:
-        """What was timed -> nanoseconds, each time."""
-        spent: dict[str, list[int]] = self.scheduler.spent_ns
-        return spent
+        self.added_ns.clear()
 
     def median_us(self, what: str) -> float:
         return statistics.median(self.spent_ns[what]) / 1e3
 
-    def added_ns(self, what: str) -> list[int]:
-        """What each step spent around the engine's own part of it."""
-        pairs = zip(self.spent_ns[what], self.spent_ns[f"inner {what}"], strict=True)
-        return [whole - inner for whole, inner in pairs]
+    def added_us(self, stage: str) -> list[float]:
+        return [ns / 1e3 for ns in self.added_ns[stage]]
 
     def fill(self) -> None:
         """Let as many requests arrive as have finished."""
         for _ in range(self.in_system - len(self.scheduler.requests)):
             request = self._request()
-            with _timed(self.spent_ns, "arrival"):
-                self.scheduler.add_request(request)
+            began_ns = _now_ns()
+            self.scheduler.add_request(request)
+            self.spent_ns["arrival"].append(_now_ns() - began_ns)
 
     def step(self) -> None:
         from vllm.v1.outputs import ModelRunnerOutput
 
         self.fill()
-        with _timed(self.spent_ns, "schedule"):
-            scheduled = self.scheduler.schedule()
+        scheduled = self._timed("schedule", self.scheduler.schedule)
         requests = self.scheduler.requests
         names = list(scheduled.num_scheduled_tokens)
         tokens = [[] if requests[name].is_prefill_chunk else [7] for name in names]
         output = ModelRunnerOutput(names, {n: i for i, n in enumerate(names)}, tokens)
-        with _timed(self.spent_ns, "update"):
-            # Named, so that it is freed outside of what is timed.
-            answers = self.scheduler.update_from_output(scheduled, output)
-        del answers
+        self._timed("update", self.scheduler.update_from_output, scheduled, output)
+
+    def _timed(self, stage: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        # Nothing but the call stands between the two readings: after a step of the engine, whose
+        # data fill the caches, a few lines of Python cost more than most of what is measured here.
+        began_ns = _now_ns()
+        result = call(*arguments)
+        ended_ns = _now_ns()
+        engine_ns = self.scheduler.ended_ns - self.scheduler.began_ns
+        self.spent_ns[stage].append(ended_ns - began_ns)
+        self.added_ns[stage].append(ended_ns - began_ns - engine_ns)
+        return result
 
     def _request(self) -> Any:
         from vllm import SamplingParams
@@ -179,39 +191,38 @@ class _Side:
         )
 
 
-@contextmanager
-def _timed(spent_ns: dict[str, list[int]], what: str) -> Iterator[None]:
-    # Not the CPU clock of the thread: reading that costs more than some of what is measured here.
-    start_ns = time.perf_counter_ns()
-    yield
-    spent_ns[what].append(time.perf_counter_ns() - start_ns)
-
-
 def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
-    """vLLM's own scheduler and ours, configured as `scheduler`, and timed.
+    """vLLM's own scheduler and ours, configured as `scheduler`, with vLLM's part of each timed.
 
-    Beneath ours vLLM's part is timed as well: the difference of two such times within one step is
-    steadier than that of two schedulers.
+    The difference of two such times within one step is steadier than that of two schedulers.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
     from scheduler_adapters.engines.vllm_v1 import RankMixin
 
-    class Stock(Scheduler):  # type: ignore[misc]
-        def __init__(self, **settings: Any) -> None:
-            self.spent_ns: dict[str, list[int]] = defaultdict(list)
-            super().__init__(**settings)
+    class Timed(Scheduler):  # type: ignore[misc]
+        began_ns = ended_ns = 0
 
-    class Inner(Stock):
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            with _timed(self.spent_ns, "inner schedule"):
-                return super().schedule(*args, **kwargs)
+            self.began_ns = _now_ns()
+            output = super().schedule(*args, **kwargs)
+            self.ended_ns = _now_ns()
+            return output
 
         def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
-            with _timed(self.spent_ns, "inner update"):
-                return super().update_from_output(*args, **kwargs)
+            self.began_ns = _now_ns()
+            outputs = super().update_from_output(*args, **kwargs)
+            self.ended_ns = _now_ns()
+            return outputs
 
-    class Ours(RankMixin, Inner):
+    class Empty(Timed):
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            return super().schedule(*args, **kwargs)
+
+        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+            return super().update_from_output(*args, **kwargs)
+
+    class Ours(RankMixin, Timed):
         pass
 
     configured = (
@@ -219,7 +230,7 @@ def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
         "hash_block_size", "log_stats",
     )  # fmt: skip
     settings = {name: getattr(scheduler, name) for name in configured}
-    return Stock(**settings), Ours(**settings)
+    return Empty(**settings), Ours(**settings)
 
 
 def measure_throughput(config: BenchConfig) -> dict[str, float]:

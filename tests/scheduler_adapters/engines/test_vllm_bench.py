@@ -18,8 +18,9 @@ def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
     assert main([*arguments, "--throughput-rounds=0"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["policy"], result["running"], result["waiting"]) == ("slai", 8, 20)
-    # What ours adds is part of what ours takes, and more than nothing.
+    # What ours adds is part of what ours takes, and more than an override that does nothing adds.
     assert 0 < result["added_us_schedule"] < result["schedule_us_ours"]
+    assert 0 < result["added_us_empty"] < result["added_us_per_step"]
     low, high = result["added_us_per_step_low"], result["added_us_per_step_high"]
     assert low <= result["added_us_per_step"] <= high
     ratio = result["schedule_us_ours"] / result["schedule_us_stock"]
