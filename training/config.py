@@ -140,7 +140,8 @@ class TrainConfig:
     """Prompts encoded together: a batch is sorted by length and cut into these, so that a short
     prompt is not padded to the longest of the batch."""
     pad_to_limit: bool = False
-    """Pad every prompt to data.max_prompt_tokens, as the PARS code does; only to compare costs."""
+    """Pad every training prompt to data.max_prompt_tokens (or the encoder's last position), as the
+    PARS code does; only to compare costs."""
     validations_per_epoch: int = 4
     patience: int | None = None
     """Stop after so many validations without a better tau_b; None trains to the end."""

@@ -75,14 +75,17 @@ class PromptBatches:
         config: TrainConfig,
         *,
         shuffle: bool,
+        min_tokens: int = 2,
         sources: Sequence[str] = (),
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        """`min_tokens` is the least that a micro-batch is padded to."""
         names = np.asarray(sources if len(sources) else [""] * len(ids))
         self.members = [np.flatnonzero(names == name) for name in np.unique(names)]
         self.ids, self.lengths_NK, self.pad_id, self.config = ids, lengths_NK, pad_id, config
-        self.shuffle, self.rank, self.world_size = shuffle, rank, world_size
+        self.shuffle, self.min_tokens = shuffle, min_tokens
+        self.rank, self.world_size = rank, world_size
         self._epoch = 0
         self._next = 0
 
@@ -146,14 +149,13 @@ class PromptBatches:
             chosen = blocks[self.rank :: self.world_size].reshape(-1)
         ids = [self.ids[n] for n in chosen]
         buckets = bucket(ids, self.config.micro_batch_size)
-        min_tokens = min_padded_tokens(self.config)
         order = np.concatenate(buckets)
         pairs = np.empty((0, 2), np.int64)
         if is_pairs:
             pairs = np.argsort(order)[np.arange(len(order)).reshape(-1, 2)]
         micro_batches = []
         for members in buckets:
-            padded, mask = pad([ids[n] for n in members], self.pad_id, min_tokens)
+            padded, mask = pad([ids[n] for n in members], self.pad_id, self.min_tokens)
             micro_batches.append((torch.from_numpy(padded), torch.from_numpy(mask)))
         lengths_BK = torch.from_numpy(self.lengths_NK[chosen[order]].astype(np.float32))
         return Batch(micro_batches, lengths_BK, torch.from_numpy(pairs))
@@ -175,6 +177,9 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             [{_key(item): item.observed for item in s.val} for s in labels], splits.val
         )
         self.pad_id = int((tokenizer.padding or {})["pad_id"])
+        # The tokenizer's limit, because an encoder may have fewer positions than the setting asks.
+        limit = int((tokenizer.truncation or {})["max_length"])
+        self.min_train_tokens = limit if config.pad_to_limit else 2
         self.train = tokenize(tokenizer, [item.prompt for item in splits.train])
         self.val = tokenize(tokenizer, [item.prompt for item in splits.val])
 
@@ -184,7 +189,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         for chosen in self._batches("train")._draw():
             ids = [self.train.ids[n] for n in chosen]
             buckets = bucket(ids, self.config.micro_batch_size)
-            shares.append(padding_fraction(ids, buckets, min_padded_tokens(self.config)))
+            shares.append(padding_fraction(ids, buckets, self.min_train_tokens))
             weights.append(sum(map(len, ids)) / (1 - shares[-1]))
         return float(np.average(shares, weights=weights))
 
@@ -206,15 +211,11 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             self.pad_id,
             self.config,
             shuffle=train,
+            min_tokens=self.min_train_tokens if train else 2,
             sources=[item.source for item in self.splits.train] if train else (),
             rank=trainer.global_rank if distributed else 0,
             world_size=trainer.world_size if distributed else 1,
         )
-
-
-def min_padded_tokens(config: TrainConfig) -> int:
-    """The least number of tokens that a micro-batch is padded to."""
-    return config.data.max_prompt_tokens if config.pad_to_limit else 2
 
 
 def _key(item: LabelledPrompt) -> tuple[str, str]:

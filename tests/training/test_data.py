@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.buckets import bucket, pad, padding_fraction
-from training.config import LossConfig, TrainConfig
-from training.data import Batch, PromptBatches, tokenize
+from training.config import DataConfig, LossConfig, TrainConfig
+from training.data import Batch, LengthData, PromptBatches, tokenize
 from training.encoder import build_scorer
+from training.labels import LabelledPrompt
 from training.losses import all_pairs_margin_loss
+from training.splits import Splits
 
 CONFIG = TrainConfig(batch_size=8, micro_batch_size=3, validations_per_epoch=1)
 IDS = [[2, *range(5, 5 + n % 7), 3] for n in range(40)]
@@ -119,3 +121,14 @@ def test_prompts_longer_than_the_encoder_are_cut_and_counted(tiny_bert: Path) ->
     tokenized = tokenize(tokenizer, ["name bees", "bees and " * 500])
     assert [len(ids) for ids in tokenized.ids] == [4, 8]
     assert tokenized.num_truncated == 1
+
+
+def test_padding_to_the_limit_stops_at_the_encoders_last_position(tiny_bert: Path) -> None:
+    _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=500)
+    config = replace(CONFIG, pad_to_limit=True, data=DataConfig(max_prompt_tokens=500))
+    prompts = [LabelledPrompt(prompt=f"bees {n}", model="m", lengths=(n + 1,)) for n in range(16)]
+    data = LengthData([Splits(train=prompts, val=prompts, test=[])], tokenizer, config)
+    padded = {ids.shape[1] for batch in data.train_dataloader() for ids, _ in batch.micro_batches}
+    chosen_by = {ids.shape[1] for batch in data.val_dataloader() for ids, _ in batch.micro_batches}
+    assert padded == {128}
+    assert max(chosen_by) < 10
