@@ -14,6 +14,7 @@ COMMANDS = {
     "fit": ("training.fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
     "evaluate": ("training.evaluate", "measure a bundle on any table of prompts and lengths"),
     "recalibrate": ("training.recalibrate", "fit a bundle's lengths to another model's responses"),
+    "calibrate": ("training.prefill_cost", "fit a model's prefill cost to measured latencies"),
     "cross-model": ("training.cross_model", "train on one model, test on the others: a matrix"),
     "reproduce": (
         "training.reproduce",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -32,6 +33,24 @@ def predicted_against_real(
     axes.set_xlabel("score (higher = longer)")
     axes.set_ylabel("response length, tokens")
     axes.set_title(title, fontsize=9)
+    return figure
+
+
+def prefill_latency(points: pd.DataFrame, title: str) -> Figure:
+    """Measured and fitted latency over prompt length, a colour per batch size."""
+    figure = Figure(figsize=(5, 4))
+    axes = figure.subplots()
+    for number, size in enumerate(points["batch_size"].unique()):
+        group = points[points["batch_size"] == size]
+        tokens, measured_ms = group["prompt_tokens"], group["measured_s"] * 1e3
+        axes.plot(tokens, measured_ms, "o", color=f"C{number}", label=f"measured, batch {size:.0f}")
+        axes.plot(tokens, group["fitted_s"] * 1e3, color=f"C{number}", label="fitted")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("prompt length, tokens")
+    axes.set_ylabel("prefill latency, ms")
+    axes.set_title(title, fontsize=9)
+    axes.legend()
     return figure
 
 

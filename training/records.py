@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE_SUFFIXES: Final = (".parquet", ".jsonl", ".csv")
-_NO_ROWS: Final = "the table has no rows; give prompts and lengths"
+_NO_ROWS: Final = "the table has no rows; give some"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
         )
     if not path.is_file() or path.stat().st_size == 0:
         state = "is empty" if path.is_file() else "does not exist"
-        raise DataError(f"the file {state}; give a table with prompts and lengths", path=path)
+        raise DataError(f"the file {state}; give a table", path=path)
     # A private cache: the shared one goes stale when a file changes, and a damaged one breaks runs.
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as cache:
         try:
