@@ -1,9 +1,9 @@
 """Who runs next, and with whom: earliest deadline first, batched where the cost table says it pays.
 
-As many *permits* exist as model runs may go on at once. A caller that finds one free runs its
-prompt at once, on its own thread, so an idle service wakes no thread. Otherwise it queues and
-sleeps, and runner threads, each holding a permit, work the queue off, so a busy service wakes one
-thread per prompt and runs the model on few threads, whose caches stay warm.
+Prompts queue, and runner threads, one for each core that may compute, work the queue off. Nobody
+need wait meanwhile: who submits is told when all results are there, on the runner's thread. So a
+busy service wakes no thread for a prompt, and runs the model on few threads, whose caches stay
+warm.
 
 Work whose caller is gone or whose deadline cannot be met is dropped before it is computed; a prompt
 that would wait longer than its deadline allows is refused at once, with the time to wait.
@@ -17,7 +17,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from scoring_service.costs import CostTable
@@ -31,11 +31,7 @@ _HEADROOM: Final = 0.2
 """Share of a caller's time that no waiting is planned into: the ways there and back, which its
 deadline also covers, and what the prediction misses. Under a lasting overload every admitted prompt
 waits as long as admission lets it, so without it all of them would be late by a hair."""
-_TOO_LATE: Final = ScoringTimeout(
-    "the deadline passed before the prompt was scored; allow more time"
-)
-"""The result of a job that has none yet; a caller gets an exception of its own instead."""
-_MAX_SLEEP_S: Final = 3600.0
+_NOT_YET: Final = ScoringError("the prompt has not been scored yet")
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +47,7 @@ class Runnable(Protocol):
 class Call:
     """One caller with its deadline; its jobs die with it. All but `cancel` is the batcher's."""
 
-    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs", "signal", "signalled")
+    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs")
 
     def __init__(self, deadline_s: float) -> None:
         self.deadline_s = deadline_s
@@ -60,16 +56,22 @@ class Call:
         self.batcher: MicroBatcher | None = None
         self.jobs: list[Job] = []
         """Those without a result."""
-        self.signal = threading.Lock()
-        """Used as a binary semaphore: a sleeping thread waits to acquire it."""
-        self.signal.acquire()
-        self.signalled = False
 
     def cancel(self) -> None:
         """The caller is gone: what is not yet running will never run."""
         self.cancelled = True
         if self.batcher is not None and self.jobs:
-            self.batcher.wake_cancelled(self)
+            self.batcher.drop(self)
+
+
+class Submission:
+    """Jobs that were submitted together, and whom to tell once all have results."""
+
+    __slots__ = ("num_missing", "on_done")
+
+    def __init__(self, num_missing: int, on_done: Callable[[], object]) -> None:
+        self.num_missing = num_missing
+        self.on_done = on_done
 
 
 class Job:
@@ -85,6 +87,7 @@ class Job:
         "queued",
         "queued_at_s",
         "result",
+        "submission",
         "taken_at_s",
     )
 
@@ -98,11 +101,14 @@ class Job:
         self.queue_s = 0.0
         self.taken_at_s = 0.0
         self.infer_s = 0.0
-        self.result: float | ScoringError = _TOO_LATE
+        self.result: float | ScoringError = _NOT_YET
+        self.submission: Submission
 
 
 class MicroBatcher:
     """Runs the jobs of many callers, at most `num_runners` at a time. Threads share it.
+
+    As many permits exist as model runs may go on at once; a runner that works holds one.
 
     Args:
         num_runners: model runs that may go on at once, one core each.
@@ -139,40 +145,60 @@ class MicroBatcher:
         self.num_run_prompts = 0
         self.num_tokens = 0
         self.num_padded_tokens = 0
-        self._idle_runners: list[threading.Semaphore] = []
+        self._idle_runners: list[threading.Lock] = []
         for _ in range(num_runners):
-            threading.Thread(target=self._work, name="runner", daemon=True).start()
+            awake = threading.Lock()
+            awake.acquire()
+            self._idle_runners.append(awake)
+            threading.Thread(target=self._work, args=(awake,), name="runner", daemon=True).start()
 
     @property
     def num_queued(self) -> int:
         """Prompts that wait for a permit."""
         return self._num_queued
 
-    def run(self, jobs: Sequence[Job], call: Call) -> None:
-        """Give each job its result: a score, or why there is none. Blocks until then.
+    def submit(self, jobs: Sequence[Job], call: Call, on_done: Callable[[], object]) -> None:
+        """Get each job its result: a score, or why there is none. Does not wait.
 
         A job is refused (`ServiceOverloaded`) if it would not be done by `call.deadline_s`.
+
+        Args:
+            on_done: called once, when all jobs have results: on a runner's thread, or on this one
+                before `submit` returns. It must be short and must not raise.
         """
+        submission = Submission(len(jobs), on_done)
         with self._lock:
             call.batcher = self
             for job in jobs:
+                job.submission = submission
                 self._admit(job, call)
-            alone = len(call.jobs) == 1 and self._free > 0
-            group = self._next_group() if alone else []
-            self._free -= bool(group)
+            done = submission.num_missing == 0
             self._wake_runners()
-        if group:
-            self._execute(group)
-            with self._lock:
-                self._settle(group)
-                self._free += 1
-                self._wake_runners()
-        while call.jobs and self._must_wait(call):
-            if call.signal.acquire(timeout=self._sleep_s(call)):
-                call.signalled = False
-        for job in jobs:
-            if job.result is _TOO_LATE:
-                job.result = ScoringTimeout(*_TOO_LATE.args)
+        if done:
+            on_done()
+        elif call.cancelled:  # Before it was known to this batcher.
+            self.drop(call)
+
+    def run(self, jobs: Sequence[Job], call: Call) -> None:
+        """Submit, and wait until all jobs have results; at the deadline, that they have none."""
+        done = threading.Lock()
+        done.acquire()
+        self.submit(jobs, call, done.release)
+        left_s = min(max(call.deadline_s - self._clock(), 0.0), threading.TIMEOUT_MAX)
+        if not done.acquire(timeout=left_s):
+            self.drop(call)
+
+    def drop(self, call: Call) -> None:
+        """Nobody waits for the results of `call` any more: they become `ScoringTimeout`."""
+        done: list[Submission] = []
+        with self._lock:
+            for job in call.jobs:
+                if job.queued:
+                    self._leave_queue(job)
+                    self.num_expired += 1
+                self._give(job, _too_late(), done)
+            call.jobs = []
+        _tell(done)
 
     def refuse_early(self, call: Call) -> ServiceOverloaded | None:
         """Why a prompt of `call` would not be admitted, whatever its length; None if it may be.
@@ -197,17 +223,13 @@ class MicroBatcher:
             )
         return (ahead_s + self._running_s) / self._num_runners * self.slowdown
 
-    def wake_cancelled(self, call: Call) -> None:
-        """Have a cancelled caller notice."""
-        with self._lock:
-            self._wake(call)
-
-    # Below, all but `_must_wait`, `_work` and `_execute` are called with the lock held.
+    # Below, all but `_work` and `_execute` are called with the lock held.
 
     def _admit(self, job: Job, call: Call) -> None:
         refusal = self._refusal(call.deadline_s, job.cost_s)
         if refusal is not None:
             job.result = refusal
+            job.submission.num_missing -= 1
             self.num_refused += 1
             return
         call.jobs.append(job)
@@ -236,43 +258,35 @@ class MicroBatcher:
             retry_after_s=wait_s - max(left_s, 0.0),
         )
 
-    def _must_wait(self, call: Call) -> bool:
-        """Whether the caller has something to wait for; if not, its queued jobs are dropped."""
-        with self._lock:
-            if call.jobs and not call.cancelled and self._clock() < call.deadline_s:
-                return True
-            for job in call.jobs:
-                if job.queued:
-                    self._leave_queue(job)
-                    self.num_expired += 1
-            call.jobs = []
-            return False
-
     def _wake_runners(self) -> None:
         """Hand free permits to runners, as many as there are prompts to run."""
-        for _ in range(min(self._free, self._num_queued, len(self._idle_runners))):
+        for _ in range(min(self._free, self._num_queued)):
             self._free -= 1
             self._idle_runners.pop().release()
 
-    def _work(self) -> None:
-        """A runner: when woken it holds a permit, and gives it back when the queue is empty."""
-        awake = threading.Semaphore(0)
-        group: list[Job] = []
-        with self._lock:
-            self._idle_runners.append(awake)
+    def _work(self, awake: threading.Lock) -> None:
+        """A runner: awake it holds a permit, which it gives back when the queue is empty."""
+        group: Sequence[Job] = ()
         while True:
             awake.acquire()
             while True:
+                done: list[Submission] = []
                 with self._lock:
-                    self._settle(group)
-                    group = self._next_group()
+                    self._note_pace(group)
+                    group = self._next_group(done)
                     if not group:
                         self._free += 1
                         self._idle_runners.append(awake)
-                        break
-                self._execute(group)
+                _tell(done)
+                if not group:
+                    break
+                results = self._execute(group)
+                done = []
+                with self._lock:
+                    self._settle(group, results, done)
+                _tell(done)
 
-    def _next_group(self) -> list[Job]:
+    def _next_group(self, done: list[Submission]) -> list[Job]:
         """Take the most urgent job, and company for it, off the queue."""
         now_s = self._clock()
         while self._queue:
@@ -287,7 +301,8 @@ class MicroBatcher:
                 job.taken_at_s = now_s
                 return group
             self.num_expired += 1
-            self._settle_job(job)
+            job.call.jobs.remove(job)
+            self._give(job, _too_late(), done)
         return []
 
     def _company(self, job: Job, now_s: float) -> list[Job]:
@@ -314,60 +329,78 @@ class MicroBatcher:
                 break
         return company
 
-    def _execute(self, group: Sequence[Job]) -> None:
+    def _execute(self, group: Sequence[Job]) -> Sequence[float | ScoringError]:
         started_s = self._clock()
         results = _score(group)
         infer_s = self._clock() - started_s
-        for job, result in zip(group, results, strict=True):
-            job.result, job.infer_s = result, infer_s
+        for job in group:
+            job.infer_s = infer_s
             job.queue_s = started_s - job.queued_at_s
             if started_s > job.call.deadline_s:
                 self.num_begun_late += 1
+        return results
 
-    def _settle(self, group: Sequence[Job]) -> None:
-        """Account for an executed group and wake the callers that now have all their results."""
-        if not group:
-            return
-        first, longest = group[0], 0
-        for job in group:
+    def _settle(
+        self,
+        group: Sequence[Job],
+        results: Sequence[float | ScoringError],
+        done: list[Submission],
+    ) -> None:
+        """Account for an executed group."""
+        longest = 0
+        for job, result in zip(group, results, strict=True):
             num_tokens = len(job.ids)
             longest = max(longest, num_tokens)
             self.num_tokens += num_tokens
             self._running_s -= job.cost_s
-            self._settle_job(job)
+            if job in job.call.jobs:  # And was not dropped meanwhile.
+                job.call.jobs.remove(job)
+                self._give(job, result, done)
         self.num_runs += 1
         self.num_run_prompts += len(group)
         self.num_padded_tokens += longest * len(group)
+
+    def _note_pace(self, group: Sequence[Job]) -> None:
+        """Compare how long a group kept its permit, its answers included, with the cost table."""
+        if not group:
+            return
+        first, longest = group[0], max(len(job.ids) for job in group)
         alone = len(group) == 1
         predicted_s = first.cost_s if alone else first.model.costs.predict_s(len(group), longest)
         ratio = (self._clock() - first.taken_at_s) / predicted_s
         self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
 
-    def _settle_job(self, job: Job) -> None:
-        call = job.call
-        if job in call.jobs:
-            call.jobs.remove(job)
-            if not call.jobs:
-                self._wake(call)
+    def _give(self, job: Job, result: float | ScoringError, done: list[Submission]) -> None:
+        job.result = result
+        job.submission.num_missing -= 1
+        if job.submission.num_missing == 0:
+            done.append(job.submission)
 
     def _leave_queue(self, job: Job) -> None:
         job.queued = False
         self._num_queued -= 1
         self._queued_s -= job.cost_s
 
-    def _wake(self, call: Call) -> None:
-        if not call.signalled:
-            call.signalled = True
-            call.signal.release()
 
-    def _sleep_s(self, call: Call) -> float:
-        return min(max(call.deadline_s - self._clock(), 0.0), _MAX_SLEEP_S)
+def _tell(done: Iterable[Submission]) -> None:
+    for submission in done:
+        try:
+            submission.on_done()
+        except Exception:
+            _log.exception("a call could not be told of its results")
+
+
+def _too_late() -> ScoringTimeout:
+    return ScoringTimeout("the deadline passed before the prompt was scored; allow more time")
 
 
 def _score(group: Sequence[Job]) -> Sequence[float | ScoringError]:
     """Scores of a group; if it fails as a whole, each job alone, so that only the guilty fail."""
     try:
-        return group[0].model.score([job.ids for job in group])
+        scores = group[0].model.score([job.ids for job in group])
+        if len(scores) != len(group):
+            raise ScoringError(f"the model gave {len(scores)} scores for {len(group)} prompts")
+        return scores
     except ScoringError as error:
         if len(group) > 1:
             return [result for job in group for result in _score([job])]

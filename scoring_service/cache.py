@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 Key = tuple[str, bytes]
@@ -23,30 +24,16 @@ class RawScore(NamedTuple):
 
 
 class Flight:
-    """One computation that several callers may wait for."""
+    """One computation that several callers may want."""
 
-    __slots__ = ("_landed", "key", "result")
+    __slots__ = ("key", "result", "waiting")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.result: RawScore | None = None
-        self._landed: threading.Event | None = None
-
-    def join(self) -> None:
-        """Announce that someone will wait. Called with the cache's lock held."""
-        if self._landed is None:
-            self._landed = threading.Event()
-
-    def land(self) -> None:
-        """Let those who joined go on. Called with the cache's lock held."""
-        if self._landed is not None:
-            self._landed.set()
-
-    def wait(self, timeout_s: float) -> RawScore | None:
-        """The result; None if there is none in time, or its computation failed."""
-        assert self._landed is not None
-        self._landed.wait(timeout_s)
-        return self.result
+        """None until it lands, and if it failed."""
+        self.waiting: list[Callable[[Flight], None]] = []
+        """To be called when it lands."""
 
 
 class ScoreCache:
@@ -65,10 +52,13 @@ class ScoreCache:
         """Equal for equal prompts of one revision only."""
         return revision, hashlib.blake2b(prompt.encode(), digest_size=16).digest()
 
-    def begin(self, key: Key) -> RawScore | tuple[Flight, bool]:
+    def begin(
+        self, key: Key, on_landed: Callable[[Flight], None]
+    ) -> RawScore | tuple[Flight, bool]:
         """The result, or the flight that will bring it, and whether the caller must fly it.
 
-        Who must fly must also `end` it, whatever happens.
+        Who must fly must also `end` it, whatever happens; `on_landed` is then called for the
+        others, on the thread that ends it.
         """
         with self._lock:
             entry = self._entries.get(key)
@@ -78,7 +68,7 @@ class ScoreCache:
                 return entry
             flight = self._flights.get(key)
             if flight is not None:
-                flight.join()
+                flight.waiting.append(on_landed)
                 self.num_joins += 1
                 return flight, False
             self._flights[key] = flight = Flight(key)
@@ -89,12 +79,12 @@ class ScoreCache:
         with self._lock:
             del self._flights[flight.key]
             flight.result = result
-            flight.land()
-            if result is None or self._max_entries == 0:
-                return
-            self._entries[flight.key] = result
-            if len(self._entries) > self._max_entries:
-                self._entries.popitem(last=False)
+            if result is not None and self._max_entries > 0:
+                self._entries[flight.key] = result
+                if len(self._entries) > self._max_entries:
+                    self._entries.popitem(last=False)
+        for on_landed in flight.waiting:
+            on_landed(flight)
 
     def __len__(self) -> int:
         return len(self._entries)

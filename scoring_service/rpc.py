@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from scoring_service.batching import Call
-from scoring_service.errors import InvalidPrompt, ScoringError
+from scoring_service.direct import FOREVER_S, DirectCall
+from scoring_service.errors import AccessDenied, InvalidPrompt, ScoringError
 from scoring_service.metrics import Metrics
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.reports import Observation
+from scoring_service.security import NO_TOKEN, BearerTokens
 from scoring_service.service import Answer, Scored, ScoringService
 from scoring_service.status import CODE_OF, DETAILS_KEY, to_status
 from scoring_service.streaming import UnorderedMap
@@ -53,10 +56,18 @@ def unary(
 class ScoringRpcs:
     """The handlers of `lengthwise.scoring.v1.ScoringService`."""
 
-    def __init__(self, service: ScoringService, metrics: Metrics, workers: LifoPool) -> None:
+    def __init__(
+        self,
+        service: ScoringService,
+        metrics: Metrics,
+        workers: LifoPool,
+        tokens: BearerTokens | None,
+    ) -> None:
+        """`tokens` are asked for calls that pass no interceptor."""
         self._service = service
         self._metrics = metrics
         self._workers = workers
+        self._tokens = tokens
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """To add to a server."""
@@ -73,12 +84,41 @@ class ScoringRpcs:
             },
         )
 
+    def score_directly(self, direct: DirectCall, serialized: bytes) -> None:
+        """`Score` without a thread of its own."""
+        deadline_s = direct.deadline_s
+        if deadline_s is None:
+            deadline_s = time.monotonic() + self._service.config.default_deadline_s
+        call = Call(deadline_s)
+        direct.on_cancel = call.cancel
+        try:
+            if self._tokens is not None and not self._tokens.know(direct.metadata):
+                raise AccessDenied(NO_TOKEN)
+            request = parse(pb.ScoreRequest, serialized)
+            on_answer = partial(self._respond, direct)
+            self._service.begin([request.prompt], request.target_model, call, on_answer)
+        except ScoringError as error:
+            self._fail(direct, error)
+
+    def _respond(self, direct: DirectCall, answer: Answer) -> None:
+        (item,) = answer.items
+        if isinstance(item, ScoringError):
+            self._fail(direct, item)
+            return
+        direct.respond(_serialize(_score_response(answer)))
+        self._metrics.observe(answer)
+        self._metrics.count_call("Score", "OK")
+
+    def _fail(self, direct: DirectCall, error: ScoringError) -> None:
+        status = to_status(error)
+        trailing = ((DETAILS_KEY, status.SerializeToString()),) if status.details else None
+        direct.fail(CODE_OF[type(error)], status.message, trailing)
+        self._metrics.count_call("Score", CODE_OF[type(error)].name)
+
     def _score(self, request: pb.ScoreRequest, context: Context) -> Message:
         answer = self._service.score(request.prompt, request.target_model, self._call(context))
         self._metrics.observe(answer)
-        return pb.ScoreResponse(
-            scored=_scored(answer.items[0]), revision=answer.revision, timings=_timings(answer)
-        )
+        return _score_response(answer)
 
     def _score_batch(self, request: pb.ScoreBatchRequest, context: Context) -> Message:
         answer = self._service.score_batch(
@@ -161,7 +201,7 @@ class ScoringRpcs:
 def call_of(context: Context, default_deadline_s: float) -> Call:
     """The caller behind a gRPC context: its deadline, and its cancellation."""
     remaining_s = context.time_remaining()
-    if remaining_s is None:
+    if remaining_s is None or remaining_s > FOREVER_S:
         remaining_s = default_deadline_s
     call = Call(time.monotonic() + remaining_s)
     if not context.add_callback(call.cancel):
@@ -187,6 +227,12 @@ def abort(context: Context, error: ScoringError) -> NoReturn:
         context.set_trailing_metadata(((DETAILS_KEY, status.SerializeToString()),))
     context.abort(CODE_OF[type(error)], status.message)
     raise AssertionError("abort returned")
+
+
+def _score_response(answer: Answer) -> Message:
+    return pb.ScoreResponse(
+        scored=_scored(answer.items[0]), revision=answer.revision, timings=_timings(answer)
+    )
 
 
 def _serialize(message: Message) -> bytes:

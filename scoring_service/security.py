@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -16,6 +16,7 @@ from scoring_service.errors import AccessDenied, ConfigError
 from scoring_service.status import CODE_OF
 
 _log = logging.getLogger(__name__)
+NO_TOKEN: Final = "no valid bearer token came with the call; send one"
 _OPEN_TO_ALL: Final = "/grpc.health.v1.Health/"
 """Load balancers and probes carry no token, and health tells no secret."""
 
@@ -98,19 +99,24 @@ class BearerTokens(grpc.ServerInterceptor):  # type: ignore[misc]
         self, continuation: Callable[[Any], Any], call: grpc.HandlerCallDetails
     ) -> Any:
         handler = continuation(call)
-        if handler is None or call.method.startswith(_OPEN_TO_ALL) or self._knows(call):
+        if (
+            handler is None
+            or call.method.startswith(_OPEN_TO_ALL)
+            or self.know(call.invocation_metadata)
+        ):
             return handler
         if handler.request_streaming:
             return grpc.stream_stream_rpc_method_handler(_deny)
         return grpc.unary_unary_rpc_method_handler(_deny)
 
-    def _knows(self, call: grpc.HandlerCallDetails) -> bool:
-        sent = next((v for k, v in call.invocation_metadata if k == "authorization"), "")
+    def know(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+        """Whether a call's metadata holds one of the tokens."""
+        sent = next((value for key, value in metadata if key == "authorization"), "")
         given = sent if isinstance(sent, bytes) else sent.encode()
         # Every token is compared, so that the time taken tells nothing.
         return any([hmac.compare_digest(given, accepted) for accepted in self._accepted])
 
 
 def _deny(request: object, context: grpc.ServicerContext) -> NoReturn:
-    context.abort(CODE_OF[AccessDenied], "no valid bearer token came with the call; send one")
+    context.abort(CODE_OF[AccessDenied], NO_TOKEN)
     raise AssertionError("abort returned")

@@ -10,6 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from scoring_service.config import ServerConfig
+from scoring_service.direct import DirectMethod, supports
 from scoring_service.errors import ConfigError
 from scoring_service.metrics import Metrics
 from scoring_service.model import RankerModel
@@ -43,6 +44,7 @@ class ScoringServer:
         num_threads = config.max_concurrent_calls + config.max_streams + _SPARE_THREADS
         self._threads = LifoPool(num_threads, "call")
         self._stream_workers = LifoPool(config.max_streams + 2 * config.runners, "stream")
+        self._direct: DirectMethod | None = None
         self._server = self._build(num_threads)
         self.port = _bind(self._server, config.address, server_credentials(config))
         self._scrapes = (
@@ -62,6 +64,8 @@ class ScoringServer:
     def start(self) -> None:
         """Answer calls; health says SERVING."""
         self._server.start()
+        if self._direct is not None:
+            self._direct.start()
         if self._reloader is not None:
             self._reloader.start()
         for name in ("", SERVICE):
@@ -89,14 +93,18 @@ class ScoringServer:
         return ModelReloader(self.service, source, poll_s=poll_s, count=count)
 
     def _build(self, num_threads: int) -> grpc.Server:
-        tokens = self._config.token_file
+        path = self._config.token_file
+        tokens = None if path is None else BearerTokens(path)
         server = grpc.server(
             self._threads,
-            interceptors=[] if tokens is None else [BearerTokens(tokens)],
+            interceptors=[] if tokens is None else [tokens],
             options=_options(self._config),
             maximum_concurrent_rpcs=num_threads,
         )
-        rpcs = ScoringRpcs(self.service, self.metrics, self._stream_workers)
+        rpcs = ScoringRpcs(self.service, self.metrics, self._stream_workers, tokens)
+        if supports(server):
+            score = f"/{SERVICE}/Score"
+            self._direct = DirectMethod(server, score, rpcs.score_directly, max_calls=num_threads)
         open_inference = OpenInference(self.service, self.metrics)
         server.add_generic_rpc_handlers((rpcs.handlers(), open_inference.handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

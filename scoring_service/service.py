@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from scoring_service.batching import Call, Job, MicroBatcher
-from scoring_service.cache import Flight, Key, RawScore, ScoreCache
+from scoring_service.batching import Call, MicroBatcher
+from scoring_service.cache import ScoreCache
 from scoring_service.calibration import LengthCurve, LengthEstimate
 from scoring_service.config import ServerConfig
-from scoring_service.errors import (
-    InvalidPrompt,
-    ScoringError,
-    ScoringTimeout,
-    ServiceOverloaded,
-)
+from scoring_service.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.model import RankerModel
+from scoring_service.pending import PendingResults, Result, Timings
 from scoring_service.reports import LiveQuality, Observation, ReportBook
 
 
@@ -33,24 +29,12 @@ class Scored(NamedTuple):
 
 
 @dataclass(slots=True)
-class Timings:
-    """Where a call's time went, seconds."""
-
-    tokenize_s: float = 0.0
-    queue_s: float = 0.0
-    """The longest wait of the call's prompts."""
-    infer_s: float = 0.0
-    """Sum over the call's prompts."""
-    total_s: float = 0.0
-
-
-@dataclass(slots=True)
 class Answer:
     """One call's results, in the order of its prompts; all from one revision."""
 
     revision: str
-    items: list[Scored | ScoringError] = field(default_factory=list)
-    timings: Timings = field(default_factory=Timings)
+    items: list[Scored | ScoringError]
+    timings: Timings
 
 
 class Places:
@@ -74,7 +58,7 @@ class Places:
 
 
 class ScoringService:
-    """Scores prompts with the model it holds now. Threads share it; work is done on theirs."""
+    """Scores prompts with the model it holds now. Threads share it."""
 
     def __init__(self, model: RankerModel, config: ServerConfig) -> None:
         self.model = model
@@ -111,30 +95,59 @@ class ScoringService:
             InvalidPrompt: no prompts, too many, or an unknown target model.
             ServiceOverloaded: too many calls at once.
         """
+        answers: list[Answer] = []
+        answered = threading.Lock()
+        answered.acquire()
+
+        def keep(answer: Answer) -> None:
+            answers.append(answer)
+            answered.release()
+
+        pending = self.begin(prompts, target_model, call, keep)
+        left_s = min(max(call.deadline_s - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        if not answered.acquire(timeout=left_s):
+            pending.give_up()
+            answered.acquire()
+        return answers[0]
+
+    def begin(
+        self,
+        prompts: Sequence[str],
+        target_model: str,
+        call: Call,
+        on_answer: Callable[[Answer], None],
+    ) -> PendingResults:
+        """`score_batch` that does not wait.
+
+        Args:
+            on_answer: called once with the answer, on a thread of the batcher, or on this one
+                before `begin` returns. It must be short and must not raise.
+        """
         started_s = time.monotonic()
         limit = self.config.max_batch_prompts
         if not 0 < len(prompts) <= limit:
             raise InvalidPrompt(f"the batch has {len(prompts)} prompts; send 1 to {limit}")
         model = self.model
         curve = _length_curve(model, target_model)
-        answer = Answer(model.revision)
+        keys = [self._refusal(p) or ScoreCache.key(model.revision, p) for p in prompts]
+        wanted = {k: p for k, p in zip(keys, prompts, strict=True) if isinstance(k, tuple)}
         if not self._calls.take():
             raise ServiceOverloaded(
                 f"{self.config.max_concurrent_calls} calls are being served, the most there may "
                 "be; try again later",
                 retry_after_s=max(self.batcher.predicted_wait_s(), 0.001),
             )
-        try:
-            keys = [self._refusal(p) or ScoreCache.key(model.revision, p) for p in prompts]
-            wanted = {k: p for k, p in zip(keys, prompts, strict=True) if isinstance(k, tuple)}
-            results = self._results(model, wanted, call, answer.timings)
-        finally:
+
+        def finish(pending: PendingResults) -> None:
             self._calls.give_back()
-        for key in keys:
-            result = results[key] if isinstance(key, tuple) else key
-            answer.items.append(_finished(result, curve))
-        answer.timings.total_s = time.monotonic() - started_s
-        return answer
+            results = [pending.results[k] if isinstance(k, tuple) else k for k in keys]
+            pending.timings.total_s = time.monotonic() - started_s
+            items = [_finished(result, curve) for result in results]
+            on_answer(Answer(model.revision, items, pending.timings))
+
+        pending = PendingResults(model, self.cache, self.batcher, wanted, call, finish)
+        pending.begin()
+        return pending
 
     def report(self, observations: Sequence[Observation]) -> int:
         """Take back observed lengths; returns how many are of the served revision.
@@ -181,69 +194,8 @@ class ScoringService:
             "it reads only the beginning: send that"
         )
 
-    def _results(
-        self, model: RankerModel, wanted: Mapping[Key, str], call: Call, timings: Timings
-    ) -> dict[Key, RawScore | ScoringError]:
-        """Known results at once, the others computed here or by another call that is at it."""
-        results: dict[Key, RawScore | ScoringError] = {}
-        mine: list[Flight] = []
-        theirs: list[Flight] = []
-        for key in wanted:
-            known = self.cache.begin(key)
-            if isinstance(known, RawScore):
-                results[key] = known
-            else:
-                flight, must_fly = known
-                (mine if must_fly else theirs).append(flight)
-        if mine:
-            results |= self._fly(model, mine, wanted, call, timings)
-        if not theirs:
-            return results
-        for flight in theirs:
-            left_s = call.deadline_s - time.monotonic()
-            shared = flight.wait(left_s) if left_s > 0 else None
-            results[flight.key] = shared or ScoringTimeout("the deadline passed; allow more time")
-        # Another call's failure (its deadline, its admission) says nothing of this one's.
-        failed = {flight.key: wanted[flight.key] for flight in theirs if flight.result is None}
-        if failed and not call.cancelled and time.monotonic() < call.deadline_s:
-            results |= self._results(model, failed, call, timings)
-        return results
 
-    def _fly(
-        self,
-        model: RankerModel,
-        flights: Sequence[Flight],
-        wanted: Mapping[Key, str],
-        call: Call,
-        timings: Timings,
-    ) -> dict[Key, RawScore | ScoringError]:
-        """Compute results and publish them."""
-        results: dict[Key, RawScore | ScoringError] = {}
-        try:
-            refusal = self.batcher.refuse_early(call)
-            if refusal is not None:
-                return {flight.key: refusal for flight in flights}
-            started_s = time.monotonic()
-            tokenized = model.tokenizer.tokenize([wanted[flight.key] for flight in flights])
-            timings.tokenize_s += time.monotonic() - started_s
-            jobs = [Job(model, prompt.ids, call) for prompt in tokenized]
-            self.batcher.run(jobs, call)
-            for flight, prompt, job in zip(flights, tokenized, jobs, strict=True):
-                timings.queue_s = max(timings.queue_s, job.queue_s)
-                timings.infer_s += job.infer_s
-                results[flight.key] = (
-                    RawScore(job.result, len(prompt.ids), prompt.truncated)
-                    if isinstance(job.result, float)
-                    else job.result
-                )
-        finally:
-            for flight in flights:
-                result = results.get(flight.key)
-                self.cache.end(flight, result if isinstance(result, RawScore) else None)
-        return results
-
-
-def _finished(result: RawScore | ScoringError, curve: LengthCurve | None) -> Scored | ScoringError:
+def _finished(result: Result, curve: LengthCurve | None) -> Scored | ScoringError:
     if isinstance(result, ScoringError):
         return result
     length = None if curve is None else curve.at(result.score)

@@ -81,16 +81,46 @@ class Held:
         self.model.gate.set()
 
 
-def test_an_idle_batcher_runs_a_prompt_on_its_callers_thread():
-    threads = []
+def test_who_submits_does_not_wait():
+    model = FakeModel()
+    model.gate.clear()
+    batcher, call, done = MicroBatcher(num_runners=1), Call(time.monotonic() + 10), []
+    jobs = [Job(model, [name], call) for name in (1, 2)]
+    finished = threading.Event()
+    batcher.submit(jobs, call, lambda: (done.append([job.result for job in jobs]), finished.set()))
+    assert done == []
+    model.gate.set()
+    assert finished.wait(10)
+    assert done == [[1.0, 2.0]]
 
-    class Model(FakeModel):
+
+def test_a_refused_submission_is_told_at_once(pool):
+    held = Held(pool, max_queued=1)
+    waiting = held.ask(1)
+    call, done = Call(time.monotonic() + 10), []
+    job = Job(held.model, [2], call)
+    held.batcher.submit([job], call, lambda: done.append(job.result))
+    assert isinstance(done[0], ServiceOverloaded)
+    held.release()
+    assert waiting.result(10) == [1.0]
+
+
+def test_a_listener_that_fails_stops_no_runner():
+    batcher, model = MicroBatcher(num_runners=1), FakeModel()
+    call = Call(time.monotonic() + 10)
+    batcher.submit([Job(model, [1], call)], call, lambda: 1 / 0)
+    assert ask(batcher, model, 2) == [2.0]
+
+
+@pytest.mark.parametrize("scores", [None, [], [1.0, 2.0]])
+def test_a_model_that_answers_nonsense_fails_the_prompt_and_not_the_runner(scores):
+    class Odd(FakeModel):
         def score(self, prompts):
-            threads.append(threading.current_thread())
-            return super().score(prompts)
+            return scores
 
-    assert ask(MicroBatcher(num_runners=2), Model(), 7) == [7.0]
-    assert threads == [threading.current_thread()]
+    batcher = MicroBatcher(num_runners=1)
+    assert isinstance(ask(batcher, Odd(), 1)[0], ScoringError)
+    assert ask(batcher, FakeModel(), 2) == [2.0]
 
 
 def test_no_waiting_is_planned_into_the_last_fifth_of_a_deadline(pool):
