@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Final
 
@@ -21,6 +22,7 @@ from scoring_service.security import BearerTokens, server_credentials
 from scoring_service.service import ScoringService
 from scoring_service.threads import LifoPool
 
+_log = logging.getLogger(__name__)
 _SPARE_THREADS: Final = 8
 """Beyond the calls that may score: health and reflection answer even when the service is full."""
 
@@ -105,6 +107,11 @@ class ScoringServer:
         if supports(server):
             score = f"/{SERVICE}/Score"
             self._direct = DirectMethod(server, score, rpcs.score_directly, max_calls=num_threads)
+        else:
+            _log.warning(
+                "grpcio %s is not made as expected: Score takes a thread per call and costs more",
+                grpc.__version__,
+            )
         open_inference = OpenInference(self.service, self.metrics)
         server.add_generic_rpc_handlers((rpcs.handlers(), open_inference.handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
