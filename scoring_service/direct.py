@@ -4,8 +4,8 @@ grpcio's server gives every call a thread of its pool, which sleeps until the ha
 result. Around a model run of a few milliseconds, waking these threads and what they drag through
 the caches is most of what a call costs. Here one method of a server is served from the thread that
 polls its completion queue, through the binding that grpcio's own server is written in. This is not
-public API: `supports` says whether this grpcio has what is needed, and where it has not the method
-must be served the usual way.
+public API: `supports` says whether this grpcio has what is needed (1.70 to 1.85 were tried), and
+where it has not the method must be served the usual way.
 """
 
 from __future__ import annotations
