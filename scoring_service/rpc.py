@@ -24,6 +24,7 @@ from scoring_service.streaming import UnorderedMap
 from scoring_service.threads import LifoPool
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ScoringService"].full_name
+_FAILED: Final = "the service failed; its log says how"
 _log = logging.getLogger(__name__)
 Context: TypeAlias = grpc.ServicerContext
 
@@ -46,7 +47,7 @@ def unary(
         except Exception:
             _log.exception("%s failed", method)
             metrics.count_call(method, grpc.StatusCode.INTERNAL.name)
-            abort(context, ScoringError("the service failed; its log says how"))
+            abort(context, ScoringError(_FAILED))
         metrics.count_call(method, "OK")
         return response
 
@@ -105,7 +106,13 @@ class ScoringRpcs:
         if isinstance(item, ScoringError):
             self._fail(direct, item)
             return
-        direct.respond(_serialize(_score_response(answer)))
+        try:
+            response = _serialize(_score_response(answer))
+        except Exception:
+            _log.exception("Score failed")
+            self._fail(direct, ScoringError(_FAILED))
+            return
+        direct.respond(response)
         self._metrics.observe(answer)
         self._metrics.count_call("Score", "OK")
 
@@ -184,7 +191,7 @@ class ScoringRpcs:
             return pb.StreamResponse(id=request.id, result=_item(error))
         except Exception:
             _log.exception("a prompt of a stream failed")
-            failure = ScoringError("the service failed; its log says how")
+            failure = ScoringError(_FAILED)
             return pb.StreamResponse(id=request.id, result=_item(failure))
         self._metrics.observe(answer)
         return pb.StreamResponse(

@@ -233,3 +233,13 @@ def test_the_port_of_a_stopped_server_is_free_again(tiny_model):
         server = ScoringServer(tiny_model, ServerConfig(address=f"127.0.0.1:{port}"))
         server.start()
         server.stop()
+
+
+def test_an_answer_that_cannot_be_written_ends_the_call(server, client, monkeypatch, caplog):
+    def fail(answer):
+        raise ValueError("as told")
+
+    monkeypatch.setattr("scoring_service.rpc._score_response", fail)
+    with pytest.raises(ScoringError, match="its log says how"):
+        client.score("poem")
+    assert "as told" in caplog.text
