@@ -11,6 +11,8 @@ from scoring_service.errors import ConfigError
 
 _CRITICAL, _PREFILL, _DEFERRED = 0, 1, 2
 _LAST_BEFORE_DECODE = Phase.PREFILL
+# A `Rank` with all its fields, in half the time: one is made per class and step.
+_new_rank = tuple.__new__
 
 
 class SLAI(Policy):
@@ -88,7 +90,8 @@ class SLAI(Policy):
             lane = _CRITICAL if is_critical else _DEFERRED
             again_s = nextafter(load.now_s, inf)  # the mean step time moves with every step
             return Rank((due_s,), lane, again_s, 1, evict_key=None, group=tbt_s)
-        critical = Rank((last_s,), _CRITICAL, inf, 1, None, None, tbt_s)
+        key = (last_s,)
+        critical = _new_rank(Rank, (key, _CRITICAL, inf, 1, None, None, tbt_s, False))
         if is_critical:
             return critical
-        return Rank((last_s,), _DEFERRED, last_s, 1, critical, None, tbt_s)
+        return _new_rank(Rank, (key, _DEFERRED, last_s, 1, critical, None, tbt_s, False))

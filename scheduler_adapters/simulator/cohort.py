@@ -132,7 +132,7 @@ class Cohort:
         "rank",
         "run_counters",
         "run_ticks",
-        "version",
+        "timer_s",
     )
 
     def __init__(self, lane: Lane, rank: Rank | None, block_tokens: int, num_rows: int) -> None:
@@ -140,7 +140,6 @@ class Cohort:
         self.rank = rank
         self.block_tokens = block_tokens
         self.num_rows = num_rows
-        self.version = 0
         self.counter = 0
         """Steps this cohort has run."""
         self.count = 0
@@ -153,6 +152,8 @@ class Cohort:
         """Heap of counter * num_rows + row: something happens to that member at that counter."""
         self.ask_at: float = inf
         """Counter at which the shared rank is asked for again."""
+        self.timer_s = inf
+        """When the engine looks whether the shared rank has ended."""
         self.run_counters = array("q")
         """Counter of the first step of each run of steps without a gap."""
         self.run_ticks = array("q")
@@ -237,7 +238,6 @@ class Cohort:
 
     def _end(self) -> None:
         self.lane.cohorts.remove(self)
-        self.version += 1
 
     def _write_down(self, live: Live, record: Record) -> None:
         """Give a member the state that so far followed from the cohort's."""
@@ -323,11 +323,12 @@ class Lane:
 
     def decodes_in_order(self) -> list[Live]:
         """All decodes by key, of equals by row."""
-        found: list[tuple[tuple[float, ...], int, Live]] = []
+        by_key: dict[tuple[float, ...], dict[int, Live]] = {}
         for cohort in self.cohorts:
+            if cohort.rank is not None:
+                by_key.setdefault(cohort.rank.key, {}).update(cohort.members)
+                continue
             for row, live in cohort.members.items():
-                rank = cohort.rank or live.rank
-                assert rank is not None
-                found.append((rank.key, row, live))
-        found.sort()
-        return [live for _, _, live in found]
+                assert live.rank is not None
+                by_key.setdefault(live.rank.key, {})[row] = live
+        return [by_key[key][row] for key in sorted(by_key) for row in sorted(by_key[key])]

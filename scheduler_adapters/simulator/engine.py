@@ -155,14 +155,17 @@ class Engine(Filling):
         if self.chunks:
             self._book_chunks(tick, changed)
         self._count()
-        if changed or stale:
-            self._rank_changed(changed, stale)
-        elif (
+        may_repeat = (
             self.skip_ahead
             and self.is_steady
-            and not self.chunks
+            and not (changed or self.chunks)
             and len(self.residents) == num_residents
-        ):
+        )
+        if stale and may_repeat:
+            self._repeat_asking(stale)
+        elif changed or stale:
+            self._rank_changed(changed, stale)
+        elif may_repeat:
             self._repeat()
         while self.split_lanes:
             self._rejoin(self.split_lanes.pop())
@@ -223,9 +226,7 @@ class Engine(Filling):
         """Run the step that just ran again and again, as long as it would be filled the same."""
         load, cohorts = self.load, self.placed
         limit = min(cohort.steps_to_event() for cohort in cohorts) - 1
-        until_s = min(self.next_arrival_s, self.next_landing_s)
-        if self.timers:
-            until_s = min(until_s, self.timers[0][0])
+        until_s = self._undisturbed_until_s()
         step_s, count = self.instance.latency.step_s, self.num_placed
         context = sum(cohort.context for cohort in cohorts)
         steps = 0
@@ -243,6 +244,45 @@ class Engine(Filling):
             steps += 1
         for cohort in cohorts:
             cohort.advance_many(steps, load.now_s)
+
+    def _repeat_asking(self, stale: list[Cohort]) -> None:
+        """The same where shared ranks end with every step: until one of them changes its lane.
+
+        Inside a lane order does not matter, as long as there is room for all.
+        """
+        load, cohorts, count = self.load, self.placed, self.num_placed
+        lanes = [cohort.lane for cohort in cohorts]
+        has_room = count == load.num_decoding and not (self.rule.displace and self.num_waiting)
+        while True:
+            self._rank_groups(stale)
+            if not has_room or load.now_s >= self._undisturbed_until_s():
+                return
+            growth = context = 0
+            for cohort, lane in zip(cohorts, lanes, strict=True):
+                if (
+                    not cohort.count
+                    or cohort.lane is not lane
+                    or cohort.events[0] < (cohort.counter + 2) * self.num_rows
+                ):
+                    return
+                growth += cohort.growth[cohort.counter % self.block_tokens]
+                context += cohort.context
+            if self.used_blocks + growth + self.headroom > self.total_blocks:
+                return
+            if self.has_rule and not self._rule_stays():
+                return
+            self.used_blocks += growth
+            self._pass(self.instance.latency.step_s(count, context, ()))
+            stale = []
+            for cohort in cohorts:
+                cohort.advance(load.step - 1, load.now_s)
+                if cohort.ask_at <= cohort.counter:
+                    stale.append(cohort)
+
+    def _undisturbed_until_s(self) -> float:
+        """When the next request arrives, copy lands or rank ends."""
+        until_s = min(self.next_arrival_s, self.next_landing_s)
+        return min(until_s, self.timers[0][0]) if self.timers else until_s
 
     def _rule_stays(self) -> bool:
         """Ask for the next step's rule; keep it where it differs, so that it is asked for once."""

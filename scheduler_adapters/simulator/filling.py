@@ -176,8 +176,8 @@ class Filling(Eviction):
             rows = {live.row for live in chosen}
             moving = [live for live in cohort.members.values() if live.row not in rows]
         part = cohort.part(moving)
-        if cohort.rank is not None and cohort.rank.valid_until_s < inf:
-            self._set_timer(cohort.rank.valid_until_s, part)
+        if cohort.rank is not None:
+            self._watch(part, cohort.rank.valid_until_s)
         return part if moving is chosen else cohort
 
     def _prefill(self, live: Live) -> bool:

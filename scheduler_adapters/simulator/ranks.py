@@ -80,19 +80,33 @@ class Ranks:
         live.version += 1
         live.ask_at = live.now_context - live.view.prompt_tokens + rank.valid_tokens
         if rank.valid_until_s < inf:
-            self._set_timer(rank.valid_until_s, live)
+            self._set_timer(rank.valid_until_s, live, live.version)
 
-    def _set_timer(self, time_s: float, ranked: Live | Cohort) -> None:
+    def _set_timer(self, time_s: float, ranked: Live | Cohort, version: int = 0) -> None:
         self.num_timers += 1
-        heappush(self.timers, (time_s, self.num_timers, ranked, ranked.version))
+        heappush(self.timers, (time_s, self.num_timers, ranked, version))
+
+    def _watch(self, cohort: Cohort, until_s: float) -> None:
+        """Look at a cohort when its rank ends, or earlier: one timer outlasts many ranks."""
+        if until_s < cohort.timer_s:
+            cohort.timer_s = until_s
+            self._set_timer(until_s, cohort)
 
     def _expire(self) -> None:
         """Replace the ranks that ended; each may be replaced by one that ended as well."""
         timers, now_s = self.timers, self.load.now_s
         left = MAX_SUCCESSORS * (len(timers) + 1)
         while timers and timers[0][0] <= now_s:
-            _, _, ranked, version = heappop(timers)
-            if ranked.version != version:
+            time_s, _, ranked, version = heappop(timers)
+            if isinstance(ranked, Cohort):
+                if time_s != ranked.timer_s or not ranked.count:
+                    continue
+                assert ranked.rank is not None
+                ranked.timer_s = inf
+                if ranked.rank.valid_until_s > now_s:
+                    self._watch(ranked, ranked.rank.valid_until_s)
+                    continue
+            elif ranked.version != version:
                 continue
             left -= 1
             if not left:
@@ -179,8 +193,7 @@ class Ranks:
         cohort.counter = counter
         if rank is not None:
             cohort.ask_at = counter + rank.valid_tokens
-            if rank.valid_until_s < inf:
-                self._set_timer(rank.valid_until_s, cohort)
+            self._watch(cohort, rank.valid_until_s)
         return cohort
 
     def _ask_cohort(self, cohort: Cohort) -> None:
@@ -196,19 +209,19 @@ class Ranks:
 
     def _rank_cohort(self, cohort: Cohort, rank: Rank) -> None:
         """Give all members a new rank, and the cohort the place that goes with it."""
-        if rank.group is None:
+        _, lane, valid_until_s, valid_tokens, _, _, group, _ = rank
+        if group is None:
             for live in list(cohort.members.values()):
                 cohort.leave(live, self.record)
                 self._take(live, rank)
                 self._join(live)
             return
         cohort.rank = rank
-        cohort.version += 1
-        cohort.ask_at = cohort.counter + rank.valid_tokens
-        if cohort.lane.number != rank.lane:
-            cohort.move(self._lane(rank.lane))
-        if rank.valid_until_s < inf:
-            self._set_timer(rank.valid_until_s, cohort)
+        cohort.ask_at = cohort.counter + valid_tokens
+        if cohort.lane.number != lane:
+            cohort.move(self._lane(lane))
+        if valid_until_s < cohort.timer_s:
+            self._watch(cohort, valid_until_s)
 
     def _rank_groups(self, stale: list[Cohort]) -> None:
         """Rank cohorts whose rank ended with this step; those of one group become one."""

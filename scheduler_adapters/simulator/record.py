@@ -92,11 +92,12 @@ def timeline_of_columns(
 def _joined(runs: Ints) -> Ints:
     """Runs in order of (row, tick), those that follow each other without a gap made one."""
     # One sort of one number: a third of the time of np.lexsort, as most runs come in order.
-    runs = runs[np.argsort((runs[:, 0] << 32) + runs[:, 1], kind="stable")]
+    order = np.argsort((runs[:, 0] << 32) + runs[:, 1], kind="stable")
+    row, first, last = (runs[order, column] for column in range(3))
     starts = np.ones(len(runs), dtype=np.bool_)
-    starts[1:] = (runs[1:, 0] != runs[:-1, 0]) | (runs[1:, 1] != runs[:-1, 2] + 1)
+    starts[1:] = (row[1:] != row[:-1]) | (first[1:] != last[:-1] + 1)
     ends = np.append(starts[1:], True)[: len(runs)]
-    return np.column_stack([runs[starts, 0], runs[starts, 1], runs[ends, 2]])
+    return np.column_stack([row[starts], first[starts], last[ends]])
 
 
 def _first_answer_s(requests: Requests, runs: Ints, tick_s: Floats) -> Floats:
