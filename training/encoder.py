@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -92,6 +93,26 @@ class PromptScorer(nn.Module):
     def pool(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """One vector per prompt, (B, H); padding does not move it."""
         output = self.backbone(input_ids=input_ids, attention_mask=attention_mask)
+        return self._pooled(output, attention_mask)
+
+    def pool_batch(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """`pool` of every (input_ids, attention_mask), one after the other, (B, H).
+
+        Every token is looked up once for all of them: the gradient of a lookup is as large as the
+        vocabulary, and one for each micro-batch took an eighth of the training time.
+        """
+        backbone = cast(Any, self.backbone)
+        ids = torch.cat([input_ids.flatten() for input_ids, _ in micro_batches])
+        tokens, places = torch.unique(ids, return_inverse=True)
+        vectors = backbone.get_input_embeddings()(tokens)
+        masks = [mask for _, mask in micro_batches]
+        pooled = []
+        for part, mask in zip(places.split([m.numel() for m in masks]), masks, strict=True):
+            embeds = nn.functional.embedding(part.view_as(mask), vectors)
+            pooled.append(self._pooled(backbone(inputs_embeds=embeds, attention_mask=mask), mask))
+        return torch.cat(pooled)
+
+    def _pooled(self, output: Any, attention_mask: Tensor) -> Tensor:
         hidden_BLH = output.last_hidden_state
         if self.pooling == "pooler":
             return cast(Tensor, output.pooler_output)

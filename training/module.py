@@ -62,7 +62,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of one batch."""
-        pooled = torch.cat([self.scorer.pool(*micro) for micro in batch.micro_batches])
+        pooled = self.scorer.pool_batch(batch.micro_batches)
         scores_BK, lengths_BK = self.scorer.score(pooled).float(), batch.lengths_BK
         loss = self._ranking_loss(scores_BK, lengths_BK, batch.pairs_P2)
         if weight := self.config.loss.log_length_weight:
@@ -113,7 +113,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores; tau_b needs all of them at once."""
-        pooled = torch.cat([self.scorer.pool(*micro) for micro in batch.micro_batches])
+        pooled = self.scorer.pool_batch(batch.micro_batches)
         self._val.append((self.scorer.score(pooled).float().cpu(), batch.lengths_BK.cpu()))
 
     def on_validation_epoch_end(self) -> None:

@@ -20,6 +20,7 @@ from transformers import (
 
 from scoring_service.bundle import FP32
 from scoring_service.errors import ConfigError
+from training.buckets import pad
 from training.data import tokenize
 from training.encoder import build_scorer, find_backbone, load_scorer, save_scorer
 from training.export import export_fp32, measure_parity, torch_scores
@@ -73,6 +74,27 @@ def test_every_kind_of_backbone_exports_and_comes_back(
     save_scorer(tmp_path / "saved", scorer, tokenizer)
     loaded, _ = load_scorer(tmp_path / "saved")
     np.testing.assert_allclose(torch_scores(loaded, ids), scores, atol=1e-6)
+
+
+def test_one_lookup_for_a_batch_changes_neither_vectors_nor_gradients(
+    backbone: tuple[str, Path],
+) -> None:
+    kind, folder = backbone
+    scorer, tokenizer = build_scorer(str(folder), POOLING[kind], seed=0, max_prompt_tokens=32)  # type: ignore[arg-type]
+    scorer.eval()  # Dropout would draw in another order.
+    ids = tokenize(tokenizer, PROMPTS).ids
+    parts = [pad(ids[start : start + 3], 0) for start in (0, 3)]
+    micro_batches = [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in parts]
+    found = []
+    for pooled in (
+        torch.cat([scorer.pool(*micro) for micro in micro_batches]),
+        scorer.pool_batch(micro_batches),
+    ):
+        scorer.zero_grad()
+        pooled.square().sum().backward()
+        gradients = [p.grad.clone() for p in scorer.parameters() if p.grad is not None]
+        found.append([pooled.detach(), *gradients])
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
 
 
 def test_a_backbone_without_a_pooler_says_so(tiny_bert: Path, tmp_path: Path) -> None:
