@@ -121,7 +121,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     from training.tracking import Tracker
 
     tracker = Tracker(options.mlruns_dir, run_name=config.name, run_id=run_id)
-    with _finishing(tracker), _without_torn_checkpoints(options.checkpoints):
+    with tracker, _without_torn_checkpoints(options.checkpoints):
         if run_id is None:
             tracker.log_params(asdict(config) | {"card_sha256": prepared.data.card.digest})
             _begin(config, options, tracker.run_id)
@@ -232,20 +232,6 @@ def _without_torn_checkpoints(folder: Path) -> Iterator[None]:
             if not zipfile.is_zipfile(path):  # torch writes zip files, whose directory comes last
                 path.unlink()
         raise
-
-
-@contextlib.contextmanager
-def _finishing(tracker: Tracker) -> Iterator[None]:
-    """Give the MLflow run the status that the block ends with."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        tracker.finish("KILLED")
-        raise
-    except BaseException:
-        tracker.finish("FAILED")
-        raise
-    tracker.finish()
 
 
 def _print_result(result: dict[str, Any]) -> None:

@@ -232,25 +232,25 @@ def _log(
     from training.tracking import Tracker
 
     manifest = bundle.manifest
-    tracker = Tracker(mlruns_dir, run_name=f"monitor-{manifest.name}", system_metrics=False)
-    tracker.log_params(
-        asdict(options)
-        | {"gate_tau_b": report.gate, "log_sha256": sha256_of(options.log)}
-        | {"revision": manifest.revision, "trained_by": manifest.mlflow_run_id}
-    )
-    for window in report.windows:
-        low, high = window.tau_b_ci
-        figures = {"tau_b": window.tau_b, "tau_b_low": low, "tau_b_high": high}
-        figures |= {f"coverage_{quantile}": share for quantile, share in window.coverage.items()}
-        defined = {f"monitor/{k}": v for k, v in figures.items() if not math.isnan(v)}
-        tracker.log_metrics(defined, step=window.end_row)
-    tracker.set_tag("verdict", report.verdict.reason)
     title = (
         f"{manifest.name} {manifest.revision} on {Path(options.log).name}: windows of "
         f"{min(options.window, report.num_rows)} rows"
     )
-    figure = tracker.log_figure(drift_figure(report, title), "drift")
-    tracker.finish()
+    run_name = f"monitor-{manifest.name}"
+    with Tracker(mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
+        tracker.log_params(
+            asdict(options)
+            | {"gate_tau_b": report.gate, "log_sha256": sha256_of(options.log)}
+            | {"revision": manifest.revision, "trained_by": manifest.mlflow_run_id}
+        )
+        for window in report.windows:
+            low, high = window.tau_b_ci
+            figures = {"tau_b": window.tau_b, "tau_b_low": low, "tau_b_high": high}
+            figures |= {f"coverage_{q}": share for q, share in window.coverage.items()}
+            defined = {f"monitor/{k}": v for k, v in figures.items() if not math.isnan(v)}
+            tracker.log_metrics(defined, step=window.end_row)
+        tracker.set_tag("verdict", report.verdict.reason)
+        figure = tracker.log_figure(drift_figure(report, title), "drift")
     return tracker.run_id, str(figure)
 
 

@@ -232,14 +232,13 @@ def _log(samples: PrefillSamples, cost: PrefillCost, mlruns_dir: str) -> tuple[s
     from training.figures import prefill_latency
     from training.tracking import Tracker
 
-    tracker = Tracker(mlruns_dir, run_name=f"calibrate-{samples.model}", system_metrics=False)
     result = _result(samples, cost)
     metrics = {key: value for key, value in result.items() if isinstance(value, float | int)}
-    tracker.log_params({key: value for key, value in result.items() if key not in metrics})
-    tracker.log_metrics(metrics)
-    title = f"{samples.model} on {samples.device}: R^2 {cost.r2:.4f}"
-    figure = tracker.log_figure(prefill_latency(cost.points, title), "prefill_latency")
-    tracker.finish()
+    title, run_name = f"{samples.model} on {samples.device}", f"calibrate-{samples.model}"
+    with Tracker(mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
+        tracker.log_params({key: value for key, value in result.items() if key not in metrics})
+        tracker.log_metrics(metrics)
+        figure = tracker.log_figure(prefill_latency(cost.points, title), "prefill_latency")
     return tracker.run_id, str(figure)
 
 

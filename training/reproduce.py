@@ -86,6 +86,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--mlruns-dir", type=str, default="mlruns", help="the MLflow store")
     parser.add_argument("--dataset", type=str, default="alpaca-vicuna7b")
     parser.add_argument("--prompts", type=int, default=3000, help="training prompts per row")
+    parser.add_argument("--test-prompts", type=int | None, help="at most so many; default: all")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=1, help="trainings per row, from seed 0")
     parser.add_argument("--threads", type=int | None)
@@ -195,22 +196,22 @@ def train_seeds(method: str, config: TrainConfig, prepared: Prepared, arguments:
 
 def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: str) -> Row:
     """Train one ranker as its own MLflow run and test it."""
-    from training.data import tokenize
+    from training.data import observed, tokenize
     from training.export import torch_scores
     from training.learning import learn
     from training.tracking import Tracker
 
     logger.info("training %s", method)
-    tracker = Tracker(mlruns_dir, run_name=config.name)
-    tracker.log_params(asdict(config))
-    with tempfile.TemporaryDirectory(prefix="lengthwise-row-") as folder:
-        trained = learn(config, [prepared.splits], Path(folder), tracker.lightning_logger())
-    test = prepared.splits.test
-    ids = tokenize(trained.tokenizer, [item.prompt for item in test]).ids
-    scores = torch_scores(trained.scorer, ids)
-    lengths = np.array([float(item.observed) for item in test])
-    value = tau_b(scores, lengths)
-    row = Row(
+    with Tracker(mlruns_dir, run_name=config.name) as tracker:
+        tracker.log_params(asdict(config))
+        with tempfile.TemporaryDirectory(prefix="lengthwise-row-") as folder:
+            trained = learn(config, [prepared.splits], Path(folder), tracker.lightning_logger())
+        test = prepared.splits.test
+        ids = tokenize(trained.tokenizer, [item.prompt for item in test]).ids
+        scores, lengths = torch_scores(trained.scorer, ids), observed(test)
+        value, cpu_s = tau_b(scores, lengths), round(trained.train_cpu_s, 3)
+        tracker.log_metrics({"tau_b": value, "train_cpu_s": cpu_s})
+    return Row(
         method=method,
         objective=config.loss.objective,
         delta=config.loss.delta,
@@ -220,13 +221,10 @@ def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: 
         tau_b_ci=tau_b_ci(scores, lengths),
         paper=_paper(config.loss),
         encoder_passes=trained.num_encoded,
-        cpu_s=round(trained.train_cpu_s, 3),
+        cpu_s=cpu_s,
         history=trained.history,
         mlflow_run_id=tracker.run_id,
     )
-    tracker.log_metrics({"tau_b": row.tau_b, "train_cpu_s": row.cpu_s})
-    tracker.finish()
-    return row
 
 
 def cpu_to_reach(ours: Row, theirs: Row) -> dict[str, float]:
@@ -262,7 +260,9 @@ def _protocol(arguments: Any) -> TrainConfig:
     return replace(
         base,
         data=replace(base.data, dataset=arguments.dataset),
-        split=replace(base.split, train_prompts=arguments.prompts, test_prompts=None),
+        split=replace(
+            base.split, train_prompts=arguments.prompts, test_prompts=arguments.test_prompts
+        ),
         loss=LossConfig(log_length_weight=0),
         epochs=arguments.epochs,
         threads=arguments.threads,

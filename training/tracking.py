@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
@@ -240,6 +241,19 @@ class Tracker(Store):
             self.client.log_artifacts(self.run_id, folder)
         artifacts = _path_of(self.client.get_run(self.run_id).info.artifact_uri)
         return artifacts / path.relative_to(folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the run as the block ends: FINISHED, KILLED by Ctrl-C, or FAILED."""
+        failed = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+        self.finish("FINISHED" if error is None else failed)
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED (which a resumed run undoes)."""
