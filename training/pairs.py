@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
+
+_ROUNDS: Final = 20
+"""Each keeps most candidates; so many without enough mean that the lengths are nearly equal."""
 
 
 def relative_gap(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -40,9 +45,7 @@ def sample_pairs(
     rng = np.random.default_rng(seed)
     wanted = round(pairs_per_prompt * len(lengths))
     kept = [np.empty((0, 2), np.int64)]
-    for _ in range(
-        20
-    ):  # Each round keeps most candidates; 20 without enough means near-equal lengths.
+    for _ in range(_ROUNDS):
         candidates = rng.integers(len(lengths), size=(wanted, 2))
         a, b = lengths[candidates].T
         keep = (a != b) & (relative_gap(a, b) >= delta)
