@@ -305,10 +305,6 @@ def highest_rate(
     return low
 
 
-_STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Two-sided 95% quantiles of Student's t for 1, 2, ... degrees of freedom."""
-
-
 def capacity_table(found: Mapping[str, list[float]]) -> pd.DataFrame:
     """Columns policy, mean, low, high (the 95% interval), searches."""
     rows = []
@@ -323,7 +319,9 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     mean = float(np.mean(values))
     if len(values) == 1:
         return mean, mean
-    quantile = _STUDENT_95[min(len(values) - 1, len(_STUDENT_95)) - 1]
+    from scipy.special import stdtrit  # imported late: a third of a second
+
+    quantile = float(stdtrit(len(values) - 1, 0.975))  # Student's t
     half = quantile * float(np.std(values, ddof=1)) / len(values) ** 0.5
     return mean - half, mean + half
 

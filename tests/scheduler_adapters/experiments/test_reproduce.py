@@ -94,6 +94,27 @@ def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, monke
         reproduce_pars.trained_rows(config)
 
 
+def test_a_missed_order_says_whether_there_was_a_queue_to_order():
+    experiment = reproduce_pars.Experiment(ReproduceConfig(paper="pars", seeds=2, scale=0.1))
+    systems = ("Oracle", "PARS", "FCFS")
+
+    def order_row(load: float) -> reproduce_pars.Row:
+        workload = reproduce_pars.SHORT_MODEL
+        return reproduce_pars._order_row(experiment, workload, workload, load, systems)
+
+    calm = order_row(0.2)
+    assert not calm.reproduced
+    assert "tie, no queue" in calm.note
+    assert "tie" not in order_row(50.0).note
+
+
+def test_with_the_kv_memory_of_two_gpus_a_burst_of_long_answers_is_served_sooner():
+    experiment = reproduce_pars.Experiment(ReproduceConfig(paper="pars", seeds=1, scale=0.2))
+    workload = reproduce_pars.LONG_MODEL
+    one, two = (experiment.latency(workload, "FCFS", num_gpus=gpus)[0] for gpus in (1, 2))
+    assert two < one
+
+
 def test_the_backlog_counts_who_is_there():
     requests = make_requests(prompt_tokens=[1, 1], output_tokens=[1, 1], arrival_s=[0.0, 2.0])
     timeline = timeline_from_token_times(requests, [[1.0], [3.0]])
