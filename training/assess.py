@@ -13,8 +13,9 @@ from scoring_service.scorer import OnnxScorer
 from training.baselines import group_means, tfidf_ridge
 from training.command_line import without_nan
 from training.config import TrainConfig
-from training.data import observed, targets, tokenize
+from training.data import tokenize
 from training.export import Parity
+from training.labels import observed, targets
 from training.learning import Trained
 from training.metrics import grouped_tau_b, pair_accuracy, tau_b, tau_b_ci
 from training.scores import onnx_scores
@@ -37,11 +38,9 @@ def assess(
     }
     served = scores.get(INT8, scores[FP32])
     low, high = tau_b_ci(served, lengths)
-    ridge = tfidf_ridge(
-        [item.prompt for item in splits.train],
-        targets(splits.train, config),
-        [item.prompt for item in splits.test],
-    )
+    learnt = targets(splits.train, config.data.repeats)
+    texts = [[item.prompt for item in part] for part in (splits.train, splits.test)]
+    ridge = tfidf_ridge(texts[0], learnt, texts[1])
     metrics: dict[str, Any] = {
         "tau_b": tau_b(served, lengths),
         "tau_b_ci": [low, high],
@@ -62,9 +61,7 @@ def assess(
     }
     groups = [item.group for item in splits.test]
     if len(set(groups)) > 1:
-        of_groups = group_means(
-            [item.group for item in splits.train], targets(splits.train, config), groups
-        )
+        of_groups = group_means([item.group for item in splits.train], learnt, groups)
         metrics["tau_b_within_groups"] = grouped_tau_b(served, lengths, groups)
         metrics["tau_b_group_means"] = tau_b(of_groups, lengths)
         metrics["tau_b_tfidf_ridge_within_groups"] = grouped_tau_b(ridge, lengths, groups)

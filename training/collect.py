@@ -21,7 +21,7 @@ from scoring_service.errors import ConfigError, DataError
 from training.answers import AnswerLog
 from training.card_writer import card_path, refuse_foreign_card, write_card
 from training.command_line import configure_logging, make_parser
-from training.records import prompt_hash, read_table
+from training.records import prompt_hash, prompts_of, read_table, require_columns
 
 if TYPE_CHECKING:
     from training.endpoint import Endpoint
@@ -192,15 +192,9 @@ def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
         DataError: no such table or column, or a prompt is empty or not text.
     """
     frame = read_table(path)
-    if column not in frame.columns:
-        have = ", ".join(map(str, frame.columns))
-        raise DataError(f"no column {column!r}; the columns are: {have}", path=path)
+    require_columns(frame, [column], path)
     distinct: dict[str, str] = {}
-    for row, prompt in enumerate(frame[column].tolist()):
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise DataError(
-                f"prompt is {prompt!r}; give non-empty text or drop the row", path=path, row=row
-            )
+    for prompt in prompts_of(frame[column], path):
         distinct.setdefault(prompt_hash(prompt), prompt)
     return list(distinct.values()), len(frame) - len(distinct)
 

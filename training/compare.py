@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from scoring_service.bundle import Manifest, ModelBundle
 from scoring_service.errors import DataError
 from training.command_line import configure_logging, make_parser, without_nan
-from training.labels import LabelledPrompt, label_prompts
+from training.labels import LabelledPrompt, label_prompts, observed
 from training.metrics import tau_b, tau_b_ci, tau_b_difference_ci
 from training.records import FieldMap, read_table, to_records
 from training.registry import add_store_arguments, find_bundle, show_tau_b
@@ -72,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
 def compare(a: Contender, b: Contender, prompts: Sequence[LabelledPrompt]) -> dict[str, Any]:
     """tau_b of both and of their difference (a - b); None for what is undefined."""
     texts = [item.prompt for item in prompts]
-    lengths = np.array([float(item.observed) for item in prompts])
+    lengths = observed(prompts)
     scores = [score_prompts(contender.bundle, texts) for contender in (a, b)]
     figures = [
         {

@@ -227,13 +227,3 @@ def _beside(
 ) -> NDArray[np.float64]:
     """The lengths of each prompt side by side, shape (N, K); NaN where it has none."""
     return np.array([[column.get(_key(item), np.nan) for column in columns] for item in items])
-
-
-def targets(items: Sequence[LabelledPrompt], config: TrainConfig) -> NDArray[np.float64]:
-    """Training labels in tokens, shape (N,)."""
-    return np.array([item.target(config.data.repeats) for item in items])
-
-
-def observed(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
-    """The one sample per prompt that figures are computed on, in tokens, shape (N,)."""
-    return np.array([item.observed for item in items], np.float64)

@@ -17,7 +17,7 @@ from training import baselines
 from training.calibration import coverage
 from training.command_line import configure_logging, make_parser, without_nan
 from training.config import config_from
-from training.labels import LabelledPrompt, label_prompts
+from training.labels import LabelledPrompt, label_prompts, observed, targets
 from training.metrics import ceiling, grouped_tau_b, pair_accuracy, tau_b, tau_b_ci
 from training.prepared import Prepared, prepare
 from training.records import FieldMap, prompt_hash, read_table, to_records
@@ -152,7 +152,7 @@ def evaluate(
     if len(kept) < 2:
         raise DataError(f"{len(kept)} prompts to evaluate on after {num_seen} seen in training")
     texts = [item.prompt for item in kept]
-    lengths = np.array([float(item.observed) for item in kept])
+    lengths = observed(kept)
     scores = score_prompts(bundle, texts)
     delta = bundle.manifest.training.get("loss", {}).get("delta", 0.2)
     top = ceiling([item.lengths for item in kept])
@@ -237,12 +237,11 @@ def _baselines(
     if own is None:
         return found
     train = [item.prompt for item in own.splits.train]
-    repeats = own.config.data.repeats
-    targets = np.array([item.target(repeats) for item in own.splits.train])
+    learnt = targets(own.splits.train, own.config.data.repeats)
     for name in ("lexical_boosting", "tfidf_ridge"):
-        found[name] = tau_b(getattr(baselines, name)(train, targets, texts), lengths)
+        found[name] = tau_b(getattr(baselines, name)(train, learnt, texts), lengths)
     groups, known = [item.group for item in items], [item.group for item in own.splits.train]
-    found["group_means"] = tau_b(baselines.group_means(known, targets, groups), lengths)
+    found["group_means"] = tau_b(baselines.group_means(known, learnt, groups), lengths)
     return found
 
 

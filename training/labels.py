@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scoring_service.errors import DataError
 from training.records import PromptResponse, prompt_hash
 
@@ -99,6 +102,16 @@ def of_one_model(
             f"the data holds {len(models)} models ({known}...); choose data.model or data.consensus"
         )
     return list(prompts)
+
+
+def targets(items: Sequence[LabelledPrompt], repeats: Repeats) -> NDArray[np.float64]:
+    """Training labels in tokens, shape (N,)."""
+    return np.array([item.target(repeats) for item in items])
+
+
+def observed(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
+    """The one sample per prompt that figures are computed on, in tokens, shape (N,)."""
+    return np.array([item.observed for item in items], np.float64)
 
 
 def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:

@@ -18,7 +18,7 @@ import pandas as pd
 from scoring_service.bundle import sha256_of
 from scoring_service.errors import ConfigError, DataError
 from training.cards import ENVIRONMENT
-from training.records import read_table
+from training.records import read_table, require_columns
 
 NUMBERS: Final = ("prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s")
 SPLITWISE: Final = "splitwise-sim/perf_model.csv"
@@ -57,9 +57,7 @@ def read_samples(
         DataError: a column is missing, or a number is not above 0.
     """
     frame = read_table(path)
-    if missing := [name for name in ("prompt_tokens", "latency_s") if name not in frame]:
-        have = ", ".join(map(str, frame.columns))
-        raise DataError(f"no column {', '.join(missing)}; the columns are: {have}", path=path)
+    require_columns(frame, ("prompt_tokens", "latency_s"), path)
     names = {}
     for column, chosen in (("model", model), ("device", device)):
         if column in frame:

@@ -21,9 +21,10 @@ from training import figures
 from training.assess import assess
 from training.calibration import MIN_ROWS, calibrate, coverage
 from training.champion import Verdict, judge
-from training.data import observed, targets, tokenize
+from training.data import tokenize
 from training.encoder import PromptScorer, save_scorer
 from training.export import torch_scores, write_models
+from training.labels import observed, targets
 from training.learning import Trained
 from training.prepared import Prepared
 from training.records import prompt_hash
@@ -52,7 +53,7 @@ def write_bundle(
             trained.scorer,
             models,
             val_ids=val_ids,
-            val_lengths=targets(splits.val, config),
+            val_lengths=targets(splits.val, config.data.repeats),
             max_tau_b_drop=config.int8_max_tau_b_drop,
         )
         if not (models / INT8).is_file():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -107,6 +107,19 @@ def read_table(path: str | Path) -> pd.DataFrame:
     return frame
 
 
+def require_columns(frame: pd.DataFrame, names: Sequence[str], path: str | Path | None) -> None:
+    """Make sure that a table has these columns.
+
+    Raises:
+        DataError: it lacks one; those it has are listed.
+    """
+    if missing := [name for name in names if name not in frame.columns]:
+        have = ", ".join(map(str, frame.columns))
+        raise DataError(
+            f"no column {', '.join(map(repr, missing))}; the columns are: {have}", path=path
+        )
+
+
 def to_records(
     frame: pd.DataFrame, fields: FieldMap, *, model: str = "", path: str | Path | None = None
 ) -> tuple[list[PromptResponse], int]:
@@ -119,12 +132,8 @@ def to_records(
         DataError: a column is missing, a prompt is empty or not text, a length is missing, negative
             or not a number. The message names the row.
     """
-    if missing := [name for name in fields.columns() if name not in frame.columns]:
-        have = ", ".join(map(str, frame.columns))
-        raise DataError(
-            f"no column {', '.join(map(repr, missing))}; the columns are: {have}", path=path
-        )
-    prompts = _prompts(frame[fields.prompt], path)
+    require_columns(frame, fields.columns(), path)
+    prompts = prompts_of(frame[fields.prompt], path)
     models = [str(name) for name in frame[fields.model]] if fields.model else [model] * len(prompts)
     groups = [str(name) for name in frame[fields.group]] if fields.group else [""] * len(prompts)
     if fields.group_until:
@@ -154,22 +163,6 @@ def to_records(
     return records, len(prompts) * len(columns) - len(records)
 
 
-def write_records(path: Path, records: Iterable[PromptResponse]) -> None:
-    """Write prompt, output_tokens and model as parquet, one row per record, in their order."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows: Sequence[PromptResponse] = list(records)
-    table = pa.table(
-        {
-            "prompt": [row.prompt for row in rows],
-            "output_tokens": [row.output_tokens for row in rows],
-            "model": [row.model for row in rows],
-        }
-    )
-    pq.write_table(table, path)
-
-
 def _has_no_rows(path: Path, error: Exception) -> bool:
     """Whether `datasets` failed only because the table is empty; it has no error of its own."""
     if path.suffix == ".csv":
@@ -183,7 +176,12 @@ def _has_no_rows(path: Path, error: Exception) -> bool:
         return False
 
 
-def _prompts(column: pd.Series[Any], path: str | Path | None) -> list[str]:
+def prompts_of(column: pd.Series[Any], path: str | Path | None) -> list[str]:
+    """The prompts of a column, in its order.
+
+    Raises:
+        DataError: one is empty or not text.
+    """
     prompts = column.tolist()
     for row, prompt in enumerate(prompts):
         if not isinstance(prompt, str) or not prompt.strip():

@@ -10,14 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from scoring_service.bundle import MANIFEST, Manifest, ModelBundle, read_manifest
 from scoring_service.errors import BundleError, ConfigError, DataError
 from training.champion import Verdict, judge
 from training.command_line import configure_logging, make_parser, without_nan
 from training.config import config_from
-from training.labels import LabelledPrompt, label_prompts
+from training.labels import LabelledPrompt, label_prompts, observed
 from training.prepared import prepare
 from training.records import FieldMap, read_table, to_records
 from training.splits import Splits
@@ -226,8 +224,7 @@ def _judge(
 ) -> Verdict:
     champion = store.champion(chosen.name)
     test = [] if champion is None else _test_prompts(challenger.manifest, data, data_dir)
-    prompts = [item.prompt for item in test]
-    return judge(challenger, champion, prompts, np.array([float(item.observed) for item in test]))
+    return judge(challenger, champion, [item.prompt for item in test], observed(test))
 
 
 def _test_prompts(

@@ -16,6 +16,7 @@ from scoring_service.errors import ConfigError, DataError
 from training.baselines import tfidf_ridge
 from training.command_line import configure_logging, make_parser, without_nan
 from training.config import LossConfig, Objective, TrainConfig
+from training.labels import observed, targets
 from training.metrics import ceiling, tau_b, tau_b_ci
 from training.prepared import Prepared, prepare
 from training.recipes import recipe
@@ -134,8 +135,8 @@ def reproduce_tables(protocol: TrainConfig, arguments: Any) -> dict[str, Any]:
         train(f"all pairs on {name}", backbone=name, objective="all-pairs") for name in others
     ]
     test = prepared.splits.test
-    lengths = np.array([float(item.observed) for item in test])
-    train_lengths = np.array([item.target(protocol.data.repeats) for item in prepared.splits.train])
+    lengths = observed(test)
+    train_lengths = targets(prepared.splits.train, protocol.data.repeats)
     texts = [[item.prompt for item in part] for part in (prepared.splits.train, test)]
     return {
         "methods": [asdict(row) for row in methods],
@@ -196,7 +197,7 @@ def train_seeds(method: str, config: TrainConfig, prepared: Prepared, arguments:
 
 def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: str) -> Row:
     """Train one ranker as its own MLflow run and test it."""
-    from training.data import observed, tokenize
+    from training.data import tokenize
     from training.export import torch_scores
     from training.learning import learn
     from training.tracking import Tracker

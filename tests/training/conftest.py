@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from training import synthetic
-from training.records import PromptResponse, write_records
+from training.records import PromptResponse
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +62,8 @@ def make_card(tmp_path: Path) -> Callable[..., Path]:
 
         if table is None:
             table = tmp_path / "logs.parquet"
-            write_records(table, records or [])
+            frame = pd.DataFrame(records or [], columns=["prompt", "output_tokens", "model"])
+            frame.to_parquet(table)
         card = {
             "id": "logs",
             "source": "someone/logs",

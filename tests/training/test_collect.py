@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pandas as pd
 import pytest
 
 from scoring_service.errors import ConfigError, ServiceUnavailable
@@ -25,7 +26,6 @@ from training.__main__ import main
 from training.answers import AnswerLog
 from training.cards import load_data
 from training.endpoint import Endpoint, PromptRefused, measure
-from training.records import write_records
 
 PROMPTS = [f"Tell me about the number {number}." for number in range(40)]
 
@@ -391,7 +391,7 @@ def test_what_was_collected_can_be_trained_on_at_once(
     tokens = {record.prompt: record.output_tokens for record in records}
     endpoint.plan = lambda prompt, _: (200, answer(tokens[prompt]))
     prompts, out = tmp_path / "prompts.parquet", tmp_path / "collected" / "lengths.jsonl"
-    write_records(prompts, records)
+    pd.DataFrame(records).to_parquet(prompts)
     assert main(command(endpoint.url, prompts, out)[3:]) == 0
     card = str(out.with_name("card.yaml"))
     options = ["--out", str(tmp_path / "run"), "--mlruns-dir", str(tmp_path / "mlruns")]

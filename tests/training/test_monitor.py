@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from training.drift import (
     miscovered,
     window_bounds,
 )
-from training.records import PromptResponse, write_records
+from training.records import PromptResponse
 
 RHO = 0.81
 """Correlation of score and log length that gives a tau_b of .6, as a good ranker has."""
@@ -77,7 +78,7 @@ def monitor(
 
     def run(rows: list[PromptResponse], *settings: str) -> tuple[int, Any]:
         log = tmp_path / "log.parquet"
-        write_records(log, rows)
+        pd.DataFrame(rows).to_parquet(log)
         options = ["--log", str(log), "--mlruns-dir", str(mlruns), "--json", *settings]
         status = main(["monitor", "--bundle", str(bundle.path), *options])
         captured = capsys.readouterr()
@@ -201,7 +202,7 @@ def test_a_bundle_without_a_test_figure_needs_a_gate(
     tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log.parquet"
-    write_records(log, log_rows(30))
+    pd.DataFrame(log_rows(30)).to_parquet(log)
     assert json.loads((tiny_bundle.path / MANIFEST).read_text())["metrics"] == {}
     assert main(["monitor", "--bundle", str(tiny_bundle.path), "--log", str(log)]) == 2
     assert "give --gate-tau-b" in capsys.readouterr().err

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from scoring_service.bundle import FP32, MANIFEST, TOKENIZER, ModelBundle
 from training.__main__ import main
 from training.labels import LabelledPrompt
-from training.records import PromptResponse, write_records
+from training.records import PromptResponse
 from training.splits import Splits
 
 WORDS = ("yes", "no", "short", "poem", "long", "essay")
@@ -46,7 +47,7 @@ DIGEST = Splits(
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "test.parquet"
-    write_records(path, TEST)
+    pd.DataFrame(TEST).to_parquet(path)
     return path
 
 
@@ -159,7 +160,7 @@ def test_a_promotion_by_hand_needs_no_proof_and_is_recorded(
         register("by-hand", make_bundle(noise))
     training("promote", "by-hand", 1)
     other = tmp_path / "other.parquet"
-    write_records(other, TEST[:60])
+    pd.DataFrame(TEST[:60]).to_parquet(other)
     for source in (data, other):
         assert training("promote", "by-hand", 2, "--data", source)[0] > 0
         assert champion(training, "by-hand") == "1"
@@ -281,7 +282,7 @@ def test_equal_lengths_leave_tau_b_undefined_and_say_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     table = tmp_path / "equal.parquet"
-    write_records(table, [replace(record, output_tokens=7) for record in TEST])
+    pd.DataFrame([replace(record, output_tokens=7) for record in TEST]).to_parquet(table)
     path = make_bundle(0).path
     status, result = training("compare", path, path, "--data", table)
     assert (status, result["difference"], result["better"]) == (0, None, None)
