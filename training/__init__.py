@@ -8,5 +8,6 @@ experiments.
 
 Around them: `evaluate.py` and `calibration.py` say what a bundle is worth and what its scores mean
 in tokens; `cross_model.py` and `reproduce.py` are the studies; `registry.py` and `champion.py`
-decide which model serves; `collect.py` and `monitor.py` work on live endpoints and logs.
+decide which model serves; `collect.py` and `monitor.py` work on live endpoints and logs. Apart from
+all rankers, `prefill_cost.py` says what a prompt costs a router's prefill instances.
 """

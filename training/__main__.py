@@ -28,7 +28,15 @@ COMMANDS = {
     "monitor": ("training.monitor", "check a bundle against logged lengths: has it drifted?"),
 }
 
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+_DISK_ERRORS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EEXIST,  # a file where a folder is to be made
+    errno.ENOTDIR,
+    errno.EISDIR,
+)
 
 HELP = """Train rankers that order prompts by how long a model's response will be.
 
@@ -71,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _DISK_ERRORS:
             raise
         place = error.filename2 or error.filename
-        print(f"error: {place} cannot be written ({error.strerror}); make room", file=sys.stderr)
+        advice = "choose another place, or make room"
+        print(f"error: {place} cannot be written ({error.strerror}); {advice}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -86,10 +86,9 @@ def main(argv: Sequence[str]) -> int:
     cost = fit_cost(samples)
     run_id, figure = _log(samples, cost, arguments.mlruns_dir)
     result = _result(samples, cost) | {"mlflow_run_id": run_id}
-    try:
-        Path(arguments.out).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-    except OSError as error:
-        raise ConfigError(f"{arguments.out} cannot be written: {error.strerror}") from error
+    out = Path(arguments.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     _print(samples, cost)
     print(f"figure in {figure}; cost in {arguments.out}")
     if arguments.json:

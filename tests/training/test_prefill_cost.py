@@ -126,6 +126,17 @@ def test_the_file_turns_lengths_into_the_measured_seconds(
     assert len(cost["source"][0]["sha256"]) == 64
 
 
+def test_a_place_that_cannot_be_written_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "prefill.csv"
+    table().assign(peak_flop_per_s=PEAK).to_csv(source, index=False)
+    run = ["calibrate", "--samples", str(source), "--mlruns-dir", str(tmp_path / "mlruns")]
+    for place in (tmp_path, source / "cost.json"):
+        assert main([*run, "--out", str(place)]) == 2
+        assert "cannot be written" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -134,7 +145,7 @@ def test_the_file_turns_lengths_into_the_measured_seconds(
         ({"latency_s": float("nan")}, "latency_s is nan"),
         ({"latency_s": "fast"}, "latency_s is 'fast'"),
         ({"prompt_tokens": 0}, "prompt_tokens is 0"),
-        ({"prompt_tokens": None}, "no column prompt_tokens; the columns are: "),
+        ({"prompt_tokens": None}, "no column 'prompt_tokens'; the columns are: "),
         ({"peak_flop_per_s": None}, "does not say the peak rate; give --peak-flop-per-s"),
         ({"model": [f"m{n % 2}" for n in range(14)]}, "holds 2 of model: m0, m1; choose by"),
     ],
