@@ -31,7 +31,7 @@ class _Open:
 
 
 class TimelineLog:
-    """Times are seconds from `start_s`, on the engine's clock.
+    """Times are seconds from `start_s`, on the engine's clock. Close it when the engine stops.
 
     Args:
         path: .jsonl file to append to.
@@ -96,6 +96,13 @@ class TimelineLog:
         if self._lines:
             os.write(self._file, "".join(self._lines).encode())
             self._lines.clear()
+
+    def close(self) -> None:
+        """Write what has gathered and give the file back; nothing may be told from then on."""
+        self.flush()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _since(self, instant_s: float) -> float:
         return round(max(0.0, instant_s - self._start_s), 6)

@@ -286,6 +286,7 @@ def _serve(
         _wait_for_all(manager, name, len(requests))
     finally:
         manager.stop(block=True)
+        timeline.close()
     return read_timeline(path)
 
 

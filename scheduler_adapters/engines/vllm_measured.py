@@ -52,6 +52,12 @@ class MeasuredMixin:
                 timeline.admitted(view, self.lengthwise.load.now_s)  # type: ignore[attr-defined]
         return output
 
+    def shutdown(self) -> None:
+        super().shutdown()  # type: ignore[misc]
+        if self._lengthwise_timeline is not None:
+            self._lengthwise_timeline.close()
+            self._lengthwise_timeline = None
+
     def _lengthwise_started(self, output: Any) -> Iterator[RequestView]:
         requests = self.requests  # type: ignore[attr-defined]
         return (requests[new.req_id].lengthwise.view for new in output.scheduled_new_reqs)

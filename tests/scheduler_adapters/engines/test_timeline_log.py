@@ -63,6 +63,20 @@ def test_two_engines_append_to_one_file(tmp_path: Path) -> None:
     assert list(read_timeline(tmp_path / "t.jsonl").instance) == [0, 1]
 
 
+def test_a_closed_log_has_written_all_and_holds_no_file(tmp_path: Path) -> None:
+    descriptors = Path("/proc/self/fd")
+    path = tmp_path / "t.jsonl"
+    log = TimelineLog(str(path), start_s=0.0)
+    assert path in {link.resolve() for link in descriptors.iterdir()}
+    log.admitted(view("a", 0, 1.0), 1.0)
+    log.emitted("a", 1, 2.0)
+    log.finished("a")
+    log.close()
+    log.close()
+    assert len(read_timeline(path).requests) == 1
+    assert path not in {link.resolve() for link in descriptors.iterdir()}
+
+
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="choose another place"):
         TimelineLog(str(tmp_path / "none" / "t.jsonl"), start_s=0.0)
