@@ -75,9 +75,11 @@ class Eviction(Generic[Item]):
         if len(step.displacing) >= or_infinity(step.rule.max_admissions):
             return False
         residents, border = self._residents, self._border
+        seats = residents.free_seats(step.rule) - len(step.displacing) - 1
+        if seats < 0 and not self.may_displace(best):
+            return False
         growth = border.growth(list(residents.decoding.values()))
         room = step.free_blocks - growth - residents.blocks(border.context(best) + 1)
-        seats = residents.free_seats(step.rule) - len(step.displacing) - 1
         victims = []
         if room < 0 or seats < 0:
             for victim in self._worse_than(best):

@@ -15,11 +15,11 @@ raises: an unusable value counts as absent, and the counters say how often.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite, isnan
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from scheduler_adapters.experiments.workload import Requests
@@ -37,8 +37,7 @@ TBT_S: Final = "lengthwise_tbt_s"
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
+class Hints(NamedTuple):
     """The usable part of what a request carries."""
 
     score: float | None = None
@@ -67,20 +66,22 @@ class HintCounts:
 
     def read(self, carried: Mapping[str, Any] | None) -> Hints:
         """Take the hints out of a request's extra arguments and count what was found."""
-        carried = carried or {}
-        found: dict[str, Any] = {
-            SCORE: _finite(carried.get(SCORE)),
-            USER_CLASS: _text(carried.get(USER_CLASS)),
-            TBT_S: _positive(carried.get(TBT_S)),
-            QUANTILES: _quantiles(carried.get(QUANTILES)),
-        }
-        self.scored += found[SCORE] is not None
-        self.unscored += found[SCORE] is None
-        unusable = [k for k, value in found.items() if value is None and carried.get(k) is not None]
+        found: dict[str, Any] = {}
+        unusable = []
+        for key, (name, usable) in _HINTS.items() if carried else ():
+            if (value := carried.get(key)) is not None:  # type: ignore[union-attr]
+                if (found_value := usable(value)) is None:
+                    unusable.append(key)
+                else:
+                    found[name] = found_value
+        if "score" in found:
+            self.scored += 1
+        else:
+            self.unscored += 1
         if unusable:
             self.invalid += 1
             logger.debug("unusable %s; the request is scheduled without", unusable)
-        return Hints(found[SCORE], found[USER_CLASS] or "", found[TBT_S], found[QUANTILES] or ())
+        return Hints(**found)
 
 
 def flat_quantiles(quantiles: Mapping[float, float]) -> list[float]:
@@ -117,3 +118,12 @@ def _finite(value: object) -> float | None:
     except OverflowError:
         return None
     return number if isfinite(number) else None
+
+
+_HINTS: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
+    SCORE: ("score", _finite),
+    USER_CLASS: ("user_class", _text),
+    TBT_S: ("tbt_s", _positive),
+    QUANTILES: ("quantiles", _quantiles),
+}
+"""Key -> field of `Hints`, and what makes a value usable, or None of it."""

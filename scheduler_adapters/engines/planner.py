@@ -7,7 +7,7 @@ sorted. The engine keeps its memory and its batch, and no engine is named here.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from itertools import chain
 from math import inf
@@ -18,6 +18,7 @@ from scheduler_adapters.engines.eviction import Eviction
 from scheduler_adapters.engines.ranking import RankedQueue, Ranker
 from scheduler_adapters.engines.residents import Border, Residents
 from scheduler_adapters.engines.step_plan import Plan, Step, or_infinity
+from scheduler_adapters.policy import ask_rule
 from scheduler_adapters.views import UNLIMITED, StepRule
 
 Item = TypeVar("Item")
@@ -36,6 +37,8 @@ class Planner(Generic[Item]):
         self._waiting = waiting
         self._eviction = Eviction(self.residents, waiting)
         self._decodes_in_order: list[_Entry] = []
+        self._decode_entries: dict[int, _Entry] = {}
+        """The same by number."""
 
     def plan(self) -> Plan[Item] | None:
         """The next step; None where there is nothing to do. Evicts whom the policy would."""
@@ -43,7 +46,7 @@ class Planner(Generic[Item]):
             return None
         self.residents.count()
         self.residents.expire_in_time()
-        rule = self._ranker.policy.step_rule(self._ranker.load)
+        rule = ask_rule(self._ranker.policy, self._ranker.load)
         plan = self._all_fit(rule)
         if plan is None:
             if self.residents.has_momentary:
@@ -57,21 +60,23 @@ class Planner(Generic[Item]):
 
     def _all_fit(self, rule: StepRule) -> Plan[Item] | None:
         """The step in which all residents run and all seats are taken; None if it is too small."""
-        residents, num_decodes = self.residents, len(self.residents.decoding)
+        residents, load = self.residents, self._ranker.load
+        num_decodes, num_prefills = load.num_decoding, load.num_prefilling
         if rule.padded_tokens or rule.whole_prompts or num_decodes > or_infinity(rule.max_decodes):
             return None
-        budget = self._budget(rule) - num_decodes
+        whole_budget = self._budget(rule)
+        budget = whole_budget - num_decodes
         # Each decode may need a block; if that bound does not fit, it is worth counting.
-        free_blocks = residents.free_blocks() - num_decodes
-        num_prefills = len(residents.prefilling)
+        free_blocks = load.total_blocks - load.used_blocks - num_decodes
         for item in residents.prefilling.values():
             budget -= min(residents.left_to_prefill(item), or_infinity(rule.chunk))
         newcomers: list[Item] = []
         seats = min(residents.free_seats(rule), or_infinity(rule.max_admissions))
         prefills_left = or_infinity(rule.max_prefills) - num_prefills
-        if prefills_left < 0 or (seats > 0 and self._waiting and 0 < prefills_left < seats):
+        may_admit = seats > 0 and load.num_waiting > 0
+        if prefills_left < 0 or (may_admit and 0 < prefills_left < seats):
             return None
-        if not rule.mixed and num_decodes and (num_prefills or (seats > 0 and self._waiting)):
+        if not rule.mixed and num_decodes and (num_prefills or may_admit):
             return None
         for item in self._waiting if prefills_left else ():
             if len(newcomers) >= seats:
@@ -87,9 +92,9 @@ class Planner(Generic[Item]):
         if budget < 0 or free_blocks < 0:
             return None
         residents.hidden.clear()
-        return Plan(
-            num_tokens=int(self._budget(rule) - budget), newcomers=newcomers, chunk=rule.chunk
-        )
+        if len(residents.moved) > _MANY_MOVED:
+            self._decodes_by_rank()
+        return Plan(num_tokens=int(whole_budget - budget), newcomers=newcomers, chunk=rule.chunk)
 
     def _budget(self, rule: StepRule) -> float:
         return min(or_infinity(rule.max_tokens), self._border.max_tokens)
@@ -118,30 +123,39 @@ class Planner(Generic[Item]):
 
     def _hide(self, step: Step[Item], decodes: list[_Entry], prefills: list[_Entry]) -> list[Item]:
         """The residents that are left out; who ran until now keeps the time of its newest token."""
-        residents = self.residents
+        residents, newest_s = self.residents, self._ranker.load.last_step_end_s
         gone = step.placed | step.evicted if step.evicted else step.placed
-        for _, _, number, item in decodes:
-            if number not in gone and number not in residents.hidden:
-                residents.see_tokens(item)
-        newcomers = {self._border.tracked(item).view.number for item in step.displacing}
+        if step.displacing:
+            gone = gone | {self._border.tracked(item).view.number for item in step.displacing}
         left_out = [entry for entry in chain(decodes, prefills) if entry[2] not in gone]
-        residents.hidden = {number for _, _, number, _ in left_out} - newcomers
-        self.num_deferred += len(residents.hidden)
-        return [item for _, _, number, item in left_out if number not in newcomers]
+        ended_s = residents.hidden.get
+        residents.hidden = {number: ended_s(number, newest_s) for _, _, number, _ in left_out}
+        self.num_deferred += len(left_out)
+        return [entry[-1] for entry in left_out]
 
     def _decodes_by_rank(self) -> list[_Entry]:
-        if self.residents.order_changed:
-            self.residents.order_changed = False
-            self._decodes_in_order = self._in_order(self.residents.decoding.values())
-        return self._decodes_in_order
+        """All decodes. A few that moved are put in their place, without a look at the others."""
+        order, decoding = self._decodes_in_order, self.residents.decoding
+        moved = self.residents.moved
+        if 8 * len(moved) > len(order):
+            order[:] = self._in_order(decoding.values())
+            self._decode_entries = {entry[2]: entry for entry in order}
+        else:
+            for number, name in moved.items():
+                if (entry := self._decode_entries.pop(number, None)) is not None:
+                    del order[bisect_left(order, entry)]
+                if (item := decoding.get(name)) is not None:
+                    entry = self._decode_entries[number] = self._entry(item)
+                    insort(order, entry)
+        moved.clear()
+        return order
 
     def _in_order(self, items: Iterable[Item]) -> list[_Entry]:
-        entries = []
-        for item in items:
-            tracked = self._border.tracked(item)
-            entries.append((tracked.rank.lane, tracked.rank.key, tracked.view.number, item))
-        entries.sort()
-        return entries
+        return sorted(map(self._entry, items))
+
+    def _entry(self, item: Item) -> _Entry:
+        tracked = self._border.tracked(item)
+        return tracked.rank.lane, tracked.rank.key, tracked.view.number, item
 
     def _next_lane(self, lane: float, *residents: list[_Entry]) -> float:
         following = self._waiting.lane_after(lane)
@@ -219,6 +233,8 @@ class Planner(Generic[Item]):
 
 
 _lane = itemgetter(0)
+_MANY_MOVED = 1024
+"""While everybody fits, nobody wants the decodes in order, and those that moved only gather."""
 
 
 def _in_lane(entries: list[_Entry], lane: float) -> list[_Entry]:

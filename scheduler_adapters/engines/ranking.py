@@ -184,6 +184,11 @@ class RankedQueue(Generic[Item]):
                 return
             yield self._order[at][-1]
 
+    @property
+    def first_end_s(self) -> float:
+        """No rank in the queue ends before this."""
+        return self._timers[0][0] if self._timers else inf
+
     def __contains__(self, number: int) -> bool:
         return number in self._ranks
 

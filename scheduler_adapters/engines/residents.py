@@ -7,7 +7,7 @@ last answer ends, and never otherwise. A `Border` says what has to be known of t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence, Sized
+from collections.abc import Hashable, Iterable, Iterator, Sequence, Sized
 from heapq import heapify, heappop, heappush
 from itertools import chain
 from math import inf
@@ -18,7 +18,7 @@ from scheduler_adapters.engines.step_plan import or_infinity
 from scheduler_adapters.views import Capability, Phase, Rank, StepRule
 
 Item = TypeVar("Item")
-_Handled = TypeVar("_Handled", contravariant=True)
+_Handled = TypeVar("_Handled")
 
 
 class Border(Protocol[_Handled]):
@@ -48,6 +48,9 @@ class Border(Protocol[_Handled]):
     def growth(self, items: Sequence[_Handled]) -> int:
         """Blocks that the next tokens of these decodes take."""
 
+    def ending_in(self, items: Iterable[_Handled], token: int) -> list[_Handled]:
+        """Those of these decodes whose newest token this is."""
+
     def free_blocks(self) -> int: ...
 
     def evict(self, item: _Handled) -> None:
@@ -63,12 +66,12 @@ class Residents(Generic[Item]):
         self._waiting = waiting
         self.prefilling: dict[str, Item] = {}
         self.decoding: dict[str, Item] = {}
-        self.hidden: set[int] = set()
-        """Numbers of the residents that were left out of the newest step."""
+        self.hidden: dict[int, float] = {}
+        """Residents that were left out of the newest step: number -> end of the last with them."""
         self.has_momentary = False
         """Whether a rank was ever good for one token of a whole group, as SLAI's are."""
-        self.order_changed = True
-        """Whether the decodes stand otherwise than when this was last set to False."""
+        self.moved: dict[int, str] = {}
+        """Whose place among the decodes is another, or none, since this was emptied, with ids."""
         self._thinking: dict[str, Item] = {}
         """Those of the decoding that are in their reasoning phase."""
         self._evicts = Capability.EVICT in ranker.policy.requires
@@ -105,13 +108,17 @@ class Residents(Generic[Item]):
         if item is None:
             self.prefilling.pop(request_id, None)
             return
-        self.order_changed = True
+        self.moved[self.border.tracked(item).view.number] = request_id
         self._thinking.pop(request_id, None)
-        if self.border.tracked(item).view.number not in self.hidden:
-            self.see_tokens(item)
+        self.see_tokens(item)
 
-    def step_ended(self) -> None:
-        """Rank those whom the step has changed, and whose rank has ended with it."""
+    def step_ended(self, *, thinking_may_end: bool = True) -> None:
+        """Rank those whom the step has changed, and whose rank has ended with it.
+
+        Args:
+            thinking_may_end: whether the last id of `Border.think_end` is among the new tokens, for
+                an engine that knows: looking at each resident costs more than the rest of this.
+        """
         changed = []
         for item in list(self.prefilling.values()):
             tracked = self.border.tracked(item)
@@ -124,7 +131,7 @@ class Residents(Generic[Item]):
         self.count()
         for item in changed:
             self._rerank(item)
-        if self._thinking:
+        if self._thinking and thinking_may_end:
             self._follow_thinking()
         for request_id in self._token_checks.pop(self.ranker.load.step, ()):
             decode = self.decoding.get(request_id)
@@ -147,7 +154,7 @@ class Residents(Generic[Item]):
         tracked = self.border.tracked(item)
         del self.prefilling[tracked.view.request_id]
         self.decoding[tracked.view.request_id] = item
-        self.order_changed = True
+        self.moved[tracked.view.number] = tracked.view.request_id
         tracked.view.phase = Phase.ANSWERING
         if self.border.think_end and not tracked.thinking_over:
             tracked.view.phase = Phase.REASONING
@@ -155,10 +162,9 @@ class Residents(Generic[Item]):
         self.see_tokens(item)
 
     def _follow_thinking(self) -> None:
-        end, output = self.border.think_end, self.border.output
-        last = end[-1]
-        for item in [i for i in self._thinking.values() if output(i)[-1] == last]:
-            if tuple(output(item)[-len(end) :]) == end:
+        end = self.border.think_end
+        for item in self.border.ending_in(self._thinking.values(), end[-1]):
+            if tuple(self.border.output(item)[-len(end) :]) == end:
                 self._end_thinking(item)
 
     def _end_thinking(self, item: Item) -> None:
@@ -170,10 +176,10 @@ class Residents(Generic[Item]):
         self._rerank(item)
 
     def see_tokens(self, item: Item) -> None:
-        """Bring the view of a decode up to date that ran in the step that ended last."""
+        """Bring the view of a decode up to date."""
         view = self.border.tracked(item).view
         view.generated_tokens = len(self.border.output(item))
-        view.last_token_s = self.ranker.load.last_step_end_s
+        view.last_token_s = self.hidden.get(view.number, self.ranker.load.last_step_end_s)
         if view.phase is Phase.REASONING:
             view.thinking_tokens = view.generated_tokens
 
@@ -188,7 +194,7 @@ class Residents(Generic[Item]):
         """Look at a resident again when its rank ends."""
         tracked = self.border.tracked(item)
         rank, view = tracked.rank, tracked.view
-        self.order_changed = True
+        self.moved[view.number] = view.request_id
         if self._evicts and rank.evict_key is not None:
             greatest_first = tuple(-number for number in rank.evict_key)
             heappush(self._evictable, (greatest_first, -view.number, view.request_id))
@@ -222,7 +228,7 @@ class Residents(Generic[Item]):
         group = tracked.rank.group
         if group in shared:
             self.ranker.take(tracked, shared[group])
-            self.order_changed = True
+            self.moved[tracked.view.number] = tracked.view.request_id
         else:
             self._rerank(item)
             if group is not None and tracked.rank.group == group:
@@ -251,7 +257,7 @@ class Residents(Generic[Item]):
 
     def _expire(self, request_id: str, item: Item) -> None:
         tracked = self.border.tracked(item)
-        if request_id in self.decoding and tracked.view.number not in self.hidden:
+        if request_id in self.decoding:
             self.see_tokens(item)
         self.ranker.expire(tracked)
         self._watch(item)
@@ -273,6 +279,8 @@ class Residents(Generic[Item]):
 
     def free_blocks(self) -> int:
         """Blocks that are free and not promised to a prefill in progress."""
+        if not self.prefilling:
+            return self.border.free_blocks()
         promised = sum(
             self.blocks(self.border.context(item)) - self.blocks(self.border.computed(item))
             for item in self.prefilling.values()

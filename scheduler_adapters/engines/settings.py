@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from scheduler_adapters.policy import POLICIES, Policy, load_policy
+from scheduler_adapters.policy import POLICIES, Policy, ask_rule, load_policy
 from scheduler_adapters.views import UNLIMITED, Capability, LoadView, StepRule
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 
@@ -59,7 +59,7 @@ def require_capabilities(policy: Policy, offered: frozenset[Capability], engine:
 
 def shape_of_first_step(policy: Policy) -> StepRule:
     """The policy's rule for an empty engine; asked of a copy, for rules may count their steps."""
-    return deepcopy(policy).step_rule(LoadView())
+    return ask_rule(deepcopy(policy), LoadView())
 
 
 def plans_steps(policy: Policy) -> bool:

@@ -210,6 +210,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         if batch is None or not batch[0]:
             # No plan, or the engine knows a reason to run none of it: then it gets to see all. It
             # would take an empty batch for the end of its work.
+            if self.planner is not None:
+                self.planner.residents.hidden.clear()
             most = itertools.islice(self._queue, self.max_requests_per_batch)
             batch = self._schedule(list(most), token_budget, cache_budget)
         self._stalled = batch[0] is None

@@ -7,7 +7,7 @@ that allocators divide into pages. Everything else that is touched has stayed th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Final, NoReturn
 
@@ -84,6 +84,9 @@ class TransformersBorder:
 
     def growth(self, items: Sequence[RequestState]) -> int:
         return sum([int(item.position_offset) % self.block_tokens == 0 for item in items])
+
+    def ending_in(self, items: Iterable[RequestState], token: int) -> list[RequestState]:
+        return [item for item in items if output_of(item)[-1] == token]
 
     def free_blocks(self) -> int:
         if not self._in_sectors:

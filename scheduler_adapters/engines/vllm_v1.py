@@ -24,7 +24,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Final
 
 from scheduler_adapters.engines.planner import Planner
@@ -168,20 +168,30 @@ class RankMixin:
                     "into our settings"
                 )
             border = VllmBorder(self, ids if policy.sees_thinking else ())
+            self._lengthwise_last_thought = ids[-1] if policy.sees_thinking else None
             self._lengthwise_planner = self.waiting.planner = Planner(
                 self.lengthwise, border, self.waiting.queue
             )
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         ranker, planner = self.lengthwise, self._lengthwise_planner
-        ranker.load.now_s = self._lengthwise_step_start_s = ranker.clock()
-        self.waiting.expire_ranks()
+        now_s = ranker.load.now_s = self._lengthwise_step_start_s = ranker.clock()
+        if now_s >= self.waiting.queue.first_end_s:
+            self.waiting.expire_ranks()
         if planner is None:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
-        self._lengthwise_forget_finished(planner)
+        if self.finished_req_ids:  # type: ignore[attr-defined]
+            self._lengthwise_forget_finished(planner)
         plan = None if self._lengthwise_stalled else planner.plan()
-        with _limits(self, plan):
+        if plan is None or not plan.num_tokens:
+            planner.residents.hidden.clear()
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        else:
+            limits = _limit(self, plan)
+            try:
+                output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+            finally:
+                _unlimit(self, *limits)
         for request in self.waiting.take_admitted():
             planner.residents.admitted(request)
         # The engine knows reasons to run nobody that a plan does not (a grammar that compiles, a
@@ -189,13 +199,16 @@ class RankMixin:
         self._lengthwise_stalled = plan is not None and not output.total_num_scheduled_tokens
         return output
 
-    def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        outputs = super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         planner = self._lengthwise_planner
         if planner is not None and scheduler_output.total_num_scheduled_tokens:
             self.lengthwise.end_step(self._lengthwise_step_start_s)
-            self._lengthwise_forget_finished(planner)
-            planner.residents.step_ended()
+            if self.finished_req_ids:  # type: ignore[attr-defined]
+                self._lengthwise_forget_finished(planner)
+            last = self._lengthwise_last_thought
+            sampled = chain.from_iterable(model_runner_output.sampled_token_ids)
+            planner.residents.step_ended(thinking_may_end=last is not None and last in sampled)
         return outputs
 
     def _lengthwise_forget_finished(self, planner: Planner[Request]) -> None:
@@ -234,6 +247,9 @@ class VllmBorder:
         size = self.block_tokens
         return sum([item.num_computed_tokens % size == 0 for item in items])
 
+    def ending_in(self, items: Iterable[Request], token: int) -> list[Request]:
+        return [item for item in items if item._output_token_ids[-1] == token]
+
     def free_blocks(self) -> int:
         return int(self._pool.get_num_free_blocks())
 
@@ -242,12 +258,11 @@ class VllmBorder:
         self._scheduler._preempt_request(item, time.monotonic())
 
 
-@contextmanager
-def _limits(scheduler: Any, plan: Plan[Request] | None) -> Iterator[None]:
-    """Make the engine's next step the planned one, by attributes that it reads in each step."""
-    if plan is None or not plan.num_tokens:
-        yield
-        return
+def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int]:
+    """Make the engine's next step the planned one, by attributes that it reads in each step.
+
+    Returns the engine's own limits, for `_unlimit`.
+    """
     # schedule() counts the step before it compares: this is the one after the coming step.
     eligible = scheduler.current_step + 2
     for request in plan.hidden:
@@ -257,17 +272,18 @@ def _limits(scheduler: Any, plan: Plan[Request] | None) -> Iterator[None]:
         scheduler.running.remove(plan.last)
         scheduler.running.append(plan.last)
     config = scheduler.scheduler_config
-    tokens, threshold = scheduler.max_num_scheduled_tokens, config.long_prefill_token_threshold
+    own = scheduler.max_num_scheduled_tokens, config.long_prefill_token_threshold
     scheduler.max_num_scheduled_tokens = plan.num_tokens
     if plan.chunk is not None:
         config.long_prefill_token_threshold = plan.chunk
     scheduler.waiting.offered = plan.newcomers[::-1]
-    try:
-        yield
-    finally:
-        scheduler.max_num_scheduled_tokens = tokens
-        config.long_prefill_token_threshold = threshold
-        scheduler.waiting.offered = None
+    return own
+
+
+def _unlimit(scheduler: Any, tokens: int, threshold: int) -> None:
+    scheduler.max_num_scheduled_tokens = tokens
+    scheduler.scheduler_config.long_prefill_token_threshold = threshold
+    scheduler.waiting.offered = None
 
 
 class RankScheduler(RankMixin, Scheduler):  # type: ignore[misc]

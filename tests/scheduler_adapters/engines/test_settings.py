@@ -15,7 +15,7 @@ from scheduler_adapters.engines.settings import (
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.views import Capability, LoadView, StepRule
-from scoring_service.errors import ConfigError, UnsupportedByEngine
+from scoring_service.errors import ConfigError, InvalidDecision, UnsupportedByEngine
 
 
 def test_the_settings_name_the_policy_and_what_it_takes() -> None:
@@ -74,3 +74,14 @@ def test_think_end_is_read_and_kept_from_the_policy() -> None:
     assert think_end(config) == (7, 8)
     assert make_policy(config).name == "fcfs"
     assert think_end({}) == ()
+
+
+def test_a_policy_without_a_usable_rule_is_named_at_start() -> None:
+    class Broken(FCFS):
+        name = "broken"
+
+        def step_rule(self, load: LoadView) -> Any:
+            return {"max_tokens": 1 / load.total_blocks}
+
+    with pytest.raises(InvalidDecision, match=r"'broken' gave \{'max_tokens': 1.0\}.*StepRule"):
+        plans_steps(Broken())
