@@ -97,6 +97,7 @@ class CapacityConfig(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.need_rate(self.by == "rate")
         check_policies(self.policies, self.settings)
         check_folder(self.out)
         if not self.slo:

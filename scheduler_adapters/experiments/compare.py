@@ -66,6 +66,8 @@ class CompareConfig(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        searches_rate = bool(self.slo) and self.by == "rate"
+        self.need_rate(bool(self.rates_per_s) or self.rate_per_s is not None or searches_rate)
         check_policies(self.policies, self.settings)
         check_folder(self.out)
 

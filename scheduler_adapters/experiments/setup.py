@@ -107,6 +107,18 @@ class Setup:
         if self.trace is None and (self.scores_prompts or self.scores == "trace"):
             raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --trace FILE")
 
+    def need_rate(self, has_rate: bool) -> None:
+        """Refuse a process of arrivals that nothing would follow.
+
+        Raises:
+            ConfigError: there is one, and no rate.
+        """
+        if self.arrivals != "poisson" and not has_rate:
+            raise ConfigError(
+                f"arrivals is {self.arrivals!r}, but no arrivals have a rate here; add "
+                "--rate_per_s, or leave arrivals out"
+            )
+
     @property
     def scores_prompts(self) -> bool:
         """Whether the prompts of the trace are scored when it is read."""

@@ -46,6 +46,7 @@ class SimulateConfig(Setup):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.need_rate(self.rate_per_s is not None and self.clients is None)
         check_place(self.out, ".parquet", ".jsonl")
         check_place(self.chrome_trace, ".json")
 

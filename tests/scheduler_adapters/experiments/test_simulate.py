@@ -68,6 +68,8 @@ def test_the_phases_of_a_request_fill_its_life(capsys, tmp_path):
         (["--profile=gpt-5@a100-80g"], "llama-3-8b"),
         (["--trace=absent.csv"], "absent.csv"),
         (["--rate_per_s=0"], "rate_per_s is 0"),
+        (["--arrivals=gamma"], "arrivals is 'gamma', but no arrivals have a rate"),
+        (["--arrivals=shock", "--rate_per_s=2", "--clients=3"], "arrivals is 'shock', but no"),
         (["--rate_per_s=fast"], "rate_per_s is 'fast'; it takes float | None"),
         (["--engine=sglang"], "engine is 'sglang'; it takes Literal['plain', 'vllm']"),
         (["--speed=3"], "unrecognized arguments: --speed=3"),
