@@ -53,6 +53,8 @@ class Listed:
     """What it reads inside the data folder."""
     kv_blocks: int | None
     """None where it cannot be made; `note` says why."""
+    is_compiled: bool
+    """Whether the compiled loop has its step times; else runs are in plain Python."""
     checks: list[Check]
     note: str = ""
 
@@ -108,6 +110,7 @@ def list_presets(data_dir: DataDir, fidelity: Sequence[Fidelity]) -> list[Listed
             provenance=SOURCES[entry.source],
             data=entry.data,
             kv_blocks=made[name][1] if name in made else None,
+            is_compiled=name in made and made[name][0].compiled() is not None,
             checks=checker.checks(entry) if name in made else [],
             note=notes.get(name, ""),
         )
@@ -172,14 +175,18 @@ def format_presets(listed: Sequence[Listed]) -> str:
     lines = [
         "",
         "mean error against measurements that the preset was not made from "
-        "(steps: 18 kinds of step, against the same instance's :kernels)",
+        "(steps: 18 kinds of step, against the same instance's :kernels); "
+        "compiled: static policies run in the compiled loop, others in plain Python",
     ]
     for provenance in SOURCES.values():
         lines += ["", provenance]
         for row in listed:
             if row.provenance == provenance:
                 blocks = "-" if row.kv_blocks is None else str(row.kv_blocks)
-                lines.append(f"  {row.name:{width}}  {blocks:>7} KV blocks  {_verdict(row)}")
+                loop = "compiled" if row.is_compiled else "Python"
+                lines.append(
+                    f"  {row.name:{width}}  {blocks:>7} KV blocks  {loop:8}  {_verdict(row)}"
+                )
     return "\n".join(lines[1:])
 
 
