@@ -13,7 +13,10 @@ The loop is one function on purpose: cut into a dozen, inlined or not, the same 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from heapq import heappop, heappush
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -60,7 +63,8 @@ def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Time
     if limits[SEATS] > limits[BUDGET]:
         return None  # decodes would have to take turns
     rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
-    status, *columns = _run(
+    status, *columns = _in_a_thread(
+        _run,
         requests.arrival_s,
         requests.prompt_tokens,
         requests.output_tokens,
@@ -71,6 +75,23 @@ def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Time
         *latency,
     )
     return timeline_of_columns(requests, rejected, *columns) if status == DONE else None
+
+
+def _in_a_thread(loop: Callable[..., Any], *arguments: Any) -> Any:
+    """What compiled code gives, in a thread of its own: Ctrl-C, deaf until it ends, is then heard.
+
+    The thread ends with the loop or with the process.
+    """
+    outcome: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(loop(*arguments))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return outcome.result()
 
 
 def _limit(limit: int | None) -> int:
@@ -94,7 +115,7 @@ def _limit(limit: int | None) -> int:
 ) = range(13)
 """Places in the array of limits."""
 
-_compile: Any = njit(cache=True)
+_compile: Any = njit(cache=True, nogil=True)
 
 
 @_compile

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import signal
 from dataclasses import replace
+from functools import partial
+from threading import Timer, active_count
 
 import numpy as np
 import pytest
@@ -17,6 +22,7 @@ from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator import compiled
 from scheduler_adapters.simulator.compiled import run_compiled
 from scheduler_adapters.simulator.engine import Engine
 from scheduler_adapters.simulator.grid import Grid2
@@ -28,6 +34,7 @@ from scheduler_adapters.simulator.reference import ReferenceEngine
 from scheduler_adapters.simulator.simulation import simulate
 
 pytestmark = pytest.mark.slow
+
 
 LATENCY = AffineLatency(
     base_s=0.013, per_token_s=1.7e-4, per_context_token_s=1.1e-7, per_attention_pair_s=1e-8
@@ -163,3 +170,22 @@ def test_the_compiled_loop_takes_requests_that_are_all_rejected():
 class NotCompiled(LatencyModel):
     def step_s(self, num_decodes, decode_context, prefills):
         return 0.01
+
+
+def test_ctrl_c_is_answered_while_compiled_code_runs(monkeypatch):
+    # Lets go of the interpreter as the compiled loop does, and hears no signal either.
+    deaf = partial(hashlib.pbkdf2_hmac, "sha256", b"", b"", 4_000_000)
+    monkeypatch.setattr(compiled, "_run", lambda *_: deaf())
+    num_threads = active_count()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_compiled(
+                make_requests(prompt_tokens=[1], output_tokens=[1]),
+                FCFS(),
+                Instance(latency=LATENCY, kv_blocks=20),
+            )
+        assert active_count() > num_threads, "it is still running"
+    finally:
+        signal.signal(signal.SIGINT, before)
