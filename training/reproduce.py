@@ -30,7 +30,7 @@ and gains, not values. With --seeds a row is the mean over that many trainings.
 
 `cost` trains all pairs by our settings and explicit pairs by the paper's protocol (pooler, constant
 2e-5, batches of 128 pairs, every prompt padded to 128 tokens) on as many prompts, and says when
-each reaches the best validation tau_b of the second: six times the CPU of one row of the tables.
+each reaches the best validation tau_b of the second, which takes three times the CPU of the first.
 
 examples:
   python -m training reproduce tables --data-dir DIR --prompts 3000 --epochs 2 --seeds 3
