@@ -131,7 +131,11 @@ class RankedQueue(Generic[Item]):
 
     def add(self, item: Item, number: int, rank: Rank) -> None:
         """Insert an item that is not in the queue."""
-        insort(self._order, (rank.lane, rank.key, number, item))
+        entry = (rank.lane, rank.key, number, item)
+        if self._order and self._order[-1] < entry:
+            self._order.append(entry)  # as FCFS always does: no search
+        else:
+            insort(self._order, entry)
         self._ranks[number] = rank
         if rank.valid_until_s < inf:
             heappush(self._timers, (rank.valid_until_s, number))
