@@ -6,8 +6,8 @@ with a row per run,
     prompt_tokens, batch_size, latency_s, peak_flop_per_s, model, device
 
 `peak_flop_per_s` is the best sustained rate of a large matrix product in the model's precision on
-the device: latency times peak is the cost in FLOP-equivalents. The least-squares fit over all rows
-is printed as well.
+the device: latency times peak is the cost in FLOP-equivalents. `python -m training calibrate` fits
+it.
 """
 
 from __future__ import annotations
@@ -66,22 +66,12 @@ class ProfileConfig:
             raise ConfigError(f"repeats is {self.repeats}; use a number >= 1")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrefillCost:
-    """alpha * l^2 + beta * l, in FLOP-equivalents: seconds times the peak rate."""
-
-    alpha: float
-    beta: float
-    r2: float
-    """Share of the variance that the fit explains; below 0.99 routing by it is doubtful."""
-
-
 def profile(config: ProfileConfig) -> None:
-    """Measure prefill latency on this machine, and fit Phasor's prefill cost to it.
+    """Measure prefill latency on this machine, to fit Phasor's prefill cost to it.
 
     A random model of the given shape prefills random prompts; rows hold prompt_tokens, batch_size,
     latency_s, peak_flop_per_s, model and device. Prompts that do not fit into memory are left out,
-    with a warning. Printed is the fit alpha * l^2 + beta * l in FLOP-equivalents, with its R^2.
+    with a warning. `python -m training calibrate --samples FILE` fits the cost.
 
     Examples:
       python -m scheduler_adapters profile-prefill --prompt_tokens '[64, 128, 256]'
@@ -92,26 +82,20 @@ def profile(config: ProfileConfig) -> None:
         table.to_csv(config.out, index=False)
     except OSError as error:
         raise DataError(f"cannot be written: {error}", path=config.out) from error
-    cost = fit_cost(table)
     about = {
         "out": str(config.out),
         "model": table["model"].iloc[0],
         "device": table["device"].iloc[0],
         "num_samples": len(table),
         "peak_flop_per_s": float(table["peak_flop_per_s"].iloc[0]),
-        "alpha": cost.alpha,
-        "beta": cost.beta,
-        "r2": cost.r2,
     }
     if config.json:
         print(json.dumps(about))
         return
     medians = table.groupby(["batch_size", "prompt_tokens"])["latency_s"].median()
     print(medians.reset_index().to_string(index=False, float_format=lambda value: f"{value:.4g}"))
-    print(
-        f"{cost.alpha:.4g} l^2 + {cost.beta:.4g} l FLOP at {about['peak_flop_per_s']:.3g} FLOP/s, "
-        f"R^2 {cost.r2:.4f}; samples in {config.out}"
-    )
+    print(f"{about['peak_flop_per_s']:.3g} FLOP/s; samples in {config.out}; fit them by")
+    print(f"python -m training calibrate --samples {config.out}")
 
 
 def measure(config: ProfileConfig) -> pd.DataFrame:
@@ -189,24 +173,6 @@ def peak_flop_per_s(device: str) -> float:
     while time.perf_counter() < until_s:
         fastest_s = min([fastest_s, *_timed(lambda: left @ right, device, 5)])
     return float(2 * size**3 / fastest_s)
-
-
-def fit_cost(table: pd.DataFrame) -> PrefillCost:
-    """Least squares of latency x peak = alpha * sum of l^2 + beta * sum of l; no intercept.
-
-    Source: Phasor, calibration of its prefill workload model.
-    """
-    length = table["prompt_tokens"].to_numpy(float)
-    size = table["batch_size"].to_numpy(float)
-    cost = (table["latency_s"] * table["peak_flop_per_s"]).to_numpy()
-    features = np.column_stack([size * length**2, size * length])
-    # Scaled columns: l^2 is thousands of times l, and least squares would lose digits.
-    scale = features.max(axis=0)
-    (alpha, beta), *_ = np.linalg.lstsq(features / scale, cost, rcond=None)
-    missed = cost - features / scale @ np.array([alpha, beta])
-    spread = ((cost - cost.mean()) ** 2).sum()
-    r2 = 1 - (missed**2).sum() / spread if spread else np.nan
-    return PrefillCost(alpha=alpha / scale[0], beta=beta / scale[1], r2=float(r2))
 
 
 def main(arguments: Sequence[str]) -> int:

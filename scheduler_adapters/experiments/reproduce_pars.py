@@ -162,7 +162,7 @@ class Experiment:
         """One run per seed; `num_gpus` are those whose memory holds KV."""
         return [
             self.measure(workload, system, guard, load, seats, num_gpus, seed)
-            for seed in range(self.config.seeds)
+            for seed in range(self.config.num_seeds)
         ]
 
     def latency(self, workload: str, system: str, **setting: Any) -> tuple[float, float]:

@@ -288,7 +288,7 @@ def _drain(
     count = ceil(horizon_s * share / setting.mean_work_s)
     timelines = [
         setting.run(system, setting.requests(share, count, seed=seed, backlog=size))
-        for seed in range(2 * config.seeds)
+        for seed in range(2 * config.num_seeds)
     ]
     return Drain(
         setting=setting, system=system, backlog=size, horizon_s=horizon_s, timelines=timelines

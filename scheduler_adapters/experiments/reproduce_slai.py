@@ -87,7 +87,7 @@ class Experiment:
         self.point = cache(self._point)
 
     def _point(self, system: str, rate_per_s: float, paying: float) -> Point:
-        seeds = range(self.config.seeds)
+        seeds = range(self.config.num_seeds)
         rows = [self.measure(system, rate_per_s, paying, seed) for seed in seeds]
         return Point(
             **dict(zip(Point.__dataclass_fields__, np.mean(rows, axis=0).tolist(), strict=True))
