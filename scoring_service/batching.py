@@ -277,14 +277,14 @@ class MicroBatcher:
                     if not group:
                         self._free += 1
                         self._idle_runners.append(awake)
+                if group:
+                    results = self._execute(group)
+                    with self._lock:
+                        self._settle(group, results, done)
+                # Those that expired have waited in vain already: nobody is late because of them.
                 _tell(done)
                 if not group:
                     break
-                results = self._execute(group)
-                done = []
-                with self._lock:
-                    self._settle(group, results, done)
-                _tell(done)
 
     def _next_group(self, done: list[Submission]) -> list[Job]:
         """Take the most urgent job, and company for it, off the queue."""
@@ -330,6 +330,13 @@ class MicroBatcher:
         return company
 
     def _execute(self, group: Sequence[Job]) -> Sequence[float | ScoringError]:
+        """Score a group, but for those whose deadline has passed since they were taken."""
+        now_s = self._clock()
+        in_time = [job for job in group if now_s <= job.call.deadline_s]
+        if len(in_time) < len(group):
+            self.num_expired += len(group) - len(in_time)
+            scores = iter(self._execute(in_time) if in_time else ())
+            return [next(scores) if job in in_time else _too_late() for job in group]
         started_s = self._clock()
         results = _score(group)
         infer_s = self._clock() - started_s

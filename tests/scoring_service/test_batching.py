@@ -303,3 +303,28 @@ def test_whatever_callers_do_all_get_an_answer_and_the_batcher_ends_idle(calls, 
     assert batcher._queued_s == pytest.approx(0)
     assert batcher._running_s == pytest.approx(0)
     assert batcher.predicted_wait_s() == 0
+
+
+def test_what_expires_between_the_queue_and_the_model_is_not_computed():
+    """As where the machine stops a runner in between: the clock leaps as the lock is let go."""
+    model, now_s = FakeModel(TOGETHER), [0.0]
+    batcher = MicroBatcher(num_runners=1, clock=lambda: now_s[0])
+    take = batcher._next_group
+
+    def take_and_stall(done):
+        group = take(done)
+        now_s[0] += 1.5 * bool(group)
+        return group
+
+    batcher._next_group = take_and_stall
+    calls = [Call(1.0), Call(2.0)]
+    jobs = [Job(model, [name], call) for name, call in enumerate(calls)]
+    finished = threading.Event()
+    with batcher._lock:  # Both are there before the runner looks.
+        threading.Thread(target=batcher.submit, args=(jobs[:1], calls[0], int)).start()
+        threading.Thread(target=batcher.submit, args=(jobs[1:], calls[1], finished.set)).start()
+        time.sleep(0.1)
+    assert finished.wait(10)
+    assert isinstance(jobs[0].result, ScoringTimeout)
+    assert model.runs in ([[1]], [])
+    assert batcher.num_begun_late == 0
