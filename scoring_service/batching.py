@@ -196,7 +196,7 @@ class MicroBatcher:
                 if job.queued:
                     self._leave_queue(job)
                     self.num_expired += 1
-                self._give(job, _too_late(), done)
+                self._give(job, too_late(), done)
             call.jobs = []
         _tell(done)
 
@@ -302,7 +302,7 @@ class MicroBatcher:
                 return group
             self.num_expired += 1
             job.call.jobs.remove(job)
-            self._give(job, _too_late(), done)
+            self._give(job, too_late(), done)
         return []
 
     def _company(self, job: Job, now_s: float) -> list[Job]:
@@ -336,7 +336,7 @@ class MicroBatcher:
         if len(in_time) < len(group):
             self.num_expired += len(group) - len(in_time)
             scores = iter(self._execute(in_time) if in_time else ())
-            return [next(scores) if job in in_time else _too_late() for job in group]
+            return [next(scores) if job in in_time else too_late() for job in group]
         started_s = self._clock()
         results = _score(group)
         infer_s = self._clock() - started_s
@@ -397,7 +397,8 @@ def _tell(done: Iterable[Submission]) -> None:
             _log.exception("a call could not be told of its results")
 
 
-def _too_late() -> ScoringTimeout:
+def too_late() -> ScoringTimeout:
+    """What a prompt gets whose caller has no time left."""
     return ScoringTimeout("the deadline passed before the prompt was scored; allow more time")
 
 

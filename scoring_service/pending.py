@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from scoring_service.batching import Call, Job, MicroBatcher
+from scoring_service.batching import Call, Job, MicroBatcher, too_late
 from scoring_service.cache import Flight, Key, RawScore, ScoreCache
-from scoring_service.errors import ScoringError, ScoringTimeout
+from scoring_service.errors import ScoringError
 from scoring_service.model import RankerModel
 from scoring_service.tokenizing import TokenizedPrompt
 
@@ -75,7 +75,7 @@ class PendingResults:
     def give_up(self) -> None:
         """The deadline has passed: what has no result yet gets none."""
         self._batcher.drop(self._call)
-        self._put({key: _too_late() for key in self._prompts})
+        self._put({key: too_late() for key in self._prompts})
 
     def _want(self, keys: Iterable[Key]) -> None:
         """Known results at once, the others computed here or by another call that is at it."""
@@ -135,7 +135,7 @@ class PendingResults:
         if flight.result is not None:
             self._put({flight.key: flight.result})
         elif self._call.cancelled or time.monotonic() >= self._call.deadline_s:
-            self._put({flight.key: _too_late()})
+            self._put({flight.key: too_late()})
         else:
             self._want([flight.key])
 
@@ -149,7 +149,3 @@ class PendingResults:
             if not self._done:
                 return
         self._on_done(self)
-
-
-def _too_late() -> ScoringTimeout:
-    return ScoringTimeout("the deadline passed before the prompt was scored; allow more time")
