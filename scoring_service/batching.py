@@ -334,7 +334,6 @@ class MicroBatcher:
         now_s = self._clock()
         in_time = [job for job in group if now_s <= job.call.deadline_s]
         if len(in_time) < len(group):
-            self.num_expired += len(group) - len(in_time)
             scores = iter(self._execute(in_time) if in_time else ())
             return [next(scores) if job in in_time else too_late() for job in group]
         started_s = self._clock()
@@ -353,19 +352,22 @@ class MicroBatcher:
         results: Sequence[float | ScoringError],
         done: list[Submission],
     ) -> None:
-        """Account for an executed group."""
-        longest = 0
+        """Account for an executed group, of which some may have expired on the way to the model."""
+        num_run = longest = 0
         for job, result in zip(group, results, strict=True):
-            num_tokens = len(job.ids)
-            longest = max(longest, num_tokens)
-            self.num_tokens += num_tokens
             self._running_s -= job.cost_s
+            if isinstance(result, ScoringTimeout):
+                self.num_expired += 1
+            else:
+                num_run += 1
+                longest = max(longest, len(job.ids))
+                self.num_tokens += len(job.ids)
             if job in job.call.jobs:  # And was not dropped meanwhile.
                 job.call.jobs.remove(job)
                 self._give(job, result, done)
-        self.num_runs += 1
-        self.num_run_prompts += len(group)
-        self.num_padded_tokens += longest * len(group)
+        self.num_runs += num_run > 0
+        self.num_run_prompts += num_run
+        self.num_padded_tokens += longest * num_run
 
     def _note_pace(self, group: Sequence[Job]) -> None:
         """Compare how long a group kept its permit, its answers included, with the cost table."""

@@ -328,3 +328,6 @@ def test_what_expires_between_the_queue_and_the_model_is_not_computed():
     assert isinstance(jobs[0].result, ScoringTimeout)
     assert model.runs in ([[1]], [])
     assert batcher.num_begun_late == 0
+    computed = sum(map(len, model.runs))
+    assert (batcher.num_run_prompts, batcher.num_runs) == (computed, len(model.runs))
+    assert batcher.num_expired == 2 - computed
