@@ -18,6 +18,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 from numpy.typing import ArrayLike
@@ -257,6 +258,31 @@ def scatter_figure(
         axis.set(xlabel=xlabel, ylabel=ylabel)
         if log_y:
             axis.set_yscale("log")
+        return figure
+
+
+def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
+    """Simulated against measured, on and off the dashed line of equality.
+
+    Columns measured_s, lowest_s and highest_s (the bar: the range of repeated runs), simulated_s.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+        axis = figure.subplots()
+        real, colour = table["measured_s"], COLOURS["pars"]
+        below, above = real - table["lowest_s"], table["highest_s"] - real
+        axis.errorbar(
+            real,
+            table["simulated_s"],
+            xerr=[below, above],
+            fmt="o",
+            markersize=3,
+            color=colour,
+            ecolor=to_rgba(colour, 0.3),
+            elinewidth=1,
+        )
+        axis.axline((0, 0), slope=1, linestyle="--", linewidth=1, color="#444")
+        axis.set(xlabel=f"{metric} measured, mean and range (s)", ylabel=f"{metric} simulated (s)")
         return figure
 
 
