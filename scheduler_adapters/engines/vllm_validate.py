@@ -2,13 +2,17 @@
 
 The trace is cut into pieces. In every other piece each step of vLLM is recorded with its size and
 duration, and a latency model is fitted to these. The pieces between, which the fit has not seen,
-are served by vLLM and simulated under the same policy, and the latencies are compared request by
-request. Pieces that alternate see the same machine, even where its speed drifts. The decisions that
-vLLM took in them are replayed through the policy.
+are simulated under the same policy, and the latencies are compared request by request. The
+decisions that vLLM took in them are replayed through the policy.
+
+vLLM serves all pieces several times, each time in another order: a machine whose speed drifts is
+then the same machine for both halves, and the runs of one request are far apart in time.
+`repeated_runs.py` says what is compared. Arrivals are in the clock's time, so a slower run of a
+piece makes other steps than a faster one; that belongs to what the mean is taken over.
 
 Where few seats are the bottleneck, whether a request gets the seat that falls free now or the next
-one turns on milliseconds, and changes its TTFT manyfold. `rerun` shows how far two runs of the
-engine itself are apart there.
+one turns on milliseconds, and changes its TTFT manyfold. One simulation then is no more of a mean
+than one run of the engine is.
 """
 
 from __future__ import annotations
@@ -16,16 +20,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.decision_replay import replay
+from scheduler_adapters.engines.repeated_runs import RepeatedError, against_repeats
 from scheduler_adapters.engines.settings import SETTINGS, make_policy
-from scheduler_adapters.engines.step_fit import StepFit, StepRecord, fit_steps
+from scheduler_adapters.engines.step_fit import StepFit, fit_steps
 from scheduler_adapters.engines.tiny_model import make_tiny_model
 from scheduler_adapters.engines.vllm_offline import (
     STOCK,
@@ -37,6 +44,7 @@ from scheduler_adapters.engines.vllm_offline import (
 )
 from scheduler_adapters.engines.vllm_recording import ClockKind, Recording, record
 from scheduler_adapters.experiments.metrics import tpot_s
+from scheduler_adapters.experiments.progress import Progress
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import (
     Floats,
@@ -51,7 +59,8 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulation import simulate
 from scoring_service.errors import ConfigError
 
-_MIN_REQUESTS = 20
+_MIN_REQUESTS: Final = 20
+METRICS: Final = ("e2e", "tpot", "ttft")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +76,10 @@ class ValidateConfig:
     num_requests: int = 200
     """Of the synthetic trace, or the first ones of the file."""
     pieces: int = 10
-    """The trace is cut into; every other one is for the fit."""
+    """The trace is cut into; every other one is for the fit. Each starts on an idle engine."""
+    repeats: int = 4
+    """How often vLLM serves every piece. A prediction is of the mean, which one run is not; the
+    default is what fits into 4 minutes on two CPU cores."""
     rate_per_s: float = 5.0
     """Poisson arrivals of the synthetic trace."""
     max_num_seqs: int = 32
@@ -78,14 +90,13 @@ class ValidateConfig:
     """Of the random model. A step of the tiny one takes as long as the engine's Python does."""
     kv_cache_mib: int = 256
     """Memory for KV blocks."""
-    clock: ClockKind = "wall"
-    """"cpu" counts this process's CPU seconds and skips idle time: for engines on a CPU that is
-    shared with others, whose load would be counted as the engine's."""
-    rerun: bool = False
-    """Serve the compared pieces twice, and say how far the engine is from itself: no simulator can
-    be expected to come nearer than that."""
+    clock: ClockKind | None = None
+    """"cpu" counts this process's CPU seconds and skips idle time, so that the load of others on
+    the machine is not counted as the engine's; "wall" counts all. Left out, it is "cpu" for an
+    engine that computes on a CPU, and "wall" for any other."""
     figures: Path | None = None
-    """Folder for a figure per metric, simulated against measured: e2e.svg, tpot.svg, ttft.svg."""
+    """Folder for a figure per metric, simulated against measured with the range of the repeats, and
+    the table it was drawn from: e2e.svg, e2e.csv, tpot.svg, ..."""
     seed: int = 0
     """Of the synthetic trace."""
     json: bool = False
@@ -96,20 +107,24 @@ class ValidateConfig:
             raise ConfigError(f"num_requests is {self.num_requests}; use {_MIN_REQUESTS} or more")
         if not 2 <= self.pieces <= self.num_requests // 5:
             raise ConfigError(f"pieces is {self.pieces}; use 2 to {self.num_requests // 5}")
+        if self.repeats < 1:
+            raise ConfigError(f"repeats is {self.repeats}; use 1 or more")
         if not self.rate_per_s > 0:
             raise ConfigError(f"rate_per_s is {self.rate_per_s}; use a rate above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """How far the simulator is from the engine: mean |simulated - measured| / measured."""
+    """How far the simulator is from the engine, and the engine from itself."""
 
     policy: str
+    clock: ClockKind
     num_requests: int
     """That were compared; about as many others served for the fit."""
-    e2e_mape: float
-    tpot_mape: float
-    ttft_mape: float
+    repeats: int
+    e2e: RepeatedError
+    tpot: RepeatedError
+    ttft: RepeatedError
     step_mape: float
     """Of the fitted step times, on the steps they were fitted to."""
     num_steps_fitted: int
@@ -117,37 +132,56 @@ class Validation:
     """Admissions of the compared pieces; 0 under vLLM's own scheduler, which records none."""
     decisions_equal_fraction: float
     """Of these, how many were of the request that the policy, asked again, ranks first."""
-    mean_e2e_s_measured: float
-    mean_e2e_s_simulated: float
-    rerun_e2e_mape: float | None
-    """Of a second run of the engine, compared with the first; None where there was none."""
-    rerun_tpot_mape: float | None
-    rerun_ttft_mape: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat: `e2e_mape`, `e2e_single_run_mape`, ..."""
+        flat: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            flat |= (
+                {f"{name}_{key}": number for key, number in value.items()}
+                if name in METRICS
+                else {name: value}
+            )
+        return flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """What vLLM did: its runs of the compared pieces, and the steps of the others."""
+
+    clock: ClockKind
+    runs: Sequence[Sequence[Recording]]
+    """Of each repeat, the compared pieces in the order of the trace."""
+    fit: StepFit
+    instance: Instance
+    """Like the engine, with the fitted step times."""
 
 
 def validate(config: ValidateConfig) -> None:
     """Serve a trace with vLLM and simulate it; print how far apart the latencies are.
 
-    python -m scheduler_adapters validate --policy pars --clock cpu --json
+    python -m scheduler_adapters validate --policy pars --figures figures
+
+    vLLM serves each piece of the trace --repeats times. Step times are fitted on one half of the
+    pieces; the other half, which the fit never sees, is simulated and compared per request. Read
+    the table from left to right: the error against the mean of the repeats (e2e_mape in --json);
+    the part of it that even a perfect simulator would show, since that mean is uncertain
+    (e2e_noise_mape); the error against single runs (e2e_single_run_mape); and the error of the
+    engine itself as its own simulator, one run against the mean of the others (e2e_floor_mape).
     """
-    requests = _requests(config)
-    recorded, reruns, fit, instance = _record_and_fit(requests, config)
-    measured = [recording.timeline for recording in recorded]
-    simulated = [simulate(run.requests, _policy(config), instance) for run in measured]
-    result = _compare(config, recorded, simulated, reruns, fit)
+    measured = _measure(_requests(config), config)
+    first = [recording.timeline.requests for recording in measured.runs[0]]
+    simulated = _latencies([simulate(piece, _policy(config), measured.instance) for piece in first])
+    by_run = [_latencies([each.timeline for each in run]) for run in measured.runs]
+    runs = {name: np.stack([latencies[name] for latencies in by_run]) for name in METRICS}
+    result = _compare(config, measured, simulated, runs)
     if config.figures is not None:
-        _draw(measured, simulated, config.figures)
-    if config.json:
-        print(json.dumps(asdict(result)))
-        return
-    for name, value in asdict(result).items():
-        print(f"{name:24} {format(value, '.4g') if isinstance(value, float) else value}")
+        names = np.concatenate([piece.request_id for piece in first])
+        _draw(names, simulated, runs, config.figures)
+    print(json.dumps(result.to_dict()) if config.json else _table(result))
 
 
-def _record_and_fit(
-    requests: Requests, config: ValidateConfig
-) -> tuple[list[Recording], list[Timeline], StepFit, Instance]:
-    """The compared pieces, a second run of them where one is wanted, and what the others teach."""
+def _measure(requests: Requests, config: ValidateConfig) -> _Measured:
     pieces = [_from_zero(piece) for piece in _cut(requests, config.pieces)]
     with TemporaryDirectory(prefix="lengthwise-") as folder:
         model = config.model or make_tiny_model(Path(folder), shape=config.shape)
@@ -160,21 +194,32 @@ def _record_and_fit(
         )
         with open_engine(offline, max_model_len=longest_context(requests)) as engine:
             warm_up(engine)
-            recorded: list[Recording] = []
-            reruns: list[Timeline] = []
-            steps: list[StepRecord] = []
-            for number, piece in enumerate(pieces):
-                seed = config.seed + 2 * number
-                recording = record(engine, piece, clock=config.clock, seed=seed)
-                if number % 2 == 0:
-                    steps += recording.steps
-                    continue
-                recorded.append(recording)
-                if config.rerun:
-                    again = record(engine, piece, clock=config.clock, seed=seed + 1)
-                    reruns.append(again.timeline)
-            fit = fit_steps(steps)
-            return recorded, reruns, fit, _instance_like(engine, fit)
+            clock = config.clock or _clock_of(engine)
+            runs = _repeat(engine, pieces, config, clock)
+            fit = fit_steps([step for run in runs for each in run[::2] for step in each.steps])
+            instance = _instance_like(engine, fit)
+    return _Measured(clock=clock, runs=[run[1::2] for run in runs], fit=fit, instance=instance)
+
+
+def _clock_of(engine: Any) -> ClockKind:
+    return "cpu" if engine.vllm_config.device_config.device_type == "cpu" else "wall"
+
+
+def _repeat(
+    engine: Any, pieces: Sequence[Requests], config: ValidateConfig, clock: ClockKind
+) -> list[list[Recording]]:
+    """A recording of every piece for each repeat; each repeat serves them in another order."""
+    dice, prompt_seeds = np.random.default_rng(config.seed), count(config.seed)
+    runs = []
+    with Progress(config.repeats * len(pieces)) as progress:
+        for repeat in range(config.repeats):
+            recorded: dict[int, Recording] = {}
+            for number in dice.permutation(len(pieces)).tolist():
+                piece, seed = pieces[number], next(prompt_seeds)
+                recorded[number] = record(engine, piece, clock=clock, seed=seed)
+                progress.step(f"repeat {repeat + 1}, piece {number + 1}")
+            runs.append([recorded[number] for number in range(len(pieces))])
+    return runs
 
 
 def _requests(config: ValidateConfig) -> Requests:
@@ -224,31 +269,24 @@ def _instance_like(engine: Any, fit: StepFit) -> Instance:
 
 def _compare(
     config: ValidateConfig,
-    recorded: Sequence[Recording],
-    simulated: Sequence[Timeline],
-    reruns: Sequence[Timeline],
-    fit: StepFit,
+    measured: _Measured,
+    simulated: Mapping[str, Floats],
+    runs: Mapping[str, Floats],
 ) -> Validation:
-    again = _latencies(reruns) if reruns else None
-    real, ours = _latencies([recording.timeline for recording in recorded]), _latencies(simulated)
+    recorded = [recording for run in measured.runs for recording in run]
     replayed = [replay(_policy(config), recording.decisions) for recording in recorded]
     num_admissions = sum(agreement.num_admissions for agreement in replayed)
     num_equal = sum(agreement.num_equal for agreement in replayed)
     return Validation(
         policy=config.policy,
-        num_requests=len(real["e2e"]),
-        e2e_mape=_mape(ours["e2e"], real["e2e"]),
-        tpot_mape=_mape(ours["tpot"], real["tpot"]),
-        ttft_mape=_mape(ours["ttft"], real["ttft"]),
-        step_mape=fit.mape_fraction,
-        num_steps_fitted=fit.num_steps,
+        clock=measured.clock,
+        num_requests=len(simulated["e2e"]),
+        repeats=config.repeats,
+        **{name: against_repeats(simulated[name], runs[name]) for name in METRICS},
+        step_mape=measured.fit.mape_fraction,
+        num_steps_fitted=measured.fit.num_steps,
         decisions_replayed=num_admissions,
         decisions_equal_fraction=num_equal / max(1, num_admissions),
-        mean_e2e_s_measured=float(real["e2e"].mean()),
-        mean_e2e_s_simulated=float(ours["e2e"].mean()),
-        rerun_e2e_mape=None if again is None else _mape(again["e2e"], real["e2e"]),
-        rerun_tpot_mape=None if again is None else _mape(again["tpot"], real["tpot"]),
-        rerun_ttft_mape=None if again is None else _mape(again["ttft"], real["ttft"]),
     )
 
 
@@ -262,25 +300,60 @@ def _latencies(timelines: Sequence[Timeline]) -> dict[str, Floats]:
     return {name: np.concatenate(values) for name, values in columns.items()}
 
 
-def _mape(simulated: Floats, measured: Floats) -> float:
-    """Mean absolute percentage error, as a fraction, over the requests that have the metric."""
-    have = ~np.isnan(measured)
-    return float(np.mean(np.abs(simulated[have] - measured[have]) / measured[have]))
+def _table(result: Validation) -> str:
+    lines = [
+        f"{result.policy}: {result.num_requests} requests that the fit has not seen, each served "
+        f"{result.repeats} times by vLLM and simulated once; seconds of the {result.clock} clock",
+        "",
+        f"{'':6}{'error':>8}{'of it noise':>13}{'single runs':>13}{'vLLM itself':>13}{'bias':>8}"
+        f"{'measured, s':>13}{'simulated, s':>14}",
+    ]
+    for name in METRICS:
+        error: RepeatedError = getattr(result, name)
+        lines.append(
+            f"{name.upper():6}{_percent(error.mape):>8}{_percent(error.noise_mape):>13}"
+            f"{_percent(error.single_run_mape):>13}{_percent(error.floor_mape):>13}"
+            f"{error.bias:>+8.1%}{error.mean_s_measured:>13.4g}{error.mean_s_simulated:>14.4g}"
+        )
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"steps: {result.num_steps_fitted} of the other requests fitted, "
+            f"{result.step_mape:.1%} off in the mean",
+            f"decisions: the policy, asked again, admits the same request in "
+            f"{result.decisions_equal_fraction:.1%} of {result.decisions_replayed}",
+        ]
+    )
 
 
-def _draw(measured: Sequence[Timeline], simulated: Sequence[Timeline], folder: Path) -> None:
-    from scheduler_adapters.experiments.report import save_figure, scatter_figure
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{fraction:.1%}"
+
+
+def _draw(
+    names: NDArray[Any],
+    simulated: Mapping[str, Floats],
+    runs: Mapping[str, Floats],
+    folder: Path,
+) -> None:
+    import pandas as pd
+
+    from scheduler_adapters.experiments.report import agreement_figure, save_figure, save_table
 
     folder.mkdir(parents=True, exist_ok=True)
-    real, ours = _latencies(measured), _latencies(simulated)
-    for name in real:
-        figure = scatter_figure(
-            real[name],
-            ours[name],
-            xlabel=f"{name.upper()} measured in vLLM, s",
-            ylabel=f"{name.upper()} simulated, s",
+    for name in METRICS:
+        table = pd.DataFrame(
+            {
+                "request_id": names,
+                "measured_s": runs[name].mean(axis=0),
+                "lowest_s": runs[name].min(axis=0),
+                "highest_s": runs[name].max(axis=0),
+                "simulated_s": simulated[name],
+            }
         )
-        save_figure(figure, folder / f"{name}.svg")
+        save_table(table, folder / f"{name}.csv")
+        save_figure(agreement_figure(table, name.upper()), folder / f"{name}.svg")
 
 
 def main(arguments: Sequence[str]) -> int:
