@@ -66,7 +66,7 @@ def run(config: BenchConfig) -> None:
 
     One instance x 1,000 requests and 8 x 10,000, step times from tables, saturated; everything from
     requests to timelines counts, start-up and compilation do not. python_path is the same without
-    the compiled loop, which does policies with ranks that never change.
+    the compiled loops, which do policies with ranks that never change, and SLAI.
     """
     latency, small, large = _load(config.golden)
     figures: dict[str, object] = {

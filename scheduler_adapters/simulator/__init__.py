@@ -2,7 +2,8 @@
 
 Start with `simulation.py`, then `instance.py` (what is simulated), `latency.py` (how long a step
 takes), `host_link.py` (KV blocks that leave for the host), `reference.py` (the rules of a step,
-plainly) and `engine.py` (the same rules, fast).
+plainly) and `engine.py` (the same rules, fast); `compiled.py` and `compiled_slai.py` have them
+compiled, for the policies that this can be done for.
 
 Step times: `presets.py` names all instances; `first_principles.py` computes them from `facts.py`;
 `measured.py` reads them from kernels (`kernel_database.py`), layers (`layer_profile.py`,

@@ -2,7 +2,7 @@
 
 Such a policy says so (`Policy.is_static`). It is asked once per request and phase beforehand, its
 answers become arrays (`static_ranks.py`), and the whole run is one compiled loop: all decodes are
-one cohort. What it cannot do it leaves to the engine in plain Python (`engine.py`).
+one cohort. What it cannot do it leaves to `compiled_slai.py` and to plain Python (`engine.py`).
 
 The loop is one function on purpose: cut into a dozen, inlined or not, the same code takes 3.4 to
 5.7 times as long, because numba counts references at every array it hands over.
@@ -48,11 +48,11 @@ def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Time
             instance.watermark_blocks,
             instance.decode_headroom_blocks,
             instance.block_tokens,
-            min(_limit(instance.max_tokens), _limit(rule.max_tokens)),
-            min(instance.max_num_seqs, _limit(rule.max_resident)),
-            _limit(rule.chunk),
-            _limit(rule.max_prefills),
-            _limit(rule.max_admissions),
+            min(as_number(instance.max_tokens), as_number(rule.max_tokens)),
+            min(instance.max_num_seqs, as_number(rule.max_resident)),
+            as_number(rule.chunk),
+            as_number(rule.max_prefills),
+            as_number(rule.max_admissions),
             rule.mixed,
             rule.whole_prompts,
             rule.padded_tokens,
@@ -63,7 +63,7 @@ def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Time
     if limits[SEATS] > limits[BUDGET]:
         return None  # decodes would have to take turns
     rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
-    status, *columns = _in_a_thread(
+    status, *columns = in_a_thread(
         _run,
         requests.arrival_s,
         requests.prompt_tokens,
@@ -77,7 +77,7 @@ def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Time
     return timeline_of_columns(requests, rejected, *columns) if status == DONE else None
 
 
-def _in_a_thread(loop: Callable[..., Any], *arguments: Any) -> Any:
+def in_a_thread(loop: Callable[..., Any], *arguments: Any) -> Any:
     """What compiled code gives, in a thread of its own: Ctrl-C, deaf until it ends, is then heard.
 
     The thread ends with the loop or with the process.
@@ -94,7 +94,8 @@ def _in_a_thread(loop: Callable[..., Any], *arguments: Any) -> Any:
     return outcome.result()
 
 
-def _limit(limit: int | None) -> int:
+def as_number(limit: int | None) -> int:
+    """The limit, or a number that is none."""
     return NO_LIMIT if limit is None else limit
 
 
@@ -115,16 +116,18 @@ def _limit(limit: int | None) -> int:
 ) = range(13)
 """Places in the array of limits."""
 
-_compile: Any = njit(cache=True, nogil=True)
+jit: Any = njit(cache=True, nogil=True)
+"""Compiles, and keeps the code until *this* file changes: after an edit of a function that another
+file's loop calls, touch that file too."""
 
 
-@_compile
-def _ceil(number, divisor):
+@jit
+def ceil_div(number, divisor):
     return -(-number // divisor)
 
 
-@_compile
-def _step_s(kind, numbers, dense, decode, prefill, count, context, processed, chunks, num_chunks):
+@jit
+def step_s(kind, numbers, dense, decode, prefill, count, context, processed, chunks, num_chunks):
     """Seconds of a step by one of the latency models; -1 where its tables end."""
     tokens = count
     for i in range(num_chunks):
@@ -152,7 +155,7 @@ def _step_s(kind, numbers, dense, decode, prefill, count, context, processed, ch
     return -1.0
 
 
-@_compile
+@jit
 def _table_s(
     numbers, dense, decode, prefill, count, context, tokens, processed, chunks, num_chunks
 ):
@@ -160,14 +163,14 @@ def _table_s(
         return -1.0
     layer_ms = dense[tokens]
     if count:
-        column = _ceil(context // count, 64)
+        column = ceil_div(context // count, 64)
         if count >= decode.shape[0] or column >= decode.shape[1]:
             return -1.0
         layer_ms += decode[count, column]
     if num_chunks:
         row, squares = 0, 0
         for i in range(num_chunks):
-            row += _ceil(processed[i], 64)
+            row += ceil_div(processed[i], 64)
             squares += chunks[i] * chunks[i]
         column = int(np.rint(np.sqrt(squares)))
         if row >= prefill.shape[0] or column >= prefill.shape[1]:
@@ -177,7 +180,7 @@ def _table_s(
     return layer_ms * numbers[0] * 1e-3
 
 
-@_compile
+@jit
 def _kernels_s(
     by_sequences, by_tokens, decode, prefill, count, context, tokens, processed, chunks, num_chunks
 ):
@@ -192,7 +195,7 @@ def _kernels_s(
     return seconds + by_tokens[tokens] + by_sequences[sequences]
 
 
-@_compile
+@jit
 def _grid_at(packed, x, y):
     """`Grid2.at` of a packed grid."""
     row = _end_of_interval(packed[:, 0], x)
@@ -206,7 +209,7 @@ def _grid_at(packed, x, y):
     return at_low + share_x * (at_high - at_low)
 
 
-@_compile
+@jit
 def _end_of_interval(axis, value):
     """Where the interval ends that holds `value`; the axis starts at 1, its ends are open."""
     low, high = 2, len(axis) - 1
@@ -219,12 +222,12 @@ def _end_of_interval(axis, value):
     return low
 
 
-@_compile
+@jit
 def _share(start, end, value):
     return (value - start) / (end - start) if value > start else 0.0
 
 
-@_compile
+@jit
 def _cost(padded, num_chunks, longest, tokens):
     """What a prefill of `tokens` takes from the budget, beside chunks up to `longest`."""
     if not padded:
@@ -232,7 +235,7 @@ def _cost(padded, num_chunks, longest, tokens):
     return (num_chunks + 1) * max(tokens, longest) - num_chunks * longest
 
 
-@_compile
+@jit
 def _chunk(limits, tokens, budget, num_placed, num_chunks, longest):
     """How many of `tokens` a further prefill may do in this step; 0 for none."""
     if (num_placed and not limits[MIXED]) or num_chunks >= limits[MAX_PREFILLS]:
@@ -243,7 +246,7 @@ def _chunk(limits, tokens, budget, num_placed, num_chunks, longest):
     return max(0, min(tokens, limits[CHUNK], budget))
 
 
-@_compile
+@jit
 def _write_runs(runs, row, joined, counter, run_counters, run_ticks):
     """The ticks of a member's steps: those with a counter in (joined, counter]."""
     end = counter
@@ -258,7 +261,16 @@ def _write_runs(runs, row, joined, counter, run_counters, run_ticks):
         end = run_counters[i] - 1
 
 
-@_compile
+@jit
+def columns_of_runs(runs):
+    """Not np.array(runs): that takes the width from the first, and there may be none."""
+    columns = np.empty((len(runs), 3), np.int64)
+    for i in range(len(runs)):
+        columns[i, 0], columns[i, 1], columns[i, 2] = runs[i]
+    return columns
+
+
+@jit
 def _run(
     arrival_s,
     prompt,
@@ -297,7 +309,7 @@ def _run(
     chunks = np.zeros(limits[SEATS] + 1, np.int64)
     processed = np.zeros(limits[SEATS] + 1, np.int64)
     now_s, used, counter, num_decodes, decode_context = 0.0, 0, 0, 0, 0
-    num_residents, num_waiting, coming, starving, evictions = 0, 0, 0, 0, 0
+    num_residents, num_waiting, coming, starving = 0, 0, 0, 0
     last_decode_tick = -2
     status = DONE
     while True:
@@ -343,7 +355,7 @@ def _run(
                             victim = decoding[-1]
                             if len(prefilling) and prefilling[-1] > victim:
                                 victim = prefilling.pop()
-                                used -= _ceil(context[victim], size)
+                                used -= ceil_div(context[victim], size)
                             else:
                                 decoding.pop()
                                 if counter > joined[victim]:
@@ -358,7 +370,7 @@ def _run(
                                 joined[victim] = -1
                                 total = context[victim] + counter
                                 growth[(counter + 1 - total) % size] -= 1
-                                used -= _ceil(total - 1, size)
+                                used -= ceil_div(total - 1, size)
                                 context[victim] = total
                                 decode_context -= total
                                 num_decodes -= 1
@@ -367,7 +379,6 @@ def _run(
                             num_residents -= 1
                             num_waiting += 1
                             preemptions[victim] += 1
-                            evictions += 1
                             if starves_s[victim] <= now_s:
                                 key[victim] = -np.inf
                             heappush(waiting, (key[victim], victim))
@@ -395,7 +406,7 @@ def _run(
                     heappop(waiting)
                     continue
                 chunk = _chunk(limits, context[row], budget, num_placed, num_chunks, longest)
-                blocks = _ceil(context[row], size)
+                blocks = ceil_div(context[row], size)
                 if (
                     num_residents >= limits[SEATS]
                     or admissions >= limits[MAX_ADMISSIONS]
@@ -424,7 +435,7 @@ def _run(
             processed[i] = context[row] - left[row]
             if np.isnan(scheduled_s[row]):
                 scheduled_s[row] = now_s
-        duration_s = _step_s(
+        duration_s = step_s(
             kind,
             numbers,
             dense,
@@ -461,7 +472,7 @@ def _run(
                 joined[row] = -1
                 total = context[row] + counter
                 growth[(counter + 1 - total) % size] -= 1
-                used -= _ceil(total - 1, size)
+                used -= ceil_div(total - 1, size)
                 decode_context -= total
                 num_decodes -= 1
                 num_residents -= 1
@@ -487,7 +498,7 @@ def _run(
             if context[row] == prompt[row] + 1:
                 first_token_s[row] = now_s
             if context[row] == prompt[row] + output[row]:
-                used -= _ceil(context[row] - 1, size)
+                used -= ceil_div(context[row] - 1, size)
                 num_residents -= 1
                 state[row] = FINISHED
                 finished_s[row] = now_s
@@ -501,10 +512,6 @@ def _run(
             decoding.append(row)
         if len(decoding) > 4 * num_decodes + 64:
             decoding = [r for r in decoding if joined[r] >= 0 and state[r] == RESIDENT]
-    # Not np.array(runs): that takes the width from the first, and there may be none.
-    run_columns = np.empty((len(runs), 3), np.int64)
-    for i in range(len(runs)):
-        run_columns[i, 0], run_columns[i, 1], run_columns[i, 2] = runs[i]
     return (
         status,
         scheduled_s,
@@ -512,5 +519,5 @@ def _run(
         finished_s,
         preemptions,
         np.array(ticks),
-        run_columns,
+        columns_of_runs(runs),
     )

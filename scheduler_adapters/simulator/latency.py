@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 Chunk = tuple[int, int]
 
 AFFINE, ROOFLINE, TABLES, KERNELS = range(4)
-"""Kinds of latency models that the compiled loop knows."""
+"""Kinds of latency models that the compiled loops know."""
 CompiledLatency = tuple[int, Floats, Floats, Floats, Floats]
 """Kind, numbers, and three tables: by tokens, for decodes, and for prefills."""
 _NO_TABLE: Floats = np.zeros(0)
@@ -35,7 +35,7 @@ class LatencyModel(ABC):
         """Seconds of a step; at least one decode or prefill."""
 
     def compiled(self) -> CompiledLatency | None:
-        """The same as numbers, for the compiled loop; None where it has no such model."""
+        """The same as numbers, for the compiled loops; None where they have no such model."""
         return None
 
 

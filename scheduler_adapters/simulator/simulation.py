@@ -16,7 +16,7 @@ from scheduler_adapters.simulator.instance import Instance
 
 EngineName = Literal["auto", "python", "compiled"]
 _WORTH_COMPILING = 20_000
-"""Requests from which on loading the compiled loop (a second) pays."""
+"""Requests from which on loading the compiled loops (a second) pays."""
 
 
 def simulate(
@@ -42,10 +42,12 @@ def simulate(
     if wants and find_spec("numba") is not None:
         # Imported late: numba takes a second, and most runs do without it.
         from scheduler_adapters.simulator.compiled import run_compiled
+        from scheduler_adapters.simulator.compiled_slai import run_compiled_slai
 
-        timeline = run_compiled(requests, policy, instance)
-        if timeline is not None:
-            return timeline
+        for run in (run_compiled, run_compiled_slai):
+            timeline = run(requests, policy, instance)
+            if timeline is not None:
+                return timeline
     return make_engine(policy, instance).run(requests)
 
 

@@ -34,7 +34,7 @@ def static_ranks(requests: Requests, policy: Policy, kv_blocks: int) -> StaticRa
     Raises:
         InvalidDecision: the policy raised, or ranked with NaN.
     """
-    if not policy.is_static:
+    if not policy.is_static or not len(requests):
         return None
     rule = ask_rule(policy, LoadView(total_blocks=kv_blocks))
     if rule.displace or rule.offload or rule.max_decodes is not None:
@@ -82,9 +82,8 @@ def _lasts(rank: Rank) -> bool:
     return lasts and rank.evict_key == () and rank.group is None
 
 
-def _ranks(requests: Requests, policy: Policy) -> Iterator[tuple[Rank, Rank, Rank]]:
-    """Each request's rank while waiting, in prefill and in decode."""
-    load = LoadView()
+def waiting_views(requests: Requests) -> Iterator[RequestView]:
+    """Each request as it arrives: one view, which is changed from one to the next."""
     view = RequestView(request_id="", number=0, arrival_s=0.0, prompt_tokens=1)
     columns = zip(
         requests.request_id.tolist(),
@@ -104,8 +103,15 @@ def _ranks(requests: Requests, policy: Policy) -> Iterator[tuple[Rank, Rank, Ran
             view.user_class,
             view.tbt_s,
         ) = fields
-        load.now_s = view.arrival_s
         view.phase = Phase.WAITING
+        yield view
+
+
+def _ranks(requests: Requests, policy: Policy) -> Iterator[tuple[Rank, Rank, Rank]]:
+    """Each request's rank while waiting, in prefill and in decode."""
+    load = LoadView()
+    for view in waiting_views(requests):
+        load.now_s = view.arrival_s
         waiting = ask_rank(policy, view, load)
         if waiting.sticky and waiting.then is None:
             yield waiting, waiting, waiting

@@ -1,4 +1,4 @@
-"""The compiled loop against the engine that walks every request. Slow: numba compiles it first."""
+"""The compiled loops against the engine that walks every request. Slow: numba compiles first."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from hypothesis import strategies as st
 
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
+from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
 from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst
+from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator import compiled
 from scheduler_adapters.simulator.compiled import run_compiled
+from scheduler_adapters.simulator.compiled_slai import run_compiled_slai
 from scheduler_adapters.simulator.engine import Engine
 from scheduler_adapters.simulator.grid import Grid2
 from scheduler_adapters.simulator.host_link import HostLink
@@ -32,6 +36,7 @@ from scheduler_adapters.simulator.kernel_latency import KernelLatency
 from scheduler_adapters.simulator.latency import AffineLatency, LatencyModel, RooflineLatency
 from scheduler_adapters.simulator.reference import ReferenceEngine
 from scheduler_adapters.simulator.simulation import simulate
+from scheduler_adapters.views import LoadView, Rank, RequestView
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +77,8 @@ def workloads(draw) -> Requests:
         reasoning_tokens=random.integers(0, output_tokens + 1),
         arrival_s=np.cumsum(random.exponential(gap_s, count)) if gap_s else np.zeros(count),
         scores=scores,
+        user_class=random.choice(["paying", "free"], count),
+        tbt_s=random.choice([0.03, 0.1, 0.5, np.nan], count),
     )
 
 
@@ -112,10 +119,31 @@ def static_policies() -> st.SearchStrategy[Policy]:
     )
 
 
+slai_policies = st.builds(
+    SLAI,
+    order=st.sampled_from(["spf", "fcfs"]),
+    offset=st.sampled_from([None, 0.0, 1.0, 5, 10]),
+    memory_limit=st.sampled_from([0.0, 0.5, 0.96]),
+    paying_first=st.booleans(),
+    evaluate=st.sampled_from(["frozen", "recompute"]),
+    max_tokens=st.sampled_from([1, 8, 64, 512]),
+    max_resident=st.sampled_from([2, 128]),
+    max_decodes=st.sampled_from([0, 1, 3, 128]),
+)
+
+
 @settings(max_examples=200, deadline=None)
 @given(workloads(), static_policies(), instances)
 def test_the_compiled_loop_does_what_walking_does(requests, policy, instance):
     compiled = run_compiled(requests, policy, instance)
+    if compiled is not None:
+        assert_equal(compiled, ReferenceEngine(policy, instance).run(requests))
+
+
+@settings(max_examples=200, deadline=None)
+@given(workloads(), slai_policies, instances)
+def test_so_does_the_loop_for_slai(requests, policy, instance):
+    compiled = run_compiled_slai(requests, policy, instance)
     if compiled is not None:
         assert_equal(compiled, ReferenceEngine(policy, instance).run(requests))
 
@@ -145,26 +173,80 @@ def test_the_compiled_loop_takes_the_static_policies(policy):
         assert_equal(compiled, Engine(policy, instance).run(requests))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"order": "fcfs", "offset": 10},
+        {"offset": 10},
+        {"offset": 5},
+        {},
+        {"paying_first": True},
+        {"evaluate": "recompute"},
+    ],
+    ids=str,
+)
+def test_the_compiled_loop_takes_every_variant_of_slai(settings):
+    is_paying = np.arange(50) % 2 == 0
+    requests = make_requests(
+        prompt_tokens=np.arange(60, 10, -1),
+        output_tokens=np.arange(1, 51),
+        user_class=np.where(is_paying, "paying", "free"),
+        tbt_s=np.where(is_paying, 0.1, 0.5),
+    )
+    for latency in (LATENCY, ROOFLINE, KERNELS):
+        instance = Instance(latency=latency, kv_blocks=30, max_num_seqs=16)
+        compiled = run_compiled_slai(requests, SLAI(**settings), instance)
+        assert compiled is not None
+        assert compiled.preemptions.sum() > 0
+        assert len(compiled.runs) > 60, "somebody's decode was put off"
+        assert_equal(compiled, Engine(SLAI(**settings), instance).run(requests))
+
+
+class Hurried(SLAI):
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return super().rank(request, load)._replace(lane=0)
+
+
+def test_only_slai_itself_takes_its_compiled_loop():
+    requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[3] * 3)
+    instance = Instance(latency=LATENCY, kv_blocks=60)
+    ruled = SLAI()
+    ruled.rule = replace(ruled.rule, mixed=False)
+    for policy in (Hurried(), StarvationGuard(SLAI()), ClassPriority(SLAI()), ruled, FCFS()):
+        assert run_compiled_slai(requests, policy, instance) is None
+    assert run_compiled_slai(requests, SLAI(), replace(instance, latency=NotCompiled())) is None
+    assert run_compiled_slai(requests, SLAI(offset=np.inf), instance) is None
+    assert run_compiled_slai(requests, SLAI(max_decodes=0), instance) is None, "an empty step"
+
+
 def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python():
     requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[3] * 3)
     instance = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16, max_tokens=512)
-    assert run_compiled(requests, SLAI(), instance) is None
+    assert run_compiled(requests, RoundRobin(), instance) is None
     host = HostLink(kv_bytes_per_token=1)
     assert run_compiled(requests, OffloadingFCFS(), replace(instance, host=host)) is None
     assert run_compiled(requests, FCFS(), replace(instance, max_tokens=8)) is None
     assert run_compiled(requests, FCFS(), replace(instance, latency=NotCompiled())) is None
     short = replace(KERNELS, tokens_s=KERNELS.tokens_s[:4])
     assert run_compiled(requests, FCFS(), replace(instance, latency=short)) is None
-    timeline = simulate(requests, SLAI(), instance, engine="compiled")
+    timeline = simulate(requests, RoundRobin(), instance, engine="compiled")
     assert np.isfinite(timeline.finished_s).all()
 
 
-def test_the_compiled_loop_takes_requests_that_are_all_rejected():
+@pytest.mark.parametrize(("run", "policy"), [(run_compiled, FCFS()), (run_compiled_slai, SLAI())])
+def test_the_compiled_loops_take_requests_that_are_all_rejected(run, policy):
     requests = make_requests(prompt_tokens=[5000] * 3, output_tokens=[3] * 3)
     instance = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16)
-    compiled = run_compiled(requests, FCFS(), instance)
+    compiled = run(requests, policy, instance)
     assert compiled is not None
-    assert_equal(compiled, Engine(FCFS(), instance).run(requests))
+    assert_equal(compiled, Engine(policy, instance).run(requests))
+
+
+@pytest.mark.parametrize("policy", [FCFS(), SLAI()])
+def test_an_instance_that_gets_no_request_has_an_empty_timeline(policy):
+    nobody = make_requests(prompt_tokens=[5], output_tokens=[3]).take(np.array([False]))
+    instance = Instance(latency=LATENCY, kv_blocks=60)
+    assert len(simulate(nobody, policy, instance, engine="compiled").tick_s) == 0
 
 
 class NotCompiled(LatencyModel):
