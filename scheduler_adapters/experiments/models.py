@@ -54,7 +54,7 @@ class Listed:
     kv_blocks: int | None
     """None where it cannot be made; `note` says why."""
     is_compiled: bool
-    """Whether the compiled loop has its step times; else runs are in plain Python."""
+    """Whether the compiled loops have its step times; else runs are in plain Python."""
     checks: list[Check]
     note: str = ""
 
@@ -176,7 +176,7 @@ def format_presets(listed: Sequence[Listed]) -> str:
         "",
         "mean error against measurements that the preset was not made from "
         "(steps: 18 kinds of step, against the same instance's :kernels); "
-        "compiled: static policies run in the compiled loop, others in plain Python",
+        "compiled: static policies and SLAI run in compiled loops, others in plain Python",
     ]
     for provenance in SOURCES.values():
         lines += ["", provenance]

@@ -96,7 +96,7 @@ class Experiment:
     def measure(self, system: str, rate_per_s: float, paying: float, seed: int) -> list[float]:
         """The fields of a `Point` for one seed."""
         requests = self._requests(rate_per_s, paying, seed)
-        timeline = simulate(requests, SYSTEMS[system](), self.instance)
+        timeline = simulate(requests, SYSTEMS[system](), self.instance, engine="compiled")
         ttft_s = timeline.first_token_s - requests.arrival_s
         is_paying = requests.user_class == "paying"
         tbt_p99_s = [
