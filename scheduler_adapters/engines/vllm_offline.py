@@ -134,8 +134,7 @@ def run(requests: Requests, config: OfflineConfig) -> Outcome:
 @contextmanager
 def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
     """vLLM's `LLMEngine` in this process, with the tiny model where `config` names none."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    set_environment()
     if find_spec("vllm") is None:
         raise UnsupportedByEngine("vLLM is not installed; install vllm, tested with 0.32.0")
     chosen = _scheduler_args(config)
@@ -146,6 +145,12 @@ def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
             yield engine
         finally:
             engine.engine_core.shutdown()
+
+
+def set_environment() -> None:
+    """`ENVIRONMENT`, where it is not set already; OpenMP reads it when torch is first imported."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def scheduler_of(engine: Any) -> Any:

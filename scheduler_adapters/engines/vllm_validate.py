@@ -40,6 +40,7 @@ from scheduler_adapters.engines.vllm_offline import (
     longest_context,
     open_engine,
     scheduler_of,
+    set_environment,
     warm_up,
 )
 from scheduler_adapters.engines.vllm_recording import ClockKind, Recording, record
@@ -93,7 +94,7 @@ class ValidateConfig:
     clock: ClockKind | None = None
     """"cpu" counts this process's CPU seconds and skips idle time, so that the load of others on
     the machine is not counted as the engine's; "wall" counts all. Left out, it is "cpu" for an
-    engine that computes on a CPU, and "wall" for any other."""
+    engine that computes in one CPU thread, and "wall" for any other."""
     figures: Path | None = None
     """Folder for a figure per metric, simulated against measured with the range of the repeats, and
     the table it was drawn from: e2e.svg, e2e.csv, tpot.svg, ..."""
@@ -183,6 +184,7 @@ def validate(config: ValidateConfig) -> None:
 
 def _measure(requests: Requests, config: ValidateConfig) -> _Measured:
     pieces = [_from_zero(piece) for piece in _cut(requests, config.pieces)]
+    set_environment()  # before the model is made, which imports torch
     with TemporaryDirectory(prefix="lengthwise-") as folder:
         model = config.model or make_tiny_model(Path(folder), shape=config.shape)
         offline = OfflineConfig(
@@ -194,15 +196,25 @@ def _measure(requests: Requests, config: ValidateConfig) -> _Measured:
         )
         with open_engine(offline, max_model_len=longest_context(requests)) as engine:
             warm_up(engine)
-            clock = config.clock or _clock_of(engine)
+            clock = _clock_of(engine, config)
             runs = _repeat(engine, pieces, config, clock)
             fit = fit_steps([step for run in runs for each in run[::2] for step in each.steps])
             instance = _instance_like(engine, fit)
     return _Measured(clock=clock, runs=[run[1::2] for run in runs], fit=fit, instance=instance)
 
 
-def _clock_of(engine: Any) -> ClockKind:
-    return "cpu" if engine.vllm_config.device_config.device_type == "cpu" else "wall"
+def _clock_of(engine: Any, config: ValidateConfig) -> ClockKind:
+    import torch
+
+    device, threads = engine.vllm_config.device_config.device_type, torch.get_num_threads()
+    if device == "cpu" and threads == 1:
+        return config.clock or "cpu"
+    if config.clock == "cpu":
+        raise ConfigError(
+            f"clock is 'cpu', but vLLM computes with {threads} CPU threads on {device}; a CPU clock "
+            "is the time of one thread: set OMP_NUM_THREADS=1, or use the wall clock"
+        )
+    return "wall"
 
 
 def _repeat(
