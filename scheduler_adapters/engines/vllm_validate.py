@@ -196,23 +196,28 @@ def _measure(requests: Requests, config: ValidateConfig) -> _Measured:
         )
         with open_engine(offline, max_model_len=longest_context(requests)) as engine:
             warm_up(engine)
-            clock = _clock_of(engine, config)
+            clock = clock_of(engine, config.clock)
             runs = _repeat(engine, pieces, config, clock)
             fit = fit_steps([step for run in runs for each in run[::2] for step in each.steps])
             instance = _instance_like(engine, fit)
     return _Measured(clock=clock, runs=[run[1::2] for run in runs], fit=fit, instance=instance)
 
 
-def _clock_of(engine: Any, config: ValidateConfig) -> ClockKind:
+def clock_of(engine: Any, wanted: ClockKind | None) -> ClockKind:
+    """The clock that tells the latencies of this engine.
+
+    Raises:
+        ConfigError: a CPU clock for an engine on a GPU, or in several threads (their seconds add).
+    """
     import torch
 
     device, threads = engine.vllm_config.device_config.device_type, torch.get_num_threads()
     if device == "cpu" and threads == 1:
-        return config.clock or "cpu"
-    if config.clock == "cpu":
+        return wanted or "cpu"
+    if wanted == "cpu":
         raise ConfigError(
-            f"clock is 'cpu', but vLLM computes with {threads} CPU threads on {device}; a CPU clock "
-            "is the time of one thread: set OMP_NUM_THREADS=1, or use the wall clock"
+            f"clock is 'cpu', but vLLM computes on {device}, torch with {threads} CPU threads; "
+            "set OMP_NUM_THREADS=1 for an engine on a CPU, else use the wall clock"
         )
     return "wall"
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from scheduler_adapters.engines.vllm_validate import main
+from scheduler_adapters.engines.vllm_validate import clock_of, main
+from scoring_service.errors import ConfigError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -36,6 +39,23 @@ def test_the_simulator_with_fitted_steps_comes_near_the_engine(
         assert (drawn.lowest_s <= drawn.measured_s).all()
         error = (drawn.simulated_s - drawn.measured_s).abs() / drawn.measured_s
         assert error.mean() == pytest.approx(result[f"{metric}_mape"])
+
+
+def test_cpu_seconds_are_the_clock_of_one_thread_on_a_cpu_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def engine(device: str) -> Any:
+        config = SimpleNamespace(device_config=SimpleNamespace(device_type=device))
+        return SimpleNamespace(vllm_config=config)
+
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    assert clock_of(engine("cpu"), None) == "cpu"
+    assert clock_of(engine("cpu"), "wall") == "wall"
+    assert clock_of(engine("cuda"), None) == "wall"
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    assert clock_of(engine("cpu"), None) == "wall"
+    with pytest.raises(ConfigError, match="2 CPU threads"):
+        clock_of(engine("cpu"), "cpu")
 
 
 @pytest.mark.parametrize(
