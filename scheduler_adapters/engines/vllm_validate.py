@@ -5,9 +5,10 @@ duration, and a latency model is fitted to these. The pieces between, which the 
 are simulated under the same policy, and the latencies are compared request by request. The
 decisions that vLLM took in them are replayed through the policy.
 
-vLLM serves all pieces several times, each time in another order: a machine whose speed drifts is
-then the same machine for both halves, and the runs of one request are far apart in time.
-`repeated_runs.py` says what is compared. Arrivals are in the clock's time, so a slower run of a
+vLLM serves all pieces several times. A piece for the fit and the piece after it stay together,
+since a machine's speed is nearly the same for neighbours in time; the order of the pairs is another
+in each repeat, so that a slow minute does not meet the same requests again. `repeated_runs.py` says
+what is compared. Arrivals are in the clock's time, so a slower run of a
 piece makes other steps than a faster one; that belongs to what the mean is taken over.
 
 Where few seats are the bottleneck, whether a request gets the seat that falls free now or the next
@@ -225,18 +226,26 @@ def clock_of(engine: Any, wanted: ClockKind | None) -> ClockKind:
 def _repeat(
     engine: Any, pieces: Sequence[Requests], config: ValidateConfig, clock: ClockKind
 ) -> list[list[Recording]]:
-    """A recording of every piece for each repeat; each repeat serves them in another order."""
+    """A recording of every piece, in the order of the trace, for each repeat."""
     dice, prompt_seeds = np.random.default_rng(config.seed), count(config.seed)
     runs = []
     with Progress(config.repeats * len(pieces)) as progress:
         for repeat in range(config.repeats):
             recorded: dict[int, Recording] = {}
-            for number in dice.permutation(len(pieces)).tolist():
+            for number in order_in_pairs(len(pieces), dice):
                 piece, seed = pieces[number], next(prompt_seeds)
                 recorded[number] = record(engine, piece, clock=clock, seed=seed)
                 progress.step(f"repeat {repeat + 1}, piece {number + 1}")
             runs.append([recorded[number] for number in range(len(pieces))])
     return runs
+
+
+def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:
+    """Pieces 0 and 1 next to each other, 2 and 3, ...; the pairs in random order."""
+    firsts = 2 * dice.permutation((num_pieces + 1) // 2)
+    return [
+        piece for first in firsts.tolist() for piece in (first, first + 1) if piece < num_pieces
+    ]
 
 
 def _requests(config: ValidateConfig) -> Requests:
