@@ -99,8 +99,7 @@ class Eviction(Generic[Item]):
     def may_displace(self, best: Item) -> bool:
         """Whether some resident is worse than a waiting request."""
         limit = self._border.tracked(best).rank.evict_key
-        worst = None if limit is None else self._residents.worst_evict_key()
-        return limit is not None and worst is not None and worst > limit
+        return limit is not None and self._residents.any_after(limit)
 
     def _worse_than(self, best: Item) -> list[Item]:
         """Residents that may go for `best`, the worst first."""

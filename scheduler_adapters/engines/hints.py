@@ -68,8 +68,9 @@ class HintCounts:
         """Take the hints out of a request's extra arguments and count what was found."""
         found: dict[str, Any] = {}
         unusable = []
-        for key, (name, usable) in _HINTS.items() if carried else ():
-            if (value := carried.get(key)) is not None:  # type: ignore[union-attr]
+        for key, value in carried.items() if carried else ():
+            if key in _HINTS and value is not None:
+                name, usable = _HINTS[key]
                 if (found_value := usable(value)) is None:
                     unusable.append(key)
                 else:

@@ -42,11 +42,12 @@ class Planner(Generic[Item]):
 
     def plan(self) -> Plan[Item] | None:
         """The next step; None where there is nothing to do. Evicts whom the policy would."""
-        if not (self.residents or self._waiting):
-            return None
+        load = self._ranker.load
         self.residents.count()
+        if not (load.num_decoding or load.num_prefilling or load.num_waiting):
+            return None
         self.residents.expire_in_time()
-        rule = ask_rule(self._ranker.policy, self._ranker.load)
+        rule = ask_rule(self._ranker.policy, load)
         plan = self._all_fit(rule)
         if plan is None:
             if self.residents.has_momentary:
@@ -70,25 +71,24 @@ class Planner(Generic[Item]):
         free_blocks = load.total_blocks - load.used_blocks - num_decodes
         for item in residents.prefilling.values():
             budget -= min(residents.left_to_prefill(item), or_infinity(rule.chunk))
-        newcomers: list[Item] = []
-        seats = min(residents.free_seats(rule), or_infinity(rule.max_admissions))
+        seats = max(0, min(residents.free_seats(rule), or_infinity(rule.max_admissions)))
         prefills_left = or_infinity(rule.max_prefills) - num_prefills
         may_admit = seats > 0 and load.num_waiting > 0
         if prefills_left < 0 or (may_admit and 0 < prefills_left < seats):
             return None
         if not rule.mixed and num_decodes and (num_prefills or may_admit):
             return None
-        for item in self._waiting if prefills_left else ():
-            if len(newcomers) >= seats:
-                if rule.displace and self._eviction.may_displace(item):
-                    return None
-                break
+        newcomers = self._waiting.first_few(int(seats) + 1 if prefills_left else 0)
+        if len(newcomers) > seats:
+            if rule.displace and self._eviction.may_displace(newcomers[-1]):
+                return None
+            newcomers.pop()
+        for item in newcomers:
             context = self._border.context(item)
             free_blocks -= residents.blocks(context + rule.displace)
             budget -= min(context, or_infinity(rule.chunk))
             if budget < 0 or free_blocks < self._border.watermark_blocks:
                 return None
-            newcomers.append(item)
         if budget < 0 or free_blocks < 0:
             return None
         residents.hidden.clear()

@@ -11,7 +11,7 @@ import itertools
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 from operator import itemgetter
@@ -23,6 +23,7 @@ from scheduler_adapters.views import LoadView, Rank, RequestView
 from scoring_service.errors import InvalidDecision
 
 Item = TypeVar("Item")
+_UNRANKED = Rank()
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class Tracked:
     """Our state of one request. It hangs on the engine's own request object and dies with it."""
 
     view: RequestView
-    rank: Rank = field(default_factory=Rank)
+    rank: Rank = _UNRANKED
     ask_at_tokens: float = inf
     """Ask again once this many tokens are generated."""
     thinking_over: bool = False
@@ -73,22 +74,22 @@ class Ranker:
                 quantiles=hints.quantiles,
             )
         )
-        self._ask(tracked)
+        self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
         return tracked
 
     def rerank(self, tracked: Tracked) -> None:
         """Something happened to the request: ask for its rank again, unless that is for good."""
         if not tracked.rank.sticky:
-            self._ask(tracked)
+            self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
 
     def expire(self, tracked: Tracked) -> None:
         """The rank has ended: take its known successor, or ask; again while that has ended too."""
         self.num_expired += 1
         for _ in range(_MAX_SUCCESSORS):
-            if tracked.rank.then is not None:
-                self.take(tracked, tracked.rank.then)
-            else:
-                self._ask(tracked)
+            rank = tracked.rank.then
+            if rank is None:
+                rank = ask_rank(self.policy, tracked.view, self.load)
+            self.take(tracked, rank)
             if tracked.rank.valid_until_s > self.load.now_s:
                 return
         raise InvalidDecision(
@@ -110,9 +111,6 @@ class Ranker:
         """Give the request a rank that the policy made for it or for its like."""
         tracked.rank = tracked.view.previous = rank
         tracked.ask_at_tokens = tracked.view.generated_tokens + rank.valid_tokens
-
-    def _ask(self, tracked: Tracked) -> None:
-        self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
 
 
 _MAX_SUCCESSORS = 100
@@ -145,8 +143,10 @@ class RankedQueue(Generic[Item]):
         rank = self._ranks.pop(number, None)
         if rank is None:
             return None
-        # The shorter tuple sorts just before the entry it begins.
-        at = bisect_left(self._order, (rank.lane, rank.key, number))
+        at = 0
+        if self._order[0][2] != number:  # as it mostly is: no search
+            # The shorter tuple sorts just before the entry it begins.
+            at = bisect_left(self._order, (rank.lane, rank.key, number))
         item: Item = self._order.pop(at)[-1]
         self._forget_timers()
         return item
@@ -155,6 +155,10 @@ class RankedQueue(Generic[Item]):
         """The most urgent item; IndexError if the queue is empty."""
         item: Item = self._order[0][-1]
         return item
+
+    def first_few(self, count: int) -> list[Item]:
+        """The most urgent `count` items, or all where there are fewer."""
+        return [entry[-1] for entry in self._order[:count]]
 
     def pop_first(self) -> Item:
         """Take out the most urgent item; IndexError if the queue is empty."""

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from scheduler_adapters.engines.ranking import Ranker, Tracked
 from scheduler_adapters.engines.step_plan import or_infinity
-from scheduler_adapters.views import Capability, Phase, Rank, StepRule
+from scheduler_adapters.views import Phase, Rank, StepRule
 
 Item = TypeVar("Item")
 _Handled = TypeVar("_Handled")
@@ -74,13 +74,13 @@ class Residents(Generic[Item]):
         """Whose place among the decodes is another, or none, since this was emptied, with ids."""
         self._thinking: dict[str, Item] = {}
         """Those of the decoding that are in their reasoning phase."""
-        self._evicts = Capability.EVICT in ranker.policy.requires
-        self._evictable: list[tuple[tuple[float, ...], int, str]] = []
-        """Heap of residents by evict_key, greatest first; entries outlive what they say."""
+        self._worst_evict_key: tuple[float, ...] = ()
+        """No resident has a greater evict_key; whoever had this one may have left."""
         self._token_checks: dict[int, list[str]] = defaultdict(list)
         """Step -> residents whose rank may by then have generated its tokens."""
         self._time_checks: list[tuple[float, str]] = []
         """Heap of (end of a rank, resident)."""
+        ranker.load.total_blocks = border.total_blocks
 
     def __len__(self) -> int:
         return len(self.prefilling) + len(self.decoding)
@@ -103,14 +103,20 @@ class Residents(Generic[Item]):
         self._watch(item)
 
     def left(self, request_id: str) -> None:
-        """A request finished, or has to wait again; one that is no resident is ignored."""
+        """A request finished; one that is no resident is ignored."""
         item = self.decoding.pop(request_id, None)
         if item is None:
             self.prefilling.pop(request_id, None)
             return
         self.moved[self.border.tracked(item).view.number] = request_id
         self._thinking.pop(request_id, None)
-        self.see_tokens(item)
+
+    def evicted(self, item: Item) -> None:
+        """A resident has to wait again; its view keeps what it had generated until now."""
+        name = self.border.tracked(item).view.request_id
+        if name in self.decoding:
+            self.see_tokens(item)
+        self.left(name)
 
     def step_ended(self, *, thinking_may_end: bool = True) -> None:
         """Rank those whom the step has changed, and whose rank has ended with it.
@@ -144,7 +150,6 @@ class Residents(Generic[Item]):
         load.num_waiting = len(self._waiting)
         load.num_prefilling = len(self.prefilling)
         load.num_decoding = len(self.decoding)
-        load.total_blocks = border.total_blocks
         load.used_blocks = border.total_blocks - self.free_blocks()
 
     def _get(self, request_id: str) -> Item | None:
@@ -195,9 +200,8 @@ class Residents(Generic[Item]):
         tracked = self.border.tracked(item)
         rank, view = tracked.rank, tracked.view
         self.moved[view.number] = view.request_id
-        if self._evicts and rank.evict_key is not None:
-            greatest_first = tuple(-number for number in rank.evict_key)
-            heappush(self._evictable, (greatest_first, -view.number, view.request_id))
+        if rank.evict_key is not None and rank.evict_key > self._worst_evict_key:
+            self._worst_evict_key = rank.evict_key
         if _is_momentary(rank):
             self.has_momentary = True
             return
@@ -289,18 +293,16 @@ class Residents(Generic[Item]):
 
     def free_seats(self, rule: StepRule) -> float:
         """Seats that no resident has."""
-        return min(self.border.max_num_seqs, or_infinity(rule.max_resident)) - len(self)
+        seats = min(self.border.max_num_seqs, or_infinity(rule.max_resident))
+        return seats - len(self.prefilling) - len(self.decoding)
 
-    def worst_evict_key(self) -> tuple[float, ...] | None:
-        """The greatest `evict_key` of a resident; None where none has one."""
-        while self._evictable:
-            greatest_first, _, request_id = self._evictable[0]
-            item = self._get(request_id)
-            key = None if item is None else self.border.tracked(item).rank.evict_key
-            if key is not None and tuple(-number for number in key) == greatest_first:
-                return key
-            heappop(self._evictable)
-        return None
+    def any_after(self, key: tuple[float, ...]) -> bool:
+        """Whether a resident has a greater `evict_key`."""
+        if self._worst_evict_key <= key:
+            return False
+        keys = (self.border.tracked(item).rank.evict_key for item in self)
+        self._worst_evict_key = max((key for key in keys if key is not None), default=())
+        return self._worst_evict_key > key
 
 
 def _is_momentary(rank: Rank) -> bool:

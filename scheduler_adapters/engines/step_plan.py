@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
@@ -20,7 +21,7 @@ class Plan(Generic[Item]):
     """Waiting requests to admit, in this order."""
     chunk: int | None = None
     """Most prefill tokens of one request."""
-    hidden: list[Item] = field(default_factory=list)
+    hidden: Sequence[Item] = ()
     """Residents to leave out of the step, with their KV kept."""
     last: Item | None = None
     """A resident whose prefill gets what is left of the budget, so it has to be served last."""

@@ -193,7 +193,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         cancelled = super().clear_cancelled_requests()
         for state in cancelled:
             self._queue.remove(state.lengthwise.view.number)
-            self._leave(state)
+            if self.planner is not None:
+                self.planner.residents.left(state.request_id)
         if self._timeline is not None:
             self._timeline.forget([state.request_id for state in cancelled])
         return cancelled
@@ -223,7 +224,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         super().finish_request(request_id)
         if state is not None:
             self._gone[request_id] = state
-            self._leave(state)
+            if self.planner is not None:
+                self.planner.residents.evicted(state)  # the engine finishes those as well
 
     def _schedule_plan(self, plan: Plan[RequestState] | None, cache_budget: int) -> Any:
         """Schedule with the planned residents in sight and the others put aside, blocks and all."""
@@ -268,10 +270,6 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
 
     def _put(self, state: RequestState) -> None:
         self._queue.add(state, state.lengthwise.view.number, state.lengthwise.rank)
-
-    def _leave(self, state: RequestState) -> None:
-        if self.planner is not None:
-            self.planner.residents.left(state.request_id)
 
     def _take_back(self, state: RequestState) -> None:
         """A resident has lost its blocks; it may come back as another object."""

@@ -24,7 +24,6 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any, Final
 
 from scheduler_adapters.engines.planner import Planner
@@ -78,7 +77,7 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
 
     def prepend_request(self, request: Request) -> None:
         if self.planner is not None:
-            self.planner.residents.left(request.request_id)
+            self.planner.residents.evicted(request)
         tracked = _tracked(request, self._ranker)
         tracked.view.phase = Phase.WAITING
         tracked.view.generated_tokens = request.num_output_tokens
@@ -168,7 +167,7 @@ class RankMixin:
                     "into our settings"
                 )
             border = VllmBorder(self, ids if policy.sees_thinking else ())
-            self._lengthwise_last_thought = ids[-1] if policy.sees_thinking else None
+            self._lengthwise_last_thought = [ids[-1]] if policy.sees_thinking else None
             self._lengthwise_planner = self.waiting.planner = Planner(
                 self.lengthwise, border, self.waiting.queue
             )
@@ -180,8 +179,6 @@ class RankMixin:
             self.waiting.expire_ranks()
         if planner is None:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
-        if self.finished_req_ids:  # type: ignore[attr-defined]
-            self._lengthwise_forget_finished(planner)
         plan = None if self._lengthwise_stalled else planner.plan()
         if plan is None or not plan.num_tokens:
             planner.residents.hidden.clear()
@@ -202,18 +199,24 @@ class RankMixin:
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         planner = self._lengthwise_planner
-        if planner is not None and scheduler_output.total_num_scheduled_tokens:
+        if planner is None:
+            return outputs
+        for request_id in self.finished_req_ids:  # type: ignore[attr-defined]
+            planner.residents.left(request_id)
+        if scheduler_output.total_num_scheduled_tokens:
             self.lengthwise.end_step(self._lengthwise_step_start_s)
-            if self.finished_req_ids:  # type: ignore[attr-defined]
-                self._lengthwise_forget_finished(planner)
+            # Without speculation, which is refused, a request has got one token or none.
             last = self._lengthwise_last_thought
-            sampled = chain.from_iterable(model_runner_output.sampled_token_ids)
+            sampled = model_runner_output.sampled_token_ids
             planner.residents.step_ended(thinking_may_end=last is not None and last in sampled)
         return outputs
 
-    def _lengthwise_forget_finished(self, planner: Planner[Request]) -> None:
-        for request_id in self.finished_req_ids:  # type: ignore[attr-defined]
-            planner.residents.left(request_id)
+    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        finished = super().finish_requests(*args, **kwargs)  # type: ignore[misc]
+        if (planner := self._lengthwise_planner) is not None:
+            for request in finished:
+                planner.residents.left(request.request_id)
+        return finished
 
 
 class VllmBorder:
@@ -258,7 +261,7 @@ class VllmBorder:
         self._scheduler._preempt_request(item, time.monotonic())
 
 
-def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int]:
+def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int | None]:
     """Make the engine's next step the planned one, by attributes that it reads in each step.
 
     Returns the engine's own limits, for `_unlimit`.
@@ -271,18 +274,20 @@ def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int]:
     if plan.last is not None:
         scheduler.running.remove(plan.last)
         scheduler.running.append(plan.last)
-    config = scheduler.scheduler_config
-    own = scheduler.max_num_scheduled_tokens, config.long_prefill_token_threshold
+    own = scheduler.max_num_scheduled_tokens, None
     scheduler.max_num_scheduled_tokens = plan.num_tokens
     if plan.chunk is not None:
+        config = scheduler.scheduler_config
+        own = own[0], config.long_prefill_token_threshold
         config.long_prefill_token_threshold = plan.chunk
     scheduler.waiting.offered = plan.newcomers[::-1]
     return own
 
 
-def _unlimit(scheduler: Any, tokens: int, threshold: int) -> None:
+def _unlimit(scheduler: Any, tokens: int, threshold: int | None) -> None:
     scheduler.max_num_scheduled_tokens = tokens
-    scheduler.scheduler_config.long_prefill_token_threshold = threshold
+    if threshold is not None:
+        scheduler.scheduler_config.long_prefill_token_threshold = threshold
     scheduler.waiting.offered = None
 
 

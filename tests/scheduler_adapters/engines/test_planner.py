@@ -62,13 +62,18 @@ class Shuffled(Policy):
         if request.phase <= Phase.PREFILL:
             return Rank()
         dice = random.Random(f"{request.number} {request.generated_tokens}")
-        return Rank((dice.random(),), lane=dice.randint(0, 1), valid_tokens=dice.randint(1, 40))
+        return Rank(
+            (dice.random(),),
+            lane=dice.randint(0, 1),
+            valid_tokens=dice.randint(1, 40),
+            evict_key=dice.choice([None, (dice.randint(0, 20),)]),
+        )
 
     def step_rule(self, load: LoadView) -> StepRule:
         return StepRule(max_decodes=10)
 
 
-def test_the_decodes_that_run_are_the_first_in_order_however_few_have_moved() -> None:
+def test_the_first_decodes_in_order_run_and_the_worst_resident_is_known_whoever_moved() -> None:
     ranker, border = Ranker(Shuffled(), clock=lambda: 0.0), Border()
     queue: RankedQueue[Tracked] = RankedQueue()
     planner = Planner(ranker, border, queue)
@@ -99,6 +104,9 @@ def test_the_decodes_that_run_are_the_first_in_order_however_few_have_moved() ->
             planner.residents.left(gone)
             border.tokens.pop(live.pop(gone).view.number)
         planner.residents.step_ended()
+        keys = [item.rank.evict_key for item in planner.residents]
+        limit = (dice.randint(0, 20),)
+        assert planner.residents.any_after(limit) == any(key and key > limit for key in keys)
 
 
 @pytest.mark.parametrize("answer", [ZeroDivisionError("boom"), None, 512])

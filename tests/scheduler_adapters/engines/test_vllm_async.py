@@ -165,7 +165,6 @@ def test_policies_that_plan_steps_lose_no_token_and_leave_no_state(
     scheduler, _, tokens = served_by(settings, make())
     assert tokens == expected()
     planner = scheduler._lengthwise_planner
-    scheduler._lengthwise_forget_finished(planner)
     assert not planner.residents
     assert not scheduler.waiting
     assert not scheduler.running
