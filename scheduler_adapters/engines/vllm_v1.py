@@ -55,6 +55,7 @@ CAPABILITIES: Final = frozenset(
     {Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT}
 )
 """What this adapter does beyond ordering the queue. OFFLOAD would need a KV connector."""
+_RUNNING: Final = RequestStatus.RUNNING
 
 
 class RankQueue(RequestQueue):  # type: ignore[misc]
@@ -105,7 +106,7 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
     def take_admitted(self) -> list[Request]:
         """Requests that were popped since the last call, and run; the others were put back."""
         popped, self._popped = self._popped, []
-        return [request for request in popped if request.status == RequestStatus.RUNNING]
+        return [request for request in popped if request.status is _RUNNING]
 
     def remove_request(self, request: Request) -> None:
         tracked: Tracked | None = getattr(request, "lengthwise", None)
@@ -199,11 +200,7 @@ class RankMixin:
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         planner = self._lengthwise_planner
-        if planner is None:
-            return outputs
-        for request_id in self.finished_req_ids:  # type: ignore[attr-defined]
-            planner.residents.left(request_id)
-        if scheduler_output.total_num_scheduled_tokens:
+        if planner is not None and scheduler_output.total_num_scheduled_tokens:
             self.lengthwise.end_step(self._lengthwise_step_start_s)
             # Without speculation, which is refused, a request has got one token or none.
             last = self._lengthwise_last_thought
@@ -211,12 +208,10 @@ class RankMixin:
             planner.residents.step_ended(thinking_may_end=last is not None and last in sampled)
         return outputs
 
-    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
-        finished = super().finish_requests(*args, **kwargs)  # type: ignore[misc]
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         if (planner := self._lengthwise_planner) is not None:
-            for request in finished:
-                planner.residents.left(request.request_id)
-        return finished
+            planner.residents.left(request.request_id)
+        return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
 
 class VllmBorder:
@@ -274,14 +269,14 @@ def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int | None]:
     if plan.last is not None:
         scheduler.running.remove(plan.last)
         scheduler.running.append(plan.last)
-    own = scheduler.max_num_scheduled_tokens, None
+    own_tokens, own_threshold = scheduler.max_num_scheduled_tokens, None
     scheduler.max_num_scheduled_tokens = plan.num_tokens
     if plan.chunk is not None:
         config = scheduler.scheduler_config
-        own = own[0], config.long_prefill_token_threshold
+        own_threshold = config.long_prefill_token_threshold
         config.long_prefill_token_threshold = plan.chunk
     scheduler.waiting.offered = plan.newcomers[::-1]
-    return own
+    return own_tokens, own_threshold
 
 
 def _unlimit(scheduler: Any, tokens: int, threshold: int | None) -> None:
@@ -377,6 +372,7 @@ def _require_layout(engine: Any) -> None:
         "vllm_config", "scheduler_config", "waiting", "kv_holding_waiting", "running", "requests",
         "finished_req_ids", "max_num_active_reqs",
         "max_num_scheduled_tokens", "current_step", "kv_cache_manager", "_preempt_request",
+        "_free_request",
     )  # fmt: skip
     if lacking := [name for name in needed if not hasattr(engine, name)]:
         raise _unknown_layout(f"its Scheduler has no {', '.join(lacking)}")

@@ -138,7 +138,7 @@ def test_the_mixin_shadows_nothing_of_the_engine_by_accident() -> None:
     from scheduler_adapters.engines.vllm_v1 import RankMixin
 
     ours = {name for name in vars(RankMixin) if not name.startswith("__")}
-    assert ours & set(dir(Scheduler)) == {"schedule", "update_from_output"}
+    assert ours & set(dir(Scheduler)) == {"schedule", "update_from_output", "_free_request"}
 
 
 def test_the_engines_own_priority_policy_is_refused(live_engine: Any) -> None:
