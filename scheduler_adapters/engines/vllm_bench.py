@@ -1,12 +1,13 @@
 """What our scheduler costs inside vLLM: time per step beside the stock one, and tokens per second.
 
-The schedulers are vLLM's and ours; the model is left out, so that a step is scheduling alone. Both
-are stepped in turn in one process. Throughput comes from whole engines, in turn, a process each.
-What is printed is the median, and beside the two figures that matter the lowest and highest repeat.
+The schedulers are vLLM's and ours, stepped in turn in one process; the model is left out, so that a
+step is scheduling alone. Throughput comes from a whole engine that runs under the two in turn. What
+is printed is the median, and beside the two figures that matter the lowest and highest repeat.
 
 What a step adds is the time around vLLM's own part of it. A scheduler that overrides the same
 methods and does nothing is measured the same way (`added_us_empty`): that is the floor, the cost of
 two calls and of reading the clock with caches that vLLM has just emptied. It is not subtracted.
+What vLLM calls of ours within its part (its queue, whom it frees) is in `step_us_ours` only.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ from __future__ import annotations
 import json
 import random
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.hints import SCORE, TBT_S
-from scheduler_adapters.engines.vllm_offline import STOCK, OfflineConfig, open_engine, scheduler_of
-from scoring_service.errors import ConfigError, SchedulingError
+from scheduler_adapters.engines.vllm_offline import (
+    OfflineConfig,
+    open_engine,
+    random_prompts,
+    scheduler_of,
+    serve,
+)
+from scheduler_adapters.experiments.workload import Requests, make_requests
+from scoring_service.errors import ConfigError
 
 _THINK_END = 2
 _PROMPT_TOKENS = 16
@@ -54,8 +58,8 @@ class BenchConfig:
     """Requests in the queue throughout: as many arrive as finish."""
     steps: int = 1000
     """Steps measured per scheduler, after as many as it takes to fill all seats."""
-    throughput_rounds: int = 3
-    """Engines of each kind to run for tokens/s, about 20 s each; 0 leaves throughput out."""
+    throughput_rounds: int = 8
+    """Bursts under each scheduler for tokens/s, about 3 s each; 0 leaves throughput out."""
     json: bool = False
     """Print one JSON object."""
 
@@ -72,18 +76,6 @@ def bench(config: BenchConfig) -> None:
     python -m scheduler_adapters bench-engine --policy slai --json
     """
     result = {"policy": config.policy, "running": config.running, "waiting": config.waiting}
-    result |= measure_steps(config)
-    if config.throughput_rounds:
-        result |= measure_throughput(config)
-    if config.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:24} {value if isinstance(value, str | int) else format(value, '.4g')}")
-
-
-def measure_steps(config: BenchConfig) -> dict[str, float]:
-    """Median microseconds of the parts of a step, stock and ours."""
     offline = OfflineConfig(
         scheduler=config.policy,
         settings={**config.settings, "think_end": [_THINK_END]},
@@ -92,10 +84,22 @@ def measure_steps(config: BenchConfig) -> dict[str, float]:
         kv_cache_mib=256,
     )
     with open_engine(offline, max_model_len=2048, enable_prefix_caching=False) as engine:
-        stock, ours = (_Side(made, config) for made in _schedulers_like(scheduler_of(engine)))
-        for _ in range(config.steps):
-            stock.step()
-            ours.step()
+        result |= measure_steps(engine, config)
+        if config.throughput_rounds:
+            result |= measure_throughput(engine, config)
+    if config.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:24} {value if isinstance(value, str | int) else format(value, '.4g')}")
+
+
+def measure_steps(engine: Any, config: BenchConfig) -> dict[str, float]:
+    """Median microseconds of the parts of a step, stock and ours."""
+    stock, ours = (_Side(made, config) for made in _schedulers_like(scheduler_of(engine)))
+    for _ in range(config.steps):
+        stock.step()
+        ours.step()
     added_us = {stage: ours.added_us(stage) for stage in _STEP}
     whole_us = [sum(parts) for parts in zip(*added_us.values(), strict=True)]
     empty_us = [sum(parts) for parts in zip(*map(stock.added_us, _STEP), strict=True)]
@@ -105,6 +109,7 @@ def measure_steps(config: BenchConfig) -> dict[str, float]:
         "schedule_us_ours": ours.median_us("schedule"),
         "overhead_ratio": ours.median_us("schedule") / stock.median_us("schedule"),
         "step_us_stock": sum(stock.median_us(stage) for stage in _STEP),
+        "step_us_ours": sum(ours.median_us(stage) for stage in _STEP),
         "added_us_per_step": statistics.median(whole_us),
         "added_us_per_step_low": min(repeats),
         "added_us_per_step_high": max(repeats),
@@ -225,63 +230,69 @@ def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
     class Ours(RankMixin, Timed):
         pass
 
-    configured = (
+    made_with = _settings_of(scheduler)
+    return Empty(**made_with), Ours(**made_with)
+
+
+def _settings_of(scheduler: Any) -> dict[str, Any]:
+    """What to make a scheduler with, so that it is configured as this one."""
+    names = (
         "vllm_config", "kv_cache_config", "structured_output_manager", "block_size",
         "hash_block_size", "log_stats",
     )  # fmt: skip
-    settings = {name: getattr(scheduler, name) for name in configured}
-    return Empty(**settings), Ours(**settings)
+    return {name: getattr(scheduler, name) for name in names}
 
 
-def measure_throughput(config: BenchConfig) -> dict[str, float]:
-    """Tokens per CPU second of whole engines on one burst, and how the two compare round by round.
+def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
+    """Tokens per CPU second of a whole engine on one burst, and how the two compare round by round.
 
-    Both run next to each other in a round, so that they share its disturbances.
+    Both schedulers serve it in one engine, in turn: two processes would differ by more than they
+    do. As many steps of both mean that ours made the batches of vLLM's own, and costs what is left.
     """
-    with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
-        burst = Path(folder) / "burst.jsonl"
-        dice = random.Random(0)
-        # Without scores, so that PARS makes the batches of FCFS: another order changes how full
-        # the last batches are, and that is not what is measured here.
-        rows = [
-            {"prompt_tokens": _PROMPT_TOKENS, "output_tokens": dice.randint(10, 90), "tbt_s": 0.5}
-            for _ in range(2 * config.running)
-        ]
-        burst.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        rates: dict[str, list[float]] = {STOCK: [], config.policy: []}
-        for _ in range(config.throughput_rounds):
-            for scheduler in rates:
-                rates[scheduler].append(_tokens_per_s(config, scheduler, burst))
-    stock, ours = rates[STOCK], rates[config.policy]
-    ratios = [mine / theirs for mine, theirs in zip(ours, stock, strict=True)]
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from scheduler_adapters.engines.vllm_v1 import RankScheduler
+
+    dice = random.Random(0)
+    # Without scores, so that PARS makes the batches of FCFS: another order changes how full the
+    # last batches are, and that is not what is measured here.
+    sizes = [dice.randint(10, 90) for _ in range(2 * config.running)]
+    burst = make_requests(
+        prompt_tokens=[_PROMPT_TOKENS] * len(sizes),
+        output_tokens=sizes,
+        arrival_s=[0.0] * len(sizes),
+        tbt_s=[0.5] * len(sizes),
+    )
+    prompts = random_prompts(burst, seed=0)
+    made_with = _settings_of(scheduler_of(engine))
+    stock, ours = Scheduler(**made_with), RankScheduler(**made_with)
+    rates: dict[Any, list[float]] = {stock: [], ours: []}
+    for number in range(1 + config.throughput_rounds):
+        for scheduler in (stock, ours) if number % 2 else (ours, stock):
+            rates[scheduler].append(_tokens_per_s(engine, scheduler, burst, prompts))
+    served = len(rates[ours])
+    for first in rates.values():
+        del first[0]  # it loads code and fills memory
+    ratios = [mine / theirs for mine, theirs in zip(rates[ours], rates[stock], strict=True)]
     return {
-        "tokens_per_cpu_s_stock": statistics.median(stock),
-        "tokens_per_cpu_s_ours": statistics.median(ours),
+        "tokens_per_cpu_s_stock": statistics.median(rates[stock]),
+        "tokens_per_cpu_s_ours": statistics.median(rates[ours]),
+        "steps_per_burst_stock": stock.current_step / served,
+        "steps_per_burst_ours": ours.current_step / served,
         "throughput_ratio": statistics.median(ratios),
         "throughput_ratio_low": min(ratios),
         "throughput_ratio_high": max(ratios),
     }
 
 
-def _tokens_per_s(config: BenchConfig, scheduler: str, burst: Path) -> float:
-    settings = {} if scheduler == STOCK else {**config.settings, "think_end": [_THINK_END]}
-    command = [
-        sys.executable,
-        "-m",
-        "scheduler_adapters.engines.vllm_offline",
-        f"--requests={burst}",
-        f"--scheduler={scheduler}",
-        f"--settings={json.dumps(settings)}",
-        f"--max_num_seqs={config.running}",
-        "--max_num_batched_tokens=2048",
-        "--clock=cpu",
-        "--json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise SchedulingError(f"the engine under {scheduler!r} failed: {last}; run it by itself")
-    return float(json.loads(done.stdout.splitlines()[-1])["output_tokens_per_s"])
+def _tokens_per_s(engine: Any, scheduler: Any, burst: Requests, prompts: list[list[int]]) -> float:
+    """Serve a burst under a scheduler that is put into an idle engine: tokens per CPU second."""
+    engine.engine_core.engine_core.scheduler = scheduler
+    began_s = time.process_time()
+    serve(engine, burst, prompts, time.process_time)
+    spent_s = time.process_time() - began_s
+    engine.step()  # by which the model forgets the last requests
+    return float(burst.output_tokens.sum()) / spent_s
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -123,7 +123,7 @@ def run(requests: Requests, config: OfflineConfig) -> Outcome:
             ranker.hint_counts = HintCounts()
         clock_s = time.process_time if config.clock == "cpu" else time.monotonic
         prompts = random_prompts(requests, config.seed)
-        timeline, token_ids = _serve(engine, requests, prompts, clock_s)
+        timeline, token_ids = serve(engine, requests, prompts, clock_s)
         return Outcome(
             timeline=timeline,
             token_ids=token_ids,
@@ -228,9 +228,10 @@ def warm_up(engine: Any) -> None:
         engine.step()
 
 
-def _serve(
+def serve(
     engine: Any, requests: Requests, prompts: list[list[int]], clock_s: Callable[[], float]
 ) -> tuple[Timeline, list[list[int]]]:
+    """Serve the requests in an idle engine: when each token came by `clock_s`, and which."""
     count = len(requests)
     token_ids: list[list[int]] = [[] for _ in range(count)]
     token_s: list[list[float]] = [[] for _ in range(count)]

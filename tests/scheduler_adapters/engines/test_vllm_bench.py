@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = ["--policy=slai", "--running=8", "--waiting=20", "--steps=40", "--json"]
-    assert main([*arguments, "--throughput-rounds=0"]) == 0
+    arguments = ["--policy=pascal", "--running=8", "--waiting=20", "--steps=40", "--json"]
+    assert main([*arguments, "--throughput-rounds=1"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (result["policy"], result["running"], result["waiting"]) == ("slai", 8, 20)
+    assert (result["policy"], result["running"], result["waiting"]) == ("pascal", 8, 20)
     # What ours adds is part of what ours takes, and more than an override that does nothing adds.
     assert 0 < result["added_us_schedule"] < result["schedule_us_ours"]
     assert 0 < result["added_us_empty"] < result["added_us_per_step"]
@@ -25,6 +25,10 @@ def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
     assert low <= result["added_us_per_step"] <= high
     ratio = result["schedule_us_ours"] / result["schedule_us_stock"]
     assert result["overhead_ratio"] == pytest.approx(ratio)
+    # Without thoughts that end, and with blocks for all, PASCAL makes the batches of FCFS.
+    assert result["steps_per_burst_ours"] == result["steps_per_burst_stock"] > 90
+    ratio = result["tokens_per_cpu_s_ours"] / result["tokens_per_cpu_s_stock"]
+    assert result["throughput_ratio"] == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(
