@@ -103,3 +103,14 @@ def test_the_load_figure_stacks_memory_running_and_waiting() -> None:
     )
     lines = [axis.lines[0].get_ydata() for axis in report.load_figure(table).axes]
     assert [list(line) for line in lines] == [[0.1, 0.9], [1, 2], [0, 7]]
+
+
+def test_a_point_lies_at_the_mean_and_its_bar_spans_the_runs() -> None:
+    table = pd.DataFrame(
+        {"measured_s": [2.0], "lowest_s": [1.0], "highest_s": [2.5], "simulated_s": [2.2]}
+    )
+    (axis,) = report.agreement_figure(table, "TTFT").axes
+    points, _, (bars,) = axis.containers[0]
+    assert points.get_xydata().tolist() == [[2.0, 2.2]]
+    assert bars.get_segments()[0].tolist() == [[1.0, 2.2], [2.5, 2.2]]
+    assert axis.get_xlabel() == "TTFT measured, mean and range (s)"
