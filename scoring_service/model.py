@@ -9,7 +9,7 @@ from typing import Self
 
 from scoring_service.bundle import INT8, Manifest, ModelBundle
 from scoring_service.calibration import LengthCurve
-from scoring_service.costs import CostTable
+from scoring_service.costs import INVARIANCE, CostTable
 from scoring_service.errors import BundleError, ScoringError
 from scoring_service.golden import check_golden
 from scoring_service.scorer import OnnxScorer, on_gpu
@@ -51,7 +51,11 @@ class RankerModel:
             scorer=scorer,
             length_curves={m: LengthCurve.parse(m, c) for m, c in manifest.calibration.items()},
             costs=CostTable.measure(
-                scorer.score, tokenizer.max_tokens, tokenizer.vocab_size, scorer.device
+                scorer.score,
+                tokenizer.max_tokens,
+                tokenizer.vocab_size,
+                scorer.device,
+                tolerance=0.0 if loaded == "int8" else INVARIANCE,
             ),
         )
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
 
 from scoring_service.bundle import FP32, INT8
 from scoring_service.errors import BundleError
 from scoring_service.scorer import OnnxScorer
+from training import int8_bert
 from training.buckets import bucket, pad
 from training.encoder import PromptScorer
 from training.metrics import tau_b
@@ -60,9 +62,22 @@ def export_fp32(scorer: PromptScorer, path: Path) -> None:
         )
 
 
-def export_int8(fp32: Path, path: Path) -> None:
-    """Quantise the weights to INT8 per channel; activations are quantised as they come."""
-    import onnx
+def export_int8(
+    scorer: PromptScorer, fp32: Path, path: Path, sample_ids: Sequence[Sequence[int]]
+) -> None:
+    """Write the scorer in INT8, weights per channel.
+
+    A BERT gets a graph of its own with activations scaled by what `sample_ids` (tokenized prompts
+    that nothing is measured on) showed; every other backbone has them quantised as they come.
+    """
+    if int8_bert.is_supported(scorer):
+        ranges = int8_bert.observe_ranges(scorer.eval(), sample_ids)
+        onnx.save(int8_bert.build_int8(scorer, ranges), path)
+    else:
+        _quantize_dynamic(fp32, path)
+
+
+def _quantize_dynamic(fp32: Path, path: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(fp32)
@@ -101,17 +116,21 @@ def write_models(
     scorer: PromptScorer,
     folder: Path,
     *,
+    sample_ids: Sequence[Sequence[int]],
     val_ids: Sequence[Sequence[int]],
     val_lengths: NDArray[np.float64],
     max_tau_b_drop: float,
 ) -> tuple[Parity, float]:
     """Write both precisions; INT8 is removed again where it loses too much on validation prompts.
 
+    Args:
+        sample_ids: tokenized training prompts, from which INT8 takes its scales.
+
     Returns the parity of FP32, and the tau_b that INT8 loses (negative: gains).
     """
     export_fp32(scorer, folder / FP32)
     parity = measure_parity(scorer, folder / FP32, val_ids)
-    export_int8(folder / FP32, folder / INT8)
+    export_int8(scorer, folder / FP32, folder / INT8, sample_ids)
     taus = [
         tau_b(onnx_scores(OnnxScorer(folder / name), val_ids), val_lengths) for name in (FP32, INT8)
     ]

@@ -35,6 +35,8 @@ from training.tracking import Tracker
 BUNDLE: Final = "bundle"
 """Folder of the first label's bundle; those of the others are called bundle-LABEL."""
 NUM_GOLDEN: Final = 32
+NUM_SAMPLED: Final = 256
+"""Training prompts that INT8 takes its scales from."""
 logger = logging.getLogger(__name__)
 
 
@@ -46,12 +48,14 @@ def write_bundle(
     Returns the bundle and the scores of the test prompts.
     """
     config, splits = prepared.config, prepared.splits
+    sample = [item.prompt for item in splits.train[:NUM_SAMPLED]]
     val_ids = tokenize(trained.tokenizer, [item.prompt for item in splits.val]).ids
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as work:
         models = Path(work)
         parity, int8_drop = write_models(
             trained.scorer,
             models,
+            sample_ids=tokenize(trained.tokenizer, sample).ids,
             val_ids=val_ids,
             val_lengths=targets(splits.val, config.data.repeats),
             max_tau_b_drop=config.int8_max_tau_b_drop,

@@ -33,7 +33,8 @@ def score_prompts(
 def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
     """Scores in the order of `ids`, in length-sorted batches of 16 where company changes nothing.
 
-    INT8 takes its scales from the whole batch, so the service runs it alone, and so does this.
+    Dynamic INT8 takes its scales from the whole batch, so the service runs it alone, and so does
+    this.
     """
     scores = np.empty(len(ids))
     largest_id = max((max(prompt) for prompt in ids), default=0)

@@ -56,6 +56,14 @@ def test_a_model_whose_scores_depend_on_company_is_never_batched():
     assert CostTable.measure(depends_on_company, 32, 100).max_batch == 1
 
 
+def test_company_that_moves_the_last_bit_is_allowed_only_where_nothing_amplifies_it():
+    def moved_a_little(prompts):
+        return [len(prompt) + 1e-7 * len(prompts) for prompt in prompts]
+
+    assert CostTable.measure(moved_a_little, 32, 100).max_batch == 8
+    assert CostTable.measure(moved_a_little, 32, 100, tolerance=0.0).max_batch == 1
+
+
 @pytest.mark.parametrize(("device", "most"), [("cpu", 8), ("gpu", 64)])
 def test_a_model_that_minds_its_own_is_timed_in_batches(device, most):
     assert is_batch_invariant(minds_its_own, 32, 100)

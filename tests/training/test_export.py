@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,12 +61,11 @@ def test_int8_is_left_out_where_it_loses_more_than_the_gate(
     scorer: PromptScorer, tmp_path: Path, ids: list[list[int]]
 ) -> None:
     lengths = np.argsort(np.argsort(torch_scores(scorer, ids))) + 1.0  # FP32 ranks them perfectly.
-    _, drop = write_models(scorer, tmp_path, val_ids=ids, val_lengths=lengths, max_tau_b_drop=1.0)
+    write = partial(write_models, scorer, tmp_path, sample_ids=ids, val_ids=ids)
+    _, drop = write(val_lengths=lengths, max_tau_b_drop=1.0)
     assert (tmp_path / INT8).is_file()
     assert drop > 0
-    _, again = write_models(
-        scorer, tmp_path, val_ids=ids, val_lengths=lengths, max_tau_b_drop=drop / 2
-    )
+    _, again = write(val_lengths=lengths, max_tau_b_drop=drop / 2)
     assert again == pytest.approx(drop)
     assert sorted(path.name for path in tmp_path.iterdir()) == [FP32]
 
