@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite, isnan
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from scheduler_adapters.experiments.workload import Requests
@@ -35,15 +35,6 @@ TBT_S: Final = "lengthwise_tbt_s"
 """Target time between tokens in seconds, > 0."""
 
 logger = logging.getLogger(__name__)
-
-
-class Hints(NamedTuple):
-    """The usable part of what a request carries."""
-
-    score: float | None = None
-    user_class: str = ""
-    tbt_s: float | None = None
-    quantiles: tuple[tuple[float, float], ...] = ()
 
 
 def hints_of(requests: Requests, row: int) -> dict[str, Any]:
@@ -64,8 +55,8 @@ class HintCounts:
     invalid: int = 0
     """Requests with a hint that cannot be used, whatever else they carry."""
 
-    def read(self, carried: Mapping[str, Any] | None) -> Hints:
-        """Take the hints out of a request's extra arguments and count what was found."""
+    def read(self, carried: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The usable hints among a request's extra arguments, as fields of a `RequestView`."""
         found: dict[str, Any] = {}
         unusable = []
         for key, value in carried.items() if carried else ():
@@ -82,7 +73,7 @@ class HintCounts:
         if unusable:
             self.invalid += 1
             logger.debug("unusable %s; the request is scheduled without", unusable)
-        return Hints(**found)
+        return found
 
 
 def flat_quantiles(quantiles: Mapping[float, float]) -> list[float]:
@@ -127,4 +118,4 @@ _HINTS: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     TBT_S: ("tbt_s", _positive),
     QUANTILES: ("quantiles", _quantiles),
 }
-"""Key -> field of `Hints`, and what makes a value usable, or None of it."""
+"""Key -> field of `RequestView`, and what makes a value usable, or None of it."""

@@ -68,10 +68,7 @@ class Ranker:
                 number=next(self._numbers),
                 arrival_s=self.load.now_s - max(0.0, age_s),
                 prompt_tokens=prompt_tokens,
-                score=hints.score,
-                user_class=hints.user_class,
-                tbt_s=hints.tbt_s,
-                quantiles=hints.quantiles,
+                **hints,
             )
         )
         self.take(tracked, ask_rank(self.policy, tracked.view, self.load))

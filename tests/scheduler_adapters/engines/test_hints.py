@@ -14,9 +14,9 @@ from scheduler_adapters.engines.hints import (
     TBT_S,
     USER_CLASS,
     HintCounts,
-    Hints,
     flat_quantiles,
 )
+from scheduler_adapters.views import RequestView
 
 HINTS = [SCORE, USER_CLASS, TBT_S, QUANTILES]
 
@@ -34,40 +34,42 @@ def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(
     counts = HintCounts()
     hints = counts.read(carried)
     assert counts.scored + counts.unscored == 1
-    assert counts.scored == (hints.score is not None)
-    assert hints.score is None or float("-inf") < hints.score < float("inf")
-    assert hints.tbt_s is None or hints.tbt_s > 0
-    assert all(0 < fraction < 1 and tokens >= 0 for fraction, tokens in hints.quantiles)
+    assert counts.scored == ("score" in hints)
+    assert float("-inf") < hints.get("score", 0.0) < float("inf")
+    assert hints.get("tbt_s", 1.0) > 0
+    assert all(0 < fraction < 1 and tokens >= 0 for fraction, tokens in hints.get("quantiles", ()))
+    RequestView(request_id="", number=0, arrival_s=0.0, prompt_tokens=1, **hints)
 
 
 @pytest.mark.parametrize("score", [0, 0.0, -3, 217.5, 10**300])
 def test_any_finite_number_is_a_score(score: float) -> None:
     counts = HintCounts()
-    assert counts.read({SCORE: score}) == Hints(score=float(score))
+    assert counts.read({SCORE: score}) == {"score": float(score)}
     assert (counts.scored, counts.unscored, counts.invalid) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), 10**400, "217", [217.5], True])
 def test_an_unusable_score_counts_as_invalid_and_unscored(score: object) -> None:
     counts = HintCounts()
-    assert counts.read({SCORE: score}) == Hints()
+    assert counts.read({SCORE: score}) == {}
     assert (counts.scored, counts.unscored, counts.invalid) == (0, 1, 1)
 
 
 def test_a_request_without_hints_is_unscored_and_not_invalid() -> None:
     counts = HintCounts()
-    assert counts.read(None) == counts.read({}) == Hints()
+    assert counts.read(None) == counts.read({}) == {}
     assert (counts.scored, counts.unscored, counts.invalid) == (0, 2, 0)
 
 
 def test_class_and_target_are_read_beside_the_score() -> None:
     carried = {SCORE: 1, USER_CLASS: "paying", TBT_S: 0.1}
-    assert HintCounts().read(carried) == Hints(score=1.0, user_class="paying", tbt_s=0.1)
+    expected = {"score": 1.0, "user_class": "paying", "tbt_s": 0.1}
+    assert HintCounts().read(carried) == expected
 
 
 def test_quantiles_read_as_they_were_written() -> None:
     carried = {QUANTILES: flat_quantiles({0.9: 640.0, 0.5: 210.0})}
-    assert HintCounts().read(carried).quantiles == ((0.5, 210.0), (0.9, 640.0))
+    assert HintCounts().read(carried) == {"quantiles": ((0.5, 210.0), (0.9, 640.0))}
 
 
 @pytest.mark.parametrize(
@@ -90,5 +92,5 @@ def test_quantiles_read_as_they_were_written() -> None:
 )
 def test_unusable_quantiles_count_as_invalid_and_the_score_still_counts(quantiles: object) -> None:
     counts = HintCounts()
-    assert counts.read({SCORE: 1.0, QUANTILES: quantiles}) == Hints(score=1.0)
+    assert counts.read({SCORE: 1.0, QUANTILES: quantiles}) == {"score": 1.0}
     assert (counts.scored, counts.invalid) == (1, 1)
