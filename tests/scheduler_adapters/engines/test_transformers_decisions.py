@@ -1,15 +1,11 @@
-"""The same policy decides the same, step by step, in transformers and in the reference simulator.
-
-Both run on one virtual clock: after each step of the engine the clock moves by what the simulator's
-latency model says. All times are sums of powers of two, so both sides compute them exactly.
-"""
+"""The same policy decides the same in transformers and in the reference simulator, step by step."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +13,7 @@ import pytest
 
 from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.transformers_border import PAGE_SETTING
-from scheduler_adapters.experiments.workload import Requests, make_requests
+from scheduler_adapters.experiments.workload import Requests
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.rad import RAD, RADTwin
@@ -27,27 +23,23 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency
-from scheduler_adapters.simulator.reference import ReferenceEngine
-from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+from tests.scheduler_adapters.engines import decisions
+from tests.scheduler_adapters.engines.decisions import (
+    Clock,
+    Dice,
+    Steps,
+    assert_same_steps,
+    steps_of_simulator,
+    thoughts_in,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-LATENCY = AffineLatency(base_s=2**-7, per_token_s=2**-14)
 SEATS, BUDGET, PAGE = 8, 128, 16
 # Here blocks run out. Before there were pages a request took its next block before it needed it,
 # which no plan knows; there KV is plenty.
 BLOCKS = 24 if PAGE_SETTING == "page_size" else 96
-Steps = list[dict[int, int]]
-"""Row of the request -> tokens, per step."""
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+workload = partial(decisions.workload, count=16)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +113,7 @@ def _steps_of_engine(
         assert processor.prepare_next_batch()
         batch = processor.inputs_and_outputs.requests_in_batch
         steps.append({int(f.state.request_id): f.query_length for f in batch})
-        clock.now_s += LATENCY.base_s + sum(steps[-1].values()) * LATENCY.per_token_s
+        clock.step(sum(steps[-1].values()))
         processor._generation_step(model)
         processor.update_batch()
         while not manager.output_router.output_queue.empty():
@@ -134,48 +126,14 @@ def _steps_of_engine(
     return steps, [outputs[row] for row in range(len(requests))]
 
 
-def steps_of_simulator(policy: Policy, requests: Requests) -> Steps:
-    steps: Steps = []
-
-    class Watched(ReferenceEngine):
-        def _run_step(self, record: Any, step: Any) -> None:
-            chunks = {live.row: chunk for live, chunk in step.prefills}
-            if step.members:
-                steps.append({live.row: 1 for live in step.decodes} | chunks)
-            super()._run_step(record, step)
-
-    instance = Instance(
-        latency=LATENCY,
-        kv_blocks=BLOCKS,
-        max_num_seqs=SEATS,
-        max_tokens=BUDGET,
-        block_tokens=PAGE,
-        watermark_fraction=0.0,
-    )
-    Watched(policy, instance).run(requests)
-    return steps
-
-
-def workload(seed: int, count: int = 16, *, longest: int = 60) -> Requests:
-    dice = random.Random(seed)
-    return make_requests(
-        prompt_tokens=[dice.randint(4, longest) for _ in range(count)],
-        output_tokens=[dice.randint(1, longest) for _ in range(count)],
-        arrival_s=sorted(dice.randint(0, 40 * count) / 1024 for _ in range(count)),
-        scores=[dice.choice([float("nan"), dice.randint(0, 9)]) for _ in range(count)],
-        user_class=[dice.choice(["paying", "free"]) for _ in range(count)],
-        tbt_s=[dice.choice([1, 8]) / 64 for _ in range(count)],
-    )
-
-
 def assert_same(
     model: Any, make: Callable[[], Policy], requests: Requests, think_end: tuple[int, ...] = ()
 ) -> None:
-    expected = steps_of_simulator(make(), requests)
+    expected = steps_of_simulator(
+        make(), requests, seats=SEATS, budget=BUDGET, blocks=BLOCKS, block_tokens=PAGE
+    )
     actual, outputs = steps_of_engine(model, make(), requests, think_end)
-    for number, (ours, theirs) in enumerate(zip(actual, expected, strict=False)):
-        assert ours == theirs, f"step {number} of {len(expected)}"
-    assert len(actual) == len(expected)
+    assert_same_steps(actual, expected)
     assert outputs == stock_outputs(model, requests)
 
 
@@ -190,62 +148,15 @@ def stock_outputs(model: Any, requests: Requests) -> list[list[int]]:
 _STOCK: dict[tuple[int, ...], list[list[int]]] = {}
 
 
-class Dice(Policy):
-    """Ranks and rules by a hash of what it sees: no sense in it, and so no blind spot.
-
-    Waiting requests stay behind prefills in progress, and chunks are for one prefill at a time:
-    otherwise this engine cannot follow.
-    """
-
-    name = "dice"
-    requires = frozenset({Capability.DEFER_RUNNING, Capability.EVICT})
-
-    def __init__(self, seed: int, *, displaces: bool) -> None:
-        self.seed = seed
-        self.displaces = displaces
-
-    def dice(self, *seen: object) -> random.Random:
-        return random.Random(repr((self.seed, *seen)))
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        runs = request.phase > Phase.PREFILL
-        seen = (request.phase, request.generated_tokens, request.preemptions)
-        times = (request.last_token_s, load.mean_step_s, load.used_blocks) if runs else None
-        dice = self.dice(request.number, *seen, request.admission_number, times)
-        key = (dice.randint(0, 3),)
-        lane = 0 if request.phase is Phase.PREFILL else dice.randint(0, 2)
-        return Rank(
-            key,
-            lane=lane,
-            valid_tokens=dice.choice([1, 3, float("inf")]),
-            evict_key=(lane, *key) if self.displaces else (dice.randint(0, 3),),
-        )
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        dice = self.dice("rule", load.step)
-        if self.displaces:
-            return StepRule(displace=True, max_resident=dice.choice([None, 4]))
-        max_prefills = dice.choice([None, None, 1])
-        return StepRule(
-            max_tokens=dice.choice([None, 16, 64]),
-            max_decodes=dice.choice([None, 1, 3]),
-            max_prefills=max_prefills,
-            max_admissions=dice.choice([None, None, 1]),
-            max_resident=dice.choice([None, 4]),
-            chunk=dice.choice([None, 10]) if max_prefills == 1 else None,
-            mixed=dice.random() < 0.8,
-        )
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("displaces", [False, True])
 def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
     model: Any, displaces: bool, seed: int
 ) -> None:
-    requests = workload(seed)
+    requests = workload(seed, longest=60)
     if displaces:
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
-    assert_same(model, lambda: Dice(seed, displaces=displaces), requests)
+    assert_same(model, lambda: Dice(seed, chunks="only", displaces=displaces), requests)
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -264,7 +175,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_gives_the_steps_of_the_simulator(model: Any, name: str, seed: int) -> None:
-    assert_same(model, POLICIES[name], workload(seed))
+    assert_same(model, POLICIES[name], workload(seed, longest=60))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -276,13 +187,9 @@ def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulato
 
 @pytest.mark.parametrize("seed", range(2))
 def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model: Any, seed: int) -> None:
-    requests = workload(seed)
+    requests = workload(seed, longest=60)
     outputs = stock_outputs(model, requests)
-    # What the model says does not depend on the schedule, so a token it says can end its thoughts.
-    late = Counter(token for o in outputs for token in set(o[1:-1]) - {o[0]})
-    think_end, how_often = late.most_common(1)[0]
-    assert how_often > 2
-    thinking = [o.index(think_end) + 1 if think_end in o else len(o) for o in outputs]
+    think_end, thinking = thoughts_in(outputs)
     assert_same(
         model,
         lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),

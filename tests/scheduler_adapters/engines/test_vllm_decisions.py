@@ -1,8 +1,4 @@
-"""The same policy decides the same, step by step, in the real vLLM and in the reference simulator.
-
-Both run on one virtual clock: after each step of the engine the clock moves by what the simulator's
-latency model says. All times are sums of powers of two, so both sides compute them exactly.
-"""
+"""The same policy decides the same in vLLM and in the reference simulator, step by step."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,18 +31,23 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency
-from scheduler_adapters.simulator.reference import ReferenceEngine
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
 from scoring_service.errors import UnsupportedByEngine
+from tests.scheduler_adapters.engines import decisions
+from tests.scheduler_adapters.engines.decisions import (
+    LATENCY,
+    Clock,
+    Dice,
+    Steps,
+    assert_same_steps,
+    steps_of_simulator,
+    thoughts_in,
+)
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
-LATENCY = AffineLatency(base_s=2**-7, per_token_s=2**-14)
 SEATS, BUDGET = 8, 512
-Steps = list[dict[int, int]]
-"""Row of the request -> tokens, per step."""
+workload = partial(decisions.workload, count=24)
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +57,6 @@ def engine() -> Iterator[Any]:
     )
     with open_engine(config, max_model_len=512, enable_prefix_caching=False) as engine:
         yield engine
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def steps_of_engine(
@@ -84,8 +78,7 @@ def steps_of_engine(
         output = schedule(scheduler, *args, **kwargs)
         if output.num_scheduled_tokens:
             steps.append({row_of(k): n for k, n in output.num_scheduled_tokens.items()})
-            tokens = output.total_num_scheduled_tokens
-            clock.now_s += LATENCY.base_s + tokens * LATENCY.per_token_s
+            clock.step(output.total_num_scheduled_tokens)
         return output
 
     monkeypatch.setattr(scheduler, "schedule", watched)
@@ -125,97 +118,6 @@ def row_of(request_id: str) -> int:
     return int(request_id.partition("-")[0])
 
 
-def steps_of_simulator(engine: Any, policy: Policy, requests: Requests) -> Steps:
-    steps: Steps = []
-
-    class Watched(ReferenceEngine):
-        def _run_step(self, record: Any, step: Any) -> None:
-            chunks = {live.row: chunk for live, chunk in step.prefills}
-            if step.members:
-                steps.append({live.row: 1 for live in step.decodes} | chunks)
-            super()._run_step(record, step)
-
-    pool = scheduler_of(engine).kv_cache_manager.block_pool
-    instance = Instance(
-        latency=LATENCY,
-        kv_blocks=pool.num_gpu_blocks - 1,
-        max_num_seqs=SEATS,
-        max_tokens=BUDGET,
-        block_tokens=32,
-        watermark_fraction=0.0,
-    )
-    Watched(policy, instance).run(requests)
-    return steps
-
-
-def workload(seed: int, count: int = 24, *, longest: int = 160) -> Requests:
-    dice = random.Random(seed)
-    return make_requests(
-        prompt_tokens=[dice.randint(4, longest) for _ in range(count)],
-        output_tokens=[dice.randint(1, longest) for _ in range(count)],
-        arrival_s=sorted(dice.randint(0, 40 * count) / 1024 for _ in range(count)),
-        scores=[dice.choice([float("nan"), dice.randint(0, 9)]) for _ in range(count)],
-        user_class=[dice.choice(["paying", "free"]) for _ in range(count)],
-        tbt_s=[dice.choice([1, 8]) / 64 for _ in range(count)],
-    )
-
-
-class Dice(Policy):
-    """Ranks and rules by a hash of what it sees: no sense in it, and so no blind spot.
-
-    Two things it does not do, for this engine cannot follow: let a waiting request go before a
-    prefill in progress (one lane for prefills), and rank for eviction otherwise than for service
-    when it displaces.
-    """
-
-    name = "dice"
-    requires = frozenset({Capability.DEFER_RUNNING, Capability.EVICT})
-
-    def __init__(self, seed: int, *, chunks: bool = False, displaces: bool = False) -> None:
-        self.seed = seed
-        self.chunks = chunks
-        self.displaces = displaces
-
-    def dice(self, *seen: object) -> random.Random:
-        return random.Random(repr((self.seed, *seen)))
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        runs = request.phase > Phase.PREFILL
-        dice = self.dice(
-            request.number,
-            request.phase,
-            request.generated_tokens,
-            request.preemptions,
-            request.admission_number,
-            (request.last_token_s, load.mean_step_s, load.used_blocks) if runs else None,
-        )
-        key = (dice.randint(0, 3),)
-        lane = 0 if request.phase is Phase.PREFILL else dice.randint(0, 2)
-        ends = not self.displaces and dice.random() < 0.2
-        return Rank(
-            key,
-            lane=lane,
-            valid_tokens=dice.choice([1, 3, float("inf")]),
-            evict_key=(lane, *key) if self.displaces else (dice.randint(0, 3),),
-            valid_until_s=load.now_s + 0.25 if ends else float("inf"),
-            then=Rank((0,)) if ends and request.phase is not Phase.PREFILL else None,
-        )
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        dice = self.dice("rule", load.step)
-        if self.displaces:
-            return StepRule(displace=True, max_resident=dice.choice([None, 4]))
-        return StepRule(
-            max_tokens=dice.choice([None, 16, 64]),
-            max_decodes=dice.choice([None, 1, 3]),
-            max_prefills=dice.choice([None, None, 1]),
-            max_admissions=dice.choice([None, None, 1]),
-            max_resident=dice.choice([None, 4]),
-            chunk=dice.choice([None, 10, 40]) if self.chunks else None,
-            mixed=dice.random() < 0.8,
-        )
-
-
 class Deadlines(Policy):
     """Ranks a whole group once per token, as SLAI does: by when the next token is due."""
 
@@ -239,23 +141,28 @@ class Deadlines(Policy):
 
 
 def assert_same(engine: Any, make: Callable[[], Policy], requests: Requests) -> None:
-    expected = steps_of_simulator(engine, make(), requests)
+    expected = steps_of_simulator(
+        make(),
+        requests,
+        seats=SEATS,
+        budget=BUDGET,
+        blocks=scheduler_of(engine).kv_cache_manager.block_pool.num_gpu_blocks - 1,
+        block_tokens=32,
+    )
     with pytest.MonkeyPatch.context() as monkeypatch:
         actual, outputs = steps_of_engine(engine, make(), requests, monkeypatch)
-    for number, (ours, theirs) in enumerate(zip(actual, expected, strict=False)):
-        assert ours == theirs, f"step {number} of {len(expected)}"
-    assert len(actual) == len(expected)
+    assert_same_steps(actual, expected)
     with pytest.MonkeyPatch.context() as monkeypatch:
         _, in_fcfs_order = steps_of_engine(engine, FCFS(), requests, monkeypatch)
     assert outputs == in_fcfs_order
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("kind", [{}, {"chunks": True}, {"displaces": True}])
+@pytest.mark.parametrize("kind", [{}, {"chunks": "every"}, {"displaces": True}])
 def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
-    engine: Any, seed: int, kind: dict[str, bool]
+    engine: Any, seed: int, kind: dict[str, Any]
 ) -> None:
-    requests = workload(seed)
+    requests = workload(seed, longest=160)
     if kind.get("displaces"):
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
     assert_same(engine, lambda: Dice(seed, **kind), requests)
@@ -303,11 +210,7 @@ def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(
     requests = workload(seed, longest=120)
     with pytest.MonkeyPatch.context() as monkeypatch:
         _, outputs = steps_of_engine(engine, FCFS(), requests, monkeypatch)
-    # What the model says does not depend on the schedule, so a token it says can end its thoughts.
-    late = Counter(token for o in outputs for token in set(o[1:-1]) - {o[0]})
-    think_end, how_often = late.most_common(1)[0]
-    assert how_often > 2
-    thinking = [o.index(think_end) + 1 if think_end in o else len(o) for o in outputs]
+    think_end, thinking = thoughts_in(outputs)
     settings = scheduler_of(engine).vllm_config.additional_config["lengthwise"]
     settings["think_end"] = [think_end]
     assert_same(

@@ -1,0 +1,164 @@
+"""What the tests of an engine's decisions share: requests, a clock, the simulator's steps, dice.
+
+The engine and the reference simulator run on one virtual clock: after each step of the engine it
+moves by what the simulator's latency model says. All times are sums of powers of two, so both
+sides compute them exactly.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from scheduler_adapters.experiments.workload import Requests, make_requests
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency import AffineLatency
+from scheduler_adapters.simulator.reference import ReferenceEngine
+from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+
+LATENCY = AffineLatency(base_s=2**-7, per_token_s=2**-14)
+Steps = list[dict[int, int]]
+"""Row of the request -> tokens, per step."""
+
+
+@dataclass
+class Clock:
+    """Time that moves with the engine's steps, in seconds."""
+
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def step(self, tokens: int) -> None:
+        self.now_s += LATENCY.base_s + tokens * LATENCY.per_token_s
+
+
+def steps_of_simulator(
+    policy: Policy, requests: Requests, *, seats: int, budget: int, blocks: int, block_tokens: int
+) -> Steps:
+    """What each step of the reference engine runs, in an instance as large as the real one."""
+    steps: Steps = []
+
+    class Watched(ReferenceEngine):
+        def _run_step(self, record: Any, step: Any) -> None:
+            chunks = {live.row: chunk for live, chunk in step.prefills}
+            if step.members:
+                steps.append({live.row: 1 for live in step.decodes} | chunks)
+            super()._run_step(record, step)
+
+    instance = Instance(
+        latency=LATENCY,
+        kv_blocks=blocks,
+        max_num_seqs=seats,
+        max_tokens=budget,
+        block_tokens=block_tokens,
+        watermark_fraction=0.0,
+    )
+    Watched(policy, instance).run(requests)
+    return steps
+
+
+def assert_same_steps(actual: Steps, expected: Steps) -> None:
+    """Fails at the first step that differs."""
+    for number, (ours, theirs) in enumerate(zip(actual, expected, strict=False)):
+        assert ours == theirs, f"step {number} of {len(expected)}"
+    assert len(actual) == len(expected)
+
+
+def workload(seed: int, *, count: int, longest: int) -> Requests:
+    """Requests of every kind; the shortest prompts have 4 tokens."""
+    dice = random.Random(seed)
+    return make_requests(
+        prompt_tokens=[dice.randint(4, longest) for _ in range(count)],
+        output_tokens=[dice.randint(1, longest) for _ in range(count)],
+        arrival_s=sorted(dice.randint(0, 40 * count) / 1024 for _ in range(count)),
+        scores=[dice.choice([float("nan"), dice.randint(0, 9)]) for _ in range(count)],
+        user_class=[dice.choice(["paying", "free"]) for _ in range(count)],
+        tbt_s=[dice.choice([1, 8]) / 64 for _ in range(count)],
+    )
+
+
+def thoughts_in(outputs: Sequence[list[int]]) -> tuple[int, list[int]]:
+    """A token that ends thoughts in some of these answers, and each one's tokens until then.
+
+    What a model says does not depend on the schedule, so a token it says can end its thoughts.
+    """
+    late = Counter(token for o in outputs for token in set(o[1:-1]) - {o[0]})
+    think_end, how_often = late.most_common(1)[0]
+    assert how_often > 2
+    return think_end, [o.index(think_end) + 1 if think_end in o else len(o) for o in outputs]
+
+
+class Dice(Policy):
+    """Ranks and rules by a hash of what it sees: no sense in it, and so no blind spot.
+
+    Two things it does not do, for no engine here can follow: let a waiting request go before a
+    prefill in progress (one lane for prefills), and rank for eviction otherwise than for service
+    when it displaces.
+
+    Args:
+        chunks: whose prefill tokens are limited: every prefill's, that of the only one, or none.
+        displaces: whether waiting requests take the place of running ones.
+    """
+
+    name = "dice"
+    requires = frozenset({Capability.DEFER_RUNNING, Capability.EVICT})
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        chunks: Literal["every", "only", "none"] = "none",
+        displaces: bool = False,
+    ) -> None:
+        self.seed = seed
+        self.chunks = chunks
+        self.displaces = displaces
+
+    def dice(self, *seen: object) -> random.Random:
+        return random.Random(repr((self.seed, *seen)))
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        runs = request.phase > Phase.PREFILL
+        dice = self.dice(
+            request.number,
+            request.phase,
+            request.generated_tokens,
+            request.preemptions,
+            request.admission_number,
+            (request.last_token_s, load.mean_step_s, load.used_blocks) if runs else None,
+        )
+        key = (dice.randint(0, 3),)
+        lane = 0 if request.phase is Phase.PREFILL else dice.randint(0, 2)
+        ends = not self.displaces and dice.random() < 0.2
+        return Rank(
+            key,
+            lane=lane,
+            valid_tokens=dice.choice([1, 3, float("inf")]),
+            evict_key=(lane, *key) if self.displaces else (dice.randint(0, 3),),
+            valid_until_s=load.now_s + 0.25 if ends else float("inf"),
+            then=Rank((0,)) if ends and request.phase is not Phase.PREFILL else None,
+        )
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        dice = self.dice("rule", load.step)
+        if self.displaces:
+            return StepRule(displace=True, max_resident=dice.choice([None, 4]))
+        max_tokens = dice.choice([None, 16, 64])
+        max_decodes = dice.choice([None, 1, 3])
+        max_prefills = dice.choice([None, None, 1])
+        cuts = self.chunks == "every" or (self.chunks == "only" and max_prefills == 1)
+        return StepRule(
+            max_tokens=max_tokens,
+            max_decodes=max_decodes,
+            max_prefills=max_prefills,
+            max_admissions=dice.choice([None, None, 1]),
+            max_resident=dice.choice([None, 4]),
+            chunk=dice.choice([None, 10, 40]) if cuts else None,
+            mixed=dice.random() < 0.8,
+        )
