@@ -62,7 +62,7 @@ def run_bench(config: BenchConfig) -> dict[str, Any]:
         "load_average": os.getloadavg()[0],
     }
     result |= _side_by_side(config, model, make)
-    result |= _alone(config, bundle, model, tokenizer, make)
+    result |= _alone(config, model, tokenizer, make)
     return {**result, "load_average_end": os.getloadavg()[0]}
 
 
@@ -111,15 +111,13 @@ def _side_by_side(config: BenchConfig, model: RankerModel, make: PromptMaker) ->
 
 def _alone(
     config: BenchConfig,
-    bundle: ModelBundle,
     model: RankerModel,
     tokenizer: Tokenizer,
     make: PromptMaker,
 ) -> dict[str, Any]:
     folder, result = Path(config.bundle), dict[str, Any]()
     _say("batching, tokenization")
-    batched = RankerModel.load(bundle, "fp32")
-    result["batching_gain"] = measures.batching_gain(batched, make, config.rounds)
+    result["batching_gain"] = measures.batching_gain(model, make, config.rounds)
     result["huge_prompt_ms"] = measures.huge_prompt_ms(model, tokenizer, make)
     _say("overload")
     result["overload"] = measures.overload(folder, config.precision, make, config.overload_s)
