@@ -311,11 +311,14 @@ class MicroBatcher:
         # A free permit beats any batch.
         if not self._num_queued or self._free or costs.max_batch == 1:
             return []
-        if len(job.ids) > costs.max_batched_tokens:
+        tokens, cost_s = len(job.ids), job.cost_s
+        if tokens > costs.max_batched_tokens:
             return []
         company: list[Job] = []
-        tokens, cost_s = len(job.ids), job.cost_s
-        for _, _, other in self._queue[:_LOOKAHEAD]:
+        # The more alike, the less padding.
+        for _, _, other in sorted(
+            self._queue[:_LOOKAHEAD], key=lambda entry: abs(len(entry[2].ids) - len(job.ids))
+        ):
             if not other.queued or other.model is not job.model or other.call.cancelled:
                 continue
             longest = max(tokens, len(other.ids))
