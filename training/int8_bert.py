@@ -20,7 +20,7 @@ Shapes: B prompts, L tokens, H width.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -115,15 +115,15 @@ def _embed(graph: _Graph, scorer: PromptScorer) -> str:
 
 def _layer(graph: _Graph, layer: Any, name: str, x: str, mask: str, *, narrow: bool) -> str:
     """A transformer layer; a narrow one answers for the first two tokens only."""
-    attention, self_name = layer.attention.self, f"{name}.attention.self.query"
+    attention = layer.attention.self
     projections = attention.query, attention.key, attention.value
-    quantized = graph.quantize_smooth(x, self_name, *projections)
+    quantized = graph.quantize_smooth(x, f"{name}.attention.self.query", *projections)
     key = graph.linear(quantized, attention.key)
     value = graph.linear(quantized, attention.value)
     if narrow:
         bounds = [graph.constant(np.array([number])) for number in (0, 2, 1)]
         x = graph.add("Slice", x, *bounds)
-        quantized = graph.quantize_smooth(x, self_name, *projections)
+        quantized = replace(quantized, name=graph.add("Slice", quantized.name, *bounds))
     query = graph.linear(quantized, attention.query)
     heads = attention.num_attention_heads
     mixed = graph.add(
