@@ -21,7 +21,7 @@ _WORD_BY_WORD: Final = frozenset({"BertPreTokenizer", "Whitespace", "WhitespaceS
 _LOCAL_NORMALIZERS: Final = frozenset(
     {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
 )
-_CHARS_PER_TOKEN: Final = 6
+_CHARS_PER_TOKEN: Final = 5.5
 """First guess at the prefix: English has about 5 per WordPiece token, spaces included."""
 _MIN_GROWTH: Final = 1.25
 _MAX_GROWTH: Final = 4.0
@@ -61,7 +61,7 @@ class PromptTokenizer:
 
     def tokenize(self, prompts: Sequence[str]) -> list[TokenizedPrompt]:
         """Token ids of each prompt, identical to those of the full tokenizer."""
-        chars = self.max_tokens * _CHARS_PER_TOKEN
+        chars = int(self.max_tokens * _CHARS_PER_TOKEN)
         starts = [p if len(p) <= chars else self._prefix(p, chars) for p in prompts]
         # Even for one prompt: unlike `encode`, this releases the interpreter lock.
         encodings = self._tokenizer.encode_batch_fast(starts)
@@ -74,7 +74,7 @@ class PromptTokenizer:
 
     def _finish(self, prompt: str, start: str, encoding: Encoding) -> TokenizedPrompt:
         """Lengthen the start of the prompt until it holds more tokens than are kept."""
-        chars = self.max_tokens * _CHARS_PER_TOKEN
+        chars = int(self.max_tokens * _CHARS_PER_TOKEN)
         while not (truncated := self._overflows(encoding)) and len(start) < len(prompt):
             # What the tokens so far make likely to suffice, and never little by little.
             growth = 1.2 * self.max_tokens / len(encoding) if len(encoding) else _MAX_GROWTH

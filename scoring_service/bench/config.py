@@ -19,7 +19,7 @@ class BenchConfig:
     """Turns that each peer takes; figures are medians over them."""
     slice_size: int = 80
     """Requests of one turn."""
-    overload_s: float = 5.0
+    overload_s: float = 10.0
     """How long to overload, seconds."""
     num_shapes: int = 10_000
     """Prompts of random lengths over which memory may grow."""

@@ -41,6 +41,11 @@ class Load:
         """Requests per second."""
         return self.num_requests / self.wall_s
 
+    @property
+    def client_cores(self) -> float:
+        """Cores that the load generator took."""
+        return self.client_cpu_s / self.wall_s
+
 
 def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> Load:
     """Each of `asks` is a client that sends its next prompt when it has the last answer."""
@@ -76,6 +81,9 @@ class Outcomes:
     """What became of an open loop's requests."""
 
     wall_s: float = 0.0
+    """From the first request to the last."""
+    landed_s: float = 0.0
+    """From the first request to the last outcome."""
     sent: int = 0
     answered_s: list[float] = field(default_factory=list)
     """Latency of each request that got its score in time."""
@@ -128,6 +136,7 @@ def open_loop(
         outcomes.wall_s = time.perf_counter() - started_s
         for _ in requests:
             landed.acquire()
+        outcomes.landed_s = time.perf_counter() - started_s
         outcomes.client_cpu_s = time.process_time() - client_s
     return outcomes
 

@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from scoring_service.batching import Call, Job, MicroBatcher
-from scoring_service.bench.load import Load, closed_loop, open_loop
+from scoring_service.bench.load import Load, Outcomes, closed_loop, open_loop
 from scoring_service.bench.peers import Peer, ours
 from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
 from scoring_service.bench.workload import PromptMaker
@@ -31,6 +31,9 @@ BATCH: Final = 32
 NUM_CLIENTS: Final = 16
 DEADLINE_S: Final = 0.1
 """Of the requests of the overload, seconds."""
+_OVERLOADS: Final = 5
+"""Slices of overload, with a slice of `_CAPACITY_PROMPTS` at capacity before and after each."""
+_CAPACITY_PROMPTS: Final = 400
 
 
 def offline(model: RankerModel, prompts: Sequence[str], num_threads: int) -> Load:
@@ -128,7 +131,7 @@ def throughput_ratio(
         prompts = make.lognormal(slice_size)
         bare = offline(model, prompts, cores)
         load = closed_loop(peer.pid, clients, prompts)
-        left = 1 - load.client_cpu_s / load.wall_s / cores
+        left = 1 - load.client_cores / cores
         ratios.append(load.per_s / (bare.per_s * left))
         rates.append(load.per_s)
     return statistics.median(ratios), statistics.median(rates)
@@ -213,9 +216,14 @@ def batch_invariance(target: str, make: PromptMaker, num: int) -> float:
 
 
 def overload(
-    bundle: Path, precision: str, make: PromptMaker, seconds: float
+    bundle: Path, precision: str, make: PromptMaker, seconds: float, cores: int
 ) -> dict[str, float | None]:
     """Twice the capacity for some seconds: goodput, refusals, and whether late work was done.
+
+    Capacity is measured right before and right after each slice of overload, since a machine's
+    speed is nearly the same for neighbours in time; goodput is the median over the slices. The load
+    generator takes its share of the cores, more of it the more it sends: what the service does
+    with what is left stands beside it, as in `throughput_ratio`.
 
     Beside the refusals stands a call that asks the service for nothing but its name, at the same
     moments: what that takes is the machine's doing, shared with the load generator.
@@ -225,22 +233,41 @@ def overload(
     with ours(bundle, precision, "--metrics_address", metrics) as peer:
         clients = [peer.client() for _ in range(NUM_CLIENTS)]
         closed_loop(peer.pid, clients, make.lognormal(100))
-        capacity = closed_loop(peer.pid, clients, make.lognormal(600)).per_s
-        prompts = make.lognormal(int(2 * capacity * seconds))
-        with _asked_now_and_then(peer.target) as idle_calls_s:
-            result = open_loop(peer.target, prompts, per_s=2 * capacity, timeout_s=DEADLINE_S)
+        slices, idle_calls_s = list[Outcomes](), list[float]()
+        capacities = [closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS))]
+        for number in range(_OVERLOADS):
+            per_s = 2 * capacities[-1].per_s
+            prompts = make.lognormal(int(per_s * seconds / _OVERLOADS))
+            with _asked_now_and_then(peer.target) as latencies_s:
+                result = open_loop(
+                    peer.target, prompts, per_s=per_s, timeout_s=DEADLINE_S, seed=number
+                )
+            slices.append(result)
+            idle_calls_s += latencies_s
+            capacities.append(closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS)))
         late = scrape(metrics)["scoring_begun_late_prompts_total"]
+    goodputs, of_cores_left = [], []
+    for before, result, after in zip(capacities, slices, capacities[1:], strict=False):
+        capacity_per_s = (before.per_s + after.per_s) / 2
+        cores_then = cores - (before.client_cores + after.client_cores) / 2
+        cores_now = cores - result.client_cpu_s / result.landed_s
+        goodputs.append(len(result.answered_s) / result.landed_s / capacity_per_s)
+        of_cores_left.append(goodputs[-1] * cores_then / cores_now)
+    refused_s = [latency_s for result in slices for latency_s in result.refused_s]
+    answered_s = [latency_s for result in slices for latency_s in result.answered_s]
+    sent, wall_s = sum(each.sent for each in slices), sum(each.wall_s for each in slices)
     return {
-        "goodput_fraction": len(result.answered_s) / result.wall_s / capacity,
-        "offered_fraction": result.sent / result.wall_s / capacity,
-        "answered_p99_ms": _percentile_ms(result.answered_s, 99),
-        "reject_p99_ms": _percentile_ms(result.refused_s, 99),
-        "reject_p50_ms": _percentile_ms(result.refused_s, 50),
+        "goodput_fraction": statistics.median(goodputs),
+        "goodput_fraction_of_cores_left": statistics.median(of_cores_left),
+        "offered_fraction": sent / wall_s / statistics.mean(load.per_s for load in capacities),
+        "answered_p99_ms": _percentile_ms(answered_s, 99),
+        "reject_p99_ms": _percentile_ms(refused_s, 99),
+        "reject_p50_ms": _percentile_ms(refused_s, 50),
         "info_p99_ms": _percentile_ms(idle_calls_s, 99),
         "info_p50_ms": _percentile_ms(idle_calls_s, 50),
-        "client_cores": result.client_cpu_s / result.wall_s,
+        "client_cores": sum(each.client_cpu_s for each in slices) / wall_s,
         "deadline_ms": DEADLINE_S * 1e3,
-        "timed_out_fraction": sum(result.failed.values()) / result.sent,
+        "timed_out_fraction": sum(sum(each.failed.values()) for each in slices) / sent,
         "expired_computed": late,
     }
 

@@ -120,12 +120,13 @@ def _alone(
     result["batching_gain"] = measures.batching_gain(model, make, config.rounds)
     result["huge_prompt_ms"] = measures.huge_prompt_ms(model, tokenizer, make)
     _say("overload")
-    result["overload"] = measures.overload(folder, config.precision, make, config.overload_s)
+    cores = len(os.sched_getaffinity(0))
+    result["overload"] = measures.overload(folder, config.precision, make, config.overload_s, cores)
     _say("cold start, reload")
     result["cold_start_s"] = measures.cold_start_s(folder, config.precision, 5)
     with tempfile.TemporaryDirectory() as scratch:
         result["reload"] = measures.reload(
-            folder, config.precision, make, Path(scratch), config.overload_s
+            folder, config.precision, make, Path(scratch), config.overload_s / 2
         )
     _say(f"memory over {config.num_shapes} shapes")
     result["memory"] = measures.memory(folder, config.precision, make, config.num_shapes)
