@@ -15,6 +15,7 @@ What users see and the scheduler decides goes to vLLM's /metrics, and to routers
 itself reports of finished requests.
 
 `vllm_validate.py` holds the simulator to the engine: `vllm_recording.py` writes down what it did,
-`step_fit.py` learns its step times, `repeated_runs.py` compares with the mean of several runs,
-`decision_replay.py` asks the policy again. `vllm_bench.py` measures what our scheduler costs.
+in the seconds of `engine_clock.py`; `step_fit.py` learns its step times, `repeated_runs.py`
+compares with the mean of several runs, `decision_replay.py` asks the policy again. `vllm_bench.py`
+measures what our scheduler costs.
 """

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from scheduler_adapters.engines.decision_replay import Admitted, Queued, snapshot
+from scheduler_adapters.engines.engine_clock import EngineClock
 from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.step_fit import StepRecord
 from scheduler_adapters.engines.vllm_offline import (
@@ -21,8 +22,6 @@ from scheduler_adapters.engines.vllm_offline import (
 )
 from scheduler_adapters.experiments.timeline import Timeline, timeline_from_token_times
 from scheduler_adapters.experiments.workload import Requests
-
-ClockKind = Literal["wall", "cpu"]
 
 
 @dataclass(frozen=True)
@@ -35,61 +34,42 @@ class Recording:
     """Empty under vLLM's own scheduler."""
 
 
-class _Clock:
-    """Seconds since the start, of the wall or of this process's CPU."""
-
-    def __init__(self, kind: ClockKind) -> None:
-        self._is_cpu = kind == "cpu"
-        self._read = time.process_time if self._is_cpu else time.monotonic
-        self._start_s = self._read()
-
-    def __call__(self) -> float:
-        return self._read() - self._start_s
-
-    def wait_until(self, instant_s: float) -> None:
-        """Sleep, or where only work counts, skip."""
-        wait_s = max(0.0, instant_s - self())
-        if self._is_cpu:
-            self._start_s -= wait_s
-        else:
-            time.sleep(wait_s)
-
-
-def record(engine: Any, requests: Requests, *, clock: ClockKind, seed: int) -> Recording:
+def record(engine: Any, requests: Requests, *, clock: EngineClock, seed: int) -> Recording:
     """Serve the requests as they arrive.
 
     Args:
         engine: from `open_engine`, idle.
-        clock: "cpu" counts this process's CPU seconds and skips idle time.
+        clock: restarted here; the seconds of all that is recorded.
         seed: of the prompts. Two recordings of one engine need two: equal prompts would find each
             other's KV blocks cached.
     """
-    prompts, now = random_prompts(requests, seed), _Clock(clock)
-    scheduler = scheduler_of(engine)
+    prompts, scheduler = random_prompts(requests, seed), scheduler_of(engine)
     ranker = getattr(scheduler, "lengthwise", None)
     if ranker is not None:
-        ranker.clock = now
+        ranker.clock = clock
+    clock.restart()
     token_s: list[list[float]] = [[] for _ in range(len(requests))]
     steps: list[StepRecord] = []
-    added, busy_since_s = 0, now()
+    added, busy_since_s = 0, clock()
     with _watched(scheduler) as watch:
         while added < len(requests) or engine.has_unfinished_requests():
             if not engine.has_unfinished_requests():
-                now.wait_until(requests.arrival_s[added])
-                busy_since_s = now()
-            while added < len(requests) and requests.arrival_s[added] <= now():
+                clock.wait_until(requests.arrival_s[added])
+                busy_since_s = clock()
+            while added < len(requests) and requests.arrival_s[added] <= clock():
                 add_request(
                     engine,
                     str(added),
                     prompts[added],
                     int(requests.output_tokens[added]),
-                    arrival_time=time.time() - (now() - requests.arrival_s[added]),
+                    arrival_time=time.time() - (clock() - requests.arrival_s[added]),
                     extra_args=hints_of(requests, added),
                 )
                 watch.queued(list(scheduler.requests)[-1])
                 added += 1
+            clock.note_speed()
             outputs = engine.step()
-            now_s = now()
+            now_s = clock()
             steps += [replace(size, seconds=now_s - busy_since_s) for size in watch.sizes]
             watch.sizes.clear()
             busy_since_s = now_s

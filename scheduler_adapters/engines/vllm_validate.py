@@ -31,6 +31,12 @@ from numpy.typing import NDArray
 
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.decision_replay import replay
+from scheduler_adapters.engines.engine_clock import (
+    ClockKind,
+    EngineClock,
+    clock_of,
+    make_clock,
+)
 from scheduler_adapters.engines.repeated_runs import RepeatedError, against_repeats
 from scheduler_adapters.engines.settings import SETTINGS, make_policy
 from scheduler_adapters.engines.step_fit import StepFit, fit_steps
@@ -44,7 +50,7 @@ from scheduler_adapters.engines.vllm_offline import (
     set_environment,
     warm_up,
 )
-from scheduler_adapters.engines.vllm_recording import ClockKind, Recording, record
+from scheduler_adapters.engines.vllm_recording import Recording, record
 from scheduler_adapters.experiments.metrics import tpot_s
 from scheduler_adapters.experiments.progress import Progress
 from scheduler_adapters.experiments.timeline import Timeline
@@ -93,9 +99,10 @@ class ValidateConfig:
     kv_cache_mib: int = 256
     """Memory for KV blocks."""
     clock: ClockKind | None = None
-    """"cpu" counts this process's CPU seconds and skips idle time, so that the load of others on
-    the machine is not counted as the engine's; "wall" counts all. Left out, it is "cpu" for an
-    engine that computes in one CPU thread, and "wall" for any other."""
+    """"wall" counts all; "cpu" this process's CPU seconds, without idle time, so that the load of
+    others on the machine is not counted as the engine's; "steady" the same as if the machine stayed
+    as fast as at first, told by a fixed piece of work before every step. Left out, it is "steady"
+    for an engine that computes in one CPU thread, and "wall" for any other."""
     figures: Path | None = None
     """Folder for a figure per metric, simulated against measured with the range of the repeats, and
     the table it was drawn from: e2e.svg, e2e.csv, tpot.svg, ..."""
@@ -198,33 +205,14 @@ def _measure(requests: Requests, config: ValidateConfig) -> _Measured:
         with open_engine(offline, max_model_len=longest_context(requests)) as engine:
             warm_up(engine)
             clock = clock_of(engine, config.clock)
-            runs = _repeat(engine, pieces, config, clock)
+            runs = _repeat(engine, pieces, config, make_clock(clock))
             fit = fit_steps([step for run in runs for each in run[::2] for step in each.steps])
             instance = _instance_like(engine, fit)
     return _Measured(clock=clock, runs=[run[1::2] for run in runs], fit=fit, instance=instance)
 
 
-def clock_of(engine: Any, wanted: ClockKind | None) -> ClockKind:
-    """The clock that tells the latencies of this engine.
-
-    Raises:
-        ConfigError: a CPU clock for an engine on a GPU, or in several threads (their seconds add).
-    """
-    import torch
-
-    device, threads = engine.vllm_config.device_config.device_type, torch.get_num_threads()
-    if device == "cpu" and threads == 1:
-        return wanted or "cpu"
-    if wanted == "cpu":
-        raise ConfigError(
-            f"clock is 'cpu', but vLLM computes on {device}, torch with {threads} CPU threads; "
-            "set OMP_NUM_THREADS=1 for an engine on a CPU, else use the wall clock"
-        )
-    return "wall"
-
-
 def _repeat(
-    engine: Any, pieces: Sequence[Requests], config: ValidateConfig, clock: ClockKind
+    engine: Any, pieces: Sequence[Requests], config: ValidateConfig, clock: EngineClock
 ) -> list[list[Recording]]:
     """A recording of every piece, in the order of the trace, for each repeat."""
     dice, prompt_seeds = np.random.default_rng(config.seed), count(config.seed)

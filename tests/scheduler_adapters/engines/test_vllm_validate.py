@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from scheduler_adapters.engines.vllm_validate import clock_of, main, order_in_pairs
-from scoring_service.errors import ConfigError
+from scheduler_adapters.engines.vllm_validate import main, order_in_pairs
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -25,7 +22,7 @@ def test_the_simulator_with_fitted_steps_comes_near_the_engine(
     arguments += ["--rate-per-s=30", "--max-num-seqs=8", "--repeats=2", "--json"]
     assert main([*arguments, f"--figures={tmp_path}"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (result["num_requests"], result["repeats"], result["clock"]) == (40, 2, "cpu")
+    assert (result["num_requests"], result["repeats"], result["clock"]) == (40, 2, "steady")
     assert {"e2e_mape", "tpot_mape", "ttft_mape"} <= result.keys()
     assert result["decisions_replayed"] == 2 * 40
     assert result["decisions_equal_fraction"] == 1.0
@@ -51,23 +48,6 @@ def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces: int) 
         for compared in range(1, num_pieces, 2):
             assert order.index(compared) == order.index(compared - 1) + 1
     assert num_pieces == 2 or len(set(map(tuple, orders))) > 1
-
-
-def test_cpu_seconds_are_the_clock_of_one_thread_on_a_cpu_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def engine(device: str) -> Any:
-        config = SimpleNamespace(device_config=SimpleNamespace(device_type=device))
-        return SimpleNamespace(vllm_config=config)
-
-    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
-    assert clock_of(engine("cpu"), None) == "cpu"
-    assert clock_of(engine("cpu"), "wall") == "wall"
-    assert clock_of(engine("cuda"), None) == "wall"
-    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
-    assert clock_of(engine("cpu"), None) == "wall"
-    with pytest.raises(ConfigError, match="2 CPU threads"):
-        clock_of(engine("cpu"), "cpu")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,87 @@
+"""The clock of recordings: what it counts, and what it leaves out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.engines import engine_clock
+from scheduler_adapters.engines.engine_clock import EngineClock, SteadyClock, clock_of
+from scoring_service.errors import ConfigError
+
+
+class Machine:
+    """Has a CPU clock, and may become slower."""
+
+    def __init__(self) -> None:
+        self.slowness = 1.0
+        self.cpu_s = 0.0
+
+    def work(self, amount: float) -> None:
+        self.cpu_s += amount * self.slowness
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr(engine_clock.time, "process_time", lambda: machine.cpu_s)
+
+    def piece_s(clock: SteadyClock) -> float:
+        machine.work(0.001)
+        return 0.001 * machine.slowness
+
+    monkeypatch.setattr(SteadyClock, "_piece_s", piece_s)
+    return machine
+
+
+def test_a_steady_clock_counts_work_whatever_the_speed_of_the_machine(machine: Machine) -> None:
+    clock = SteadyClock()
+    clock.restart()
+    for slowness in (1.0, 2.0, 0.7):
+        machine.slowness = slowness
+        for _ in range(engine_clock._RECENT):  # it learns the new speed
+            clock.note_speed()
+        before_s = clock()
+        machine.work(0.5)
+        assert clock() - before_s == pytest.approx(0.5)
+
+
+def test_measuring_the_speed_takes_no_time_and_waiting_skips_ahead(machine: Machine) -> None:
+    clock = SteadyClock()
+    clock.restart()
+    clock.note_speed()
+    assert clock() == 0.0
+    clock.wait_until(3.0)
+    clock.wait_until(2.0)
+    assert clock() == 3.0
+    clock.restart()
+    assert clock() == 0.0
+
+
+def test_cpu_seconds_of_a_slower_machine_are_more(machine: Machine) -> None:
+    clock = EngineClock("cpu")
+    machine.slowness = 2.0
+    machine.work(0.5)
+    clock.note_speed()
+    assert clock() == 1.0
+    clock.wait_until(4.0)
+    assert clock() == 4.0
+
+
+def test_cpu_seconds_are_the_clock_of_one_thread_on_a_cpu_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def engine(device: str) -> Any:
+        config = SimpleNamespace(device_config=SimpleNamespace(device_type=device))
+        return SimpleNamespace(vllm_config=config)
+
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    assert clock_of(engine("cpu"), None) == "steady"
+    assert clock_of(engine("cpu"), "wall") == "wall"
+    assert clock_of(engine("cuda"), None) == "wall"
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    assert clock_of(engine("cpu"), None) == "wall"
+    with pytest.raises(ConfigError, match="2 CPU threads"):
+        clock_of(engine("cpu"), "steady")
