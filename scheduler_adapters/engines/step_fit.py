@@ -2,13 +2,17 @@
 
 Beside what the model computes, an engine spends time on each request of a step (its Python, its
 sampler) and more on one that it prefills. On a small model these are not small, so they are terms
-of their own here, where `AffineLatency` has one price for any token.
+of their own here, where `AffineLatency` has one price for any token. Nor does each further decode
+cost the same: a product of two rows with a matrix may take another kernel than one of three.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +21,11 @@ from scipy.optimize import nnls
 from scheduler_adapters.simulator.latency import Chunk, LatencyModel
 from scoring_service.errors import DataError
 
-_ROUNDS = 5
+_ROUNDS: Final = 5
 """The weights settle after two or three."""
+_KNOTS: Final = frozenset([0, 1] + [n << k for k in range(12) for n in (2, 3)])
+"""Powers of two and what is halfway between them."""
+_STEPS_PER_KNOT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +43,14 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineLatency(LatencyModel):
-    """A sum of linear terms, one for each count of a `StepRecord`. Seconds."""
+    """A time for the number of decodes, and one linear term for each other count. Seconds."""
 
-    base_s: float
-    per_decode_s: float
+    decodes: tuple[int, ...]
+    """Numbers of decodes whose time is known, ascending. Between two of them it is linear; for
+    fewer than the first it is the first's, and beyond the last each costs what they do on average.
+    """
+    decodes_s: tuple[float, ...]
+    """A step with as many decodes, but for what their context and the prefills add."""
     per_context_token_s: float
     per_prefill_s: float
     per_prefill_token_s: float
@@ -51,13 +62,24 @@ class EngineLatency(LatencyModel):
             tokens += chunk
             pairs += chunk * (processed + chunk / 2)
         return (
-            self.base_s
-            + num_decodes * self.per_decode_s
+            self._of_decodes_s(num_decodes)
             + decode_context * self.per_context_token_s
             + len(prefills) * self.per_prefill_s
             + tokens * self.per_prefill_token_s
             + pairs * self.per_attention_pair_s
         )
+
+    def _of_decodes_s(self, num_decodes: int) -> float:
+        known, seconds = self.decodes, self.decodes_s
+        place = bisect_left(known, num_decodes)
+        if place == 0:
+            return seconds[0]
+        if place == len(known):
+            rise_s = max(0.0, seconds[-1] - seconds[0]) / max(1, known[-1] - known[0])
+            return seconds[-1] + (num_decodes - known[-1]) * rise_s
+        below, above = known[place - 1], known[place]
+        share = (num_decodes - below) / (above - below)
+        return seconds[place - 1] + share * (seconds[place] - seconds[place - 1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,25 +102,45 @@ def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
         DataError: fewer steps than coefficients, or one that took no time.
     """
     table = np.array([astuple(step) for step in steps], dtype=np.float64).reshape(len(steps), -1)
-    num_coefficients = len(EngineLatency.__dataclass_fields__)
+    knots = _knots([step.num_decodes for step in steps])
+    others = table[:, 1:-1]
+    num_coefficients = len(knots) + others.shape[1]
     if len(steps) < num_coefficients or not (table[:, -1] > 0).all():
         raise DataError(
             f"{len(steps)} steps, some of {table[:, -1:].min(initial=0.0)} s, cannot fix "
             f"{num_coefficients} coefficients; record more requests"
         )
     measured_s = table[:, -1]
-    features = np.column_stack([np.ones(len(steps)), table[:, :-1]])
+    features = np.column_stack([_shares(table[:, 0], knots), others])
     predicted_s = measured_s
     for _ in range(_ROUNDS):
         coefficients = _non_negative(features / predicted_s[:, None], measured_s / predicted_s)
         predicted_s = np.maximum(features @ coefficients, measured_s.min() / 2)
+    decodes_s, prices_s = np.split(coefficients, [len(knots)])
+    per_context_token_s, per_prefill_s, per_prefill_token_s, per_attention_pair_s = prices_s
     return StepFit(
         latency=EngineLatency(
-            **dict(zip(EngineLatency.__dataclass_fields__, coefficients.tolist(), strict=True))
+            decodes=tuple(knots),
+            decodes_s=tuple(decodes_s.tolist()),
+            per_context_token_s=float(per_context_token_s),
+            per_prefill_s=float(per_prefill_s),
+            per_prefill_token_s=float(per_prefill_token_s),
+            per_attention_pair_s=float(per_attention_pair_s),
         ),
         num_steps=len(steps),
         mape_fraction=float(np.mean(np.abs(predicted_s - measured_s) / measured_s)),
     )
+
+
+def _knots(seen: Sequence[int]) -> list[int]:
+    """The least and the greatest number seen, and those of `_KNOTS` that were seen often."""
+    often = {number for number, count in Counter(seen).items() if count >= _STEPS_PER_KNOT}
+    return sorted((often & _KNOTS) | {min(seen), max(seen)}) if seen else []
+
+
+def _shares(numbers: NDArray[np.float64], knots: Sequence[int]) -> NDArray[np.float64]:
+    """How much of each knot is in each number when it is interpolated, (numbers, knots)."""
+    return np.column_stack([np.interp(numbers, knots, unit) for unit in np.eye(len(knots))])
 
 
 def _non_negative(features: NDArray[np.float64], goal: NDArray[np.float64]) -> NDArray[np.float64]:

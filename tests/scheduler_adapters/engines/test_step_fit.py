@@ -9,8 +9,8 @@ from scheduler_adapters.engines.step_fit import EngineLatency, StepRecord, fit_s
 from scoring_service.errors import DataError
 
 TRUE = EngineLatency(
-    base_s=5e-3,
-    per_decode_s=2e-4,
+    decodes=(1, 2, 3, 32),
+    decodes_s=(5.2e-3, 6e-3, 5.6e-3, 11e-3),
     per_context_token_s=1e-6,
     per_prefill_s=3e-3,
     per_prefill_token_s=2.5e-4,
@@ -42,8 +42,19 @@ def steps(noise: float, count: int = 2000) -> list[StepRecord]:
 def test_exact_steps_give_the_model_that_made_them() -> None:
     fit = fit_steps(steps(noise=0.0))
     assert fit.mape_fraction < 1e-9
-    step = (7, 700, [(32, 100), (0, 8)])
-    assert fit.latency.step_s(*step) == pytest.approx(TRUE.step_s(*step))
+    for decodes in (0, 1, 2, 3, 7, 31, 32):
+        step = (decodes, 100 * decodes, [(32, 100), (0, 8)])
+        assert fit.latency.step_s(*step) == pytest.approx(TRUE.step_s(*step))
+
+
+def test_what_was_never_seen_is_continued_from_what_was() -> None:
+    assert TRUE.step_s(0, 0, []) == TRUE.step_s(1, 0, [])
+    per_decode_s = (TRUE.decodes_s[-1] - TRUE.decodes_s[0]) / 31
+    assert TRUE.step_s(34, 0, []) == pytest.approx(TRUE.decodes_s[-1] + 2 * per_decode_s)
+    same = [replace(step, num_decodes=5) for step in steps(noise=0.0, count=50)]
+    latency = fit_steps(same).latency
+    assert latency.decodes == (5,)
+    assert latency.step_s(4, 900, []) == latency.step_s(6, 900, [])
 
 
 def test_noise_does_not_make_the_fit_too_fast() -> None:
