@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
+from scoring_service.errors import BundleError, ConfigError
 from scoring_service.scorer import OnnxScorer
 from training import figures
 from training.assess import assess
 from training.calibration import MIN_ROWS, calibrate, coverage
 from training.champion import Verdict, judge
 from training.data import tokenize
-from training.encoder import PromptScorer, save_scorer
+from training.encoder import PromptScorer, load_scorer, save_scorer
 from training.export import torch_scores, write_models
 from training.labels import observed, targets
 from training.learning import Trained
@@ -34,6 +36,8 @@ from training.tracking import Tracker
 
 BUNDLE: Final = "bundle"
 """Folder of the first label's bundle; those of the others are called bundle-LABEL."""
+CHECKPOINT: Final = "checkpoint"
+"""Folder of the first label's checkpoint; those of the others are called LABEL/checkpoint."""
 NUM_GOLDEN: Final = 32
 NUM_SAMPLED: Final = 256
 """Training prompts that INT8 takes its scales from."""
@@ -85,6 +89,43 @@ def write_bundle(
             shutil.copytree(models, target, dirs_exist_ok=True)
 
         return ModelBundle.write(folder, manifest, fill), scores
+
+
+def rebuild_bundle(
+    prepared: Prepared, logged: Manifest, checkpoint: Path, folder: Path
+) -> ModelBundle:
+    """Export the checkpoint of a run anew: `write_bundle` with what the run remembers.
+
+    Args:
+        prepared: the data of the run, had again.
+        logged: manifest of the bundle that the run logged.
+
+    Raises:
+        BundleError: the run remembers too little, or the exported model is not the trained one.
+    """
+    if prepared.config.threads is not None:
+        torch.set_num_threads(prepared.config.threads)
+    try:
+        scorer, tokenizer = load_scorer(checkpoint)
+        trained = Trained(
+            scorer=scorer,
+            tokenizer=tokenizer,
+            num_truncated=logged.dataset["truncated_prompts"],
+            history=logged.history,
+            num_encoded=logged.metrics["encoder_passes"],
+            train_cpu_s=logged.metrics["train_cpu_s"],
+            padding_fraction=logged.metrics["padding_fraction"],
+        )
+    except (ConfigError, KeyError) as error:
+        raise BundleError(
+            f"run {logged.mlflow_run_id} logged too little to be exported anew ({error}); train "
+            "again, or leave out --rebuild to get its bundle as it was logged"
+        ) from error
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    bundle, _ = write_bundle(prepared, trained, folder, str(logged.mlflow_run_id), logged.name)
+    if lost := sorted(set(logged.calibration) - set(bundle.manifest.calibration)):
+        logger.warning("not calibrated any more for %s; run recalibrate", ", ".join(lost))
+    return bundle
 
 
 def _golden(
@@ -150,7 +191,7 @@ def log_results(
     tracker.log_folder(bundle.path, bundle.path.name)
     with tempfile.TemporaryDirectory() as folder:
         save_scorer(Path(folder), trained.scorer, trained.tokenizer)
-        tracker.log_folder(Path(folder), f"{prefix}checkpoint")
+        tracker.log_folder(Path(folder), f"{prefix}{CHECKPOINT}")
     low, high = metrics["tau_b_ci"]
     numbers = {"tau_b_low": low, "tau_b_high": high}
     numbers |= {k: v for k, v in metrics.items() if isinstance(v, int | float)}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +19,7 @@ from training.champion import Verdict, judge
 from training.command_line import configure_logging, make_parser, without_nan
 from training.config import config_from
 from training.labels import LabelledPrompt, label_prompts, observed
-from training.prepared import prepare
+from training.prepared import Prepared, prepare
 from training.records import FieldMap, read_table, to_records
 from training.splits import Splits
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
     from training.tracking import ModelVersion, Run, Store
+
+logger = logging.getLogger(__name__)
 
 LIST: Final = """List the runs and the registered versions of an MLflow store, the newest first.
 
@@ -46,8 +51,13 @@ example:
 
 EXPORT: Final = """Write the bundle of a run into a folder, verified.
 
-example:
+--rebuild makes it again from the run's checkpoint, by the export of this version: no retraining. It
+is measured on the run's own prompts, found again in its data set; no other will do, because INT8
+takes its scales from training prompts.
+
+examples:
   python -m training export --run 1e0fe0bcf2f9495ba1af7db95f5aa149 --out ranker
+  python -m training export --run 1e0fe0bcf2f9495ba1af7db95f5aa149 --out ranker --rebuild
 """
 
 
@@ -98,10 +108,23 @@ def main_export(argv: Sequence[str]) -> int:
     parser = make_parser("export", "--run RUN_ID --out DIR [options]", EXPORT)
     parser.add_argument("--run", type=str, required=True, help="MLflow run; `list` shows them")
     parser.add_argument("--out", type=str, required=True, help="folder of the bundle; replaced")
+    parser.add_argument("--rebuild", action="store_true", help="export the run's checkpoint anew")
+    parser.add_argument(
+        "--dataset", type=str | None, help="with --rebuild: the run's table or card, if it moved"
+    )
+    parser.add_argument(
+        "--data-dir", type=str | None, help="with --rebuild: folder that holds the run's data set"
+    )
     add_store_arguments(parser)
     arguments = parser.parse_args(list(argv))
     configure_logging()
-    bundle = export(open_store(arguments.mlruns_dir), arguments.run, Path(arguments.out))
+    store, run_id, out = open_store(arguments.mlruns_dir), arguments.run, Path(arguments.out)
+    if arguments.rebuild:
+        bundle = rebuild(store, run_id, out, arguments.dataset, arguments.data_dir)
+    elif arguments.dataset or arguments.data_dir:
+        raise ConfigError("--dataset and --data-dir are read by --rebuild only; add it")
+    else:
+        bundle = export(store, run_id, out)
     result = _figures(bundle.manifest) | {"bundle": str(bundle.path)}
     print(f"{bundle.path}: {bundle.manifest.name} revision {bundle.manifest.revision}")
     if arguments.json:
@@ -195,24 +218,98 @@ def export(store: Store, run_id: str, out: Path) -> ModelBundle:
         BundleError: the run wrote no bundle, or it is damaged.
         ConfigError: no such run, or `out` holds something else.
     """
+    bundle = ModelBundle.load(_logged_bundle(store, run_id))
+    _require_replaceable(out)
+
+    def fill(folder: Path) -> None:
+        for name in bundle.manifest.files:
+            shutil.copy2(bundle.path / name, folder / name)
+
+    with _writable(out):
+        return ModelBundle.write(out, bundle.manifest, fill)
+
+
+def rebuild(
+    store: Store, run_id: str, out: Path, dataset: str | None = None, data_dir: str | None = None
+) -> ModelBundle:
+    """Make the bundle of a run again at `out` from its checkpoint; nothing is trained.
+
+    Args:
+        dataset: card or table of the run; None is what it was trained on, by name.
+
+    Raises:
+        BundleError: the run did not finish, or logged too little; or the export fails its checks.
+        ConfigError: no such run, one of another version, or `out` holds something else.
+        DataError: the prompts of the run cannot be had again.
+    """
+    source = _logged_bundle(store, run_id)
+    logged = read_manifest(source)
+    _require_replaceable(out)
+    prepared = _prepare_again(logged, dataset, data_dir)
+
+    # torch takes seconds to import; bad input is told before.
+    from training.publish import CHECKPOINT, rebuild_bundle
+
+    with _writable(out):
+        bundle = rebuild_bundle(prepared, logged, source.with_name(CHECKPOINT), out)
+    taus = [show_tau_b(_figures(manifest)) for manifest in (bundle.manifest, logged)]
+    logger.info("tau_b %s; as it was logged %s", *taus)
+    return bundle
+
+
+def _logged_bundle(store: Store, run_id: str) -> Path:
     source = store.run(run_id).bundle
     if not source.is_dir():
         raise BundleError(
             f"run {run_id} has no bundle: it did not finish; choose another run, "
             "`python -m training list` shows them"
         )
+    return source
+
+
+def _require_replaceable(out: Path) -> None:
     if out.exists() and not (out / MANIFEST).is_file() and (out.is_file() or any(out.iterdir())):
         raise ConfigError(f"{out} holds something that is not a bundle; choose another --out")
-    bundle = ModelBundle.load(source)
 
-    def fill(folder: Path) -> None:
-        for name in bundle.manifest.files:
-            shutil.copy2(source / name, folder / name)
 
+@contextmanager
+def _writable(out: Path) -> Iterator[None]:
     try:
-        return ModelBundle.write(out, bundle.manifest, fill)
+        yield
     except OSError as error:
         raise ConfigError(f"{out} cannot be written ({error}); choose another --out") from error
+
+
+def _prepare_again(manifest: Manifest, dataset: str | None, data_dir: str | None) -> Prepared:
+    """The data that the bundle's run was trained on, proved by the parts that it falls into.
+
+    Raises:
+        DataError: it is gone, or it is other data.
+        ConfigError: the bundle was trained by another version of this package.
+    """
+    config = config_from(manifest.training)
+    if dataset is not None:
+        config = replace(config, data=replace(config.data, dataset=dataset))
+    advice = (
+        f"give the data of run {manifest.mlflow_run_id} with --dataset (a card or a table) or "
+        "--data-dir (the folder of its data set)"
+    )
+    try:
+        prepared = prepare(config, data_dir)
+    except DataError as error:
+        raise DataError(f"no training prompts to export with ({error}); {advice}") from error
+    found, parts = prepared.describe(), ("train_prompts", "val_prompts", "test_digest")
+    if differ := [part for part in parts if found[part] != manifest.dataset.get(part)]:
+        raise DataError(
+            f"these are not the prompts that the run was trained on: of {found['id']} from "
+            f"{found['origin']}, {', '.join(differ)} differ; {advice}"
+        )
+    if found["card_sha256"] != manifest.dataset.get("card_sha256"):
+        logger.warning(
+            "card %s has changed since the run: its prompts are the same, lengths need not be",
+            found["id"],
+        )
+    return prepared
 
 
 def _judge(

@@ -246,19 +246,11 @@ def overload(
             idle_calls_s += latencies_s
             capacities.append(closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS)))
         late = scrape(metrics)["scoring_begun_late_prompts_total"]
-    goodputs, of_cores_left = [], []
-    for before, result, after in zip(capacities, slices, capacities[1:], strict=False):
-        capacity_per_s = (before.per_s + after.per_s) / 2
-        cores_then = cores - (before.client_cores + after.client_cores) / 2
-        cores_now = cores - result.client_cpu_s / result.landed_s
-        goodputs.append(len(result.answered_s) / result.landed_s / capacity_per_s)
-        of_cores_left.append(goodputs[-1] * cores_then / cores_now)
     refused_s = [latency_s for result in slices for latency_s in result.refused_s]
     answered_s = [latency_s for result in slices for latency_s in result.answered_s]
     sent, wall_s = sum(each.sent for each in slices), sum(each.wall_s for each in slices)
     return {
-        "goodput_fraction": statistics.median(goodputs),
-        "goodput_fraction_of_cores_left": statistics.median(of_cores_left),
+        **_goodput(capacities, slices, cores),
         "offered_fraction": sent / wall_s / statistics.mean(load.per_s for load in capacities),
         "answered_p99_ms": _percentile_ms(answered_s, 99),
         "reject_p99_ms": _percentile_ms(refused_s, 99),
@@ -269,6 +261,23 @@ def overload(
         "deadline_ms": DEADLINE_S * 1e3,
         "timed_out_fraction": sum(sum(each.failed.values()) for each in slices) / sent,
         "expired_computed": late,
+    }
+
+
+def _goodput(
+    capacities: Sequence[Load], slices: Sequence[Outcomes], cores: int
+) -> dict[str, float]:
+    """Of each slice against the capacities around it; the median over the slices."""
+    goodputs, of_cores_left = [], []
+    for before, result, after in zip(capacities, slices, capacities[1:], strict=False):
+        capacity_per_s = (before.per_s + after.per_s) / 2
+        cores_then = cores - (before.client_cores + after.client_cores) / 2
+        cores_now = cores - result.client_cpu_s / result.landed_s
+        goodputs.append(len(result.answered_s) / result.landed_s / capacity_per_s)
+        of_cores_left.append(goodputs[-1] * cores_then / cores_now)
+    return {
+        "goodput_fraction": statistics.median(goodputs),
+        "goodput_fraction_of_cores_left": statistics.median(of_cores_left),
     }
 
 
