@@ -60,6 +60,10 @@ def export_fp32(scorer: PromptScorer, path: Path) -> None:
             external_data=False,
             verbose=False,
         )
+    model = onnx.load(path)
+    for node in model.graph.node:  # Stack traces: paths of this machine, and a revision by them.
+        del node.metadata_props[:]
+    onnx.save(model, path)
 
 
 def export_int8(
