@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -91,23 +90,15 @@ def write_bundle(
         return ModelBundle.write(folder, manifest, fill), scores
 
 
-def rebuild_bundle(
-    prepared: Prepared, logged: Manifest, checkpoint: Path, folder: Path
-) -> ModelBundle:
-    """Export the checkpoint of a run anew: `write_bundle` with what the run remembers.
-
-    Args:
-        prepared: the data of the run, had again.
-        logged: manifest of the bundle that the run logged.
+def restore(logged: Manifest, checkpoint: Path) -> Trained:
+    """What a run trained, from the checkpoint and the manifest that it logged.
 
     Raises:
-        BundleError: the run remembers too little, or the exported model is not the trained one.
+        BundleError: it logged too little, being of an older version.
     """
-    if prepared.config.threads is not None:
-        torch.set_num_threads(prepared.config.threads)
     try:
         scorer, tokenizer = load_scorer(checkpoint)
-        trained = Trained(
+        return Trained(
             scorer=scorer,
             tokenizer=tokenizer,
             num_truncated=logged.dataset["truncated_prompts"],
@@ -118,14 +109,9 @@ def rebuild_bundle(
         )
     except (ConfigError, KeyError) as error:
         raise BundleError(
-            f"run {logged.mlflow_run_id} logged too little to be exported anew ({error}); train "
-            "again, or leave out --rebuild to get its bundle as it was logged"
+            f"the run logged too little to be exported anew ({error}); train again, or leave out "
+            "--rebuild to get its bundle as it was logged"
         ) from error
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    bundle, _ = write_bundle(prepared, trained, folder, str(logged.mlflow_run_id), logged.name)
-    if lost := sorted(set(logged.calibration) - set(bundle.manifest.calibration)):
-        logger.warning("not calibrated any more for %s; run recalibrate", ", ".join(lost))
-    return bundle
 
 
 def _golden(

@@ -49,7 +49,7 @@ example:
   python -m training promote alpaca-vicuna7b 3
 """
 
-EXPORT: Final = """Write the bundle of a run into a folder, verified.
+EXPORT: Final = """Write the bundle of a run into a folder, verified; of several lengths, the first.
 
 --rebuild makes it again from the run's checkpoint, by the export of this version: no retraining. It
 is measured on the run's own prompts, found again in its data set; no other will do, because INT8
@@ -248,10 +248,14 @@ def rebuild(
     prepared = _prepare_again(logged, dataset, data_dir)
 
     # torch takes seconds to import; bad input is told before.
-    from training.publish import CHECKPOINT, rebuild_bundle
+    from training.publish import CHECKPOINT, restore, write_bundle
 
+    trained = restore(logged, source.with_name(CHECKPOINT))
     with _writable(out):
-        bundle = rebuild_bundle(prepared, logged, source.with_name(CHECKPOINT), out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        bundle, _ = write_bundle(prepared, trained, out, run_id, logged.name)
+    if lost := sorted(set(logged.calibration) - set(bundle.manifest.calibration)):
+        logger.warning("not calibrated any more for %s; run recalibrate", ", ".join(lost))
     taus = [show_tau_b(_figures(manifest)) for manifest in (bundle.manifest, logged)]
     logger.info("tau_b %s; as it was logged %s", *taus)
     return bundle
@@ -291,8 +295,8 @@ def _prepare_again(manifest: Manifest, dataset: str | None, data_dir: str | None
     if dataset is not None:
         config = replace(config, data=replace(config.data, dataset=dataset))
     advice = (
-        f"give the data of run {manifest.mlflow_run_id} with --dataset (a card or a table) or "
-        "--data-dir (the folder of its data set)"
+        "give the data of the run with --dataset (a card or a table) or --data-dir (the folder of "
+        "its data set)"
     )
     try:
         prepared = prepare(config, data_dir)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scoring_service.bundle import ModelBundle
+from scoring_service.bundle import FP32, INT8, MANIFEST, ModelBundle
 from training.__main__ import main
 from training.records import PromptResponse, read_table
 from training.synthetic import generate
@@ -67,6 +67,43 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
 
     assert fit(card, "--epochs", "1", "--optim.encoder_lr", "0", "--json") == 0
     assert last_json(capsys)["champion"] is False
+
+
+@pytest.mark.slow
+def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    card = make_card(generate(1200, seed=5)[0])
+    assert fit(card, "--epochs", "1", "--int8_max_tau_b_drop", "1", "--json") == 0
+    result = last_json(capsys)
+    logged = ModelBundle.load(result["bundle"])
+    assert {FP32, INT8} < set(logged.manifest.files)
+    assert logged.manifest.calibration
+    assert str(Path(__file__).parents[2]).encode() not in logged.model_path("fp32").read_bytes()
+
+    run, mlruns = result["mlflow_run_id"], tmp_path / "mlruns"
+    artifacts = mlruns / "artifacts" / run / "artifacts"
+    for name in (FP32, INT8):  # What an export of old wrote is not read.
+        (artifacts / "bundle" / name).unlink()
+    content = json.loads((artifacts / "bundle" / MANIFEST).read_text())
+    content["calibration"]["llama"] = {}
+    (artifacts / "bundle" / MANIFEST).write_text(json.dumps(content))
+    again = tmp_path / "deep" / "again"
+    rebuild = ["export", "--run", run, "--out", str(again), "--mlruns-dir", str(mlruns)]
+    rebuild += ["--rebuild", "--dataset", str(card)]
+    assert main(rebuild) == 0
+    assert ModelBundle.load(again).manifest == logged.manifest
+    assert "not calibrated any more for llama" in caplog.text
+
+    capsys.readouterr()
+    (artifacts / "checkpoint" / "scorer.json").unlink()
+    assert main(rebuild) == 2
+    assert "logged too little" in one_error_line(capsys)
+    assert ModelBundle.load(again).manifest == logged.manifest
 
 
 @pytest.mark.slow

@@ -242,6 +242,39 @@ def test_export_never_replaces_what_is_not_a_bundle(
     assert (tmp_path / "thesis.tex").is_file()
 
 
+def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
+    make_bundle: Callable[..., ModelBundle],
+    make_card: Callable[..., Path],
+    register: Callable[[str, ModelBundle], str],
+    training: Callable[..., tuple[int, Any]],
+    tmp_path: Path,
+) -> None:
+    from training.config import DataConfig, TrainConfig
+    from training.prepared import prepare
+
+    card = make_card(draw_prompts(300))
+    config = TrainConfig(data=DataConfig(dataset=str(card)))
+    described = prepare(config, None).describe()
+    run_id = register("rebuilt", make_bundle(0, training=asdict(config), dataset=described))
+    out = tmp_path / "out"
+
+    def rebuild() -> str:
+        status, line = training("export", "--run", run_id, "--out", out, "--rebuild")
+        assert status == 2
+        assert not out.exists()
+        return str(line)
+
+    make_card(draw_prompts(290))
+    other = rebuild()
+    assert "train_prompts" in other
+    assert "--dataset (a card or a table) or --data-dir" in other
+    (tmp_path / "logs.parquet").unlink()
+    assert "logs.parquet" in rebuild()
+    status, line = training("export", "--run", run_id, "--out", out, "--dataset", card)
+    assert status == 2
+    assert "--rebuild" in line
+
+
 def test_compare_says_who_is_better_and_by_how_much(
     make_bundle: Callable[..., ModelBundle],
     register: Callable[[str, ModelBundle], str],
