@@ -3,7 +3,7 @@
     bundle/
       manifest.json      what the model is, how it was made, SHA-256 of every other file
       model.onnx         input_ids, attention_mask int64 (batch, tokens) -> score float32 (batch,)
-      model.int8.onnx    the same, dynamically quantised; absent where it lost too much order
+      model.int8.onnx    the same, quantised; absent where that lost too much order
       tokenizer.json     a `tokenizers` file, complete in itself
 
 Standard library only: a scheduler may read a manifest without installing a runtime.
