@@ -26,6 +26,7 @@ _LENGTHS: Final = (8, 16, 32, 64, 128, 256, 512, 1024)
 _BATCHES: Final = {"cpu": (2, 4, 8), "gpu": (2, 4, 8, 16, 32, 64)}
 _LONGEST_BATCHED: Final = {"cpu": 64, "gpu": 512}
 _REPEATS: Final = 3
+"""Of which the fastest counts: the others were disturbed."""
 _REPEATS_BATCHED: Final = 2  # Batches are most of the time to start.
 
 Score = Callable[[Sequence[Sequence[int]]], Sequence[float]]
@@ -56,11 +57,15 @@ class CostTable:
         one prompt at a time: a score must not depend on who asks at the same moment.
         """
         lengths = [length for length in _LENGTHS if length < max_tokens] + [max_tokens]
-        seconds = {1: [_time(score, 1, length, vocab_size) for length in lengths]}
+        alone = {n: [_prompt(n, vocab_size)] for n in lengths}
+        seconds = {1: [min(_time_s(score, alone[n]) for _ in range(_REPEATS)) for n in lengths]}
         if is_batch_invariant(score, max_tokens, vocab_size, tolerance):
             short = [length for length in lengths if length <= _LONGEST_BATCHED[device]]
             for batch in _BATCHES[device]:
-                seconds[batch] = [_time(score, batch, length, vocab_size) for length in short]
+                seconds[batch] = [
+                    alone_s * _times_as_long(score, alone[n] * batch, alone[n])
+                    for n, alone_s in zip(short, seconds[1], strict=False)
+                ]
         return cls(lengths, seconds)
 
     @property
@@ -114,12 +119,17 @@ def _prompt(tokens: int, vocab_size: int) -> list[int]:
     return [7919 * (n + 1) % vocab_size for n in range(tokens)]
 
 
-def _time(score: Score, batch: int, tokens: int, vocab_size: int) -> float:
-    """The fastest of a few runs: the others were disturbed."""
-    prompts = [_prompt(tokens, vocab_size)] * batch
-    fastest = float("inf")
-    for _ in range(_REPEATS if batch == 1 else _REPEATS_BATCHED):
-        started_s = time.perf_counter()
-        score(prompts)
-        fastest = min(fastest, time.perf_counter() - started_s)
-    return fastest
+def _times_as_long(
+    score: Score, prompts: Sequence[Sequence[int]], others: Sequence[Sequence[int]]
+) -> float:
+    """How many times as long as `others` the `prompts` take, in turn: a machine's speed drifts by
+    more within the start than what a batch gains."""
+    turns = [(_time_s(score, others), _time_s(score, prompts)) for _ in range(_REPEATS_BATCHED)]
+    others_s, prompts_s = (min(times_s) for times_s in zip(*turns, strict=True))
+    return prompts_s / others_s
+
+
+def _time_s(score: Score, prompts: Sequence[Sequence[int]]) -> float:
+    started_s = time.perf_counter()
+    score(prompts)
+    return time.perf_counter() - started_s
