@@ -124,8 +124,10 @@ def _times_as_long(
 ) -> float:
     """How many times as long as `others` the `prompts` take, in turn: a machine's speed drifts by
     more within the start than what a batch gains."""
-    turns = [(_time_s(score, others), _time_s(score, prompts)) for _ in range(_REPEATS_BATCHED)]
-    others_s, prompts_s = (min(times_s) for times_s in zip(*turns, strict=True))
+    others_s = prompts_s = float("inf")
+    for _ in range(_REPEATS_BATCHED):
+        others_s = min(others_s, _time_s(score, others))
+        prompts_s = min(prompts_s, _time_s(score, prompts))
     return prompts_s / others_s
 
 
