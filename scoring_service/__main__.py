@@ -29,13 +29,16 @@ Examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and run the command. Returns the exit code: 2 for bad input."""
+    """Run one command; the exit status is 0, 2 after an error of ours, 130 after Ctrl-C."""
     try:
         command, keywords = _parse(sys.argv[1:] if arguments is None else arguments)
         command(**keywords)
     except LengthwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -15,7 +15,7 @@ from scoring_service.bundle import ModelBundle
 from scoring_service.channel import ClientSecurity
 from scoring_service.client import Score, ScoringClient
 from scoring_service.config import ServerConfig
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, ServiceUnavailable
 from scoring_service.supervisor import supervise
 
 if TYPE_CHECKING:
@@ -112,19 +112,29 @@ def bench(config: BenchConfig, as_json: bool) -> None:
 def loadtest(config: LoadtestConfig, security: ClientSecurity, as_json: bool) -> None:
     """Load a running service at a fixed rate and print what became of the requests.
 
-    With --seconds 600 --pid PID it is a soak that also watches the server's memory.
+    With --seconds 600 --pid PID it is a soak that also watches the server's memory. Ctrl-C ends it
+    early; what was sent until then is told. The exit code is 2 where nothing was answered, or that
+    process ended meanwhile.
 
     Example:
       python -m scoring_service loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10
     """
-    from scoring_service.bench.loadtest import run_loadtest
+    from scoring_service.bench.loadtest import print_loadtest, run_loadtest
 
     result = run_loadtest(config, security)
     if as_json:
         print(json.dumps(result, allow_nan=False))
-        return
-    for key, value in result.items():
-        print(f"{key:22} {value}")
+    else:
+        print_loadtest(result)
+    if result["interrupted"]:
+        raise KeyboardInterrupt
+    if config.pid is not None and result["rss_growth_fraction"] is None:
+        raise ServiceUnavailable(f"process {config.pid} ended during the load test; see its log")
+    if not result["answered"]:
+        raise ServiceUnavailable(
+            f"{config.target} answered none of {result['sent']} requests; look there, or give "
+            "them a lower --rate or a longer --timeout-s"
+        )
 
 
 def _source(bundle: str | None, registry_model: str | None, mlruns_dir: str) -> BundleSource:

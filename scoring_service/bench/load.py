@@ -103,9 +103,14 @@ def open_loop(
     timeout_s: float,
     seed: int = 0,
     security: ClientSecurity = PLAINTEXT,
+    outcomes: Outcomes | None = None,
 ) -> Outcomes:
-    """Send `prompts` at Poisson arrivals of that rate, whatever becomes of them."""
-    outcomes = Outcomes()
+    """Send `prompts` at Poisson arrivals of that rate, whatever becomes of them.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C; `outcomes`, where given, tells of what was sent until then.
+    """
+    outcomes = Outcomes() if outcomes is None else outcomes
     lock = threading.Lock()
     landed = threading.Semaphore(0)
     gaps_s = np.random.default_rng(seed).exponential(1 / per_s, len(prompts)).tolist()
@@ -128,16 +133,18 @@ def open_loop(
     with security.open(target) as channel:
         call = channel.unary_unary(f"/{SERVICE}/Score")
         started_s, client_s = time.perf_counter(), time.process_time()
-        for request in _paced(requests, gaps_s):
-            begun_s = time.perf_counter()
-            rpc = call.future(request, timeout=timeout_s, metadata=security.metadata)
-            rpc.add_done_callback(lambda rpc, begun_s=begun_s: done(rpc, begun_s))
-            outcomes.sent += 1
-        outcomes.wall_s = time.perf_counter() - started_s
-        for _ in requests:
-            landed.acquire()
-        outcomes.landed_s = time.perf_counter() - started_s
-        outcomes.client_cpu_s = time.process_time() - client_s
+        try:
+            for request in _paced(requests, gaps_s):
+                begun_s = time.perf_counter()
+                rpc = call.future(request, timeout=timeout_s, metadata=security.metadata)
+                rpc.add_done_callback(lambda rpc, begun_s=begun_s: done(rpc, begun_s))
+                outcomes.sent += 1
+        finally:
+            outcomes.wall_s = time.perf_counter() - started_s
+            for _ in range(outcomes.sent):
+                landed.acquire()
+            outcomes.landed_s = time.perf_counter() - started_s
+            outcomes.client_cpu_s = time.process_time() - client_s
     return outcomes
 
 

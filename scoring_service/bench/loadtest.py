@@ -3,6 +3,7 @@ queueing. With `--seconds 600 --pid PID` it is a soak that also watches memory."
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,31 +13,68 @@ from scoring_service.bench.config import LoadtestConfig
 from scoring_service.bench.load import Outcomes, open_loop
 from scoring_service.bench.processes import rss_bytes
 from scoring_service.channel import ClientSecurity
-from scoring_service.errors import DataError
+from scoring_service.errors import ConfigError, DataError
 
 _WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", "email", "poem")
 
 
 def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, Any]:
-    """Counts and latencies of the requests.
+    """Counts and latencies of the requests: those sent until Ctrl-C, where `interrupted`.
+
+    With a pid `rss_growth_fraction` is None where that process ended meanwhile.
 
     Raises:
+        ConfigError: there is no such process to begin with.
         DataError: the prompts cannot be read, or there are none.
     """
     prompts = _make_prompts(config)
-    before = None if config.pid is None else rss_bytes(config.pid)
-    outcomes = open_loop(
-        config.target,
-        prompts,
-        per_s=config.rate,
-        timeout_s=config.timeout_s,
-        seed=config.seed,
-        security=security,
-    )
-    summary = _summary(outcomes)
-    if before is not None and config.pid is not None:
-        summary["rss_growth_fraction"] = rss_bytes(config.pid) / before - 1
+    before = 0 if config.pid is None else _rss_bytes(config.pid)
+    if config.pid is not None and not before:
+        raise ConfigError(f"no process {config.pid}; give the pid of the service, or no --pid")
+    outcomes = Outcomes()
+    interrupted = False
+    try:
+        open_loop(
+            config.target,
+            prompts,
+            per_s=config.rate,
+            timeout_s=config.timeout_s,
+            seed=config.seed,
+            security=security,
+            outcomes=outcomes,
+        )
+    except KeyboardInterrupt:
+        if not outcomes.sent:
+            raise
+        interrupted = True
+    summary = _summary(outcomes) | {"interrupted": interrupted}
+    if config.pid is not None:
+        after = _rss_bytes(config.pid)
+        summary["rss_growth_fraction"] = after / before - 1 if after else None
     return summary
+
+
+def print_loadtest(result: Mapping[str, Any]) -> None:
+    """The same for people."""
+    failed = result["failed"]
+    rows = [("sent", result["sent"], f"{result['sent_per_s']:.1f} per s")]
+    for name in ("answered", "refused"):
+        shares = result[f"{name}_ms"] or {}
+        rows.append((name, result[name], ", ".join(f"{p} {ms:.1f} ms" for p, ms in shares.items())))
+    causes = ", ".join(f"{name} {count}" for name, count in failed.items())
+    rows.append(("failed", sum(failed.values()), causes))
+    for name, count, details in rows:
+        print(f"{name:9} {count:7}   {details}".rstrip())
+    if result.get("rss_growth_fraction") is not None:
+        print(f"memory    {result['rss_growth_fraction']:+7.1%}")
+
+
+def _rss_bytes(pid: int) -> int:
+    """Resident memory of a process; 0 where there is none, or one that has ended."""
+    try:
+        return rss_bytes(pid)
+    except OSError:
+        return 0
 
 
 def _make_prompts(config: LoadtestConfig) -> list[str]:

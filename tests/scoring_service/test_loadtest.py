@@ -6,7 +6,10 @@ import json
 import os
 import re
 import shlex
+import signal
+import subprocess
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -33,13 +36,39 @@ def test_a_load_test_accounts_for_every_request(server, capsys, tmp_path):
         assert "rss_growth_fraction" in result
 
 
-def test_a_load_test_of_nothing_counts_failures(capsys):
+def test_a_load_test_that_nothing_answers_counts_failures_and_fails(capsys):
     options = ["--rate", "50", "--seconds", "0.2", "--json"]
-    assert main(["loadtest", "--target", "127.0.0.1:1", *options]) == 0
-    assert sum(json.loads(capsys.readouterr().out)["failed"].values()) == 10
+    assert main(["loadtest", "--target", "127.0.0.1:1", *options]) == 2
+    output = capsys.readouterr()
+    assert sum(json.loads(output.out)["failed"].values()) == 10
+    assert "127.0.0.1:1 answered none of 10 requests" in output.err
 
 
-@pytest.mark.parametrize("option", ["--rate=0", "--seconds=-1", "--prompts=/nonexistent"])
+def test_an_interrupted_load_test_tells_what_it_sent(server, capsys):
+    Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+    options = ["--rate", "100", "--seconds", "60", "--timeout-s", "5", "--json"]
+    assert main(["loadtest", "--target", server.target, *options]) == 130
+    output = capsys.readouterr()
+    result = json.loads(output.out)
+    assert output.err == "interrupted\n"
+    assert 0 < result["sent"] < 100
+    assert result["answered"] + result["refused"] + sum(result["failed"].values()) == result["sent"]
+
+
+def test_a_process_that_ends_during_the_load_test_costs_its_memory_figure_only(server, capsys):
+    process = subprocess.Popen(["sleep", "0.1"])
+    options = ["--rate", "20", "--seconds", "0.5", "--timeout-s", "5", "--pid", str(process.pid)]
+    assert main(["loadtest", "--target", server.target, *options]) == 2
+    output = capsys.readouterr()
+    assert re.search(r"^answered +10 +p50 \d+\.\d ms, p90", output.out, re.MULTILINE)
+    assert "memory" not in output.out
+    assert f"process {process.pid} ended" in output.err
+    process.wait()
+
+
+@pytest.mark.parametrize(
+    "option", ["--rate=0", "--seconds=-1", "--prompts=/nonexistent", "--pid=999999999"]
+)
 def test_a_wrong_load_test_is_one_clear_line(capsys, option):
     assert main(["loadtest", option]) == 2
     assert capsys.readouterr().err.count("\n") == 1
