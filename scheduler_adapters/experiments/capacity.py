@@ -29,6 +29,7 @@ from scheduler_adapters.experiments.setup import (
     make_instance,
     make_policy,
     process_text,
+    score_source,
     with_scores,
 )
 from scheduler_adapters.experiments.timeline import Timeline
@@ -115,6 +116,7 @@ def run(config: CapacityConfig) -> int:
     Ctrl-C, the searches that ended are written and shown; exit code 130.
     """
     requests = load_requests(config)
+    config = replace(config, scores=score_source(config, requests))
     found: dict[str, list[float]] = {}
     is_whole = True
     try:
@@ -126,7 +128,7 @@ def run(config: CapacityConfig) -> int:
     files = (
         [] if config.out is None or not found else _write(config, config.out, table, len(requests))
     )
-    _show(config, found, table)
+    _show(config, found, table, len(requests))
     if not is_whole:
         wanted, done = len(config.policies) * config.seeds, sum(map(len, found.values()))
         print(f"interrupted: {wanted - done} of {wanted} searches are left out", file=sys.stderr)
@@ -142,7 +144,9 @@ def run(config: CapacityConfig) -> int:
     return 0
 
 
-def _show(config: CapacityConfig, found: dict[str, list[float]], table: pd.DataFrame) -> None:
+def _show(
+    config: CapacityConfig, found: dict[str, list[float]], table: pd.DataFrame, num_requests: int
+) -> None:
     each = "rates_per_s" if config.by == "rate" else "clients"
     if config.json:
         rows = [
@@ -154,10 +158,12 @@ def _show(config: CapacityConfig, found: dict[str, list[float]], table: pd.DataF
             }
             for row in table.itertuples()
         ]
-        print(json.dumps({"slo": config.slo, "by": config.by, "capacity": rows}))
+        found_on = {"slo": config.slo, "by": config.by, "scores": config.scores}
+        print(json.dumps({**found_on, "capacity": rows}))
         return
     for row in table.itertuples():
         print(f"{row.policy:20} {row.mean:8.3f} {config.unit}  [{row.low:.3f}, {row.high:.3f}]")
+    print(_lead(config, num_requests))
 
 
 def _write(
@@ -167,10 +173,15 @@ def _write(
     page = report.write_html(
         folder / "report.html",
         title="Load that meets the targets",
-        lead=conditions(config, config.process, num_requests) + ".",
+        lead=_lead(config, num_requests),
         sections=[section],
     )
     return [page, *files]
+
+
+def _lead(config: Search, num_requests: int) -> str:
+    more = f" and {config.seeds - 1} more" if config.seeds > 1 else ""
+    return f"{conditions(config, config.process, num_requests)}{more}."
 
 
 def capacity_section(
@@ -192,8 +203,7 @@ def capacity_section(
             rows=[list(row) for row in table.itertuples(index=False)],
         ),
         figure=figure,
-        caption=f"Bars: mean over the seeds; whiskers: 95% interval. "
-        f"{conditions(config, config.process, num_requests)} and {config.seeds - 1} more.",
+        caption=f"Bars: mean over the seeds; whiskers: 95% interval. {_lead(config, num_requests)}",
     )
     return section, files
 

@@ -35,6 +35,7 @@ from scheduler_adapters.experiments.setup import (
     make_instance,
     make_policy,
     process_text,
+    score_source,
     with_scores,
 )
 from scheduler_adapters.experiments.simulate import flat_metrics, json_ready
@@ -107,6 +108,7 @@ def run(config: CompareConfig) -> int:
     shown; exit code 130, or 2.
     """
     requests = load_requests(config)
+    config = replace(config, scores=score_source(config, requests))
     outcomes: list[Outcome] = []
     found: dict[str, list[float]] = {}
     is_whole, failure = True, None
@@ -128,7 +130,7 @@ def run(config: CompareConfig) -> int:
     files = []
     if config.out is not None and outcomes:
         files = write_outcomes(config.out, config, outcomes, found)
-    _show(config, outcomes, found)
+    _show(config, requests, outcomes, found)
     if not is_whole:
         _say_left_out("interrupted", config, outcomes)
         return INTERRUPTED
@@ -151,17 +153,22 @@ def run(config: CompareConfig) -> int:
 
 
 def _show(
-    config: CompareConfig, outcomes: Sequence[Outcome], found: Mapping[str, list[float]]
+    config: CompareConfig,
+    requests: Requests,
+    outcomes: Sequence[Outcome],
+    found: Mapping[str, list[float]],
 ) -> None:
     rows = [_row(outcome) for outcome in outcomes]
     if config.json:
         page = None if config.out is None or not rows else str(config.out / "report.html")
         capacity = {"capacity": found} if config.slo else {}
-        print(json.dumps(json_ready({"runs": rows, **capacity, "report": page})))
+        result = {"runs": rows, "scores": config.scores, **capacity, "report": page}
+        print(json.dumps(json_ready(result)))
     elif rows:
         print(_table_text(pd.DataFrame(rows)[list(_COLUMNS)].rename(columns=_COLUMNS)))
         if found:
             print(f"\ncapacity, {config.unit}\n{_table_text(capacity_table(found))}")
+        print(_lead(config, requests))
 
 
 def _table_text(table: pd.DataFrame) -> str:
@@ -289,25 +296,25 @@ def write_outcomes(
     page = report.write_html(
         folder / "report.html",
         title="Policies compared",
-        lead=_lead(config, len(outcomes[0].timeline.requests)),
+        lead=_lead(config, outcomes[0].timeline.requests),
         sections=sections,
     )
     return [page, *files]
 
 
-def _lead(config: CompareConfig, num_requests: int) -> str:
-    arrivals = arrivals_text(config, config.rate_per_s)
+def _lead(config: CompareConfig, requests: Requests) -> str:
+    arrivals = arrivals_text(config, config.rate_per_s, requests)
     if config.rates_per_s:
         rates = ", ".join(f"{rate:g}" for rate in config.rates_per_s)
         arrivals = f"{process_text(config)} at {rates}/s"
-    return conditions(config, arrivals, num_requests) + "."
+    return conditions(config, arrivals, len(requests)) + "."
 
 
 def _figures(
     config: CompareConfig, outcomes: Sequence[Outcome]
 ) -> Iterator[tuple[str, report.Section, pd.DataFrame]]:
     """Name, section with its figure, and the table it drew."""
-    num_requests = len(outcomes[0].timeline.requests)
+    requests = outcomes[0].timeline.requests
     rates = {outcome.rate_per_s for outcome in outcomes}
     if len(rates) > 1:
         table = _rate_table(outcomes)
@@ -317,14 +324,14 @@ def _figures(
                 heading="Latency against the arrival rate",
                 figure=report.rate_figure(table),
                 caption="Median (solid) and 99th percentile (dashed). "
-                f"{conditions(config, process_text(config), num_requests)}.",
+                f"{conditions(config, process_text(config), len(requests))}.",
             ),
             table,
         )
     # Of the rates the highest tells the policies apart.
     rate_per_s = max((rate for rate in rates if rate is not None), default=None)
     shown = [outcome for outcome in outcomes if outcome.rate_per_s == rate_per_s]
-    said = conditions(config, arrivals_text(config, rate_per_s), num_requests) + "."
+    said = conditions(config, arrivals_text(config, rate_per_s, requests), len(requests)) + "."
     table = report.ecdf_table(_panels(shown))
     yield (
         "latencies",

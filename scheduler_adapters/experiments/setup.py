@@ -47,10 +47,11 @@ class Setup:
     """How requests arrive at that rate; shock: five times the rate in the middle fifth."""
     cv: float = 3.0
     """Coefficient of variation of the gaps between gamma arrivals; 1 is Poisson."""
-    scores: str = "synthetic"
+    scores: str | None = None
     """Where scores come from: synthetic (of quality tau_b), trace (its column score), oracle,
-    constant, or, for a trace with a column prompt, a ranker as bundle:PATH or service:HOST:PORT.
-    The policy oracle always takes the true lengths."""
+    constant, or, for a trace with a column prompt, a ranker as bundle:PATH or service:HOST:PORT;
+    none: the trace's column score where there is one, else synthetic. The policy oracle always
+    takes the true lengths."""
     tau_b: float = 0.75
     """Kendall tau-b of synthetic scores with the true lengths."""
     profile: str = "llama-3-8b@a100-80g"
@@ -99,7 +100,7 @@ class Setup:
             raise ConfigError(
                 f"host_gb_per_s is {self.host_gb_per_s}; only the plain engine has host memory"
             )
-        if self.scores not in SCORES and not self.scores_prompts:
+        if self.scores not in (None, *SCORES) and not self.scores_prompts:
             raise ConfigError(
                 f"scores is {self.scores!r}; use one of {', '.join(SCORES)}, bundle:PATH or "
                 "service:HOST:PORT"
@@ -122,7 +123,7 @@ class Setup:
     @property
     def scores_prompts(self) -> bool:
         """Whether the prompts of the trace are scored when it is read."""
-        return self.scores.startswith(("bundle:", "service:"))
+        return self.scores is not None and self.scores.startswith(("bundle:", "service:"))
 
 
 def check_folder(path: Path | None) -> None:
@@ -137,7 +138,6 @@ def check_folder(path: Path | None) -> None:
 
 def conditions(setup: Setup, arrivals: str, num_requests: int) -> str:
     """Model, hardware, trace, rate, number of requests and seed: what a caption has to say."""
-    scores = f"synthetic (tau_b {setup.tau_b:g})" if setup.scores == "synthetic" else setup.scores
     memory = "" if setup.kv_blocks is None else f", {setup.kv_blocks:,} KV blocks"
     if setup.host_gb_per_s is not None:
         memory += f", host link of {setup.host_gb_per_s:g} GB/s"
@@ -149,14 +149,21 @@ def conditions(setup: Setup, arrivals: str, num_requests: int) -> str:
         f"{setup.profile}, {setup.engine} engine, {setup.max_num_seqs} seats, "
         f"{setup.max_tokens} tokens a step{memory}; "
         f"{'log-normal mix' if setup.trace is None else setup.trace.name}, "
-        f"{num_requests:,} requests{classes}, {arrivals}; scores {scores}; seed {setup.seed}"
+        f"{num_requests:,} requests{classes}, {arrivals}; "
+        f"scores: {_scores_text(setup)}; seed {setup.seed}"
     )
 
 
-def arrivals_text(setup: Setup, rate_per_s: float | None) -> str:
-    """How requests arrive, for a caption."""
+def _scores_text(setup: Setup) -> str:
+    if setup.scores == "synthetic":
+        return f"synthetic (tau_b {setup.tau_b:g})"
+    return "the trace's own" if setup.scores == "trace" else str(setup.scores)
+
+
+def arrivals_text(setup: Setup, rate_per_s: float | None, requests: Requests) -> str:
+    """How `requests` arrive, for a caption."""
     if rate_per_s is None:
-        return "all at 0 s" if setup.trace is None else "at the trace's times"
+        return "at the trace's times" if requests.arrival_s.any() else "all at 0 s"
     return f"{process_text(setup)} at {rate_per_s:g}/s"
 
 
@@ -290,6 +297,13 @@ def check_policies(names: Sequence[str], settings: Settings) -> None:
             )
 
 
+def score_source(setup: Setup, requests: Requests) -> str:
+    """Where scores come from: what was asked for, else the trace's own, else synthetic ones."""
+    if setup.scores is not None:
+        return setup.scores
+    return "synthetic" if np.isnan(requests.score).all() else "trace"
+
+
 def with_scores(
     requests: Requests, policy: str, setup: Setup, settings: Settings | None = None
 ) -> Requests:
@@ -300,5 +314,5 @@ def with_scores(
         "constant": lambda: ConstantScores().scores(requests),
     }
     is_oracle = policy_of(policy, settings or {}) == "oracle"
-    make_scores = makers.get("oracle" if is_oracle else setup.scores)
+    make_scores = makers.get("oracle" if is_oracle else score_source(setup, requests))
     return requests if make_scores is None else requests.with_scores(make_scores())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,18 @@ from scheduler_adapters.experiments.progress import Progress
 from scheduler_adapters.experiments.running import Interrupted, run_requests
 from scheduler_adapters.experiments.setup import (
     Setup,
+    arrivals_text,
     as_params,
     check_place,
+    conditions,
     load_requests,
     make_instance,
+    score_source,
     with_scores,
 )
 from scheduler_adapters.experiments.timeline import Timeline, write_timeline
 from scheduler_adapters.experiments.tracking import log_run
+from scheduler_adapters.experiments.workload import Requests
 from scheduler_adapters.policy import load_policy
 
 
@@ -66,7 +70,10 @@ def run(config: SimulateConfig) -> int:
     Interrupted with Ctrl-C, what has happened so far is written and shown; exit code 130.
     """
     policy = load_policy(config.policy, **config.settings)
-    requests = with_scores(load_requests(config), config.policy, config)
+    requests = load_requests(config)
+    source = "oracle" if config.policy == "oracle" else score_source(config, requests)
+    config = replace(config, scores=source)
+    requests = with_scores(requests, config.policy, config)
     instance = make_instance(config)
     is_whole = True
     with Progress(1) as progress:
@@ -81,9 +88,12 @@ def run(config: SimulateConfig) -> int:
     files = _write(config, timeline)
     summary = summarize(timeline)
     if config.json:
-        print(json.dumps({"policy": config.policy, **json_ready(summary.to_dict())}))
+        print(
+            json.dumps({"policy": config.policy, "scores": source, **json_ready(summary.to_dict())})
+        )
     else:
         print(format_summary(config.policy, summary))
+        print(_conditions(config, requests))
     if not is_whole:
         left_out = summary.num_unfinished
         print(f"interrupted: {left_out} requests are left out of E2E", file=sys.stderr)
@@ -97,6 +107,14 @@ def run(config: SimulateConfig) -> int:
             files=files,
         )
     return 0
+
+
+def _conditions(config: SimulateConfig, requests: Requests) -> str:
+    """On what all this was measured."""
+    arrivals = arrivals_text(config, config.rate_per_s, requests)
+    if config.clients is not None:
+        arrivals = f"closed loop of {config.clients} clients"
+    return conditions(config, arrivals, len(requests))
 
 
 def _write(config: SimulateConfig, timeline: Timeline) -> list[Path]:

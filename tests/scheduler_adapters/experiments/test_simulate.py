@@ -112,6 +112,34 @@ def test_a_bundle_orders_the_queue_by_the_prompts(capsys, tmp_path, tiny_bundle)
     assert latency_s["bundle"] < 0.7 * latency_s["constant"]
 
 
+def write_scored(path, sign):
+    rows = [f"5,{length},{sign * length}" for length in (400, 9)] * 30
+    path.write_text("\n".join(["prompt_tokens,output_tokens,score", *rows]))
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare", "capacity"])
+def test_scores_of_a_trace_are_used_unasked_and_their_source_is_said(capsys, tmp_path, command):
+    own, none = tmp_path / "own.csv", tmp_path / "none.csv"
+    write_scored(own, 1)
+    none.write_text("prompt_tokens,output_tokens\n" + "5,400\n5,9\n" * 30)
+    quick = ["--seeds=1", "--tolerance=0.5"] * (command == "capacity")
+    for trace, source in {own: "the trace's own", none: "synthetic (tau_b 0.75)"}.items():
+        assert main([command, f"--trace={trace}", "--max_num_seqs=8", *quick]) == 0
+        assert f"scores: {source}" in capsys.readouterr().out
+
+
+def test_scores_of_a_trace_order_the_queue(capsys, tmp_path):
+    latency_s = {}
+    for name, sign in {"right": 1, "wrong": -1}.items():
+        path = tmp_path / f"{name}.csv"
+        write_scored(path, sign)
+        _, out, _ = simulate(capsys, f"--trace={path}", "--json")
+        summary = json.loads(out)
+        assert summary["scores"] == "trace"
+        latency_s[name] = summary["normalized_latency_s"]["mean"]
+    assert latency_s["right"] < 0.7 * latency_s["wrong"]
+
+
 def test_a_slower_host_link_makes_the_evicted_wait_longer(capsys):
     settings = json.dumps({"offload": True, "quantum_tokens": 20})
     given = ["--policy=round-robin", f"--settings={settings}", "--kv_blocks=600", "--json"]
