@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import grpc
 
-from scoring_service.channel import PLAINTEXT, ClientSecurity
+from scoring_service.channel import PLAINTEXT, ClientSecurity, check_seconds
 from scoring_service.client import (
     Score,
     ServiceInfo,
@@ -19,7 +19,7 @@ from scoring_service.client import (
     write_batch,
     write_prompt,
 )
-from scoring_service.errors import InvalidPrompt, ScoringError
+from scoring_service.errors import InvalidPrompt, ScoringError, ServiceUnavailable
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.status import from_rpc_error
@@ -36,6 +36,7 @@ class AsyncScoringClient:
         target_model: str | None = None,
         security: ClientSecurity = PLAINTEXT,
     ) -> None:
+        check_seconds("timeout_s", timeout_s)
         self.target = target
         self.timeout_s = timeout_s
         self._target_model = target_model or ""
@@ -100,3 +101,7 @@ class AsyncScoringClient:
             )
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
+        except grpc.aio.UsageError as error:
+            raise ServiceUnavailable(
+                f"the client of {self.target} is closed ({error}); make another"
+            ) from error

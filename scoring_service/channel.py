@@ -21,6 +21,8 @@ OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
+MAX_WAIT_S: Final = 1e9
+"""gRPC counts nanoseconds in 64 bits: a later deadline overflows, and has passed at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +50,7 @@ class ClientSecurity:
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
     def open(self, target: str) -> grpc.Channel:
-        """A channel to `target`. Raises ConfigError if it would not be secure as asked."""
+        """A channel to `target`. Raises ConfigError if there is none, or not as secure as asked."""
         credentials = self._credentials(target)
         if credentials is None:
             return grpc.insecure_channel(target, options=OPTIONS)
@@ -62,6 +64,8 @@ class ClientSecurity:
         return grpc.aio.secure_channel(target, credentials, options=OPTIONS)
 
     def _credentials(self, target: str) -> grpc.ChannelCredentials | None:
+        if not isinstance(target, str) or not target:
+            raise ConfigError(f"target is {target!r}; give HOST:PORT or another gRPC target")
         if self.ca_file is not None:
             return grpc.ssl_channel_credentials(
                 read_pem(self.ca_file),
@@ -74,6 +78,12 @@ class ClientSecurity:
 
 
 PLAINTEXT: Final = ClientSecurity()
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Raises ConfigError unless gRPC can wait as long, and at all."""
+    if not 0 < seconds <= MAX_WAIT_S:
+        raise ConfigError(f"{name} is {seconds}; use more than 0 and at most {MAX_WAIT_S:g}")
 
 
 def is_loopback(address: str) -> bool:

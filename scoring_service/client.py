@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeVar
 
 import grpc
 
-from scoring_service.channel import PLAINTEXT, ClientSecurity
+from scoring_service.channel import PLAINTEXT, ClientSecurity, check_seconds
 from scoring_service.errors import InvalidPrompt, ScoringError, ServiceUnavailable
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
@@ -75,6 +75,9 @@ class ScoringClient:
         timeout_s: deadline of each call to the service, seconds.
         target_model: whose response lengths `Score.expected_tokens` estimates; None: no estimate.
         security: TLS and token; the default is plaintext.
+
+    Raises:
+        ConfigError: no target, or a deadline that no call can keep.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class ScoringClient:
         target_model: str | None = None,
         security: ClientSecurity = PLAINTEXT,
     ) -> None:
+        check_seconds("timeout_s", timeout_s)
         self.target = target
         self.timeout_s = timeout_s
         self._target_model = target_model or ""
@@ -97,7 +101,7 @@ class ScoringClient:
         """The score of one prompt.
 
         Raises:
-            InvalidPrompt: empty, too large, not Unicode, or an unknown target model.
+            InvalidPrompt: empty, too large, not a Unicode str, or an unknown target model.
             ScoringTimeout: no answer within `timeout_s` (None: the client's).
             ServiceOverloaded, ServiceUnavailable, ScoringError: as their names say.
         """
@@ -127,26 +131,39 @@ class ScoringClient:
         """Scores as they come, each with its prompt's place in `prompts`, read when needed.
 
         `timeout_s` is per prompt, from its arrival at the service. Raises as `score` does if the
-        stream as a whole fails.
+        stream as a whole fails. What reading `prompts` raises, or a prompt that cannot be sent,
+        ends the stream: it is raised after the scores of those before it.
         """
         seconds = self.timeout_s if timeout_s is None else timeout_s
         timeout_ms = max(1, round(seconds * 1e3))
+        broken: list[Exception] = []
 
         def requests() -> Iterator[pb.StreamRequest]:
-            for place, prompt in enumerate(prompts):
-                yield _encode(
-                    pb.StreamRequest,
-                    id=str(place),
-                    prompt=prompt,
-                    target_model=self._target_model,
-                    timeout_ms=timeout_ms,
-                )
+            # gRPC calls this in a thread of its own and would say of an error only that there was.
+            try:
+                for place, prompt in enumerate(prompts):
+                    yield _encode(
+                        pb.StreamRequest,
+                        [prompt],
+                        id=str(place),
+                        prompt=prompt,
+                        target_model=self._target_model,
+                        timeout_ms=timeout_ms,
+                    )
+            except Exception as error:
+                broken.append(error)
 
         try:
-            for answer in self._stub.ScoreStream(requests(), metadata=self._metadata):
+            answers = self._stub.ScoreStream(requests(), metadata=self._metadata)
+        except ValueError as error:
+            raise self._closed(error) from error
+        try:
+            for answer in answers:
                 yield int(answer.id), _item(answer.result, answer.revision)
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
+        if broken:
+            raise broken[0]
 
     def report(self, observed: Sequence[Observed], *, timeout_s: float | None = None) -> int:
         """Tell the service how long responses were; returns how many are of its revision.
@@ -204,19 +221,20 @@ class ScoringClient:
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
         except ValueError as error:
-            raise ServiceUnavailable(
-                f"the client of {self.target} is closed ({error}); make another"
-            ) from error
+            raise self._closed(error) from error
+
+    def _closed(self, error: ValueError) -> ServiceUnavailable:
+        return ServiceUnavailable(f"the client of {self.target} is closed ({error}); make another")
 
 
 def write_prompt(prompt: str, target_model: str) -> pb.ScoreRequest:
     """A request for one prompt. Raises InvalidPrompt if it is not Unicode text."""
-    return _encode(pb.ScoreRequest, prompt=prompt, target_model=target_model)
+    return _encode(pb.ScoreRequest, [prompt], prompt=prompt, target_model=target_model)
 
 
 def write_batch(prompts: Sequence[str], target_model: str) -> pb.ScoreBatchRequest:
     """A request for many prompts. Raises InvalidPrompt if one is not Unicode text."""
-    return _encode(pb.ScoreBatchRequest, prompts=prompts, target_model=target_model)
+    return _encode(pb.ScoreBatchRequest, prompts, prompts=prompts, target_model=target_model)
 
 
 def read_score(response: pb.ScoreResponse) -> Score:
@@ -235,7 +253,11 @@ def read_info(response: pb.InfoResponse) -> ServiceInfo:
     return ServiceInfo(**{**values, "target_models": tuple(response.target_models)})
 
 
-def _encode(message: Callable[..., M], **fields: Any) -> M:
+def _encode(message: Callable[..., M], prompts: Sequence[str], /, **fields: Any) -> M:
+    for prompt in prompts:
+        # protobuf takes None for an empty prompt, and bytes for text.
+        if not isinstance(prompt, str):
+            raise InvalidPrompt(f"a prompt is {prompt!r:.60}, not a str; send text")
     try:
         return message(**fields)
     except (TypeError, ValueError) as error:
@@ -264,7 +286,9 @@ def chunks(prompts: Sequence[str], limits: ServiceInfo) -> Iterator[Sequence[str
     """Cut `prompts` into runs that keep the service's limits on count and bytes."""
     start, num_bytes = 0, 0
     for i, prompt in enumerate(prompts):
-        size = len(prompt.encode(errors="surrogatepass")) + _FRAMING_BYTES
+        # What is not text is refused later, and by itself.
+        text = prompt if isinstance(prompt, str) else ""
+        size = len(text.encode(errors="surrogatepass")) + _FRAMING_BYTES
         full = i - start == limits.max_batch_prompts
         if i > start and (full or num_bytes + size > limits.max_message_bytes):
             yield prompts[start:i]

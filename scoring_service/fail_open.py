@@ -22,7 +22,7 @@ from typing import Any, Self
 import grpc
 
 from scoring_service.breaker import CircuitBreaker
-from scoring_service.channel import PLAINTEXT, ClientSecurity
+from scoring_service.channel import PLAINTEXT, ClientSecurity, check_seconds
 from scoring_service.client import Score, read_batch, write_batch
 from scoring_service.errors import (
     InvalidPrompt,
@@ -74,6 +74,9 @@ class FailOpenScorer:
         max_in_flight: calls to the service at once.
         breaker: when to stop asking; None: a breaker with its defaults.
         security: TLS and token; the default is plaintext.
+
+    Raises:
+        ConfigError: no target, or a budget in which nothing can be had.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class FailOpenScorer:
         breaker: CircuitBreaker | None = None,
         security: ClientSecurity = PLAINTEXT,
     ) -> None:
+        check_seconds("budget_s", budget_s)
         self._target = target
         self._metadata = security.metadata
         self._channel = security.open(target)

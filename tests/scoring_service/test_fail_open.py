@@ -155,6 +155,16 @@ def test_a_closed_client_is_unavailable_not_a_crash(server):
     client.close()
     with pytest.raises(ServiceUnavailable):
         client.score("yes")
+    with pytest.raises(ServiceUnavailable):
+        next(client.score_stream(["yes"]))
+
+    async def main():
+        asynchronous = AsyncScoringClient(server.target)
+        await asynchronous.close()
+        with pytest.raises(ServiceUnavailable):
+            await asynchronous.score("yes")
+
+    asyncio.run(main())
 
 
 class Clock:

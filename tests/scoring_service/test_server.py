@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scoring_service.async_client import AsyncScoringClient
 from scoring_service.batching import Call
 from scoring_service.client import Score, ScoringClient
 from scoring_service.config import ServerConfig
@@ -27,6 +28,7 @@ from scoring_service.errors import (
     ServiceOverloaded,
     ServiceUnavailable,
 )
+from scoring_service.fail_open import FailOpenScorer
 from scoring_service.rpc import SERVICE
 from scoring_service.server import ScoringServer
 from scoring_service.status import CODE_OF, DETAILS_KEY, from_rpc_error, from_status, to_status
@@ -48,6 +50,31 @@ def test_a_bad_prompt_fails_alone(client):
     assert isinstance(good, Score)
     for error in (empty, large, lone_surrogate):
         assert isinstance(error, InvalidPrompt)
+
+
+@pytest.mark.parametrize("prompt", [3, None, b"yes", "\ud800"])
+def test_what_is_not_unicode_text_is_an_invalid_prompt(client, prompt):
+    with pytest.raises(InvalidPrompt, match="a prompt is"):
+        client.score(prompt)
+    good, bad = client.score_batch(["yes", prompt])
+    assert isinstance(good, Score)
+    assert isinstance(bad, InvalidPrompt)
+
+
+@pytest.mark.parametrize("target", ["", None, 50051])
+def test_a_client_without_a_target_is_refused(target):
+    for client in (ScoringClient, AsyncScoringClient, FailOpenScorer):
+        with pytest.raises(ConfigError, match="target is"):
+            client(target)
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf")])
+def test_a_client_whose_calls_could_never_be_in_time_is_refused(seconds):
+    for client in (ScoringClient, AsyncScoringClient):
+        with pytest.raises(ConfigError, match="timeout_s is"):
+            client("127.0.0.1:1", timeout_s=seconds)
+    with pytest.raises(ConfigError, match="budget_s is"):
+        FailOpenScorer("127.0.0.1:1", budget_s=seconds)
 
 
 def test_the_client_splits_to_the_limits_of_the_service(client):

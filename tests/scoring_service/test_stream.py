@@ -28,6 +28,23 @@ def test_a_bad_prompt_of_a_stream_fails_alone(client):
     assert [type(answers[n]) for n in range(4)] == [Score, InvalidPrompt, InvalidPrompt, Score]
 
 
+@pytest.mark.parametrize("prompt", [3, "\ud800"])
+def test_what_cannot_be_sent_ends_the_stream_after_the_scores_before_it(client, prompt):
+    stream = client.score_stream(["yes", prompt, "no"])
+    assert isinstance(next(stream)[1], Score)
+    with pytest.raises(InvalidPrompt, match="a prompt is"):
+        next(stream)
+
+
+def test_what_reading_the_prompts_raises_reaches_the_caller(client):
+    def prompts():
+        yield "yes"
+        raise OSError("the file ended early")
+
+    with pytest.raises(OSError, match="the file ended early"):
+        list(client.score_stream(prompts()))
+
+
 def test_an_early_answer_does_not_wait_for_a_slow_one(server, client, monkeypatch):
     proceed = threading.Event()
     real = server.service.model.scorer.score
