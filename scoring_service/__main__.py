@@ -97,7 +97,7 @@ def _add_score(parser: ArgumentParser) -> None:
     parser.add_argument("--target", type=str, default="127.0.0.1:50051", help="HOST:PORT.")
     parser.add_argument("--timeout_s", type=float, default=5.0, help="Deadline, seconds.")
     parser.add_argument(
-        "--target_model", type=str | None, help="Also estimate the tokens of this model."
+        "--target_model", type=str | None, help="Also estimate the tokens this model will answer."
     )
     parser.add_class_arguments(ClientSecurity, as_group=False)
     _add_json(parser)

@@ -9,13 +9,13 @@ import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scoring_service.bundle import ModelBundle
 from scoring_service.channel import ClientSecurity
 from scoring_service.client import Score, ScoringClient
 from scoring_service.config import ServerConfig
-from scoring_service.errors import ConfigError, ServiceUnavailable
+from scoring_service.errors import ConfigError, ScoringError, ServiceUnavailable
 from scoring_service.supervisor import supervise
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ def score(
 ) -> None:
     """Score prompts with a running service; one line per prompt: score, TAB, prompt.
 
-    A score has no unit; higher means that a longer response is expected.
+    A score has no unit; higher means that a longer response is expected. With --target-model the
+    expected tokens come between the two. A prompt that has no score gets "-" instead; the exit code
+    is 2 then.
 
     Example:
       python -m scoring_service score --target 127.0.0.1:50051 "Say hello." "Write a long essay."
@@ -79,17 +81,18 @@ def score(
         target, timeout_s=timeout_s, target_model=target_model, security=security
     ) as client:
         results = client.score_batch(prompts)
-    scores: list[Score] = []
-    for result in results:
-        if not isinstance(result, Score):
-            raise result
-        scores.append(result)
+    failed = {n: s for n, s in enumerate(results, 1) if not isinstance(s, Score)}
+    if len(failed) == len(results):
+        raise failed[1]
     if as_json:
-        rows = [{"prompt": p, **asdict(s)} for p, s in zip(prompts, scores, strict=True)]
+        rows = [{"prompt": p, **_json(s)} for p, s in zip(prompts, results, strict=True)]
         print(json.dumps({"scores": rows}, allow_nan=False))
-        return
-    for prompt, scored in zip(prompts, scores, strict=True):
-        print(f"{scored.value:+.4f}\t{prompt}")
+    else:
+        for prompt, result in zip(prompts, results, strict=True):
+            print(*_columns(result, bool(target_model)), prompt, sep="\t")
+    if failed:
+        reasons = "; ".join(f"prompt {n} of {len(results)}: {e}" for n, e in failed.items())
+        raise ScoringError(reasons)
 
 
 def bench(config: BenchConfig, as_json: bool) -> None:
@@ -135,6 +138,18 @@ def loadtest(config: LoadtestConfig, security: ClientSecurity, as_json: bool) ->
             f"{config.target} answered none of {result['sent']} requests; look there, or give "
             "them a lower --rate or a longer --timeout-s"
         )
+
+
+def _json(result: Score | ScoringError) -> dict[str, Any]:
+    return asdict(result) if isinstance(result, Score) else {"error": str(result)}
+
+
+def _columns(result: Score | ScoringError, with_tokens: bool) -> list[str]:
+    score, tokens = "-", "-"
+    if isinstance(result, Score):
+        score = f"{result.value:+.4f}"
+        tokens = "-" if result.expected_tokens is None else f"{result.expected_tokens:.0f}"
+    return [score, tokens] if with_tokens else [score]
 
 
 def _source(bundle: str | None, registry_model: str | None, mlruns_dir: str) -> BundleSource:
