@@ -94,6 +94,11 @@ class Setup:
         for name, own in self.classes.items():
             if unknown := own.keys() - {"share", "tbt_s"}:
                 raise ConfigError(f"class {name!r} has {sorted(unknown)}; use share and tbt_s")
+            if "tbt_s" in own and not own["tbt_s"] > 0:
+                raise ConfigError(
+                    f"tbt_s of class {name!r} is {own['tbt_s']}; use seconds above 0, or leave it "
+                    "out for no target"
+                )
         if self.host_gb_per_s is None and self.host_blocks is not None:
             raise ConfigError(f"host_blocks is {self.host_blocks}; give host_gb_per_s as well")
         if self.host_gb_per_s is not None and self.engine != "plain":
@@ -212,7 +217,7 @@ def make_instance(setup: Setup) -> Instance:
 def load_requests(setup: Setup) -> Requests:
     """The requests of the trace, or synthetic ones, with the arrivals that were asked for."""
     if setup.trace is not None:
-        scorer = open_prompt_scorer(setup.scores) if setup.scores_prompts else None
+        scorer = open_prompt_scorer(setup.scores) if setup.scores and setup.scores_prompts else None
         requests = read_trace(setup.trace, limit=setup.num_requests, scorer=scorer)
         if setup.scores == "trace" and np.isnan(requests.score).all():
             raise DataError(

@@ -8,6 +8,7 @@ requests = read_trace("trace.parquet")
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from pandas.api.types import is_datetime64_any_dtype, is_numeric_dtype
 
 from scoring_service.errors import ConfigError, DataError, ScoringError
 
@@ -75,6 +77,7 @@ def make_requests(
     """Check columns of equal length and put them in order of arrival (stable; unsorted is logged).
 
     Left out: all arrive at 0 s, nothing is reasoning, no scores, ids 0, 1, ..., one class.
+    A request without a class is of the class "".
 
     Raises:
         DataError: a column is missing values, or a length, time or score cannot be; names the row,
@@ -96,6 +99,7 @@ def make_requests(
         user_class=check.names("user_class", user_class),
         tbt_s=check.optional("tbt_s", np.nan if tbt_s is None else tbt_s),
     )
+    check.refuse(requests.tbt_s <= 0, "tbt_s", requests.tbt_s, "seconds above 0, or NaN for none")
     check.refuse(
         requests.reasoning_tokens > requests.output_tokens,
         "reasoning_tokens",
@@ -135,7 +139,8 @@ class _Columns:
         return column
 
     def names(self, name: str, values: ArrayLike) -> NDArray[np.str_]:
-        return self._shaped(name, np.asarray(values).astype(np.str_))
+        column = np.asarray(values)
+        return self._shaped(name, np.where(pd.isna(column), "", column.astype(np.str_)))
 
     def refuse(self, bad: NDArray[np.bool_], name: str, column: NDArray[Any], wanted: str) -> None:
         if bad.any():
@@ -231,14 +236,27 @@ COLUMN_NAMES = {
         "output_toks",
         "GeneratedTokens",
     ),
-    "arrival_s": ("arrival_s", "arrival_time", "timestamp_ms", "TIMESTAMP"),
+    "arrival_s": (
+        "arrival_s",
+        "arrival_time",
+        "arrival_time_s",
+        "arrived_at",
+        "timestamp_s",
+        "timestamp_ms",
+        "arrival_ms",
+        "arrival_time_ms",
+        "TIMESTAMP",
+        "Timestamp",
+        "timestamp",
+    ),
     "reasoning_tokens": ("reasoning_tokens",),
     "scores": ("score", "scores"),
     "request_id": ("request_id", "prompt_id"),
     "user_class": ("user_class",),
     "tbt_s": ("tbt_s",),
 }
-"""Our columns, and the names that public traces give them; the first one found is read."""
+"""Our columns, and the names that public traces give them; the first one found is read. Numbers in
+a column called timestamp are not: some traces mean seconds by them, others milliseconds."""
 
 
 def read_trace(
@@ -247,31 +265,69 @@ def read_trace(
     """Requests of a CSV (also .gz), parquet or JSONL file with at least the two token columns.
 
     Column names of common public traces are understood (`COLUMN_NAMES`). A trace without arrival
-    times arrives at 0 s. `limit` keeps the first rows. With a `scorer` the column `prompt` is
-    scored, and its tokens are counted where there is no column of prompt tokens.
+    times arrives at 0 s, which is logged. `limit` keeps the first rows, which is logged too. With
+    a `scorer` the column `prompt` is scored, and its tokens are counted where there is no column of
+    prompt tokens.
 
     Raises:
-        DataError: no such file, another format, a missing column, or a value that cannot be.
+        DataError: no such file, another format, a missing column, an id that is there twice, or a
+            value that cannot be.
         ScoringError: not one prompt could be scored.
     """
     table = read_table(Path(path))
     if table.empty:
         raise DataError("there are no requests; give at least one", path=path)
-    if limit is not None:
+    if limit is not None and limit < len(table):
+        log.info(
+            "the first %s of %s requests of %s are read", f"{limit:,}", f"{len(table):,}", path
+        )
         table = table.iloc[:limit]
     if scorer is not None:
         table = _scored(table, scorer, path)
     found = {
-        ours: next((name for name in names if name in table), None)
+        ours: next((name for name in names if _is_clear(name, table)), None)
         for ours, names in COLUMN_NAMES.items()
     }
     for needed in ("prompt_tokens", "output_tokens"):
         if found[needed] is None:
-            raise DataError(f"no column {needed!r}; {_columns_there(table)}", path=path)
+            raise DataError(
+                f"no column {needed!r}; {_columns_there(table)}{_counting(needed, table)}",
+                path=path,
+            )
     columns = {ours: table[name].to_numpy() for ours, name in found.items() if name is not None}
     if "arrival_s" in columns:
         columns["arrival_s"] = _in_seconds(str(found["arrival_s"]), table[found["arrival_s"]], path)
+    else:
+        log.info(
+            "no arrival times among the columns %s: all requests arrive at 0 s where no rate is "
+            "given; times are read from arrival_s (seconds), timestamp_ms, or TIMESTAMP (wall "
+            "clock)",
+            ", ".join(map(str, table.columns)),
+        )
+    if found["request_id"] == "prompt_id" and table["prompt_id"].duplicated().any():
+        del columns["request_id"]  # several answers to one prompt are requests of their own
+    elif found["request_id"] is not None:
+        ids = table[found["request_id"]]
+        _Columns(len(table), path).refuse(
+            ids.duplicated().to_numpy(),
+            "request_id",
+            ids.to_numpy(),
+            "another one for each request",
+        )
     return make_requests(**columns, path=path)
+
+
+def _is_clear(name: str, table: pd.DataFrame) -> bool:
+    """Whether the column is there, and what it holds is known by its name."""
+    if name not in table:
+        return False
+    return name.lower() != "timestamp" or not is_numeric_dtype(table[name])
+
+
+def _counting(needed: str, table: pd.DataFrame) -> str:
+    if needed != "prompt_tokens" or "prompt" not in table:
+        return ""
+    return ", or add --scores bundle:PATH, whose tokenizer counts those of 'prompt'"
 
 
 def _columns_there(table: pd.DataFrame) -> str:
@@ -309,19 +365,20 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: str | PathLike[str]
 
 
 def _in_seconds(name: str, column: pd.Series[Any], path: str | PathLike[str]) -> NDArray[Any]:
-    """Seconds since the first request, from milliseconds or a wall-clock time where need be."""
+    """Seconds, of milliseconds or since the first of wall-clock times where need be."""
+    if not is_datetime64_any_dtype(column):
+        with suppress(TypeError, ValueError):  # what is no number may be a time of day
+            numbers = column.to_numpy(dtype=np.float64)
+            return numbers / 1e3 if name.endswith("_ms") else numbers
     try:
-        if name == "timestamp_ms":
-            return column.to_numpy(dtype=np.float64) / 1e3
-        if name == "TIMESTAMP":
-            times = pd.to_datetime(column)
-            return (times - times.min()).dt.total_seconds().to_numpy()
+        times = pd.to_datetime(column, format="ISO8601")
+        return (times - times.min()).dt.total_seconds().to_numpy()
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"column {name!r} holds no times ({error}); use a column arrival_s of seconds",
+            f"column {name!r} holds no times; use seconds, or wall-clock times such as "
+            "2023-11-16 18:15:46",
             path=path,
         ) from error
-    return column.to_numpy()
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -127,6 +127,7 @@ def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys)
         ("--policies=[]", "policies is empty"),
         ('--classes={"a": {"share": 0.5}}', "sum to 1"),
         ('--classes={"a": {"share": 1, "tbt": 1}}', "class 'a' has ['tbt']"),
+        ('--classes={"a": {"share": 1, "tbt_s": -1}}', "tbt_s of class 'a' is -1"),
         ("--settings={pars: {speed: 1}}", "unexpected keyword argument 'speed'"),
         ("--policies=[fcfs, best]", "no policy named 'best'"),
         ("--rates_per_s=[0]", "rate_per_s is 0"),
