@@ -9,20 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scoring_service.bundle import Manifest, ModelBundle
+from scoring_service.bundle import ModelBundle
 from scoring_service.errors import DataError
 from training.command_line import configure_logging, make_parser, without_nan
+from training.evaluate import training_data, unseen
 from training.labels import LabelledPrompt, label_prompts, observed
 from training.metrics import tau_b, tau_b_ci, tau_b_difference_ci
 from training.records import FieldMap, read_table, to_records
 from training.registry import add_store_arguments, find_bundle, show_tau_b
 from training.scores import score_prompts
-from training.splits import position
 
 DESCRIPTION: Final = """Compare two rankers on the same prompts and observed lengths.
 
 A and B are bundle folders, or NAME/VERSION or NAME@champion in the model registry. The interval of
 the difference is a paired bootstrap over prompts: much tighter than two intervals side by side.
+Prompts that a ranker has learnt from stay in and are counted, where its data set can be found.
 
 example:
   python -m training compare ranker-new alpaca-vicuna7b@champion --data run/test.parquet
@@ -47,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--data", type=str, required=True, help="parquet, JSONL or CSV file")
     parser.add_argument("--prompt-column", type=str, default="prompt")
     parser.add_argument("--length-column", type=str | None, help="tokens; default: the label of A")
+    parser.add_argument("--data-dir", type=str | None, help="folder of the rankers' own data sets")
     add_store_arguments(parser)
     arguments = parser.parse_args(list(argv))
     configure_logging()
@@ -60,14 +62,16 @@ def main(argv: Sequence[str]) -> int:
     prompts, _ = label_prompts(records)
     if len(prompts) < 2:
         raise DataError("a single prompt has no order; give two or more", path=arguments.data)
-    result = compare(a, b, prompts)
+    result = compare(a, b, prompts, arguments.data_dir)
     _print(result)
     if arguments.json:
         print(json.dumps(result, allow_nan=False))
     return 0
 
 
-def compare(a: Contender, b: Contender, prompts: Sequence[LabelledPrompt]) -> dict[str, Any]:
+def compare(
+    a: Contender, b: Contender, prompts: Sequence[LabelledPrompt], data_dir: str | None = None
+) -> dict[str, Any]:
     """tau_b of both and of their difference (a - b); None for what is undefined."""
     texts = [item.prompt for item in prompts]
     lengths = observed(prompts)
@@ -79,7 +83,7 @@ def compare(a: Contender, b: Contender, prompts: Sequence[LabelledPrompt]) -> di
             "label": contender.bundle.manifest.label,
             "tau_b": tau_b(values, lengths),
             "tau_b_ci": tau_b_ci(values, lengths),
-            "num_maybe_seen": num_maybe_seen(contender.bundle.manifest, texts),
+            "num_seen_in_training": _num_seen(contender.bundle, prompts, data_dir),
         }
         for contender, values in zip((a, b), scores, strict=True)
     ]
@@ -100,16 +104,12 @@ def compare(a: Contender, b: Contender, prompts: Sequence[LabelledPrompt]) -> di
     return cleaned
 
 
-def num_maybe_seen(manifest: Manifest, prompts: Sequence[str]) -> int | None:
-    """How many of the prompts fall outside the part that the bundle was tested on.
-
-    It may have been trained on those, if they were in its data. None: its split is not known.
-    """
-    split = manifest.training.get("split")
-    if split is None:
-        return None
-    first_seen = float(split["test_fraction"])
-    return sum(position(prompt, split["seed"]) >= first_seen for prompt in prompts)
+def _num_seen(
+    bundle: ModelBundle, prompts: Sequence[LabelledPrompt], data_dir: str | None
+) -> int | None:
+    """How many of the prompts the bundle has learnt from; None where that cannot be checked."""
+    own = training_data(bundle, data_dir)
+    return None if own is None else unseen(prompts, own)[1]
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -117,8 +117,10 @@ def _print(result: dict[str, Any]) -> None:
     for name in ("a", "b"):
         figures = result[name]
         print(f"tau_b of {name}     {show_tau_b(figures):22}  {figures['bundle']}")
-        if figures["num_maybe_seen"]:
-            print(f"               {figures['num_maybe_seen']} prompts may be in its training data")
+        seen = figures["num_seen_in_training"]
+        if seen != 0:
+            what = "not checked" if seen is None else f"{seen} prompts"
+            print(f"               seen in training: {what}")
     if result["difference"] is not None:
         low, high = result["difference_ci"]
         print(f"a - b          {result['difference']:+.4f} (95% {low:+.4f} to {high:+.4f}), paired")

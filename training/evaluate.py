@@ -147,8 +147,8 @@ def evaluate(
     target_model: str | None = None,
 ) -> dict[str, Any]:
     """Every figure that `--json` prints; None for what is undefined or could not be measured."""
-    own = _training_data(bundle, data_dir)
-    kept, num_seen = _unseen(prompts, own)
+    own = training_data(bundle, data_dir)
+    kept, num_seen = unseen(prompts, own)
     if len(kept) < 2:
         raise DataError(f"{len(kept)} prompts to evaluate on after {num_seen} seen in training")
     texts = [item.prompt for item in kept]
@@ -183,7 +183,7 @@ def evaluate(
     return cleaned
 
 
-def _training_data(bundle: ModelBundle, data_dir: str | None) -> Prepared | None:
+def training_data(bundle: ModelBundle, data_dir: str | None) -> Prepared | None:
     """The bundle's own data set; None, and said, where it cannot be found again."""
     try:
         prepared = prepare(config_from(bundle.manifest.training), data_dir)
@@ -196,9 +196,10 @@ def _training_data(bundle: ModelBundle, data_dir: str | None) -> Prepared | None
     return prepared
 
 
-def _unseen(
+def unseen(
     prompts: Sequence[LabelledPrompt], own: Prepared | None
 ) -> tuple[list[LabelledPrompt], int]:
+    """The prompts that nothing was learnt, chosen or calibrated by, and how many others are."""
     if own is None:
         return list(prompts), 0
     parts = (own.splits.train, own.splits.val, own.splits.calibration)

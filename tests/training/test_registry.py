@@ -295,17 +295,28 @@ def test_compare_says_who_is_better_and_by_how_much(
     assert (same["better"], same["difference_ci"], same["order_tau_b"]) == (None, [0, 0], 1)
 
 
-def test_compare_counts_the_prompts_a_ranker_may_have_learnt(
+def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
     make_bundle: Callable[..., ModelBundle],
+    make_card: Callable[..., Path],
     training: Callable[..., tuple[int, Any]],
-    data: Path,
     tiny_bundle: ModelBundle,
+    tmp_path: Path,
 ) -> None:
-    trained = make_bundle(0)
-    _, result = training("compare", trained.path, tiny_bundle.path, "--data", data)
-    # By hash, 15% of any set of prompts are test prompts; TEST was drawn without regard to it.
-    assert 0.7 * len(TEST) < result["a"]["num_maybe_seen"] < len(TEST)
-    assert result["b"]["num_maybe_seen"] is None
+    from training.config import DataConfig, TrainConfig
+    from training.prepared import prepare
+
+    config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900)))))
+    prepared = prepare(config, None)
+    trained = make_bundle(0, training=asdict(config), dataset=prepared.describe())
+    strangers = [replace(record, prompt=f"again {record.prompt}") for record in TEST]
+    for part, learnt in (([], 0), (prepared.splits.train[:30], 30), (prepared.splits.test, 0)):
+        rows = [PromptResponse(prompt=p.prompt, output_tokens=int(p.observed)) for p in part]
+        pd.DataFrame([*strangers, *rows]).to_parquet(tmp_path / "log.parquet")
+        _, result = training(
+            "compare", trained.path, tiny_bundle.path, "--data", tmp_path / "log.parquet"
+        )
+        assert result["a"]["num_seen_in_training"] == learnt
+        assert result["b"]["num_seen_in_training"] is None
 
 
 def test_equal_lengths_leave_tau_b_undefined_and_say_so(
