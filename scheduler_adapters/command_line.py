@@ -60,6 +60,9 @@ def _in_one_line(message: str, config_class: type[Any]) -> str:
     if name is None or value is None:
         return f"{' '.join(message.split())}; see --help for the settings"
     takes = {field.name: field.type for field in fields(config_class)}.get(name[1], "another value")
+    if str(takes).startswith("list[") and not value[1].startswith("["):
+        items = ", ".join(item.strip() for item in value[1].split(","))
+        return f"{name[1]} is {value[1]!r}; use '[{items}]'"
     return f"{name[1]} is {value[1]!r}; it takes {takes} (see --help)"
 
 

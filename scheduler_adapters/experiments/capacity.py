@@ -23,6 +23,7 @@ from scheduler_adapters.experiments.setup import (
     arrivals_s,
     as_params,
     check_folder,
+    check_memory,
     check_policies,
     conditions,
     load_requests,
@@ -99,6 +100,10 @@ class CapacityConfig(Search):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.need_rate(self.by == "rate")
+        if self.rate_per_s is not None:
+            raise ConfigError(
+                f"rate_per_s is {self.rate_per_s}, but capacity searches the load; leave it out"
+            )
         check_policies(self.policies, self.settings)
         check_folder(self.out)
         if not self.slo:
@@ -117,6 +122,7 @@ def run(config: CapacityConfig) -> int:
     """
     requests = load_requests(config)
     config = replace(config, scores=score_source(config, requests))
+    check_memory(requests, make_instance(config))
     found: dict[str, list[float]] = {}
     is_whole = True
     try:
@@ -255,7 +261,10 @@ def capacity_of(
         return _is_met(config, timeline.take((row >= clients) & (row < len(scored) - clients)))
 
     if config.by == "rate":
-        return highest_rate(meets, low=0.05, high=1.0, tolerance=config.tolerance, grows=True)
+        found = highest_rate(meets, low=0.05, high=1.0, tolerance=config.tolerance, grows=True)
+        if found == MOST_PER_S:
+            log.warning("%s meets the targets at %g/s, where the search ends", name, found)
+        return found
     most = len(scored) // _REQUESTS_PER_CLIENT
     if most < 2:
         raise ConfigError(
@@ -270,6 +279,8 @@ def capacity_of(
     return found
 
 
+MOST_PER_S = 10_000.0
+"""Where a search by rate ends: all requests come at about the same time."""
 _REQUESTS_PER_CLIENT = 4
 """At least; the first and the last are not measured."""
 
@@ -293,7 +304,7 @@ def highest_rate(
     high: float,
     tolerance: float,
     grows: bool = False,
-    most: float = 10_000.0,
+    most: float = MOST_PER_S,
     whole: bool = False,
 ) -> float:
     """The highest load for which `meets` holds, by bisection between `low` and `high`.

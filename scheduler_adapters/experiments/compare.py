@@ -29,6 +29,7 @@ from scheduler_adapters.experiments.setup import (
     arrivals_text,
     as_params,
     check_folder,
+    check_memory,
     check_policies,
     conditions,
     load_requests,
@@ -69,6 +70,13 @@ class CompareConfig(Search):
         super().__post_init__()
         searches_rate = bool(self.slo) and self.by == "rate"
         self.need_rate(bool(self.rates_per_s) or self.rate_per_s is not None or searches_rate)
+        if self.rates_per_s and self.rate_per_s is not None:
+            raise ConfigError(
+                f"rate_per_s is {self.rate_per_s} and rates_per_s {self.rates_per_s}; use one of "
+                "them"
+            )
+        if len(set(self.rates_per_s)) < len(self.rates_per_s):
+            raise ConfigError(f"rates_per_s is {self.rates_per_s}; name each rate once")
         check_policies(self.policies, self.settings)
         check_folder(self.out)
 
@@ -109,6 +117,7 @@ def run(config: CompareConfig) -> int:
     """
     requests = load_requests(config)
     config = replace(config, scores=score_source(config, requests))
+    check_memory(requests, make_instance(config))
     outcomes: list[Outcome] = []
     found: dict[str, list[float]] = {}
     is_whole, failure = True, None

@@ -50,6 +50,12 @@ class ReproduceConfig:
             raise ConfigError(f"seeds is {self.seeds}; use 1 or more")
         if not 0 < self.scale <= 1:
             raise ConfigError(f"scale is {self.scale}; use a number in (0, 1]")
+        if self.scored is not None and self.paper != "pars":
+            raise ConfigError(
+                f"scored is {self.scored}, which {self.paper} does not read; use it with pars"
+            )
+        if self.scored is None and self.scores != "trace":
+            raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --scored FILE")
 
     @property
     def num_seeds(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from scheduler_adapters.scores import (
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scoring_service.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
 
 SCORES = ("trace", "oracle", "synthetic", "constant")
 
@@ -101,6 +104,8 @@ class Setup:
                 )
         if self.host_gb_per_s is None and self.host_blocks is not None:
             raise ConfigError(f"host_blocks is {self.host_blocks}; give host_gb_per_s as well")
+        if self.host_gb_per_s is not None and not 0 < self.host_gb_per_s < np.inf:
+            raise ConfigError(f"host_gb_per_s is {self.host_gb_per_s}; use GB/s above 0")
         if self.host_gb_per_s is not None and self.engine != "plain":
             raise ConfigError(
                 f"host_gb_per_s is {self.host_gb_per_s}; only the plain engine has host memory"
@@ -212,6 +217,20 @@ def make_instance(setup: Setup) -> Instance:
         )
         instance = replace(instance, host=host)
     return instance
+
+
+def check_memory(requests: Requests, instance: Instance) -> None:
+    """Refuse an instance that holds not one of the requests; those of some are said.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    num_rejected = int(instance.cannot_hold(requests.prompt_tokens, requests.output_tokens).sum())
+    need = f"need more than {instance.kv_blocks:,} KV blocks of {instance.block_tokens} tokens"
+    if num_rejected == len(requests):
+        raise ConfigError(f"all {num_rejected:,} requests {need}; use more kv_blocks")
+    if num_rejected:
+        log.warning("%d of %d requests %s: rejected", num_rejected, len(requests), need)
 
 
 def load_requests(setup: Setup) -> Requests:

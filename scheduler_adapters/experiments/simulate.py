@@ -20,6 +20,7 @@ from scheduler_adapters.experiments.setup import (
     Setup,
     arrivals_text,
     as_params,
+    check_memory,
     check_place,
     conditions,
     load_requests,
@@ -31,6 +32,7 @@ from scheduler_adapters.experiments.timeline import Timeline, write_timeline
 from scheduler_adapters.experiments.tracking import log_run
 from scheduler_adapters.experiments.workload import Requests
 from scheduler_adapters.policy import load_policy
+from scoring_service.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,11 @@ class SimulateConfig(Setup):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.need_rate(self.rate_per_s is not None and self.clients is None)
+        if self.rate_per_s is not None and self.clients is not None:
+            raise ConfigError(
+                f"rate_per_s is {self.rate_per_s} and clients {self.clients}; use one of them: "
+                "clients send a request when one is answered"
+            )
         check_place(self.out, ".parquet", ".jsonl")
         check_place(self.chrome_trace, ".json")
 
@@ -75,6 +82,7 @@ def run(config: SimulateConfig) -> int:
     config = replace(config, scores=source)
     requests = with_scores(requests, config.policy, config)
     instance = make_instance(config)
+    check_memory(requests, instance)
     is_whole = True
     with Progress(1) as progress:
         progress.begin(config.policy)

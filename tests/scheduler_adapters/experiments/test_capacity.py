@@ -89,6 +89,14 @@ def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
     assert "1 of 2 searches are left out" in captured.err
 
 
+@pytest.mark.parametrize("by", ["rate", "concurrency"])
+def test_a_search_that_ends_at_its_limit_says_so(by, capsys, caplog):
+    arguments = ["--num_requests=40", "--seeds=1", "--policies=[fcfs]", f"--by={by}"]
+    assert main(["capacity", *arguments, '--slo={"ttft_s.p99": 1e9}']) == 0
+    assert "fcfs meets the targets" in caplog.text
+    assert "seed 0." in capsys.readouterr().out  # and no others
+
+
 @pytest.mark.parametrize(
     ("argument", "complaint"),
     [
@@ -99,6 +107,8 @@ def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
         ('--settings={"rad": {}}', "settings are for 'rad'"),
         ('--slo={"speed.p99": 1}', "slo names 'speed.p99'"),
         ("--seeds=0", "seeds is 0"),
+        ("--rate_per_s=3", "rate_per_s is 3.0, but capacity searches the load"),
+        ("--kv_blocks=1", "all 2,000 requests need more than 1 KV blocks"),
     ],
 )
 def test_bad_input_is_one_line(argument, complaint, capsys):

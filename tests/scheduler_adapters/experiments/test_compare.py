@@ -131,13 +131,19 @@ def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys)
         ("--settings={pars: {speed: 1}}", "unexpected keyword argument 'speed'"),
         ("--policies=[fcfs, best]", "no policy named 'best'"),
         ("--rates_per_s=[0]", "rate_per_s is 0"),
+        ("--rates_per_s=[2, 4, 2]", "name each rate once"),
+        ("--rates_per_s=[2, 4]; --rate_per_s=3", "use one of them"),
+        ("--rates_per_s=2,4", "use '[2, 4]'"),
+        ("--policies=fcfs,pars", "policies is 'fcfs,pars'; use '[fcfs, pars]'"),
+        ("--kv_blocks=1", "all 60 requests need more than 1 KV blocks"),
     ],
 )
-def test_bad_input_is_one_line(argument, complaint, capsys):
-    assert main(["compare", *SMALL, argument]) == 2
+def test_bad_input_is_one_line_and_leaves_no_file(argument, complaint, capsys, tmp_path):
+    assert main(["compare", *SMALL, f"--out={tmp_path / 'runs'}", *argument.split("; ")]) == 2
     error = capsys.readouterr().err
     assert complaint in error
     assert len(error.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_gamma_gaps_have_the_rate_and_the_variation():

@@ -40,6 +40,18 @@ def test_a_small_run_gives_every_row_and_a_page(paper, tmp_path, capsys):
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["slai", "--scored=trace.csv"], "scored is trace.csv, which slai does not read"),
+        (["pars", "--scores=bundle:run/bundle"], "add --scored FILE"),
+    ],
+)
+def test_scores_that_nothing_would_read_are_refused(arguments, complaint, capsys):
+    assert main(["reproduce", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_backlog_of_every_scheduler_grows_above_the_bound():
     setting = Setting(CHATS, cycle=1024)

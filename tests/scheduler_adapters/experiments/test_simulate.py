@@ -86,7 +86,9 @@ def test_the_phases_of_a_request_fill_its_life(capsys, tmp_path):
         (["--scores=trace"], "there is no trace"),
         (["--clients=0"], "clients is 0"),
         (["--policy=round-robin", '--settings={"offload": true}'], "--host_gb_per_s 50"),
-        (["--host_gb_per_s=0"], "bytes_per_s is 0"),
+        (["--host_gb_per_s=-3"], "host_gb_per_s is -3"),
+        (["--rate_per_s=2", "--clients=3"], "rate_per_s is 2.0 and clients 3; use one"),
+        (["--kv_blocks=1"], "all 60 requests need more than 1 KV blocks of 16 tokens"),
         (["--host_blocks=5"], "give host_gb_per_s as well"),
         (["--host_gb_per_s=50", "--engine=vllm"], "only the plain engine"),
     ],
@@ -151,6 +153,14 @@ def test_a_slower_host_link_makes_the_evicted_wait_longer(capsys):
         assert summary["num_preemptions"] > 0
         latency_s[gb_per_s] = summary["e2e_s"]["mean"]
     assert latency_s[0.5] > latency_s[50]
+
+
+def test_requests_that_the_memory_cannot_hold_are_counted_and_said(capsys, caplog):
+    code, out, _ = simulate(capsys, "--kv_blocks=20", "--json")
+    summary = json.loads(out)
+    assert code == 0
+    assert 0 < summary["num_rejected"] < 60
+    assert f"{summary['num_rejected']} of 60 requests need more than 20 KV blocks" in caplog.text
 
 
 @pytest.mark.parametrize("rule", [None, RuntimeError("no rule today")])
