@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines.engine_clock import EngineClock, SteadyClock
 from scheduler_adapters.engines.hints import SCORE, TBT_S
 from scheduler_adapters.engines.vllm_offline import (
     OfflineConfig,
@@ -246,8 +247,9 @@ def _settings_of(scheduler: Any) -> dict[str, Any]:
 def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
     """Tokens per CPU second of a whole engine on one burst, and how the two compare round by round.
 
-    Both schedulers serve it in one engine, in turn: two processes would differ by more than they
-    do. As many steps of both mean that ours made the batches of vLLM's own, and costs what is left.
+    Both schedulers serve it in one engine, in turn, by a steady clock: two processes, or two
+    moments of a machine, would differ by more than they do. As many steps of both mean that ours
+    made the batches of vLLM's own, and costs what is left.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -267,9 +269,10 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
     made_with = _settings_of(scheduler_of(engine))
     stock, ours = Scheduler(**made_with), RankScheduler(**made_with)
     rates: dict[Any, list[float]] = {stock: [], ours: []}
+    clock = SteadyClock()
     for number in range(1 + config.throughput_rounds):
         for scheduler in (stock, ours) if number % 2 else (ours, stock):
-            rates[scheduler].append(_tokens_per_s(engine, scheduler, burst, prompts))
+            rates[scheduler].append(_tokens_per_s(engine, scheduler, burst, prompts, clock))
     served = len(rates[ours])
     for first in rates.values():
         del first[0]  # it loads code and fills memory
@@ -285,12 +288,13 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
     }
 
 
-def _tokens_per_s(engine: Any, scheduler: Any, burst: Requests, prompts: list[list[int]]) -> float:
+def _tokens_per_s(
+    engine: Any, scheduler: Any, burst: Requests, prompts: list[list[int]], clock: EngineClock
+) -> float:
     """Serve a burst under a scheduler that is put into an idle engine: tokens per CPU second."""
     engine.engine_core.engine_core.scheduler = scheduler
-    began_s = time.process_time()
-    serve(engine, burst, prompts, time.process_time)
-    spent_s = time.process_time() - began_s
+    serve(engine, burst, prompts, clock)
+    spent_s = clock()
     engine.step()  # by which the model forgets the last requests
     return float(burst.output_tokens.sum()) / spent_s
 

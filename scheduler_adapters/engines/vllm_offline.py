@@ -17,15 +17,16 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
+from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, make_clock
 from scheduler_adapters.engines.hints import HintCounts, hints_of
 from scheduler_adapters.engines.settings import SETTINGS, make_policy
 from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
@@ -72,9 +73,10 @@ class OfflineConfig:
     """Memory for KV blocks of 32 tokens; a token of the tiny model takes 1 KiB."""
     model: Path | None = None
     """Folder of a model; left out, a random Llama of 1.2 M parameters is made for the run."""
-    clock: Literal["wall", "cpu"] = "wall"
-    """"cpu" counts this process's CPU seconds: on a shared machine it compares schedulers, where
-    wall time compares neighbours. For bursts only, which keep the engine busy throughout."""
+    clock: ClockKind = "wall"
+    """"cpu" counts this process's CPU seconds and skips idle time: on a shared machine it compares
+    schedulers, where wall time compares neighbours. "steady" is "cpu" on a machine that stays as
+    fast as at first."""
     seed: int = 0
     """Of the random prompts."""
 
@@ -110,20 +112,16 @@ def run(requests: Requests, config: OfflineConfig) -> Outcome:
 
     Raises:
         UnsupportedByEngine: no usable vLLM here, or it cannot run the policy.
-        ConfigError: no such policy, settings that are not the policy's, or a CPU clock for
-            requests that do not all arrive at 0 s.
+        ConfigError: no such policy, or settings that are not the policy's.
     """
-    if config.clock == "cpu" and requests.arrival_s.any():
-        raise ConfigError("clock is 'cpu', but requests arrive later than 0 s; use the wall clock")
     with open_engine(config, max_model_len=longest_context(requests)) as engine:
         warm_up(engine)
         scheduler = scheduler_of(engine)
         ranker = getattr(scheduler, "lengthwise", None)
         if ranker is not None:
             ranker.hint_counts = HintCounts()
-        clock_s = time.process_time if config.clock == "cpu" else time.monotonic
         prompts = random_prompts(requests, config.seed)
-        timeline, token_ids = serve(engine, requests, prompts, clock_s)
+        timeline, token_ids = serve(engine, requests, prompts, make_clock(config.clock))
         return Outcome(
             timeline=timeline,
             token_ids=token_ids,
@@ -229,19 +227,24 @@ def warm_up(engine: Any) -> None:
 
 
 def serve(
-    engine: Any, requests: Requests, prompts: list[list[int]], clock_s: Callable[[], float]
+    engine: Any, requests: Requests, prompts: list[list[int]], clock: EngineClock
 ) -> tuple[Timeline, list[list[int]]]:
-    """Serve the requests in an idle engine: when each token came by `clock_s`, and which."""
+    """Serve the requests in an idle engine: when each token came by `clock`, and which."""
     count = len(requests)
     token_ids: list[list[int]] = [[] for _ in range(count)]
     token_s: list[list[float]] = [[] for _ in range(count)]
     scheduled_s = np.full(count, np.nan)
     preemptions = np.zeros(count, np.int64)
-    start_s, start_wall_s = clock_s(), time.time()
+    clock.restart()
+    start_wall_s = time.time()
     engine_marks_s, marks_s = [time.monotonic()], [0.0]  # one instant on vLLM's clock and on ours
     added = 0
     while added < count or engine.has_unfinished_requests():
-        now_s = clock_s() - start_s
+        if not engine.has_unfinished_requests():
+            clock.wait_until(requests.arrival_s[added])
+            engine_marks_s.append(time.monotonic())
+            marks_s.append(clock())
+        now_s = clock()
         while added < count and requests.arrival_s[added] <= now_s:
             add_request(
                 engine,
@@ -252,11 +255,9 @@ def serve(
                 extra_args=hints_of(requests, added),
             )
             added += 1
-        if not engine.has_unfinished_requests():
-            time.sleep(max(0.0, requests.arrival_s[added] - now_s))
-            continue
+        clock.note_speed()
         outputs = engine.step()
-        now_s = clock_s() - start_s
+        now_s = clock()
         engine_marks_s.append(time.monotonic())
         marks_s.append(now_s)
         for output in outputs:

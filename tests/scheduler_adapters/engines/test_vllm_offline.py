@@ -126,11 +126,12 @@ def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
         pass
 
 
-def test_a_cpu_clock_is_refused_for_requests_that_arrive_later() -> None:
-    from scheduler_adapters.engines.vllm_offline import OfflineConfig, run
-    from scheduler_adapters.experiments.workload import make_requests
-    from scoring_service.errors import ConfigError
-
-    requests = make_requests(prompt_tokens=[5, 5], output_tokens=[5, 5], arrival_s=[0.0, 1.0])
-    with pytest.raises(ConfigError, match="wall clock"):
-        run(requests, OfflineConfig(clock="cpu"))
+def test_a_cpu_clock_skips_the_time_until_the_next_arrival(tmp_path: Path) -> None:
+    requests, out = tmp_path / "late.jsonl", tmp_path / "timeline.jsonl"
+    rows = [{"prompt_tokens": 5, "output_tokens": 5, "arrival_s": at} for at in (0.0, 1e5)]
+    requests.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = [f"--requests={requests}", f"--out={out}", "--clock=cpu"]
+    subprocess.run([*COMMAND, *arguments], check=True, stdout=subprocess.DEVNULL)
+    timeline = read_timeline(out)
+    assert 0 < timeline.first_token_s[0] < timeline.finished_s[0] < 1e4
+    assert 1e5 <= timeline.scheduled_s[1] < timeline.finished_s[1] < 1.1e5
