@@ -56,6 +56,10 @@ class BenchConfig:
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise ConfigError(f"repeats is {self.repeats}; use 1 or more")
+        if self.golden is not None and not self.golden.is_dir():
+            raise ConfigError(
+                f"golden is {self.golden}, which is no folder; leave it out for synthetic requests"
+            )
 
 
 def run(config: BenchConfig) -> None:
@@ -164,9 +168,9 @@ def format_figures(figures: dict[str, object]) -> str:
     lines = []
     for key, value in figures.items():
         if isinstance(value, dict):
-            lines += [f"{key}.{name:20} {number:>12,}" for name, number in value.items()]
+            lines += [f"{f'{key}.{name}':32} {number:>12,}" for name, number in value.items()]
         else:
-            lines.append(f"{key:32} {value:>12}")
+            lines.append(f"{key:32} {value:>12{'' if isinstance(value, str) else ','}}")
     return "\n".join(lines)
 
 

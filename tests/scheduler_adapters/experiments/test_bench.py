@@ -7,11 +7,10 @@ import json
 import pytest
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.experiments.bench import chat_requests, run_million
-
-pytestmark = pytest.mark.slow
+from scheduler_adapters.experiments.bench import chat_requests, format_figures, run_million
 
 
+@pytest.mark.slow
 def test_bench_prints_every_figure(capsys, monkeypatch):
     monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
     assert main(["bench", "--repeats=1", "--million=false", "--json"]) == 0
@@ -25,6 +24,7 @@ def test_bench_prints_every_figure(capsys, monkeypatch):
         assert figures[name] > 2 * figures["python_path"][name]
 
 
+@pytest.mark.slow
 def test_the_large_run_is_measured_with_its_output():
     assert set(run_million(count=2000, replicas=2)) == {"cpu_s", "rss_gib"}
 
@@ -35,6 +35,17 @@ def test_chat_requests_have_the_means_they_claim():
     assert requests.output_tokens.mean() == pytest.approx(215, rel=0.1)
 
 
-def test_no_repeats_are_refused(capsys):
-    assert main(["bench", "--repeats=0"]) == 2
-    assert "repeats is 0" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [("--repeats=0", "repeats is 0"), ("--golden=nosuch", "golden is nosuch, which is no folder")],
+)
+def test_what_cannot_be_measured_is_refused(argument, complaint, capsys):
+    assert main(["bench", argument]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_all_numbers_of_the_table_are_written_alike():
+    figures = {"requests": "golden", "pars": 360608, "python_path": {"pars": 37506}}
+    lines = format_figures(figures).splitlines()
+    assert [line.split()[1] for line in lines] == ["golden", "360,608", "37,506"]
+    assert len({len(line) for line in lines}) == 1
