@@ -53,7 +53,7 @@ class CompareConfig(Search):
     """Which policies to compare, and on what."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "oracle"])
-    """Names of policies or import paths."""
+    """Names of policies, which `simulate --help` lists, or import paths."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What policies take, by name, e.g. {"pars": {"starve_after_s": null}}. A made-up name says
     whose settings they are: {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""

@@ -40,7 +40,9 @@ class SimulateConfig(Setup):
     """What to simulate."""
 
     policy: str = "pars"
-    """Name of a policy (fcfs, pars, oracle, ...) or import path package.module:callable."""
+    """Name of a policy or import path package.module:callable. Names: fcfs, pars, pointwise,
+    listwise, oracle, sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin,
+    round-robin, pascal."""
     settings: dict[str, Any] = field(default_factory=dict)
     """What the policy takes, e.g. {"starve_after_s": null}."""
     out: Path | None = None

@@ -11,6 +11,7 @@ from scheduler_adapters.__main__ import COMMANDS, main
 from scheduler_adapters.experiments import simulate as simulate_module
 from scheduler_adapters.experiments.timeline import read_timeline
 from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policy import POLICIES
 
 
 def simulate(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -205,6 +206,13 @@ def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in COMMANDS)
+
+
+def test_help_names_every_policy(capsys):
+    with pytest.raises(SystemExit):
+        main(["simulate", "--help"])
+    words = capsys.readouterr().out.replace(".", ",").replace(",", " ").split()
+    assert POLICIES.keys() <= set(words)
 
 
 def test_an_unknown_command_is_refused_with_the_list(capsys):
