@@ -17,7 +17,7 @@ import numpy as np
 
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, ask_rank, flaw_of
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import AffineLatency, Chunk, LatencyModel
@@ -96,15 +96,14 @@ class _Watched(Policy):
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         before = _shown(request), replace(load)
-        rank = self.policy.rank(request, load)
-        if not isinstance(rank, Rank):
-            raise TypeError(f"rank() returned {type(rank).__name__}; return a Rank")
+        rank = ask_rank(self.policy, request, load)
+        flaw = flaw_of(rank)  # engines look at less, since they ask often
         if (_shown(request), load) != before:
-            raise ValueError("rank() changed a view; views are read-only")
-        if rank.valid_until_s <= load.now_s:
-            raise ValueError(f"the rank ended at {rank.valid_until_s} s, asked at {load.now_s} s")
-        if not rank.valid_tokens > 0:
-            raise ValueError(f"valid_tokens is {rank.valid_tokens}; use 1 or more")
+            flaw = "rank() changed a view; views are read-only"
+        elif not flaw and rank.valid_until_s <= load.now_s:
+            flaw = f"the rank ended at {rank.valid_until_s} s, asked at {load.now_s} s; end later"
+        if flaw:
+            raise InvalidDecision(f"policy {self.name!r}, request {request.request_id!r}: {flaw}")
         return rank
 
     def step_rule(self, load: LoadView) -> StepRule:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from math import inf
+from numbers import Real
 from typing import Any, ClassVar
 
 from scheduler_adapters.views import UNLIMITED, Capability, LoadView, Rank, RequestView, StepRule
@@ -38,7 +40,10 @@ class Policy(ABC):
 
     @abstractmethod
     def rank(self, request: RequestView, load: LoadView) -> Rank:
-        """How urgent `request` is now. Lower keys are served first."""
+        """How urgent `request` is now. Lower keys are served first.
+
+        `request.score` is None where no score could be had: such a request wants a rank too.
+        """
 
     def step_rule(self, load: LoadView) -> StepRule:
         """The shape of the next step; asked exactly once per engine step."""
@@ -49,24 +54,60 @@ def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
     """`policy.rank`, and nothing that would break an engine: how engines ask.
 
     Raises:
-        InvalidDecision: the policy raised, or a key holds NaN, or it is valid for no token.
+        InvalidDecision: the policy raised, or a key holds what has no place in an order (None, a
+            NaN, text), or it is valid for no token; the same of the ranks that follow by `then`.
     """
     try:
         rank = policy.rank(request, load)
-        for number in rank.key:
-            if number != number:
-                raise ValueError(f"a NaN in {rank}")
-        for number in rank.evict_key or ():
-            if number != number:
-                raise ValueError(f"a NaN in {rank}")
-        if not rank.valid_tokens > 0:
-            raise ValueError(f"valid_tokens is {rank.valid_tokens}, below 1")
+    except InvalidDecision:  # a wrapper has asked in this way
+        raise
     except Exception as error:
-        raise InvalidDecision(
-            f"policy {policy.name!r} failed to rank request {request.request_id!r}: "
-            f"{type(error).__name__}: {error}; return a Rank whose keys are tuples of numbers"
-        ) from error
+        why = f"{type(error).__name__}: {error}; correct its rank()"
+        raise _no_rank(policy, request, why) from error
+    try:
+        one: Rank | None = rank
+        while one is not None:
+            # Every rank passes here, so `flaw_of` is called for those that fail only.
+            for number in one.key + (one.evict_key or ()):
+                if not number <= inf:
+                    raise ValueError(f"{number} is not in order")
+            if not one.valid_tokens > 0:
+                raise ValueError("valid for no token")
+            one = one.then
+    except Exception as error:
+        raise _no_rank(policy, request, flaw_of(rank)) from error
     return rank
+
+
+def flaw_of(rank: object) -> str:
+    """What of a rank would break an engine, and what to do instead; empty where nothing would."""
+    if not isinstance(rank, Rank):
+        return f"rank() returned {rank!r}; return a Rank"
+    evict_key = () if rank.evict_key is None else rank.evict_key
+    for name, key in (("key", rank.key), ("evict_key", evict_key)):
+        if not isinstance(key, tuple):
+            return f"{name} is {key!r}; make it a tuple of numbers"
+        for number in key:
+            if number is None:
+                return f"{name} holds None; rank requests without a score too, e.g. `Rank()`"
+            if not _has_a_place(number):
+                return f"{name} holds {number!r}; use numbers, and no NaN"
+    for name in ("lane", "valid_until_s", "valid_tokens"):
+        if not _has_a_place(getattr(rank, name)):
+            return f"{name} is {getattr(rank, name)!r}; use a number, and no NaN"
+    if not rank.valid_tokens > 0:
+        return f"valid_tokens is {rank.valid_tokens}; use 1 or more"
+    return "" if rank.then is None else flaw_of(rank.then)
+
+
+def _has_a_place(number: object) -> bool:
+    return isinstance(number, Real) and number == number
+
+
+def _no_rank(policy: Policy, request: RequestView, why: str) -> InvalidDecision:
+    return InvalidDecision(
+        f"policy {policy.name!r} failed to rank request {request.request_id!r}: {why}"
+    )
 
 
 def ask_rule(policy: Policy, load: LoadView) -> StepRule:

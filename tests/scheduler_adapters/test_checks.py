@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
+from math import inf, nan
+
+import numpy as np
 import pytest
 
 from scheduler_adapters.checks import LAWS, check_policy
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
-from scheduler_adapters.policy import POLICIES, Policy, load_policy
+from scheduler_adapters.policy import POLICIES, Policy, ask_rank, load_policy
 from scheduler_adapters.views import LoadView, Rank, RequestView
 from scoring_service.errors import ConfigError, InvalidDecision
 
@@ -74,10 +79,60 @@ class Remembers(ShortestPrompt):
         return Rank((Remembers.asked % 7,))
 
 
+KEYS_WITHOUT_AN_ORDER = {
+    "holds None; rank requests without a score": lambda view: Rank((view.score,)),
+    "holds 'short'; use numbers": lambda view: Rank(("short",)),
+    "holds 'long'; use numbers": lambda view: Rank((view.number, "long")),
+    r"evict_key holds \(1, 2\)": lambda view: Rank(evict_key=((1, 2),)),
+    "key is 5; make it a tuple": lambda view: Rank(5),
+    "key is .+; make it a tuple": lambda view: Rank([view.prompt_tokens]),
+    "holds nan; use numbers, and no NaN": lambda view: Rank(valid_until_s=9, then=Rank((nan,))),
+    "lane is 'fast'": lambda view: Rank(lane="fast"),
+    "valid_until_s is None": lambda view: Rank(valid_until_s=None),
+    "valid_tokens is 0; use 1": lambda view: Rank(valid_tokens=0),
+    "returned 3; return a Rank": lambda view: 3,
+}
+
+
+class RanksBy(ShortestPrompt):
+    def __init__(self, make_rank: Callable[[RequestView], Rank]) -> None:
+        self.make_rank = make_rank
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return self.make_rank(request)
+
+
+@pytest.mark.parametrize("complaint", KEYS_WITHOUT_AN_ORDER)
+def test_a_rank_that_has_no_place_in_an_order_is_refused(complaint):
+    with pytest.raises(InvalidDecision, match=complaint):
+        check_policy(lambda: RanksBy(KEYS_WITHOUT_AN_ORDER[complaint]))
+
+
+@pytest.mark.parametrize(
+    "make_rank",
+    [
+        lambda view: Rank((None,)),
+        lambda view: Rank(("short",)),
+        lambda view: Rank((nan,)),
+        lambda view: Rank(evict_key=("short",)),
+        lambda view: Rank(valid_until_s=9, then=Rank((None,))),
+    ],
+)
+def test_an_engine_gets_no_rank_that_it_cannot_put_in_order(make_rank):
+    view = RequestView(request_id="r7", number=0, arrival_s=0.0, prompt_tokens=1)
+    with pytest.raises(InvalidDecision, match=r"'r7': (key|evict_key) holds"):
+        ask_rank(RanksBy(make_rank), view, LoadView())
+
+
+@pytest.mark.parametrize("number", [np.float32(3), np.int64(3), Fraction(1, 3), True, -inf])
+def test_any_real_number_is_a_key(number):
+    assert check_policy(lambda: RanksBy(lambda view: Rank((number, view.prompt_tokens))))
+
+
 @pytest.mark.parametrize(
     ("policy", "complaint"),
     [
-        (RanksNan, "NaN"),
+        (RanksNan, "no NaN"),
         (Raises, "TypeError"),
         (Writes, "read-only"),
         (EndsAtOnce, "ended"),
