@@ -310,3 +310,26 @@ def test_a_full_disk_leaves_no_torn_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"), _without_torn_checkpoints(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert [path.name for path in tmp_path.iterdir()] == ["best.ckpt"]
+
+
+@pytest.mark.parametrize(
+    ("has_int8", "val_drop", "line"),
+    [
+        (True, 0.0, "INT8 loses              +0.0111 tau_b on test  (validation +0.0000: kept)"),
+        (False, 0.02, "INT8 left out           it loses too much tau_b  (validation +0.0200)"),
+    ],
+)
+def test_what_int8_loses_is_told_with_what_it_was_chosen_by(
+    has_int8: bool, val_drop: float, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from training.fit import _print_result
+
+    figures = ("tau_b", "tau_b_tfidf_ridge", "train_cpu_s", "onnx_max_abs_diff")
+    others = ("test_prompts", "label", "encoder_passes", "bundle", "registry_version", "verdict")
+    _print_result(
+        dict.fromkeys(figures, 0.5)
+        | dict.fromkeys(others, "x")
+        | {"tau_b_ci": [0.4, 0.6], "has_int8": has_int8}
+        | {"int8_val_tau_b_drop": val_drop, "int8_tau_b_drop": 0.0111 if has_int8 else 0.0}
+    )
+    assert line in capsys.readouterr().out.splitlines()
