@@ -1,4 +1,4 @@
-"""Which model serves: a challenger takes the alias only by beating the champion."""
+"""Which model serves: the alias is taken by beating the champion, or chance where there is none."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ def judge(
 ) -> Verdict:
     """Compare both on the challenger's test prompts, which the champion must not have seen.
 
-    A draw keeps the champion: replacing it costs a reload and gains nothing.
+    A draw keeps the champion: replacing it costs a reload and gains nothing. Where there is none,
+    the challenger must beat chance by what its manifest says of the same prompts.
     """
     if champion is None:
-        return Verdict(True, "there was no champion yet")
+        return _beats_chance(challenger)
     mine, theirs = (_what_may_be_trained_on(bundle) for bundle in (challenger, champion))
     if mine != theirs:
         return Verdict(
@@ -50,6 +51,17 @@ def judge(
     verb = "beats" if low > 0 else "does not beat"
     reason = f"{verb} the champion: tau_b {gain:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
     return Verdict(low > 0, reason, (low, high))
+
+
+def _beats_chance(challenger: ModelBundle) -> Verdict:
+    figures = challenger.manifest.metrics
+    low, high = figures.get("tau_b_ci") or (None, None)
+    if low is None:
+        return Verdict(False, "its tau_b on the test prompts is not known; promote by hand")
+    interval = f"tau_b {figures['tau_b']:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
+    if low > 0:
+        return Verdict(True, f"the first champion: {interval}")
+    return Verdict(False, f"not proven better than chance: {interval}; train on more prompts")
 
 
 def _what_may_be_trained_on(bundle: ModelBundle) -> dict[str, object]:

@@ -42,8 +42,9 @@ example:
 PROMOTE: Final = """Make a registered version the champion, if it is provably better.
 
 Both rank the version's own test prompts; the 95% paired bootstrap interval of the difference in
-tau_b must lie above 0. Exit status 1: it does not, and the champion stays. --force promotes all the
-same, e.g. to roll back, and the version is tagged promoted_by=hand.
+tau_b must lie above 0; where there is no champion yet, the interval of the version's own tau_b.
+Exit status 1: it does not, and all stays as it is. --force promotes all the same, e.g. to roll
+back, and the version is tagged promoted_by=hand.
 
 example:
   python -m training promote alpaca-vicuna7b 3

@@ -16,7 +16,9 @@ PROMPTS = [str(n) for n in range(200)]
 SPLIT = {"split": {"seed": 0, "val_fraction": 0.05, "test_fraction": 0.15}}
 
 
-def bundle(noise: float, training: dict[str, object] | None = None) -> ModelBundle:
+def bundle(
+    noise: float, training: dict[str, object] | None = None, **metrics: object
+) -> ModelBundle:
     """A bundle whose scores are the lengths and noise of this width; nothing is on disk."""
     manifest = Manifest(
         name=str(noise),
@@ -24,6 +26,7 @@ def bundle(noise: float, training: dict[str, object] | None = None) -> ModelBund
         label_tokenizer="none",
         max_prompt_tokens=8,
         training=training or SPLIT,
+        metrics=metrics,
     )
     return ModelBundle(Path("nowhere"), manifest)
 
@@ -37,8 +40,21 @@ def _scores_without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(champion, "score_prompts", score)
 
 
-def test_the_first_model_becomes_champion() -> None:
-    assert judge(bundle(10), None, PROMPTS, LENGTHS).promoted
+def test_the_first_model_becomes_champion_where_it_beats_chance() -> None:
+    assert judge(bundle(10, tau_b=0.3, tau_b_ci=[0.1, 0.5]), None, PROMPTS, LENGTHS).promoted
+
+
+@pytest.mark.parametrize(
+    ("tau_b", "interval"), [(-0.151, [-0.331, 0.035]), (0.1, [0.0, 0.2]), (None, [None, None])]
+)
+def test_a_ranker_no_better_than_chance_does_not_serve(tau_b: object, interval: object) -> None:
+    verdict = judge(bundle(10, tau_b=tau_b, tau_b_ci=interval), None, PROMPTS, LENGTHS)
+    assert not verdict.promoted
+    assert "not" in verdict.reason
+
+
+def test_a_model_of_unknown_worth_does_not_serve() -> None:
+    assert "not known" in judge(bundle(10), None, PROMPTS, LENGTHS).reason
 
 
 def test_a_better_model_takes_over_and_a_worse_one_does_not() -> None:
