@@ -27,6 +27,7 @@ import pandas as pd
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.experiments.progress import Progress
+from scheduler_adapters.experiments.setup import check_place
 from scoring_service.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
@@ -40,9 +41,9 @@ class ProfileConfig:
     """Which model, where, and which prompts."""
 
     out: Path = Path("prefill.csv")
-    """CSV to write."""
+    """.csv file to write."""
     shape: str = "tiny"
-    """Shape of the random model: tiny (1.2 M parameters), 7b (Llama-2-7B)."""
+    """Shape of the random model: tiny (1.2 M parameters), small (14 M), 7b (Llama-2-7B)."""
     device: str | None = None
     """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
     prompt_tokens: list[int] = field(
@@ -64,6 +65,7 @@ class ProfileConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use numbers >= 1")
         if self.repeats < 1:
             raise ConfigError(f"repeats is {self.repeats}; use a number >= 1")
+        check_place(self.out, ".csv")
 
 
 def profile(config: ProfileConfig) -> None:

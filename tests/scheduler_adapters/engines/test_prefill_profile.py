@@ -34,6 +34,16 @@ def test_an_unknown_shape_names_those_there_are(capsys: pytest.CaptureFixture[st
     assert all(shape in printed for shape in SHAPES)
 
 
+@pytest.mark.parametrize("out", ["nodir/prefill.csv", "prefill.txt"])
+def test_a_place_that_cannot_be_written_is_refused_before_a_model_is_made(
+    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("scheduler_adapters.engines.prefill_profile.measure", None)
+    assert main(["--out", out]) == 2
+    assert out in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_command_writes_a_row_per_run(
