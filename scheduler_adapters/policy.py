@@ -127,9 +127,12 @@ def ask_rule(policy: Policy, load: LoadView) -> StepRule:
 
 def no_rule(policy: Policy, load: LoadView, instead: object) -> InvalidDecision:
     """What to raise where `step_rule` raised or gave something else `instead` of a rule."""
+    if isinstance(instead, Exception):
+        why = f"{type(instead).__name__}: {instead}; correct its step_rule()"
+    else:
+        why = f"it returned {instead!r}; return a StepRule"
     return InvalidDecision(
-        f"policy {policy.name!r} gave {instead!r} for the rule of step {load.step}; "
-        "return a StepRule"
+        f"policy {policy.name!r} failed to give the rule of step {load.step}: {why}"
     )
 
 

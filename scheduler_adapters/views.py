@@ -11,7 +11,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from math import inf
+from numbers import Integral
 from typing import NamedTuple
+
+from scoring_service.errors import ConfigError
 
 
 class Phase(IntEnum):
@@ -131,7 +134,11 @@ class Rank(NamedTuple):
 class StepRule:
     """The shape of one engine step. The defaults are continuous batching without limits.
 
-    None leaves the engine's own limit; a rule can only tighten it.
+    None leaves the engine's own limit; a rule can only tighten it. Checked when it is made, so make
+    the rules that a policy needs once, not at every step.
+
+    Raises:
+        ConfigError: a limit is not a whole number, or too small to get anything done.
     """
 
     max_tokens: int | None = None
@@ -155,6 +162,26 @@ class StepRule:
     offload: bool = False
     """Whether what is evicted goes to host memory, to come back without being computed anew (needs
     OFFLOAD)."""
+
+    def __post_init__(self) -> None:
+        for least, names in _LEAST.items():
+            for name in names:
+                if (limit := getattr(self, name)) is not None:
+                    require_at_least(least, **{name: limit})
+
+
+_LEAST = {
+    0: ("max_decodes", "max_prefills", "max_admissions"),
+    1: ("max_tokens", "max_resident", "chunk"),
+}
+"""Zero of these leaves other work to do; zero of those would stop the engine."""
+
+
+def require_at_least(least: int, **counts: object) -> None:
+    """Raise `ConfigError`, by name, for a count that is not a whole number from `least` on."""
+    for name, count in counts.items():
+        if not isinstance(count, Integral) or count < least:
+            raise ConfigError(f"{name} is {count!r}; use a whole number, {least} or more")
 
 
 UNLIMITED = StepRule()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule, require_at_least
 
 _PREFILL = Rank(lane=0)
 _DECODE = Rank(lane=1)
@@ -57,8 +56,9 @@ class Orca(Policy):
     is_static = True
 
     def __init__(self, *, max_batch: int = 32, reserved_blocks: int | None = None) -> None:
-        if reserved_blocks is not None and reserved_blocks < 1:
-            raise ConfigError(f"reserved_blocks is {reserved_blocks}; use 1 or more, or None")
+        require_at_least(1, max_batch=max_batch)
+        if reserved_blocks is not None:
+            require_at_least(1, reserved_blocks=reserved_blocks)
         self.max_batch = max_batch
         self.reserved_blocks = reserved_blocks
 
@@ -88,6 +88,7 @@ class RequestLevel(Policy):
     name = "request-level"
 
     def __init__(self, *, max_batch: int = 8) -> None:
+        require_at_least(1, max_batch=max_batch)
         self.fill = StepRule(max_resident=max_batch, whole_prompts=True)
         self.drain = StepRule(max_prefills=0)
 

@@ -14,7 +14,7 @@ from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import POLICIES, Policy, ask_rank, load_policy
-from scheduler_adapters.views import LoadView, Rank, RequestView
+from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
 from scoring_service.errors import ConfigError, InvalidDecision
 
 
@@ -143,6 +143,34 @@ def test_a_policy_that_breaks_a_law_is_named(policy, complaint):
     with pytest.raises(InvalidDecision, match=complaint) as caught:
         check_policy(policy)
     assert "shortest-prompt" in str(caught.value)
+
+
+LIMITS = ("max_tokens", "max_decodes", "max_prefills", "max_admissions", "max_resident", "chunk")
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("value", [-5, 2.5, "many", nan])
+def test_a_step_rule_takes_whole_numbers_only(limit, value):
+    with pytest.raises(ConfigError, match=f"{limit} is .*; use a whole number"):
+        StepRule(**{limit: value})
+    assert StepRule(**{limit: np.int64(5)}) == StepRule(**{limit: 5})
+
+
+def test_a_step_rule_that_would_stop_the_engine_is_refused():
+    for limit in ("max_tokens", "max_resident", "chunk"):
+        with pytest.raises(ConfigError, match=f"{limit} is 0; use a whole number, 1 or more"):
+            StepRule(**{limit: 0})
+
+
+class SpendsTooMuch(ShortestPrompt):
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(max_tokens=64 - 30 * load.num_decoding)
+
+
+def test_a_policy_with_a_negative_budget_is_named_with_the_step():
+    expected = r"'shortest-prompt'.* step \d+: ConfigError: max_tokens is -\d+;.*its step_rule"
+    with pytest.raises(InvalidDecision, match=expected):
+        check_policy(SpendsTooMuch)
 
 
 def test_an_unknown_policy_is_refused_with_the_list():

@@ -164,8 +164,11 @@ def test_requests_that_the_memory_cannot_hold_are_counted_and_said(capsys, caplo
     assert f"{summary['num_rejected']} of 60 requests need more than 20 KV blocks" in caplog.text
 
 
-@pytest.mark.parametrize("rule", [None, RuntimeError("no rule today")])
-def test_a_policy_without_a_step_rule_is_named_and_the_run_ends(capsys, monkeypatch, rule):
+@pytest.mark.parametrize(
+    ("rule", "advice"),
+    [(None, "return a StepRule"), (RuntimeError("no rule today"), "correct its step_rule()")],
+)
+def test_a_policy_without_a_step_rule_is_named_and_the_run_ends(capsys, monkeypatch, rule, advice):
     def step_rule(self, load):
         if isinstance(rule, Exception):
             raise rule
@@ -175,7 +178,18 @@ def test_a_policy_without_a_step_rule_is_named_and_the_run_ends(capsys, monkeypa
     code, out, err = simulate(capsys, "--policy=fcfs")
     assert (code, out) == (2, "")
     assert "policy 'fcfs'" in err
-    assert "return a StepRule" in err
+    assert advice in err
+
+
+def test_a_setting_that_is_no_limit_of_a_step_is_refused_before_the_run(capsys):
+    for policy, setting in [("sarathi", "max_tokens"), ("orca", "max_batch")]:
+        for value in ("0", "-1", '"many"'):
+            code, out, err = simulate(
+                capsys, f"--policy={policy}", f'--settings={{"{setting}": {value}}}'
+            )
+            assert (code, out) == (2, "")
+            assert f"{setting} is " in err
+            assert "use a whole number, 1 or more" in err
 
 
 def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_path, monkeypatch):
