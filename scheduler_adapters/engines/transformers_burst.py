@@ -25,11 +25,16 @@ from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.engines.timeline_log import TimelineLog
 from scheduler_adapters.experiments.metrics import statistic, summarize, token_gaps
-from scheduler_adapters.experiments.setup import synthetic_requests
+from scheduler_adapters.experiments.setup import (
+    check_folder,
+    check_policies,
+    make_policy,
+    policy_of,
+    synthetic_requests,
+)
 from scheduler_adapters.experiments.simulate import json_ready
 from scheduler_adapters.experiments.timeline import Timeline, read_timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests, read_trace
-from scheduler_adapters.policy import load_policy
 from scheduler_adapters.scores import OracleScores, SyntheticScores
 from scheduler_adapters.simulator.data_folder import data_file, read_table
 from scoring_service.errors import ConfigError, DataError, SchedulingError
@@ -49,15 +54,17 @@ class BurstConfig:
     """Which requests, which schedulers, which model."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "slai", "oracle"])
-    """Names of policies, or import paths."""
+    """Names of policies, which `simulate --help` lists, or import paths."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What policies take, by name, e.g. {"slai": {"max_tokens": 256}}."""
+    """What policies take, by name, e.g. {"slai": {"max_tokens": 256}}. A made-up name says whose
+    settings they are: {"slai-late": {"policy": "slai", "offset": 10.0}}."""
     trace: Path | None = None
     """.csv, .parquet or .jsonl with prompt_tokens, output_tokens and, where there are any, score,
     user_class, tbt_s; none: lengths of Vicuna-7B's responses in $LENGTHWISE_DATA, else synthetic.
     Arrival times are not used: all requests come at once."""
-    num_requests: int = 2000
-    """At most this many requests, drawn at random."""
+    num_requests: int | None = None
+    """At most this many requests, drawn at random; none: 2,000 on a GPU, and on a CPU 200, a
+    minute or two of the tiny shape under four policies."""
     max_context: int = 4096
     """Longer prompts and outputs are cut to a half of this each."""
     tau_b: float = 0.6
@@ -69,7 +76,7 @@ class BurstConfig:
     free_tbt_s: float = 0.5
     """Target time between tokens of the class "free"."""
     shape: str = "tiny"
-    """Shape of the random model: tiny (1.2 M parameters), 7b (Llama-2-7B)."""
+    """Shape of the random model: tiny (1.2 M parameters), small (14 M), 7b (Llama-2-7B)."""
     device: str | None = None
     """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
     max_num_seqs: int = 64
@@ -85,14 +92,20 @@ class BurstConfig:
 
     def __post_init__(self) -> None:
         for name in ("num_requests", "max_num_seqs", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use a number >= 1")
-        if not self.policies:
-            raise ConfigError("policies is empty; name at least one")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; use a number >= 1")
+        check_policies(self.policies, self.settings)
+        check_folder(self.out)
         if self.max_context < 2:
             raise ConfigError(f"max_context is {self.max_context}; use 2 tokens or more")
         if not 0 <= self.paying_share <= 1:
             raise ConfigError(f"paying_share is {self.paying_share}; use a number in [0, 1]")
+
+    @property
+    def most_requests(self) -> int:
+        """`num_requests`, or what the device serves in minutes."""
+        return self.num_requests or (2000 if find_device(self.device).startswith("cuda") else 200)
 
 
 def burst(config: BurstConfig) -> None:
@@ -141,8 +154,8 @@ def load_burst(config: BurstConfig) -> Requests:
     """
     requests = _lengths(config)
     random = np.random.default_rng((config.seed, _CLASS_STREAM))
-    if len(requests) > config.num_requests:
-        rows = random.permutation(len(requests))[: config.num_requests]
+    if len(requests) > config.most_requests:
+        rows = random.permutation(len(requests))[: config.most_requests]
         requests = requests.take(np.sort(rows))
     half = config.max_context // 2
     requests = replace(
@@ -173,7 +186,7 @@ def _lengths(config: BurstConfig) -> Requests:
         table = read_table(data_file(LENGTHS), columns)
     except (ConfigError, DataError) as error:
         log.warning("synthetic lengths take the place of measured ones: %s", error)
-        return synthetic_requests(config.num_requests, seed=config.seed)
+        return synthetic_requests(config.most_requests, seed=config.seed)
     words = np.array([len(prompt.split()) for prompt in table["prompt"]])
     return make_requests(
         prompt_tokens=np.maximum(1, words * _TOKENS_PER_WORD).astype(np.int64),
@@ -191,7 +204,7 @@ def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[s
     from scheduler_adapters.engines.transformers_batching import use_policy
 
     for name in config.policies:  # what cannot run is refused before a model is made
-        use_policy(load_policy(name, **config.settings.get(name, {})), {})
+        use_policy(make_policy(name, config.settings), {})
     device = find_device(config.device)
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     model = make_random_model(config.shape, device, max_tokens=longest + 1, seed=config.seed)
@@ -204,7 +217,7 @@ def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[s
     _serve(model, "fcfs", few, prompts, config, num_blocks, folder / "warm-up.jsonl")
     for name in config.policies:
         scored = requests
-        if name == "oracle":
+        if policy_of(name, config.settings) == "oracle":
             scored = requests.with_scores(OracleScores().scores(requests))
         path = folder / f"{name.replace(':', '_').replace('/', '_')}.jsonl"
         timelines[name] = _serve(model, name, scored, prompts, config, num_blocks, path)
@@ -255,7 +268,7 @@ def _serve(
 
     path.unlink(missing_ok=True)
     hints: dict[str, Mapping[str, Any]] = {}
-    policy = load_policy(name, **config.settings.get(name, {}))
+    policy = make_policy(name, config.settings)
     timeline = TimelineLog(str(path), start_s=time.monotonic())
     manager = model.init_continuous_batching(
         generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),

@@ -53,13 +53,20 @@ def test_scores_and_classes_of_the_trace_are_kept(trace: Path) -> None:
     table = pd.read_parquet(trace)
     table["score"], table["user_class"] = -table["output_tokens"], "gold"
     table.to_parquet(trace)
-    requests = load_burst(BurstConfig(trace=trace))
+    requests = load_burst(BurstConfig(trace=trace, num_requests=300))
     assert (requests.score == -requests.output_tokens).all()
     assert set(requests.user_class) == {"gold"}
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"policies": []}, {"num_requests": 0}, {"max_context": 1}, {"paying_share": 1.5}]
+    "wrong",
+    [
+        {"policies": []},
+        {"settings": {"rad": {}}},
+        {"num_requests": 0},
+        {"max_context": 1},
+        {"paying_share": 1.5},
+    ],
 )
 def test_impossible_bursts_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
@@ -73,6 +80,15 @@ def test_a_policy_the_engine_cannot_run_is_refused_before_a_model_is_made(
     for policy, reason in {"orca": "wants prompts whole", "pascal": "think_end"}.items():
         assert main(["--trace", str(trace), "--policies", f"[{policy}]", "--shape", "7b"]) == 2
         assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("device", "count"), [("cpu", 200), ("cuda:0", 2000)])
+def test_a_burst_is_smaller_where_serving_it_takes_longer(
+    device: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert BurstConfig(device=device).most_requests == count
+    assert BurstConfig(device=device, num_requests=7).most_requests == 7
 
 
 def test_a_gpu_that_cannot_hold_the_longest_request_is_refused(
