@@ -5,8 +5,15 @@ from __future__ import annotations
 from math import inf
 
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError
+from scheduler_adapters.views import (
+    Capability,
+    LoadView,
+    Phase,
+    Rank,
+    RequestView,
+    StepRule,
+    require_at_least,
+)
 
 _REASONING, _DEMOTED, _ANSWERING = 0, 1, 2
 _ANSWERS = Phase.ANSWERING
@@ -49,15 +56,9 @@ class Pascal(Policy):
         min_residency_tokens: int = 0,
         offload: bool = False,
     ) -> None:
-        for name, value in (
-            ("quantum_tokens", quantum_tokens),
-            ("demote_above_tokens", demote_above_tokens),
-            ("max_decodes", 1 if max_decodes is None else max_decodes),
-        ):
-            if value < 1:
-                raise ConfigError(f"{name} is {value}; use 1 or more")
-        if min_residency_tokens < 0:
-            raise ConfigError(f"min_residency_tokens is {min_residency_tokens}; use 0 or more")
+        require_at_least(1, quantum_tokens=quantum_tokens, demote_above_tokens=demote_above_tokens)
+        require_at_least(1, max_decodes=1 if max_decodes is None else max_decodes)
+        require_at_least(0, min_residency_tokens=min_residency_tokens)
         self.quantum_tokens = quantum_tokens
         self.demote_above_tokens = demote_above_tokens
         self.min_residency_tokens = min_residency_tokens

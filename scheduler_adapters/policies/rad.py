@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule, require_at_least
 
 _PREFILL = Rank(lane=0)
 _DECODE = Rank(lane=1)
@@ -25,9 +24,7 @@ class RAD(Policy):
     name = "rad"
 
     def __init__(self, *, max_started: int = 512, tile: int = 128, chunk: int = 256) -> None:
-        for name, value in (("max_started", max_started), ("tile", tile), ("chunk", chunk)):
-            if value < 1:
-                raise ConfigError(f"{name} is {value}; use 1 or more")
+        require_at_least(1, max_started=max_started, tile=tile, chunk=chunk)
         self.max_started = max_started
         self.tile = tile
         # Lanes put prefill first, and unmixed steps decode where no prefill can be had.

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError
+from scheduler_adapters.views import (
+    Capability,
+    LoadView,
+    Rank,
+    RequestView,
+    StepRule,
+    require_at_least,
+)
 
 _DISPLACE = StepRule(displace=True)
 _DISPLACE_TO_HOST = StepRule(displace=True, offload=True)
@@ -22,8 +28,7 @@ class RoundRobin(Policy):
     keeps_time = True
 
     def __init__(self, *, quantum_tokens: int = 500, offload: bool = False) -> None:
-        if quantum_tokens < 1:
-            raise ConfigError(f"quantum_tokens is {quantum_tokens}; use 1 or more")
+        require_at_least(1, quantum_tokens=quantum_tokens)
         self.quantum_tokens = quantum_tokens
         self.rule = _DISPLACE
         if offload:

@@ -6,7 +6,15 @@ from math import inf, nextafter
 from typing import Literal
 
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.views import (
+    Capability,
+    LoadView,
+    Phase,
+    Rank,
+    RequestView,
+    StepRule,
+    require_at_least,
+)
 from scoring_service.errors import ConfigError
 
 _CRITICAL, _PREFILL, _DEFERRED = 0, 1, 2
@@ -53,6 +61,15 @@ class SLAI(Policy):
             raise ConfigError(f"order is {order!r}; use 'spf' or 'fcfs'")
         if evaluate not in ("frozen", "recompute"):
             raise ConfigError(f"evaluate is {evaluate!r}; use 'frozen' or 'recompute'")
+        if not default_tbt_s > 0:
+            raise ConfigError(f"default_tbt_s is {default_tbt_s}; use seconds above 0")
+        if not 0 <= memory_limit <= 1:
+            raise ConfigError(f"memory_limit is {memory_limit}; use a fraction, 0 to 1")
+        offsets = {"offset_below": offset_below, "offset_above": offset_above}
+        for name, steps in offsets.items() if offset is None else [("offset", offset)]:
+            if not steps >= 0:
+                raise ConfigError(f"{name} is {steps}; use a number of mean step times, 0 or more")
+        require_at_least(1, max_decodes=max_decodes)
         self.order = order
         self.offset_below = offset_below if offset is None else offset
         self.offset_above = offset_above if offset is None else offset

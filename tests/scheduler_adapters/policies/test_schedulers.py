@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -21,10 +22,11 @@ from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import AffineLatency
 from scheduler_adapters.simulator.simulation import simulate
+from scoring_service.errors import ConfigError
 
 INSTANCE = Instance(
     latency=AffineLatency(base_s=0.01, per_token_s=1e-4), kv_blocks=2000, max_num_seqs=64
@@ -70,6 +72,37 @@ VARIANTS = {
 @pytest.mark.parametrize("make_policy", VARIANTS.values(), ids=VARIANTS)
 def test_every_variant_keeps_every_law(make_policy):
     assert check_policy(make_policy)
+
+
+OUT_OF_RANGE = [
+    ("slai", {"default_tbt_s": -3}),
+    ("slai", {"default_tbt_s": float("nan")}),
+    ("slai", {"offset": -1}),
+    ("slai", {"offset_below": -1}),
+    ("slai", {"offset_above": float("nan")}),
+    ("slai", {"memory_limit": 96}),
+    ("slai", {"max_decodes": 0}),
+    ("slai", {"max_resident": 0}),
+    ("vllm-prefill-first", {"max_tokens": 0}),
+    ("orca", {"max_batch": 0}),
+    ("orca", {"reserved_blocks": 0}),
+    ("request-level", {"max_batch": -1}),
+    ("rad", {"max_started": 0}),
+    ("rad-twin", {"tile": 1.5}),
+    ("rad", {"chunk": "many"}),
+    ("round-robin", {"quantum_tokens": 0}),
+    ("round-robin", {"quantum_tokens": None}),
+    ("pascal", {"demote_above_tokens": 0}),
+    ("pascal", {"max_decodes": 0}),
+    ("pascal", {"min_residency_tokens": -1}),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong"), OUT_OF_RANGE)
+def test_a_setting_out_of_range_is_refused_by_its_name_and_value(name, wrong):
+    ((setting, value),) = wrong.items()
+    with pytest.raises(ConfigError, match=rf"^{setting} is {re.escape(repr(value))}; use "):
+        load_policy(name, **wrong)
 
 
 def test_sarathi_never_exceeds_its_budget_and_never_stalls_a_decode():

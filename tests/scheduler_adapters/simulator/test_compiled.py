@@ -216,7 +216,8 @@ def test_only_slai_itself_takes_its_compiled_loop():
         assert run_compiled_slai(requests, policy, instance) is None
     assert run_compiled_slai(requests, SLAI(), replace(instance, latency=NotCompiled())) is None
     assert run_compiled_slai(requests, SLAI(offset=np.inf), instance) is None
-    assert run_compiled_slai(requests, SLAI(max_decodes=0), instance) is None, "an empty step"
+    ruled.rule = replace(SLAI().rule, max_decodes=0)
+    assert run_compiled_slai(requests, ruled, instance) is None, "an empty step"
 
 
 def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python():
