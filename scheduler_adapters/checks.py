@@ -3,6 +3,7 @@
     from scheduler_adapters.checks import check_policy
 
     check_policy(ShortestPrompt)          # raises InvalidDecision, naming the law that was broken
+    check_policy("my_package.policies:ShortestPrompt")
 
 It serves small workloads (a burst, steady arrivals, scarce KV memory, missing scores) in the
 simulator, for any policy: ours or yours.
@@ -12,30 +13,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
-from scheduler_adapters.policy import Policy, ask_rank, flaw_of
+from scheduler_adapters.policy import Policy, ask_rank, flaw_of, load_policy
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import AffineLatency, Chunk, LatencyModel
 from scheduler_adapters.simulator.simulation import simulate
 from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
-from scoring_service.errors import InvalidDecision
+from scoring_service.errors import ConfigError, InvalidDecision
 
 MakePolicy = Callable[[], Policy]
 
 
-def check_policy(make_policy: MakePolicy) -> list[str]:
-    """Run every law against fresh policies of `make_policy`; returns the names of the laws kept.
+def check_policy(policy: MakePolicy | str) -> list[str]:
+    """Run every law against fresh policies; returns the names of the laws kept.
+
+    Args:
+        policy: what makes one (its class, or a function), or its name or import path.
 
     Raises:
+        ConfigError: `policy` makes no policies.
         InvalidDecision: the policy broke a law; the message says which, on which workload.
     """
     kept: list[str] = []
-    for workload, run in _runs(make_policy):
+    for workload, run in _runs(_maker(policy)):
         for law in LAWS:
             complaint = law(run)
             if complaint:
@@ -45,6 +51,17 @@ def check_policy(make_policy: MakePolicy) -> list[str]:
                 )
             kept.append(f"{workload}: {law.__name__}")
     return kept
+
+
+def _maker(policy: MakePolicy | str) -> MakePolicy:
+    if isinstance(policy, str):
+        return partial(load_policy, policy)
+    if not callable(policy):
+        raise ConfigError(
+            f"check_policy was given {policy!r}; every run wants a fresh policy, so give its "
+            "class, a function that makes one, or its import path"
+        )
+    return policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +134,10 @@ def _shown(request: RequestView) -> RequestView:
 
 def _runs(make_policy: MakePolicy) -> Iterator[tuple[str, Run]]:
     for name, (requests, instance) in _workloads().items():
-        policy = _Watched(make_policy())
+        made = make_policy()
+        if not isinstance(made, Policy):
+            raise ConfigError(f"{make_policy!r} made {made!r}; it must make a Policy")
+        policy = _Watched(made)
         observed = _Observed(instance.latency)
         timeline = simulate(requests, policy, replace(instance, latency=observed))
         yield (

@@ -26,6 +26,7 @@ class Policy(ABC):
     """Orders the requests of one instance. Pure: no clock, randomness, I/O or per-request state."""
 
     name: ClassVar[str]
+    """In tables and messages; left out, the name of the class."""
     requires: ClassVar[frozenset[Capability]] = frozenset()
     """Compared with the engine's capabilities once, at start (`UnsupportedByEngine`)."""
 
@@ -37,6 +38,11 @@ class Policy(ABC):
     is_static: ClassVar[bool] = False
     """The rank depends on the request's fixed fields and its phase only, up to a `then`, and the
     step rule on the size of the KV memory at most: a fast simulator may ask beforehand."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if not hasattr(cls, "name"):
+            cls.name = cls.__name__
 
     @abstractmethod
     def rank(self, request: RequestView, load: LoadView) -> Rank:

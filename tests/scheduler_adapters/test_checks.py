@@ -50,6 +50,28 @@ def test_a_policy_of_a_user_is_checked_and_loaded_by_import_path():
     assert load_policy(f"{__name__}:ShortestPrompt").name == "shortest-prompt"
 
 
+class Nameless(Policy):
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return Rank()
+
+
+def test_a_policy_without_a_name_has_that_of_its_class():
+    assert check_policy(Nameless)
+    assert Nameless().name == "Nameless"
+    assert StarvationGuard(Nameless()).name == "Nameless+guard"
+
+
+@pytest.mark.parametrize("name", ["fcfs", f"{__name__}:Nameless"])
+def test_a_policy_is_checked_by_name_and_import_path(name):
+    assert check_policy(name) == check_policy(Nameless)
+
+
+@pytest.mark.parametrize("given", [Nameless(), None, lambda: "fcfs", "no_such_module:Policy"])
+def test_what_makes_no_policies_is_refused(given):
+    with pytest.raises(ConfigError):
+        check_policy(given)
+
+
 class RanksNan(ShortestPrompt):
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return Rank((float("nan"),))
