@@ -36,6 +36,7 @@ from scheduler_adapters.experiments.setup import (
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.tracking import log_run
 from scheduler_adapters.experiments.workload import ORDER_STREAM, Requests
+from scheduler_adapters.simulator.instance import Instance
 from scoring_service.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -229,8 +230,14 @@ def capacities(
                 value = capacity_of(policy, reseeded, requests, progress, settings)
                 progress.step(policy)
                 if not value:
-                    log.warning("%s misses a target even with the least load tried", policy)
+                    log.warning("%s %s", policy, _why_none(requests, make_instance(config)))
                 yield policy, value
+
+
+def _why_none(requests: Requests, instance: Instance) -> str:
+    if instance.cannot_hold(requests.prompt_tokens, requests.output_tokens).all():
+        return f"serves nothing: not one request fits into {instance.kv_blocks:,} KV blocks"
+    return "misses a target even with the least load tried"
 
 
 def capacity_of(

@@ -89,6 +89,15 @@ def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
     assert "1 of 2 searches are left out" in captured.err
 
 
+def test_a_seed_whose_requests_all_are_too_long_is_not_called_slow(caplog):
+    # Of the requests of seed 0 one fits, of those of seed 1 none.
+    arguments = ["--kv_blocks=2", "--seeds=2", "--tolerance=0.5", "--policies=[fcfs]"]
+    assert main(["capacity", *arguments]) == 0
+    assert "1999 of 2000 requests need more than 2 KV blocks" in caplog.text
+    assert "not one request fits into 2 KV blocks" in caplog.text
+    assert "misses a target" not in caplog.text
+
+
 @pytest.mark.parametrize("by", ["rate", "concurrency"])
 def test_a_search_that_ends_at_its_limit_says_so(by, capsys, caplog):
     arguments = ["--num_requests=40", "--seeds=1", "--policies=[fcfs]", f"--by={by}"]
