@@ -130,9 +130,10 @@ def main(argv: Sequence[str]) -> int:
     if not resume and config.out.exists():
         raise ConfigError(f"{config.out} exists; choose another --out, or leave out --no-resume")
     result = collect(config, api_key=os.environ.get("OPENAI_API_KEY"))
-    _print(result)
     if as_json:
         print(json.dumps(result, allow_nan=False))
+    else:
+        _print(result)
     return 1 if result["unanswered"] else 0
 
 

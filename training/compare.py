@@ -63,9 +63,10 @@ def main(argv: Sequence[str]) -> int:
     if len(prompts) < 2:
         raise DataError("a single prompt has no order; give two or more", path=arguments.data)
     result = compare(a, b, prompts, arguments.data_dir)
-    _print(result)
     if arguments.json:
         print(json.dumps(result, allow_nan=False))
+    else:
+        _print(result)
     return 0
 
 

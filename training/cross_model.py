@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoring_service.bundle import ModelBundle
-from scoring_service.errors import DataError
+from scoring_service.errors import ConfigError, DataError
 from training.cards import load_data
 from training.command_line import configure_logging, make_parser, without_nan
 from training.config import config_from
@@ -43,6 +43,8 @@ examples:
       --bundle mlruns/multi/bundle
 """
 FOLDS: Final = 5
+MIN_MODELS: Final = 3
+"""With two, the consensus of the others is a copy of the other."""
 
 logger = logging.getLogger(__name__)
 
@@ -62,13 +64,17 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser("cross-model", "--out DIR [options]", DESCRIPTION)
     parser.add_argument("--out", type=str, required=True, help="folder for the table and figure")
     parser.add_argument("--dataset", type=str, default="alpaca-eval", help="a set of many models")
-    parser.add_argument("--models", type=int, default=24, help="how many, spread over the names")
+    parser.add_argument(
+        "--models", type=int, default=24, help="how many, 3 or more, spread over the names"
+    )
     parser.add_argument("--sources", type=str, nargs="+", default=[], help="SET or SET=MODEL")
     parser.add_argument("--bundle", type=str | None, help="also test this ranker")
     parser.add_argument("--data-dir", type=str | None, help="folder that holds the data sets")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
     arguments = parser.parse_args(list(argv))
     configure_logging()
+    if arguments.models < MIN_MODELS:
+        raise ConfigError(f"models is {arguments.models}; use {MIN_MODELS} or more")
     lengths = read_lengths(arguments.dataset, arguments.data_dir)
     chosen = spread(lengths, arguments.models)
     result = cross_model(chosen, lengths)
@@ -82,9 +88,10 @@ def main(argv: Sequence[str]) -> int:
         bundle = ModelBundle.load(arguments.bundle)
         result["bundle"] = of_bundle(bundle, lengths, arguments.dataset)
     _write(Path(arguments.out), chosen, result)
-    _print(result, arguments.out)
     if arguments.json:
         print(json.dumps(without_nan(result), allow_nan=False))
+    else:
+        _print(result, arguments.out)
     return 0
 
 
@@ -92,12 +99,14 @@ def read_lengths(dataset: str, data_dir: str | None) -> Lengths:
     """The prompt x model table of a data set.
 
     Raises:
-        DataError: it holds fewer than three models.
+        DataError: it holds fewer than MIN_MODELS models.
     """
     prompts, _ = label_prompts(load_data(dataset, data_dir).records)
     models = sorted({item.model for item in prompts})
-    if len(models) < 3:
-        raise DataError(f"{dataset} holds {len(models)} models; a matrix needs three or more")
+    if len(models) < MIN_MODELS:
+        raise DataError(
+            f"{dataset} holds {len(models)} models; a matrix needs {MIN_MODELS} or more"
+        )
     rows = {prompt_hash(item.prompt): item.prompt for item in prompts}
     row_of = {key: number for number, key in enumerate(rows)}
     column_of = {name: number for number, name in enumerate(models)}

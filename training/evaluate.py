@@ -79,9 +79,10 @@ def main(argv: Sequence[str]) -> int:
         data_dir=arguments.data_dir,
         target_model=arguments.target_model,
     )
-    _print(result)
     if arguments.json:
         print(json.dumps(result, allow_nan=False))
+    else:
+        _print(result)
     return 0
 
 

@@ -89,10 +89,11 @@ def main(argv: Sequence[str]) -> int:
         raise
     if rank() > 0:
         return 0
-    for head in (result, *result.get("heads", {}).values()):
-        _print_result(head)
     if as_json:
         print(json.dumps(result, allow_nan=False))
+        return 0
+    for head in (result, *result.get("heads", {}).values()):
+        _print_result(head)
     return 0
 
 

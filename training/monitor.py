@@ -117,9 +117,10 @@ def main(argv: Sequence[str]) -> int:
     report = monitor(bundle, options)
     run_id, figure = _log(bundle, options, report, mlruns_dir)
     result = _result(bundle, report) | {"mlflow_run_id": run_id, "figure": figure}
-    _print(report, figure)
     if as_json:
         print(json.dumps(result, allow_nan=False))
+    else:
+        _print(report, figure)
     alarm = report.verdict.certain or not options.require_certainty
     return 1 if report.verdict.below_gate and alarm else 0
 

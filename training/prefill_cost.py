@@ -89,10 +89,11 @@ def main(argv: Sequence[str]) -> int:
     out = Path(arguments.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-    _print(samples, cost)
-    print(f"figure in {figure}; cost in {arguments.out}")
     if arguments.json:
         print(json.dumps(result | {"out": arguments.out, "figure": figure}, allow_nan=False))
+    else:
+        _print(samples, cost)
+        print(f"figure in {figure}; cost in {arguments.out}")
     return 0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scoring_service.bundle import MANIFEST, ModelBundle
+from scoring_service.errors import ConfigError
 from training.calibration import calibrate, per_response
 from training.command_line import configure_logging, make_parser
 from training.evaluate import add_table_arguments, read_prompts, table_options
@@ -44,13 +45,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the curves as one JSON line")
     arguments = parser.parse_args(list(argv))
     configure_logging()
+    if not arguments.target_model.strip():
+        raise ConfigError("target_model is empty; name the model that gave the responses")
     bundle = ModelBundle.load(arguments.bundle)
     prompts = read_prompts(table_options(arguments), bundle.manifest.label)
     out = Path(arguments.out or arguments.bundle)
     entry = recalibrate(bundle, prompts, arguments.target_model, out)
-    print(f"{out}: {arguments.target_model} calibrated on {entry['rows']} responses")
     if arguments.json:
         print(json.dumps({"target_model": arguments.target_model, **entry}, allow_nan=False))
+    else:
+        print(f"{out}: {arguments.target_model} calibrated on {entry['rows']} responses")
     return 0
 
 

@@ -69,9 +69,10 @@ def main_list(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(list(argv))
     configure_logging()
     found = list_store(open_store(arguments.mlruns_dir))
-    _print_list(found)
     if arguments.json:
         print(json.dumps(found, allow_nan=False))
+    else:
+        _print_list(found)
     return 0
 
 
@@ -96,11 +97,12 @@ def main_promote(argv: Sequence[str]) -> int:
         data_dir=arguments.data_dir,
         force=arguments.force,
     )
-    state = "is the champion" if result["champion"] else "is not promoted"
-    state += ", by hand" if result["forced"] else ""
-    print(f"{arguments.name} version {arguments.version} {state}: {result['verdict']}")
     if arguments.json:
         print(json.dumps(without_nan(result), allow_nan=False))
+    else:
+        state = "is the champion" if result["champion"] else "is not promoted"
+        state += ", by hand" if result["forced"] else ""
+        print(f"{arguments.name} version {arguments.version} {state}: {result['verdict']}")
     return 0 if result["champion"] else 1
 
 
@@ -126,10 +128,11 @@ def main_export(argv: Sequence[str]) -> int:
         raise ConfigError("--dataset and --data-dir are read by --rebuild only; add it")
     else:
         bundle = export(store, run_id, out)
-    result = _figures(bundle.manifest) | {"bundle": str(bundle.path)}
-    print(f"{bundle.path}: {bundle.manifest.name} revision {bundle.manifest.revision}")
     if arguments.json:
+        result = _figures(bundle.manifest) | {"bundle": str(bundle.path)}
         print(json.dumps(result, allow_nan=False))
+    else:
+        print(f"{bundle.path}: {bundle.manifest.name} revision {bundle.manifest.revision}")
     return 0
 
 

@@ -106,13 +106,14 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"seeds is {arguments.seeds}; use 1 or more")
     configure_logging()
     if arguments.what == "tables":
-        result = reproduce_tables(_protocol(arguments), arguments)
-        _print(result)
+        reproduce, show = reproduce_tables, _print
     else:
-        result = reproduce_cost(_protocol(arguments), arguments)
-        _print_cost(result)
+        reproduce, show = reproduce_cost, _print_cost
+    result = reproduce(_protocol(arguments), arguments)
     if arguments.json:
         print(json.dumps(without_nan(result), allow_nan=False))
+    else:
+        show(result)
     return 0
 
 

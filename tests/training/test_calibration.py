@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -98,8 +99,11 @@ def test_recalibration_adds_a_model_and_leaves_the_scores_alone(
         )
         == 0
     )  # fmt: skip
-    entry = json.loads(capsys.readouterr().out.splitlines()[-1])
+    entry = json.loads(capsys.readouterr().out)
     assert entry["rows"] == 200
+    unnamed = ["--bundle", str(out), "--target-model", "", *columns]
+    assert main(["recalibrate", *unnamed]) == 2
+    assert "target_model is empty" in capsys.readouterr().err
     written = ModelBundle.load(out)
     assert set(written.manifest.calibration) == {"tiny-llm", "other"}
     assert written.manifest.revision == tiny_bundle.manifest.revision
@@ -107,7 +111,7 @@ def test_recalibration_adds_a_model_and_leaves_the_scores_alone(
     assert (
         main(["evaluate", "--bundle", str(out), "--target-model", "other", "--json", *columns]) == 0
     )
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    result = json.loads(capsys.readouterr().out)
     assert result["n"] == 200
     assert result["tau_b"] > 0.5
     assert result["ceiling"] is None
@@ -115,6 +119,20 @@ def test_recalibration_adds_a_model_and_leaves_the_scores_alone(
     assert result["coverage"]["0.5"] == pytest.approx(0.5, abs=0.1)
     assert result["tau_b_ci"][0] < result["tau_b"] < result["tau_b_ci"][1]
     assert 0.5 < result["pair_accuracy"] <= result["pair_accuracy_delta"] <= 1
+
+
+def test_without_json_the_figures_are_a_table(
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = ["--data", str(write_table(tmp_path / "logs.jsonl", 60)), "--prompt-column", "text"]
+    bundle = ["--bundle", str(tiny_bundle.path), *table, "--length-column", "tokens"]
+    assert main(["evaluate", *bundle]) == 0
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows["prompts"] == "60"
+    assert 0 < float(rows["tau_b"]) < 1
+    out = ["--target-model", "other", "--out", str(tmp_path / "bundle")]
+    assert main(["recalibrate", *bundle, *out]) == 0
+    assert capsys.readouterr().out == f"{out[-1]}: other calibrated on 60 responses\n"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +163,7 @@ def test_equal_lengths_are_told_and_not_scored(
     path.write_text("prompt,output_tokens\na,7\nb,7\nc,7\n")
     assert main(["evaluate", "--bundle", str(tiny_bundle.path), "--data", str(path), "--json"]) == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out.splitlines()[-1])["tau_b"] is None
+    assert json.loads(captured.out)["tau_b"] is None
 
 
 def test_repeated_prompts_are_samples_and_give_the_ceiling(
@@ -155,7 +173,7 @@ def test_repeated_prompts_are_samples_and_give_the_ceiling(
     rows = ["yes,3", "yes,4", "essay,90", "essay,80", "poem,40", "poem,45"]
     path.write_text("\n".join(["prompt,output_tokens", *rows]) + "\n")
     assert main(["evaluate", "--bundle", str(tiny_bundle.path), "--data", str(path), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    result = json.loads(capsys.readouterr().out)
     assert result["n"] == 3
     assert result["ceiling"] == pytest.approx(1.0)
     assert result["num_repeated"] == 3

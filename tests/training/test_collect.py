@@ -122,7 +122,7 @@ def collect(
         if status == 2:
             assert captured.out == ""
             return status, captured.err.splitlines()[-1]
-        return status, json.loads(captured.out.splitlines()[-1])
+        return status, json.loads(captured.out)
 
     return run
 
@@ -202,7 +202,7 @@ def test_kill_9_and_ctrl_c_neither_lose_nor_repeat_a_prompt(
     assert len(load_data(card).records) == kept  # Ctrl-C leaves something to train on.
     endpoint.delay_s = 0.0
     finished = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert json.loads(finished.stdout.splitlines()[-1])["new_rows"] == len(PROMPTS) - kept
+    assert json.loads(finished.stdout)["new_rows"] == len(PROMPTS) - kept
     assert_every_prompt_once(out)
     # Only what was in flight when the process died was asked twice.
     assert sum(endpoint.asked.values()) <= len(PROMPTS) + 2 * 4
@@ -397,7 +397,7 @@ def test_what_was_collected_can_be_trained_on_at_once(
     options = ["--out", str(tmp_path / "run"), "--mlruns-dir", str(tmp_path / "mlruns")]
     small = ["--encoder.backbone", str(tiny_bert), "--epochs", "1", "--threads", "1"]
     assert main(["fit", "demo", *options, *small, "--data.dataset", card, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    result = json.loads(capsys.readouterr().out)
     assert result["dataset"] == "lengths"
     assert result["train_prompts"] + result["test_prompts"] > 300
 
@@ -533,3 +533,12 @@ def test_a_refusal_blames_the_prompt_and_a_wrong_key_the_settings() -> None:
         ask(lambda _: httpx.Response(403))
     with pytest.raises(PromptRefused, match="HTTP 413"):
         ask(lambda _: httpx.Response(413))
+
+
+def test_without_json_the_counts_are_told_in_words(
+    endpoint: FakeEndpoint, prompts: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    *arguments, last = command(endpoint.url, prompts, out)[3:]
+    assert last == "--json"
+    assert main(arguments) == 0
+    assert f"{len(PROMPTS)}, {len(PROMPTS)} of them new" in capsys.readouterr().out

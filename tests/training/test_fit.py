@@ -40,7 +40,7 @@ def fit(tiny_bert: Path, tmp_path: Path) -> Callable[..., int]:
 
 
 def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return result
 
 

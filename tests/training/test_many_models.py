@@ -118,12 +118,23 @@ def test_the_matrix_has_its_bounds_beside_it(
     monkeypatch.setattr(cross_model, "embed", embed)
     out = tmp_path / "out"
     assert main(["cross-model", "--dataset", str(card), "--out", str(out), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    result = json.loads(capsys.readouterr().out)
     assert result["models"] == ["m0", "m1", "m2", "m3"]
     assert np.allclose(np.diag(result["copy"]), 1.0)
     assert min(result["consensus"]) > np.mean(np.array(result["copy"])[~np.eye(4, dtype=bool)])
     assert len((out / "cross_model.csv").read_text().splitlines()) == 17
     assert (out / "cross_model.png").stat().st_size > 1000
+    cross_model._print(result, str(out))
+    assert "4 models, 80 prompts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_matrix_of_too_few_models_is_refused_before_the_work(
+    count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--dataset", "no/such/set", "--models", str(count), "--out", str(tmp_path / "out")]
+    assert main(["cross-model", *options]) == 2
+    assert f"models is {count}; use 3 or more" in capsys.readouterr().err
 
 
 def test_models_are_spread_over_their_names() -> None:

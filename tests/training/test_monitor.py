@@ -85,7 +85,7 @@ def monitor(
         if status == 2:
             assert captured.out == ""
             return status, captured.err.splitlines()[-1]
-        return status, json.loads(captured.out.splitlines()[-1])
+        return status, json.loads(captured.out)
 
     return run
 
@@ -235,3 +235,13 @@ def test_false_alarms_are_as_rare_as_the_help_says() -> None:
     below, certain = alarms(12, 1000, 0.1)
     assert below >= 0.9
     assert certain >= 0.5
+
+
+def test_without_json_the_verdict_is_told_in_words(
+    bundle: ModelBundle, mlruns: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.parquet"
+    pd.DataFrame(log_rows(100)).to_parquet(log)
+    options = ["--log", str(log), "--mlruns-dir", str(mlruns), "--window", "100"]
+    assert main(["monitor", "--bundle", str(bundle.path), *options]) == 0
+    assert "verdict           holds: " in capsys.readouterr().out

@@ -114,7 +114,7 @@ def test_the_file_turns_lengths_into_the_measured_seconds(
     frame.to_csv(source, index=False)
     run = ["calibrate", "--samples", str(source), "--out", str(out), "--json"]
     assert main([*run, "--mlruns-dir", str(tmp_path / "mlruns")]) == 0
-    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    printed = json.loads(capsys.readouterr().out)
     cost = json.loads(out.read_text())
     assert {key: printed[key] for key in cost} == cost
     assert Path(printed["figure"]).is_file()
@@ -124,6 +124,8 @@ def test_the_file_turns_lengths_into_the_measured_seconds(
     assert (cost["model"], cost["device"], cost["num_samples"]) == ("llama", "v100", 14)
     assert (cost["min_prompt_tokens"], cost["max_prompt_tokens"]) == (128, 8192)
     assert len(cost["source"][0]["sha256"]) == 64
+    assert main([*run[:-1], "--mlruns-dir", str(tmp_path / "mlruns")]) == 0
+    assert "R^2 1.0000" in capsys.readouterr().out
 
 
 def test_a_place_that_cannot_be_written_is_one_line(

@@ -118,7 +118,7 @@ def training(mlruns: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
             (line,) = captured.err.splitlines()
             assert captured.out == ""
             return status, line
-        return status, json.loads(captured.out.splitlines()[-1])
+        return status, json.loads(captured.out)
 
     return run
 
@@ -317,6 +317,26 @@ def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
         )
         assert result["a"]["num_seen_in_training"] == learnt
         assert result["b"]["num_seen_in_training"] is None
+
+
+def test_without_json_the_commands_tell_it_in_words(
+    make_bundle: Callable[..., ModelBundle],
+    register: Callable[[str, ModelBundle], str],
+    mlruns: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = register("in-words", make_bundle(0))
+    for arguments, words in (
+        (["promote", "in-words", "1"], "in-words version 1 is the champion: the first champion"),
+        (["list"], "* in-words"),
+        (["export", "--run", run, "--out", str(tmp_path / "bundle")], "bundle: tiny revision"),
+        (["compare", "in-words/1", "in-words/1", "--data", str(data)], "no difference is proven"),
+        (["compare", "in-words/1", "in-words/1", "--data", str(data)], "training: not checked"),
+    ):
+        assert main([*arguments, "--mlruns-dir", str(mlruns)]) == 0
+        assert words in capsys.readouterr().out
 
 
 def test_equal_lengths_leave_tau_b_undefined_and_say_so(
