@@ -19,7 +19,7 @@ import numpy as np
 
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
-from scheduler_adapters.policy import Policy, ask_rank, flaw_of, load_policy
+from scheduler_adapters.policy import Policy, ask_rank, describe, flaw_of, load_policy
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import AffineLatency, Chunk, LatencyModel
@@ -46,8 +46,8 @@ def check_policy(policy: MakePolicy | str) -> list[str]:
             complaint = law(run)
             if complaint:
                 raise InvalidDecision(
-                    f"policy {run.policy.name!r} breaks the law {law.__name__!r} on the workload "
-                    f"{workload!r}: {complaint}"
+                    f"policy {describe(run.policy.policy)} breaks the law {law.__name__!r} on the "
+                    f"workload {workload!r}: {complaint}"
                 )
             kept.append(f"{workload}: {law.__name__}")
     return kept
@@ -68,7 +68,7 @@ def _maker(policy: MakePolicy | str) -> MakePolicy:
 class Run:
     """One run of a policy, with everything a law may want to see."""
 
-    policy: Policy
+    policy: _Watched
     instance: Instance
     requests: Requests
     timeline: Timeline
@@ -120,7 +120,9 @@ class _Watched(Policy):
         elif not flaw and rank.valid_until_s <= load.now_s:
             flaw = f"the rank ended at {rank.valid_until_s} s, asked at {load.now_s} s; end later"
         if flaw:
-            raise InvalidDecision(f"policy {self.name!r}, request {request.request_id!r}: {flaw}")
+            raise InvalidDecision(
+                f"policy {describe(self.policy)}, request {request.request_id!r}: {flaw}"
+            )
         return rank
 
     def step_rule(self, load: LoadView) -> StepRule:

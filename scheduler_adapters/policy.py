@@ -112,8 +112,15 @@ def _has_a_place(number: object) -> bool:
 
 def _no_rank(policy: Policy, request: RequestView, why: str) -> InvalidDecision:
     return InvalidDecision(
-        f"policy {policy.name!r} failed to rank request {request.request_id!r}: {why}"
+        f"policy {describe(policy)} failed to rank request {request.request_id!r}: {why}"
     )
+
+
+def describe(policy: Policy) -> str:
+    """Its name for a message, and the import path of one that is not ours."""
+    made = type(policy)
+    path = f"{made.__module__}:{made.__qualname__}"
+    return f"{policy.name!r}" + ("" if path.startswith("scheduler_adapters.") else f" ({path})")
 
 
 def ask_rule(policy: Policy, load: LoadView) -> StepRule:
@@ -138,7 +145,7 @@ def no_rule(policy: Policy, load: LoadView, instead: object) -> InvalidDecision:
     else:
         why = f"it returned {instead!r}; return a StepRule"
     return InvalidDecision(
-        f"policy {policy.name!r} failed to give the rule of step {load.step}: {why}"
+        f"policy {describe(policy)} failed to give the rule of step {load.step}: {why}"
     )
 
 

@@ -195,6 +195,15 @@ def test_a_policy_with_a_negative_budget_is_named_with_the_step():
         check_policy(SpendsTooMuch)
 
 
+@pytest.mark.parametrize(
+    ("policy", "law"), [(Raises, "correct its rank"), (Remembers, "law"), (Writes, "read-only")]
+)
+def test_a_complaint_about_a_policy_of_a_user_says_where_it_is_from(policy, law):
+    path = f"{__name__}:{policy.__name__}"
+    with pytest.raises(InvalidDecision, match=rf"'shortest-prompt' \({path}\).*{law}"):
+        check_policy(path)
+
+
 def test_an_unknown_policy_is_refused_with_the_list():
     with pytest.raises(ConfigError, match="fcfs"):
         load_policy("first-come")

@@ -160,7 +160,8 @@ class Raises(Policy):
 
 def test_a_policy_that_raises_is_named_and_the_run_stops():
     requests = make_requests(prompt_tokens=[1], output_tokens=[1], request_id=["r17"])
-    with pytest.raises(InvalidDecision, match=r"'raises' failed to rank request 'r17': KeyError"):
+    expected = r"'raises' \(.*:Raises\) failed to rank request 'r17': KeyError.*correct its rank"
+    with pytest.raises(InvalidDecision, match=expected):
         simulate(requests, Raises(), Instance(latency=LATENCY, kv_blocks=10))
 
 
