@@ -178,6 +178,7 @@ def validate(config: ValidateConfig) -> None:
     (e2e_noise_mape); the error against single runs (e2e_single_run_mape); and the error of the
     engine itself as its own simulator, one run against the mean of the others (e2e_floor_mape).
     """
+    _policy(config)  # a wrong name or setting is told before torch and vLLM are loaded
     measured = _measure(_requests(config), config)
     first = [recording.timeline.requests for recording in measured.runs[0]]
     simulated = _latencies([simulate(piece, _policy(config), measured.instance) for piece in first])

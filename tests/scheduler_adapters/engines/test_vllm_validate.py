@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scheduler_adapters.engines import vllm_validate
 from scheduler_adapters.engines.vllm_validate import main, order_in_pairs
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -48,6 +49,19 @@ def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces: int) 
         for compared in range(1, num_pieces, 2):
             assert order.index(compared) == order.index(compared - 1) + 1
     assert num_pieces == 2 or len(set(map(tuple, orders))) > 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--policy=nobody"], ["--policy=slai", '--settings={"default_tbt_s": -3}']]
+)
+def test_a_wrong_policy_or_setting_is_told_before_a_model_is_made(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("too late")
+
+    monkeypatch.setattr(vllm_validate, "make_tiny_model", fail)
+    assert main(arguments) == 2
 
 
 @pytest.mark.parametrize(
