@@ -71,14 +71,16 @@ def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
         why = f"{type(error).__name__}: {error}; correct its rank()"
         raise _no_rank(policy, request, why) from error
     try:
-        one: Rank | None = rank
-        while one is not None:
+        one = rank
+        while True:
             # Every rank passes here, so `flaw_of` is called for those that fail only.
             for number in one.key + (one.evict_key or ()):
                 if not number <= inf:
                     raise ValueError(f"{number} is not in order")
             if not one.valid_tokens > 0:
                 raise ValueError("valid for no token")
+            if one.then is None or one.then.key is one.key:  # SLAI's: one for every token
+                break
             one = one.then
     except Exception as error:
         raise _no_rank(policy, request, flaw_of(rank)) from error
