@@ -124,6 +124,6 @@ def test_a_rule_that_is_none_stops_the_step_and_names_the_policy(answer: Any) ->
     planner = Planner(ranker, Border(), queue)
     new = ranker.track("0", age_s=0.0, prompt_tokens=1, carried=None)
     queue.add(new, new.view.number, new.rank)
-    with pytest.raises(InvalidDecision, match=r"policy 'broken' gave .* for the rule of step 0"):
+    with pytest.raises(InvalidDecision, match=r"policy 'broken' .* the rule of step 0"):
         planner.plan()
     assert len(queue) == 1
