@@ -85,7 +85,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         result = fit(TrainConfig(**values), options)
     except KeyboardInterrupt:
-        logger.info("interrupted; the same command with --resume goes on from here")
+        if options.state.is_file():
+            logger.info("interrupted; the same command with --resume goes on from here")
         raise
     if rank() > 0:
         return 0
@@ -113,10 +114,11 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     labels = [part.splits for part in (prepared, *prepared.heads)]
 
     # torch and MLflow take seconds to import; bad input is told before.
-    from training.learning import learn
+    from training.learning import learn, load_encoder
 
+    encoder = load_encoder(config, len(labels))
     if rank() > 0:
-        learn(config, labels, options.checkpoints, False, resume=options.resume)
+        learn(config, encoder, labels, options.checkpoints, False, resume=options.resume)
         return {}
     from training.publish import write_test_prompts
     from training.tracking import Tracker
@@ -128,6 +130,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
             _begin(config, options, tracker.run_id)
         trained = learn(
             config,
+            encoder,
             labels,
             options.checkpoints,
             tracker.lightning_logger(),

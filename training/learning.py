@@ -48,8 +48,26 @@ class Trained:
         return replace(self, scorer=self.scorer.only(label))
 
 
+def load_encoder(config: TrainConfig, num_labels: int) -> tuple[PromptScorer, Tokenizer]:
+    """The pretrained backbone with untrained heads for so many lengths, and its tokenizer.
+
+    Raises:
+        ConfigError: the backbone cannot be loaded.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    return build_scorer(
+        find_backbone(config.encoder.backbone).source,
+        config.encoder.pooling,
+        seed=config.seed,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        num_labels=num_labels,
+    )
+
+
 def learn(
     config: TrainConfig,
+    encoder: tuple[PromptScorer, Tokenizer],
     labels: Sequence[Splits],
     folder: Path,
     lightning_logger: Any,
@@ -58,22 +76,14 @@ def learn(
 ) -> Trained:
     """Train, with `resume` going on from `folder/last.ckpt`; under torchrun with all its processes.
 
+    `encoder` is what `load_encoder` gave: apart, so that nothing is begun where it fails.
     `labels` are the splits by each length that is learnt, that of `config.data.label` first.
 
     Raises:
-        ConfigError: the backbone cannot be loaded.
         KeyboardInterrupt: after Ctrl-C, with the state saved in the folder.
     """
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    scorer, tokenizer = encoder
     backbone = find_backbone(config.encoder.backbone)
-    scorer, tokenizer = build_scorer(
-        backbone.source,
-        config.encoder.pooling,
-        seed=config.seed,
-        max_prompt_tokens=config.data.max_prompt_tokens,
-        num_labels=len(labels),
-    )
     data = LengthData(labels, tokenizer, config)
     lr = config.optim.encoder_lr if config.optim.encoder_lr is not None else backbone.lr
     num_batches = len(data.train_dataloader())

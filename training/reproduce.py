@@ -200,14 +200,17 @@ def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: 
     """Train one ranker as its own MLflow run and test it."""
     from training.data import tokenize
     from training.export import torch_scores
-    from training.learning import learn
+    from training.learning import learn, load_encoder
     from training.tracking import Tracker
 
     logger.info("training %s", method)
+    encoder = load_encoder(config, 1)
     with Tracker(mlruns_dir, run_name=config.name) as tracker:
         tracker.log_params(asdict(config))
         with tempfile.TemporaryDirectory(prefix="lengthwise-row-") as folder:
-            trained = learn(config, [prepared.splits], Path(folder), tracker.lightning_logger())
+            trained = learn(
+                config, encoder, [prepared.splits], Path(folder), tracker.lightning_logger()
+            )
         test = prepared.splits.test
         ids = tokenize(trained.tokenizer, [item.prompt for item in test]).ids
         scores, lengths = torch_scores(trained.scorer, ids), observed(test)

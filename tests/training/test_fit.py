@@ -249,7 +249,8 @@ def test_bad_settings_are_one_line(
 ) -> None:
     assert fit(make_card(RECORDS), *settings) == 2
     assert message in one_error_line(capsys)
-    assert not (tmp_path / "out" / "bundle").exists()
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "mlruns").exists()
 
 
 def test_an_unknown_recipe_data_set_or_command_lists_the_known_ones(

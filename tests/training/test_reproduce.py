@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from training import reproduce
 from training.__main__ import main
-from training.reproduce import _print
+from training.command_line import without_nan
 from training.synthetic import generate
 
 
@@ -19,7 +21,12 @@ def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
     make_card: Callable[..., Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    measured: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        reproduce, "without_nan", lambda result: measured.append(result) or without_nan(result)
+    )
     card = make_card(generate(300, seed=5)[0])
     status = main(
         ["reproduce", "tables", "--dataset", str(card), "--mlruns-dir", str(tmp_path / "mlruns"),
@@ -36,7 +43,7 @@ def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
     assert next(row for row in rows if row["objective"] == "pairs")["paper"] == [0.96, 0.75, 0.61]
     assert [row["delta"] for row in result["delta"]] == [0.2, 0.2, 0.0, 0.0]
     assert result["gpt4_twice"] is None
-    _print(result)
+    reproduce._print(measured[0])
     assert "Table II" in capsys.readouterr().out
 
 
