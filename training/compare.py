@@ -12,7 +12,7 @@ from typing import Any, Final
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import DataError
 from training.command_line import configure_logging, make_parser, without_nan
-from training.evaluate import training_data, unseen
+from training.evaluate import training_data, unseen, warn_of_few
 from training.labels import LabelledPrompt, label_prompts, observed
 from training.metrics import tau_b, tau_b_ci, tau_b_difference_ci
 from training.records import FieldMap, read_table, to_records
@@ -101,6 +101,7 @@ def compare(
     }
     if math.isnan(difference):
         logger.warning("tau_b is undefined: all lengths, or all scores of a ranker, are equal")
+    warn_of_few(len(prompts))
     cleaned: dict[str, Any] = without_nan(result)
     return cleaned
 

@@ -17,6 +17,7 @@ from training import baselines
 from training.calibration import coverage
 from training.command_line import configure_logging, make_parser, without_nan
 from training.config import config_from
+from training.drift import MIN_ROWS
 from training.labels import LabelledPrompt, label_prompts, observed, targets
 from training.metrics import ceiling, grouped_tau_b, pair_accuracy, tau_b, tau_b_ci
 from training.prepared import Prepared, prepare
@@ -180,8 +181,21 @@ def evaluate(
     }
     if np.ptp(lengths) == 0:
         logger.warning("tau_b is undefined: all %d lengths are %g", len(kept), lengths[0])
+    elif np.ptp(scores) == 0:
+        logger.warning("tau_b is undefined: all %d scores are %g", len(kept), scores[0])
+    warn_of_few(len(kept))
     cleaned: dict[str, Any] = without_nan(result)
     return cleaned
+
+
+def warn_of_few(num_prompts: int) -> None:
+    """A bootstrap of few prompts draws the same ones again and again: it is too sure."""
+    if num_prompts < MIN_ROWS:
+        logger.warning(
+            "%d prompts tell little, and the interval is too narrow; give %d or more",
+            num_prompts,
+            MIN_ROWS,
+        )
 
 
 def training_data(bundle: ModelBundle, data_dir: str | None) -> Prepared | None:

@@ -156,14 +156,45 @@ def test_evaluate_refuses_what_it_cannot_measure(
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_equal_lengths_are_told_and_not_scored(
-    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (["a,7", "b,7", "c,7"], "all 3 lengths are 7"),
+        # Alike up to where the model cuts them.
+        (["poem " * 32 + f"{n},{n}" for n in (7, 8, 9)], "all 3 scores are 0.9"),
+    ],
+)
+def test_equal_lengths_or_scores_are_told_and_not_ranked(
+    rows: list[str],
+    why: str,
+    tiny_bundle: ModelBundle,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = tmp_path / "logs.csv"
-    path.write_text("prompt,output_tokens\na,7\nb,7\nc,7\n")
+    path.write_text("\n".join(["prompt,output_tokens", *rows]) + "\n")
     assert main(["evaluate", "--bundle", str(tiny_bundle.path), "--data", str(path), "--json"]) == 0
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["tau_b"] is None
+    assert json.loads(capsys.readouterr().out)["tau_b"] is None
+    assert f"tau_b is undefined: {why}" in caplog.text
+
+
+@pytest.mark.parametrize(("count", "warned"), [(5, True), (19, True), (20, False)])
+def test_few_prompts_are_warned_of(
+    count: int,
+    warned: bool,
+    tiny_bundle: ModelBundle,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = ["--data", str(write_table(tmp_path / "logs.jsonl", count))]
+    columns = ["--prompt-column", "text", "--length-column", "tokens"]
+    assert main(["evaluate", "--bundle", str(tiny_bundle.path), *data, *columns]) == 0
+    assert (f"{count} prompts tell little" in caplog.text) == warned
+    caplog.clear()
+    bundles = [str(tiny_bundle.path)] * 2
+    assert main(["compare", *bundles, *data, *columns]) == 0
+    assert (f"{count} prompts tell little" in caplog.text) == warned
 
 
 def test_repeated_prompts_are_samples_and_give_the_ceiling(
