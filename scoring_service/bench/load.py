@@ -103,14 +103,11 @@ def open_loop(
     timeout_s: float,
     seed: int = 0,
     security: ClientSecurity = PLAINTEXT,
-    outcomes: Outcomes | None = None,
+    stop: threading.Event | None = None,
 ) -> Outcomes:
-    """Send `prompts` at Poisson arrivals of that rate, whatever becomes of them.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C; `outcomes`, where given, tells of what was sent until then.
-    """
-    outcomes = Outcomes() if outcomes is None else outcomes
+    """Send `prompts` at Poisson arrivals of that rate, whatever becomes of them, until `stop`."""
+    stop = threading.Event() if stop is None else stop
+    outcomes = Outcomes()
     lock = threading.Lock()
     landed = threading.Semaphore(0)
     gaps_s = np.random.default_rng(seed).exponential(1 / per_s, len(prompts)).tolist()
@@ -133,24 +130,25 @@ def open_loop(
     with security.open(target) as channel:
         call = channel.unary_unary(f"/{SERVICE}/Score")
         started_s, client_s = time.perf_counter(), time.process_time()
-        try:
-            for request in _paced(requests, gaps_s):
-                begun_s = time.perf_counter()
-                rpc = call.future(request, timeout=timeout_s, metadata=security.metadata)
-                rpc.add_done_callback(lambda rpc, begun_s=begun_s: done(rpc, begun_s))
-                outcomes.sent += 1
-        finally:
-            outcomes.wall_s = time.perf_counter() - started_s
-            for _ in range(outcomes.sent):
-                landed.acquire()
-            outcomes.landed_s = time.perf_counter() - started_s
-            outcomes.client_cpu_s = time.process_time() - client_s
+        for request in _paced(requests, gaps_s, stop):
+            begun_s = time.perf_counter()
+            rpc = call.future(request, timeout=timeout_s, metadata=security.metadata)
+            rpc.add_done_callback(lambda rpc, begun_s=begun_s: done(rpc, begun_s))
+            outcomes.sent += 1
+        outcomes.wall_s = time.perf_counter() - started_s
+        for _ in range(outcomes.sent):
+            landed.acquire()
+        outcomes.landed_s = time.perf_counter() - started_s
+        outcomes.client_cpu_s = time.process_time() - client_s
     return outcomes
 
 
-def _paced(requests: Sequence[bytes], gaps_s: Sequence[float]) -> Iterator[bytes]:
+def _paced(
+    requests: Sequence[bytes], gaps_s: Sequence[float], stop: threading.Event
+) -> Iterator[bytes]:
     due_s = time.perf_counter()
     for request, gap_s in zip(requests, gaps_s, strict=True):
         due_s += gap_s
-        time.sleep(max(0.0, due_s - time.perf_counter()))
+        if stop.wait(max(0.0, due_s - time.perf_counter())):
+            return
         yield request

@@ -3,7 +3,10 @@ queueing. With `--seconds 600 --pid PID` it is a soak that also watches memory."
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,27 +34,41 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
     before = 0 if config.pid is None else _rss_bytes(config.pid)
     if config.pid is not None and not before:
         raise ConfigError(f"no process {config.pid}; give the pid of the service, or no --pid")
-    outcomes = Outcomes()
-    interrupted = False
-    try:
-        open_loop(
+    stop = threading.Event()
+    with _set_by_ctrl_c(stop):
+        outcomes = open_loop(
             config.target,
             prompts,
             per_s=config.rate,
             timeout_s=config.timeout_s,
             seed=config.seed,
             security=security,
-            outcomes=outcomes,
+            stop=stop,
         )
-    except KeyboardInterrupt:
-        if not outcomes.sent:
-            raise
-        interrupted = True
-    summary = _summary(outcomes) | {"interrupted": interrupted}
+    summary = _summary(outcomes) | {"interrupted": stop.is_set()}
     if config.pid is not None:
         after = _rss_bytes(config.pid)
         summary["rss_growth_fraction"] = after / before - 1 if after else None
     return summary
+
+
+@contextmanager
+def _set_by_ctrl_c(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C sets `stop`; the second is an exception as usual.
+
+    An exception from within gRPC would leave a call that never ends, and a channel that waits for
+    it when it is closed.
+    """
+
+    def first(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, usual)
+
+    usual = signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def print_loadtest(result: Mapping[str, Any]) -> None:
