@@ -128,6 +128,8 @@ class MicroBatcher:
         self._num_runners = num_runners
         self._lock = threading.Lock()
         self._free = num_runners
+        self._num_waking = 0
+        """Runners that hold a permit and have yet to take a prompt with it."""
         self._queue: list[tuple[float, int, Job]] = []
         self._numbers = itertools.count()
         self._num_queued = 0
@@ -260,8 +262,9 @@ class MicroBatcher:
 
     def _wake_runners(self) -> None:
         """Hand free permits to runners, as many as there are prompts to run."""
-        for _ in range(min(self._free, self._num_queued)):
+        for _ in range(min(self._free, self._num_queued - self._num_waking)):
             self._free -= 1
+            self._num_waking += 1
             self._idle_runners.pop().release()
 
     def _work(self, awake: threading.Lock) -> None:
@@ -269,9 +272,12 @@ class MicroBatcher:
         group: Sequence[Job] = ()
         while True:
             awake.acquire()
+            just_woken = True
             while True:
                 done: list[Submission] = []
                 with self._lock:
+                    self._num_waking -= just_woken
+                    just_woken = False
                     self._note_pace(group)
                     group = self._next_group(done)
                     if not group:
@@ -308,8 +314,8 @@ class MicroBatcher:
     def _company(self, job: Job, now_s: float) -> list[Job]:
         """Queued jobs that are cheaper run with `job` than after it, and do not make it late."""
         costs = job.model.costs
-        # A free permit beats any batch.
-        if not self._num_queued or self._free or costs.max_batch == 1:
+        # A free permit beats any batch, and so does a runner on its way.
+        if self._num_queued <= self._num_waking or self._free or costs.max_batch == 1:
             return []
         tokens, cost_s = len(job.ids), job.cost_s
         if tokens > costs.max_batched_tokens:
@@ -328,7 +334,7 @@ class MicroBatcher:
                 company.append(other)
                 self._leave_queue(other)
                 tokens, cost_s = longest, together_s
-            if len(company) + 1 == costs.max_batch:
+            if len(company) + 1 == costs.max_batch or self._num_queued <= self._num_waking:
                 break
         return company
 
