@@ -243,6 +243,13 @@ def test_a_call_of_many_prompts_uses_every_runner():
     assert model.most_at_once == 4
 
 
+def test_a_runner_on_its_way_is_left_a_prompt_of_its_own():
+    model = FakeModel(TOGETHER)
+    batcher = MicroBatcher(num_runners=2)
+    assert ask(batcher, model, 1, 2) == [1.0, 2.0]
+    assert sorted(model.runs) == [[1], [2]]
+
+
 def test_never_more_runs_at_once_than_runners(pool):
     model = FakeModel(run_s=0.002)
     batcher = MicroBatcher(num_runners=3)
