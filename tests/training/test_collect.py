@@ -393,6 +393,7 @@ def test_what_was_collected_can_be_trained_on_at_once(
     prompts, out = tmp_path / "prompts.parquet", tmp_path / "collected" / "lengths.jsonl"
     pd.DataFrame(records).to_parquet(prompts)
     assert main(command(endpoint.url, prompts, out)[3:]) == 0
+    capsys.readouterr()
     card = str(out.with_name("card.yaml"))
     options = ["--out", str(tmp_path / "run"), "--mlruns-dir", str(tmp_path / "mlruns")]
     small = ["--encoder.backbone", str(tiny_bert), "--epochs", "1", "--threads", "1"]

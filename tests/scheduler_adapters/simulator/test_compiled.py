@@ -128,7 +128,7 @@ slai_policies = st.builds(
     evaluate=st.sampled_from(["frozen", "recompute"]),
     max_tokens=st.sampled_from([1, 8, 64, 512]),
     max_resident=st.sampled_from([2, 128]),
-    max_decodes=st.sampled_from([0, 1, 3, 128]),
+    max_decodes=st.sampled_from([1, 3, 128]),
 )
 
 
