@@ -13,13 +13,14 @@ from scoring_service.client import (
     Score,
     ServiceInfo,
     chunks,
+    closed,
     read_batch,
     read_info,
     read_score,
     write_batch,
     write_prompt,
 )
-from scoring_service.errors import InvalidPrompt, ScoringError, ServiceUnavailable
+from scoring_service.errors import InvalidPrompt, ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.status import from_rpc_error
@@ -102,6 +103,4 @@ class AsyncScoringClient:
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
         except grpc.aio.UsageError as error:
-            raise ServiceUnavailable(
-                f"the client of {self.target} is closed ({error}); make another"
-            ) from error
+            raise closed(self.target, error) from error

@@ -315,7 +315,8 @@ class MicroBatcher:
         """Queued jobs that are cheaper run with `job` than after it, and do not make it late."""
         costs = job.model.costs
         # A free permit beats any batch, and so does a runner on its way.
-        if self._num_queued <= self._num_waking or self._free or costs.max_batch == 1:
+        most = min(costs.max_batch - 1, self._num_queued - self._num_waking)
+        if most <= 0 or self._free:
             return []
         tokens, cost_s = len(job.ids), job.cost_s
         if tokens > costs.max_batched_tokens:
@@ -334,7 +335,7 @@ class MicroBatcher:
                 company.append(other)
                 self._leave_queue(other)
                 tokens, cost_s = longest, together_s
-            if len(company) + 1 == costs.max_batch or self._num_queued <= self._num_waking:
+            if len(company) == most:
                 break
         return company
 

@@ -156,7 +156,7 @@ class ScoringClient:
         try:
             answers = self._stub.ScoreStream(requests(), metadata=self._metadata)
         except ValueError as error:
-            raise self._closed(error) from error
+            raise closed(self.target, error) from error
         try:
             for answer in answers:
                 yield int(answer.id), _item(answer.result, answer.revision)
@@ -221,10 +221,12 @@ class ScoringClient:
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
         except ValueError as error:
-            raise self._closed(error) from error
+            raise closed(self.target, error) from error
 
-    def _closed(self, error: ValueError) -> ServiceUnavailable:
-        return ServiceUnavailable(f"the client of {self.target} is closed ({error}); make another")
+
+def closed(target: str, error: Exception) -> ServiceUnavailable:
+    """What a client raises that was closed before."""
+    return ServiceUnavailable(f"the client of {target} is closed ({error}); make another")
 
 
 def write_prompt(prompt: str, target_model: str) -> pb.ScoreRequest:
