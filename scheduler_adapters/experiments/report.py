@@ -264,25 +264,34 @@ def scatter_figure(
 def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
     """Simulated against measured, on and off the dashed line of equality.
 
-    Columns measured_s, lowest_s and highest_s (the bar: the range of repeated runs), simulated_s.
+    Columns measured_s and simulated_s; lowest_s and highest_s where runs were repeated (the bar is
+    their range); policy where there are several, each with its colour.
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(5.6, 3.6), layout="constrained")
         axis = figure.subplots()
-        real, colour = table["measured_s"], COLOURS["pars"]
-        below, above = real - table["lowest_s"], table["highest_s"] - real
-        axis.errorbar(
-            real,
-            table["simulated_s"],
-            xerr=[below, above],
-            fmt="o",
-            markersize=3,
-            color=colour,
-            ecolor=to_rgba(colour, 0.3),
-            elinewidth=1,
-        )
+        has_range, has_policies = "lowest_s" in table, "policy" in table
+        table = table if has_policies else table.assign(policy="pars")
+        colours = colours_of(list(dict.fromkeys(table["policy"])))
+        for name, rows in table.groupby("policy", sort=False):
+            real, colour = rows["measured_s"], colours[str(name)]
+            axis.errorbar(
+                real,
+                rows["simulated_s"],
+                xerr=[real - rows["lowest_s"], rows["highest_s"] - real] if has_range else None,
+                fmt="o",
+                markersize=3,
+                color=colour,
+                ecolor=to_rgba(colour, 0.3),
+                elinewidth=1,
+                label=name,
+                rasterized=len(table) > 1000,  # as pixels, so that the file stays small
+            )
         axis.axline((0, 0), slope=1, linestyle="--", linewidth=1, color="#444")
-        axis.set(xlabel=f"{metric} measured, mean and range (s)", ylabel=f"{metric} simulated (s)")
+        measured = "measured, mean and range" if has_range else "measured"
+        axis.set(xlabel=f"{metric} {measured} (s)", ylabel=f"{metric} simulated (s)")
+        if has_policies:
+            axis.legend()
         return figure
 
 

@@ -114,3 +114,14 @@ def test_a_point_lies_at_the_mean_and_its_bar_spans_the_runs() -> None:
     assert points.get_xydata().tolist() == [[2.0, 2.2]]
     assert bars.get_segments()[0].tolist() == [[1.0, 2.2], [2.5, 2.2]]
     assert axis.get_xlabel() == "TTFT measured, mean and range (s)"
+
+
+def test_single_runs_of_several_policies_have_a_colour_each_and_no_bars() -> None:
+    table = pd.DataFrame(
+        {"policy": ["fcfs", "pars"], "measured_s": [2.0, 1.0], "simulated_s": [2.2, 1.1]}
+    )
+    (axis,) = report.agreement_figure(table, "E2E").axes
+    names = {box.get_label(): box.lines[0].get_color() for box in axis.containers}
+    assert names == {name: report.COLOURS[name] for name in ("fcfs", "pars")}
+    assert all(not box.has_xerr for box in axis.containers)
+    assert axis.get_xlabel() == "E2E measured (s)"
