@@ -34,6 +34,7 @@ class TimelineLog:
     """Times are seconds from `start_s`, on the engine's clock. Close it when the engine stops.
 
     Args:
+        start_s: may be set anew until the first request has finished.
         path: .jsonl file to append to.
         instance: number of this engine.
 
@@ -42,7 +43,7 @@ class TimelineLog:
     """
 
     def __init__(self, path: str, *, start_s: float, instance: int = 0) -> None:
-        self._start_s = start_s
+        self.start_s = start_s
         self._instance = instance
         self._open: dict[str, _Open] = {}
         self._lines: list[str] = []
@@ -105,7 +106,7 @@ class TimelineLog:
             self._file = -1
 
     def _since(self, instant_s: float) -> float:
-        return round(max(0.0, instant_s - self._start_s), 6)
+        return round(max(0.0, instant_s - self.start_s), 6)
 
 
 def require_writable(path: Path) -> None:
