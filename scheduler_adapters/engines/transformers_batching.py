@@ -30,6 +30,7 @@ from scheduler_adapters.engines.settings import (
     require_capabilities,
     shape_of_first_step,
 )
+from scheduler_adapters.engines.step_fit import StepRecord
 from scheduler_adapters.engines.step_plan import Plan
 from scheduler_adapters.engines.timeline_log import TimelineLog
 from scheduler_adapters.engines.transformers_border import (
@@ -63,6 +64,7 @@ def use_policy(
     *,
     think_end: Sequence[int] = (),
     timeline: TimelineLog | None = None,
+    steps: list[StepRecord] | None = None,
 ) -> str:
     """Register a scheduler under `policy`; the `scheduler_type` that asks for it.
 
@@ -71,6 +73,8 @@ def use_policy(
             the request is queued.
         think_end: token ids that end thinking, for policies that rank by phase.
         timeline: is told what happens to each request.
+        steps: gets every step, with the seconds since the one before it ended: the engine's own
+            Python is in them, but not the time in which it had nothing to do.
 
     Raises:
         UnsupportedByEngine: the policy wants what this engine cannot do, or this version of
@@ -90,6 +94,7 @@ def use_policy(
         hints=hints,
         think_end=tuple(think_end) if policy.sees_thinking else (),
         timeline=timeline,
+        steps=steps,
     )
     return name
 
@@ -138,18 +143,21 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         hints: Hints,
         think_end: tuple[int, ...] = (),
         timeline: TimelineLog | None = None,
+        steps: list[StepRecord] | None = None,
         **kwargs: Any,
     ) -> None:
         self._policy = policy
         self._hints = hints
         self._think_end = think_end
         self._timeline = timeline
+        self._steps = steps
         super().__init__(*args, **kwargs)  # which calls reset()
 
     @property
     def follows_steps(self) -> bool:
         """Whether the tokens of a step must be there before the next one is scheduled."""
-        return self.planner is not None or self._timeline is not None
+        watching = (self.planner, self._timeline, self._steps)
+        return any(watcher is not None for watcher in watching)
 
     def reset(self) -> None:
         super().reset()
@@ -162,6 +170,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self._running: Sequence[Any] = ()
         """What takes part in a step that has not ended yet."""
         self._step_start_s = 0.0
+        self._was_idle = True
         self._gone: dict[str, RequestState] = {}
         """Residents that finished, or lost their blocks, since a step ended."""
         self._stalled = False
@@ -284,13 +293,33 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         """What ran has its tokens now; nothing happens where nothing ran."""
         if not self._running:
             return
+        previous_end_s = self.lengthwise.load.last_step_end_s
         self.lengthwise.end_step(self._step_start_s)
+        if self._steps is not None:
+            self._record(self._steps, self._step_start_s if self._was_idle else previous_end_s)
         if self._timeline is not None:
             self._write(self._timeline)
         self._running = ()
         self._gone.clear()
         if self.planner is not None:
             self.planner.residents.step_ended()
+
+    def _record(self, steps: list[StepRecord], began_s: float) -> None:
+        num_decodes = decode_context = num_prefills = prefill_tokens = 0
+        pairs = 0.0
+        for future in self._running:
+            state, tokens = future.state, future.query_length
+            if len(state.generated_tokens) > future.has_new_token:
+                num_decodes += 1
+                decode_context += state.position_offset  # the engine has counted the step already
+            else:
+                num_prefills += 1
+                prefill_tokens += tokens
+                pairs += tokens * (state.position_offset - tokens / 2)
+        seconds = self.lengthwise.load.now_s - began_s
+        sizes = (num_decodes, decode_context, num_prefills, prefill_tokens, pairs)
+        steps.append(StepRecord(*sizes, seconds))
+        self._was_idle = not self.has_pending_requests()
 
     def _write(self, timeline: TimelineLog) -> None:
         for future in self._running:

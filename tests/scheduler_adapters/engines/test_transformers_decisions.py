@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.engines.hints import hints_of
+from scheduler_adapters.engines.step_fit import StepRecord
 from scheduler_adapters.engines.transformers_border import PAGE_SETTING
 from scheduler_adapters.experiments.workload import Requests
 from scheduler_adapters.policies.class_priority import ClassPriority
@@ -23,8 +24,12 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency import AffineLatency, Chunk
+from scheduler_adapters.simulator.reference import ReferenceEngine
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.decisions import (
+    LATENCY,
     Clock,
     Dice,
     Steps,
@@ -56,7 +61,11 @@ def model() -> Any:
 
 
 def steps_of_engine(
-    model: Any, policy: Policy | None, requests: Requests, think_end: tuple[int, ...] = ()
+    model: Any,
+    policy: Policy | None,
+    requests: Requests,
+    think_end: tuple[int, ...] = (),
+    recorded: list[StepRecord] | None = None,
 ) -> tuple[Steps, list[list[int]]]:
     """What each step of the engine ran, and the tokens each request got; no policy: stock FIFO."""
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -64,11 +73,16 @@ def steps_of_engine(
         monkeypatch.setattr(
             "scheduler_adapters.engines.transformers_batching.time.perf_counter", clock
         )
-        return _steps_of_engine(model, policy, requests, think_end, clock)
+        return _steps_of_engine(model, policy, requests, think_end, clock, recorded)
 
 
 def _steps_of_engine(
-    model: Any, policy: Policy | None, requests: Requests, think_end: tuple[int, ...], clock: Clock
+    model: Any,
+    policy: Policy | None,
+    requests: Requests,
+    think_end: tuple[int, ...],
+    clock: Clock,
+    recorded: list[StepRecord] | None,
 ) -> tuple[Steps, list[list[int]]]:
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
@@ -77,7 +91,7 @@ def _steps_of_engine(
     hints: dict[str, Any] = {}
     scheduler_type = "fifo"
     if policy is not None:
-        scheduler_type = use_policy(policy, hints, think_end=think_end)
+        scheduler_type = use_policy(policy, hints, think_end=think_end, steps=recorded)
     manager = model.init_continuous_batching(
         generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
         continuous_batching_config=ContinuousBatchingConfig(
@@ -121,6 +135,7 @@ def _steps_of_engine(
             assert done.error is None
             outputs[int(done.request_id)] = list(done.generated_tokens)
     if policy is not None:
+        scheduler.clear_cancelled_requests()  # as the next turn begins, so the last step is over
         assert not scheduler._queue
         assert not scheduler.active_requests
     return steps, [outputs[row] for row in range(len(requests))]
@@ -176,6 +191,33 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_gives_the_steps_of_the_simulator(model: Any, name: str, seed: int) -> None:
     assert_same(model, POLICIES[name], workload(seed, longest=60))
+
+
+@pytest.mark.parametrize("name", ["sarathi by prompt", "round robin"])
+def test_the_steps_recorded_are_those_the_simulator_charges_for(model: Any, name: str) -> None:
+    requests, recorded, charged = workload(0, longest=60), list[StepRecord](), list[StepRecord]()
+
+    class Noting(AffineLatency):
+        def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+            seconds = super().step_s(num_decodes, decode_context, prefills)
+            tokens = sum(chunk for _, chunk in prefills)
+            pairs = sum(chunk * (before + chunk / 2) for before, chunk in prefills)
+            sizes = (num_decodes, decode_context, len(prefills), tokens, pairs)
+            charged.append(StepRecord(*sizes, seconds))
+            return seconds
+
+    latency = Noting(base_s=LATENCY.base_s, per_token_s=LATENCY.per_token_s)
+    instance = Instance(
+        latency=latency,
+        kv_blocks=BLOCKS,
+        max_num_seqs=SEATS,
+        max_tokens=BUDGET,
+        block_tokens=PAGE,
+        watermark_fraction=0.0,
+    )
+    ReferenceEngine(POLICIES[name](), instance).run(requests)
+    steps_of_engine(model, POLICIES[name](), requests, recorded=recorded)
+    assert recorded == charged
 
 
 @pytest.mark.parametrize("seed", range(2))
