@@ -2,17 +2,19 @@
 
 The model has random weights and the shape of a real one; each request gets exactly the output
 tokens that its response had (end-of-sequence is off), so schedulers are compared on the same work.
+Beside what was measured stands what the simulator predicts from the steps under the first of them.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,21 +25,33 @@ from tqdm import tqdm
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
+from scheduler_adapters.engines.step_fit import StepFit, StepRecord
 from scheduler_adapters.engines.timeline_log import TimelineLog
+from scheduler_adapters.engines.transformers_prediction import (
+    MEANS,
+    METRICS,
+    Predicted,
+    Served,
+    predict,
+)
 from scheduler_adapters.experiments.metrics import statistic, summarize, token_gaps
 from scheduler_adapters.experiments.setup import (
+    Setup,
     check_folder,
     check_policies,
+    load_requests,
     make_policy,
-    policy_of,
+    score_source,
     synthetic_requests,
+    with_scores,
 )
 from scheduler_adapters.experiments.simulate import json_ready
 from scheduler_adapters.experiments.timeline import Timeline, read_timeline
-from scheduler_adapters.experiments.workload import Requests, make_requests, read_trace
-from scheduler_adapters.scores import OracleScores, SyntheticScores
+from scheduler_adapters.experiments.workload import Requests, make_requests
 from scheduler_adapters.simulator.data_folder import data_file, read_table
-from scoring_service.errors import ConfigError, DataError, SchedulingError
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency import LatencyModel
+from scoring_service.errors import ConfigError, DataError, LengthwiseError, SchedulingError
 
 log = logging.getLogger(__name__)
 
@@ -54,21 +68,26 @@ class BurstConfig:
     """Which requests, which schedulers, which model."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "slai", "oracle"])
-    """Names of policies, which `simulate --help` lists, or import paths."""
+    """Names of policies, which `simulate --help` lists, or import paths. The step times of the
+    simulator are fitted to the first one's run."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What policies take, by name, e.g. {"slai": {"max_tokens": 256}}. A made-up name says whose
     settings they are: {"slai-late": {"policy": "slai", "offset": 10.0}}."""
     trace: Path | None = None
     """.csv, .parquet or .jsonl with prompt_tokens, output_tokens and, where there are any, score,
-    user_class, tbt_s; none: lengths of Vicuna-7B's responses in $LENGTHWISE_DATA, else synthetic.
-    Arrival times are not used: all requests come at once."""
+    user_class, tbt_s, prompt; none: lengths of Vicuna-7B's responses in $LENGTHWISE_DATA, else
+    synthetic. Arrival times are not used: all requests come at once."""
     num_requests: int | None = None
     """At most this many requests, drawn at random; none: 2,000 on a GPU, and on a CPU 200, a
     minute or two of the tiny shape under four policies."""
     max_context: int = 4096
     """Longer prompts and outputs are cut to a half of this each."""
+    scores: str | None = None
+    """Where scores come from, as in `simulate`: synthetic (of quality tau_b), trace, oracle,
+    constant, or, for a trace with a column prompt, bundle:PATH or service:HOST:PORT; none: the
+    trace's column score where there is one, else synthetic."""
     tau_b: float = 0.6
-    """Kendall tau-b of the scores with the true lengths, where the trace holds no scores."""
+    """Kendall tau-b of synthetic scores with the true lengths."""
     paying_share: float = 0.5
     """Share of requests of the class "paying", drawn at random, where the trace has no classes."""
     paying_tbt_s: float = 0.1
@@ -84,7 +103,8 @@ class BurstConfig:
     max_tokens: int = 512
     """Token budget of a step."""
     out: Path | None = None
-    """Folder for one timeline per policy (.jsonl, times of all tokens) and summary.csv."""
+    """Folder for the timeline (POLICY.jsonl, times of all tokens) and the steps (POLICY.steps.csv)
+    under each policy, summary.csv, and simulated beside measured (agreement.csv, agreement.svg)."""
     seed: int = 0
     """Of the draw, classes, scores, prompts and weights."""
     json: bool = False
@@ -101,6 +121,18 @@ class BurstConfig:
             raise ConfigError(f"max_context is {self.max_context}; use 2 tokens or more")
         if not 0 <= self.paying_share <= 1:
             raise ConfigError(f"paying_share is {self.paying_share}; use a number in [0, 1]")
+        _ = self.setup  # which refuses what it does not know
+
+    @property
+    def setup(self) -> Setup:
+        """Where requests and scores come from, as `simulate` has it."""
+        return Setup(
+            trace=self.trace,
+            num_requests=sys.maxsize,
+            scores=self.scores,
+            tau_b=self.tau_b,
+            seed=self.seed,
+        )
 
     @property
     def most_requests(self) -> int:
@@ -112,11 +144,16 @@ def burst(config: BurstConfig) -> None:
     """Serve a burst with transformers' continuous batching, once under each scheduler.
 
     A random model of the given shape answers requests of real lengths, all there at 0 s; the table
-    says what each scheduler made of them. Needs a GPU for anything but the tiny shape.
+    says what each scheduler made of them. A second one says what the simulator makes of the same
+    requests when it knows the engine's steps under the first policy only, and how far it is from
+    what was measured, request by request (MAPE), and in the mean (bias). Needs a GPU for anything
+    but the tiny shape.
 
     Examples:
       python -m scheduler_adapters bench-transformers --num_requests 40 --max_num_seqs 4
       python -m scheduler_adapters bench-transformers --shape 7b --out burst-7b
+      python -m scheduler_adapters bench-transformers --trace with_prompts.parquet \\
+          --scores bundle:run/bundle
       python -m scheduler_adapters bench-transformers --shape 7b --policies '[fcfs, slai]' \\
           --settings '{slai: {max_tokens: 512}}' --trace requests.parquet
     """
@@ -127,11 +164,15 @@ def burst(config: BurstConfig) -> None:
         if folder is None:
             made = tempfile.TemporaryDirectory(prefix="lengthwise-burst-")
             folder = Path(stack.enter_context(made))
-        rows = [
-            _row(name, timeline) for name, timeline in serve_burst(requests, config, folder).items()
-        ]
-        if config.out is not None:
-            pd.DataFrame(rows).to_csv(folder / "summary.csv", index=False)
+        runs = serve_burst(requests, config, folder)
+    fit, predicted = _predict(runs, config)
+    rows = [
+        {**_row(name, run.timeline), **(predicted[name].to_row() if predicted else {})}
+        for name, run in runs.items()
+    ]
+    if config.out is not None:
+        pd.DataFrame(rows).to_csv(config.out / "summary.csv", index=False)
+        _draw(predicted, config.out)
     if config.json:
         about = {
             "shape": config.shape,
@@ -139,18 +180,25 @@ def burst(config: BurstConfig) -> None:
             "num_requests": len(requests),
             "max_num_seqs": config.max_num_seqs,
             "max_tokens": config.max_tokens,
+            "scores": score_source(config.setup, requests),
             "seed": config.seed,
+            "fitted_on": config.policies[0],
+            "num_steps_fitted": fit and fit.num_steps,
+            "step_mape_fraction": fit and fit.mape_fraction,
         }
         print(json.dumps(json_ready({**about, "runs": rows})))
     else:
         print(_text(rows))
+        if fit is not None:
+            print(_predicted_text(rows, fit))
 
 
 def load_burst(config: BurstConfig) -> Requests:
-    """The requests, all at 0 s, with scores and classes.
+    """The requests, all at 0 s, with classes, and with scores where they come with the trace.
 
     Raises:
         DataError: the trace cannot be read.
+        ScoringError: not one of its prompts could be scored.
     """
     requests = _lengths(config)
     random = np.random.default_rng((config.seed, _CLASS_STREAM))
@@ -165,9 +213,6 @@ def load_burst(config: BurstConfig) -> Requests:
         output_tokens=np.minimum(requests.output_tokens, half),
         request_id=np.arange(len(requests)).astype(str),
     )
-    if np.isnan(requests.score).all():
-        scores = SyntheticScores(tau_b=config.tau_b, seed=config.seed).scores(requests)
-        requests = requests.with_scores(scores)
     if not requests.user_class.astype(bool).any():
         pays = random.random(len(requests)) < config.paying_share
         requests = replace(
@@ -180,7 +225,7 @@ def load_burst(config: BurstConfig) -> Requests:
 
 def _lengths(config: BurstConfig) -> Requests:
     if config.trace is not None:
-        return read_trace(config.trace)
+        return load_requests(config.setup)
     try:
         columns = ("prompt", "vicuna_tokens_t0_7")
         table = read_table(data_file(LENGTHS), columns)
@@ -194,8 +239,8 @@ def _lengths(config: BurstConfig) -> Requests:
     )
 
 
-def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[str, Timeline]:
-    """Policy -> what happened under it; each timeline is written to `folder` as well.
+def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[str, Served]:
+    """Policy -> what happened under it; timelines and steps are written to `folder` as well.
 
     Raises:
         UnsupportedByEngine: a policy wants what this engine cannot do.
@@ -211,18 +256,18 @@ def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[s
     num_blocks = _num_blocks(model.config, device, longest, config.max_num_seqs)
     prompts = _random_prompts(requests, model.config.vocab_size, config.seed)
     folder.mkdir(parents=True, exist_ok=True)
-    timelines = {}
+    runs = {}
     few = requests.take(np.arange(min(len(requests), 2 * config.max_num_seqs)))
     few = replace(few, output_tokens=np.minimum(few.output_tokens, 4))
     _serve(model, "fcfs", few, prompts, config, num_blocks, folder / "warm-up.jsonl")
     for name in config.policies:
-        scored = requests
-        if policy_of(name, config.settings) == "oracle":
-            scored = requests.with_scores(OracleScores().scores(requests))
+        scored = with_scores(requests, name, config.setup, config.settings)
         path = folder / f"{name.replace(':', '_').replace('/', '_')}.jsonl"
-        timelines[name] = _serve(model, name, scored, prompts, config, num_blocks, path)
+        runs[name] = _serve(model, name, scored, prompts, config, num_blocks, path)
+        steps = pd.DataFrame([asdict(step) for step in runs[name].steps])
+        steps.to_csv(path.with_suffix(".steps.csv"), index=False)
     (folder / "warm-up.jsonl").unlink()
-    return timelines
+    return runs
 
 
 def _num_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
@@ -259,7 +304,7 @@ def _serve(
     config: BurstConfig,
     num_blocks: int,
     path: Path,
-) -> Timeline:
+) -> Served:
     """One burst under one scheduler, from empty to empty."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
@@ -269,11 +314,12 @@ def _serve(
     path.unlink(missing_ok=True)
     hints: dict[str, Mapping[str, Any]] = {}
     policy = make_policy(name, config.settings)
+    steps: list[StepRecord] = []
     timeline = TimelineLog(str(path), start_s=time.monotonic())
     manager = model.init_continuous_batching(
         generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
         continuous_batching_config=ContinuousBatchingConfig(
-            scheduler_type=use_policy(policy, hints, timeline=timeline),
+            scheduler_type=use_policy(policy, hints, timeline=timeline, steps=steps),
             num_blocks=num_blocks,
             max_batch_tokens=config.max_tokens,
             max_requests_per_batch=config.max_num_seqs,
@@ -288,19 +334,40 @@ def _serve(
         raise ConfigError(
             f"{num_blocks} KV blocks do not fit ({error}); lower max_num_seqs or max_context"
         ) from error
-    require_ours(manager)
+    instance_with = _instance_like(require_ours(manager))
     for row, prompt in enumerate(prompts[: len(requests)]):
         request_id = str(requests.request_id[row])
         hints[request_id] = hints_of(requests, row)
         size = int(requests.output_tokens[row])
         manager.add_request(prompt, request_id=request_id, max_new_tokens=size)
+    timeline.start_s = time.monotonic()  # the engine finds all requests there when it starts
     manager.start()
     try:
         _wait_for_all(manager, name, len(requests))
     finally:
         manager.stop(block=True)
         timeline.close()
-    return read_timeline(path)
+    return Served(
+        requests=requests,
+        timeline=read_timeline(path),
+        steps=steps,
+        instance_with=instance_with,
+    )
+
+
+def _instance_like(scheduler: Any) -> Callable[[LatencyModel], Instance]:
+    """How to make a simulated instance with the engine's limits, once step times are known."""
+    from scheduler_adapters.engines.transformers_border import TransformersBorder
+
+    border = TransformersBorder(scheduler, ())
+    limits = {
+        "kv_blocks": border.total_blocks,
+        "max_num_seqs": border.max_num_seqs,
+        "max_tokens": border.max_tokens,
+        "block_tokens": border.block_tokens,
+        "watermark_fraction": scheduler.safety_margin,
+    }
+    return lambda latency: Instance(latency=latency, **limits)
 
 
 def _wait_for_all(manager: Any, name: str, count: int) -> None:
@@ -334,6 +401,30 @@ def _row(policy: str, timeline: Timeline) -> dict[str, Any]:
     return row
 
 
+def _predict(
+    runs: Mapping[str, Served], config: BurstConfig
+) -> tuple[StepFit | None, dict[str, Predicted]]:
+    """What the simulator predicts; nothing where it cannot, for what was measured still counts."""
+    try:
+        return predict(runs, lambda name: make_policy(name, config.settings))
+    except LengthwiseError as error:
+        log.warning("nothing is simulated: %s", error)
+        return None, {}
+
+
+def _draw(predicted: Mapping[str, Predicted], folder: Path) -> None:
+    if not predicted:
+        return
+    from scheduler_adapters.experiments.report import agreement_figure, save_figure, save_table
+
+    tables = [run.per_request.assign(policy=name) for name, run in predicted.items()]
+    table = pd.concat(tables).reset_index()
+    save_table(table, folder / "agreement.csv")
+    drawn = table.rename(columns={f"e2e_{kind}_s": f"{kind}_s" for kind in _KINDS})
+    save_figure(agreement_figure(drawn, "E2E"), folder / "agreement.svg")
+
+
+_KINDS: Final = ("measured", "simulated")
 _SHOWN: Final = (
     "ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "e2e_p99_s", "normalized_latency_mean_s",
     "normalized_latency_p90_s", "output_tokens_per_s", "num_preemptions",
@@ -344,6 +435,22 @@ def _text(rows: Sequence[Mapping[str, Any]]) -> str:
     per_class = [name for name in rows[0] if name.startswith("tbt_p99_")]
     table = pd.DataFrame(rows)[["policy", *_SHOWN, *per_class]]
     return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+
+
+def _predicted_text(rows: Sequence[Mapping[str, Any]], fit: StepFit) -> str:
+    means = {f"simulated_{name}_mean_s": f"{name}_mean_s" for name in MEANS}
+    names = [f"{name}_{kind}" for name in METRICS for kind in ("mape", "bias")]
+    errors = {f"{name}_fraction": name for name in names}
+    table = pd.DataFrame(rows)[["policy", *means, *errors]]
+    for name in errors:
+        table[name] = table[name].map("{:.1%}".format)
+    table = table.rename(columns=means | errors)
+    shown = table.to_string(index=False, float_format=lambda value: f"{value:.4g}")
+    first = rows[0]["policy"]
+    return (
+        f"\nsimulated, with step times fitted to the {fit.num_steps:,} steps under {first} "
+        f"({fit.mape_fraction:.1%} off in the mean), so only {first} is fitted on itself\n{shown}"
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

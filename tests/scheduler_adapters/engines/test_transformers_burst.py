@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import kendalltau
 
 from scheduler_adapters.engines.random_model import llama_config
 from scheduler_adapters.engines.transformers_burst import (
@@ -16,8 +18,10 @@ from scheduler_adapters.engines.transformers_burst import (
     load_burst,
     main,
 )
+from scheduler_adapters.engines.transformers_prediction import METRICS
+from scheduler_adapters.experiments.setup import with_scores
 from scheduler_adapters.experiments.timeline import read_timeline
-from scheduler_adapters.scores import achieved_tau_b
+from scheduler_adapters.scores import PromptScores, achieved_tau_b
 from scoring_service.errors import ConfigError
 
 
@@ -40,7 +44,8 @@ def test_the_requests_of_a_burst_are_a_seeded_draw_with_scores_and_classes(trace
     assert len(requests) == 200
     assert not requests.arrival_s.any()
     assert requests.output_tokens.max() == 40
-    assert achieved_tau_b(requests.score, requests.output_tokens) == pytest.approx(0.6, abs=0.02)
+    score = with_scores(requests, "pars", config.setup).score
+    assert achieved_tau_b(score, requests.output_tokens) == pytest.approx(0.6, abs=0.02)
     paying = requests.user_class == "paying"
     assert 0.15 < paying.mean() < 0.35
     assert set(requests.tbt_s[paying]) == {0.1}
@@ -58,6 +63,39 @@ def test_scores_and_classes_of_the_trace_are_kept(trace: Path) -> None:
     assert set(requests.user_class) == {"gold"}
 
 
+class Words:
+    """Scores a prompt by its words."""
+
+    def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
+        words = np.array([float(len(prompt.split())) for prompt in prompts])
+        return PromptScores(values=words, prompt_tokens=words)
+
+
+def test_scores_come_from_where_simulate_takes_them(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked for, else the trace's own, else synthetic ones; the oracle's never change."""
+    monkeypatch.setattr(
+        "scheduler_adapters.experiments.setup.open_prompt_scorer", lambda name: Words()
+    )
+    table = pd.read_parquet(trace)
+    table["score"], table["prompt"] = 7.0, ["word " * (row % 9 + 1) for row in range(len(table))]
+    table.to_parquet(trace)
+
+    def scores(policy: str, source: str | None) -> set[float]:
+        config = BurstConfig(trace=trace, scores=source, num_requests=100)
+        requests = load_burst(config)
+        assert (requests.output_tokens == table["output_tokens"][drawn].to_numpy()).all()
+        return set(with_scores(requests, policy, config.setup).score)
+
+    drawn = np.sort(np.random.default_rng((0, 11)).permutation(300)[:100])
+    lengths = set(table["output_tokens"][drawn])
+    assert scores("pars", None) == scores("pars", "trace") == {7.0}
+    assert scores("pars", "oracle") == scores("oracle", "bundle:b") == lengths
+    assert scores("pars", "bundle:b") == set(drawn % 9 + 1.0)
+    assert len(scores("pars", "synthetic")) == 100
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -66,6 +104,8 @@ def test_scores_and_classes_of_the_trace_are_kept(trace: Path) -> None:
         {"num_requests": 0},
         {"max_context": 1},
         {"paying_share": 1.5},
+        {"scores": "guessed"},
+        {"scores": "bundle:run/bundle"},
     ],
 )
 def test_impossible_bursts_are_refused(wrong: dict[str, object]) -> None:
@@ -126,10 +166,23 @@ def test_the_command_serves_the_same_burst_under_each_scheduler(
     assert all(run["num_finished"] == 16 for run in runs.values())
     assert set(runs["slai"]) >= {"tbt_p99_paying_s", "tbt_p99_free_s", "ttft_mean_s"}
     drawn = np.sort(load_burst(BurstConfig(trace=trace, num_requests=16)).output_tokens)
+    table = pd.read_csv(out / "agreement.csv")
+    assert (out / "agreement.svg").exists()
     for name, is_sorted in {"fcfs": False, "slai": False, "oracle": True}.items():
         timeline = read_timeline(out / f"{name}.jsonl")
         sizes = timeline.requests.output_tokens
         as_scheduled = sizes[np.lexsort((sizes, timeline.scheduled_s))]
         assert (np.sort(sizes) == drawn).all()
         assert (as_scheduled == drawn).all() == is_sorted
+        assert not timeline.requests.arrival_s.any()
+        steps = pd.read_csv(out / f"{name}.steps.csv")
+        # The token that ends a prefill is no decode, and the last token is never computed on.
+        assert steps.num_decodes.sum() == drawn.sum() - 16
+        assert steps.prefill_tokens.sum() == timeline.requests.prompt_tokens.sum()
+        busy_s = timeline.finished_s.max() - timeline.scheduled_s.min()
+        assert steps.seconds.sum() == pytest.approx(busy_s, abs=1e-3)
+        pairs = table[table.policy == name]
+        assert runs[name]["is_fitted_on_itself"] == (name == "fcfs")
+        assert np.isfinite([runs[name][f"{metric}_mape_fraction"] for metric in METRICS]).all()
+        assert kendalltau(pairs.e2e_measured_s, pairs.e2e_simulated_s).statistic > 0.8
     assert len(pd.read_csv(out / "summary.csv")) == 3

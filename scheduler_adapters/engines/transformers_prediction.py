@@ -1,0 +1,108 @@
+"""Would the simulator have told it? A burst as transformers served it, beside the same simulated.
+
+Step times are fitted to the steps that the engine took under one policy. With these every policy is
+simulated, on the same requests and within the limits of the engine, and compared request by request
+with what the engine did. No run but the first is used for the fit: measured under FCFS, this is
+what one would have predicted of PARS before deploying it. Its own row tells how well the fit and
+the simulator describe the very run that was fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pandas as pd
+
+from scheduler_adapters.engines.step_fit import StepFit, StepRecord, fit_steps
+from scheduler_adapters.experiments.fidelity import Error, error
+from scheduler_adapters.experiments.metrics import Summary, summarize, tpot_s
+from scheduler_adapters.experiments.timeline import Timeline
+from scheduler_adapters.experiments.workload import Floats, Requests
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency import LatencyModel
+from scheduler_adapters.simulator.simulation import simulate
+
+METRICS: Final = ("ttft", "tpot", "e2e")
+MEANS: Final = (*METRICS, "normalized_latency")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What an engine did with a burst under one policy."""
+
+    requests: Requests
+    """As they were sent, scores and all; ids are their numbers."""
+    timeline: Timeline
+    """The same requests in another order."""
+    steps: Sequence[StepRecord]
+    instance_with: Callable[[LatencyModel], Instance]
+    """An instance with the limits of the engine and these step times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """One policy, simulated."""
+
+    summary: Summary
+    per_request: pd.DataFrame
+    """Columns request_id and, for each of METRICS, NAME_measured_s and NAME_simulated_s."""
+    errors: Mapping[str, Error]
+    """Of each of METRICS, mean over the requests."""
+    is_fitted_on_itself: bool
+
+    def to_row(self) -> dict[str, Any]:
+        """Flat, to stand beside the measured figures."""
+        row: dict[str, Any] = {
+            f"simulated_{name}_mean_s": getattr(self.summary, f"{name}_s").mean for name in MEANS
+        }
+        row["simulated_makespan_s"] = self.summary.makespan_s
+        for name, value in self.errors.items():
+            row[f"{name}_mape_fraction"] = value.mape_fraction
+            row[f"{name}_bias_fraction"] = value.bias_fraction
+        row["is_fitted_on_itself"] = self.is_fitted_on_itself
+        return row
+
+
+def predict(
+    runs: Mapping[str, Served], make_policy: Callable[[str], Policy]
+) -> tuple[StepFit, dict[str, Predicted]]:
+    """The step times of the first run, and what they predict of every run.
+
+    Args:
+        runs: name of a policy -> what the engine did under it.
+        make_policy: name -> a fresh policy.
+
+    Raises:
+        DataError: the first run has too few steps for a fit.
+        InvalidDecision, SchedulingError: as `simulate` does.
+    """
+    fitted_on = next(iter(runs))
+    fit = fit_steps(runs[fitted_on].steps)
+    predicted = {}
+    for name, run in runs.items():
+        simulated = simulate(run.requests, make_policy(name), run.instance_with(fit.latency))
+        ours, theirs = _latencies(simulated), _latencies(run.timeline)
+        predicted[name] = Predicted(
+            summary=summarize(simulated),
+            per_request=ours.add_suffix("_simulated_s").join(theirs.add_suffix("_measured_s")),
+            errors={
+                metric: error(ours[metric].to_numpy(), theirs.loc[ours.index, metric].to_numpy())
+                for metric in METRICS
+            },
+            is_fitted_on_itself=name == fitted_on,
+        )
+    return fit, predicted
+
+
+def _latencies(timeline: Timeline) -> pd.DataFrame:
+    """METRICS by request id, seconds."""
+    arrival_s = timeline.requests.arrival_s
+    columns: dict[str, Floats] = {
+        "ttft": timeline.first_token_s - arrival_s,
+        "tpot": tpot_s(timeline),
+        "e2e": timeline.finished_s - arrival_s,
+    }
+    return pd.DataFrame(columns, index=pd.Index(timeline.requests.request_id, name="request_id"))

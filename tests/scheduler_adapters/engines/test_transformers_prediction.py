@@ -1,0 +1,88 @@
+"""What one run predicts of others; here the engine is a simulator of known step times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.engines.step_fit import StepRecord
+from scheduler_adapters.engines.transformers_prediction import METRICS, Served, predict
+from scheduler_adapters.experiments.workload import Requests, make_requests
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency import Chunk, LatencyModel
+from scheduler_adapters.simulator.simulation import simulate
+from scoring_service.errors import DataError
+
+
+@dataclass(kw_only=True)
+class Noting(LatencyModel):
+    """Step times that an engine might have, and a note of each."""
+
+    slowness: float = 1.0
+    steps: list[StepRecord] = field(default_factory=list)
+
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        tokens = sum(chunk for _, chunk in prefills)
+        pairs = sum(chunk * (before + chunk / 2) for before, chunk in prefills)
+        seconds = 0.01 + 1e-4 * num_decodes + 1e-6 * decode_context + 2e-5 * tokens + 1e-8 * pairs
+        seconds *= self.slowness
+        sizes = (num_decodes, decode_context, len(prefills), tokens, pairs)
+        self.steps.append(StepRecord(*sizes, seconds))
+        return seconds
+
+
+def instance_with(latency: LatencyModel) -> Instance:
+    return Instance(latency=latency, kv_blocks=4000, max_num_seqs=8, max_tokens=64)
+
+
+@pytest.fixture
+def requests() -> Requests:
+    random = np.random.default_rng(5)
+    lengths = random.permutation(60) * 3 + 1
+    return make_requests(
+        prompt_tokens=random.integers(2, 100, 60), output_tokens=lengths, scores=lengths
+    )
+
+
+def serve(requests: Requests, policy: str, *, slowness: float = 1.0) -> Served:
+    latency = Noting(slowness=slowness)
+    timeline = simulate(requests, load_policy(policy), instance_with(latency))
+    return Served(
+        requests=requests, timeline=timeline, steps=latency.steps, instance_with=instance_with
+    )
+
+
+def test_steps_of_one_policy_predict_all_of_them(requests: Requests) -> None:
+    runs = {name: serve(requests, name) for name in ("fcfs", "pars", "sarathi")}
+    fit, predicted = predict(runs, load_policy)
+    assert fit.num_steps == len(runs["fcfs"].steps)
+    for name, run in predicted.items():
+        assert run.is_fitted_on_itself == (name == "fcfs")
+        assert max(run.errors[metric].mape_fraction for metric in METRICS) < 1e-6
+
+
+def test_nothing_is_fitted_to_the_runs_that_are_predicted(requests: Requests) -> None:
+    runs = {"fcfs": serve(requests, "fcfs"), "pars": serve(requests, "pars", slowness=2.0)}
+    _, predicted = predict(runs, load_policy)
+    assert predicted["fcfs"].errors["e2e"].bias_fraction == pytest.approx(0, abs=1e-6)
+    assert predicted["pars"].errors["e2e"].bias_fraction == pytest.approx(-0.5, abs=1e-6)
+
+
+def test_requests_are_compared_by_name_not_by_place(requests: Requests) -> None:
+    run = serve(requests, "oracle")
+    backwards = serve(requests.take(np.arange(len(requests))[::-1]), "oracle").timeline
+    _, predicted = predict({"oracle": replace(run, timeline=backwards)}, load_policy)
+    assert predicted["oracle"].errors["e2e"].mape_fraction < 1e-6
+    table = predicted["oracle"].per_request
+    assert (table.index == requests.request_id).all()
+    assert table.e2e_measured_s.to_numpy() == pytest.approx(table.e2e_simulated_s.to_numpy())
+
+
+def test_a_run_of_too_few_steps_is_refused(requests: Requests) -> None:
+    run = serve(requests, "fcfs")
+    with pytest.raises(DataError, match="record more requests"):
+        predict({"fcfs": replace(run, steps=run.steps[:3])}, load_policy)
