@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +13,10 @@ from scoring_service.calibration import LengthCurve
 from scoring_service.costs import INVARIANCE, CostTable
 from scoring_service.errors import BundleError, ScoringError
 from scoring_service.golden import check_golden
-from scoring_service.scorer import OnnxScorer, on_gpu
+from scoring_service.scorer import OnnxScorer, has_gpu_runtime
 from scoring_service.tokenizing import PromptTokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,10 @@ class RankerModel:
         Raises:
             BundleError: a file is no tokenizer or model, or the two do not fit each other.
         """
-        if precision == "auto" and on_gpu():
-            precision = "fp32"  # The quantised operators run on the CPU only.
-        manifest, path = bundle.manifest, bundle.model_path(precision)
+        manifest = bundle.manifest
         tokenizer = PromptTokenizer(bundle.tokenizer_path, manifest.max_prompt_tokens)
-        scorer = OnnxScorer(path, pad_id=tokenizer.pad_id)
+        scorer, loaded = _load_scorer(bundle, precision, tokenizer.pad_id)
         _check_fit(tokenizer, scorer, bundle)
-        loaded = "int8" if path.name == INT8 else "fp32"
         check_golden(manifest.golden, partial(_score_alone, tokenizer, scorer), loaded)
         return cls(
             manifest=manifest,
@@ -62,6 +62,17 @@ class RankerModel:
     def score(self, prompts: Sequence[Sequence[int]]) -> list[float]:
         """Scores of tokenized prompts. Raises ScoringError."""
         return self.scorer.score(prompts)
+
+
+def _load_scorer(bundle: ModelBundle, precision: str, pad_id: int) -> tuple[OnnxScorer, str]:
+    """On the GPU where there is one, in FP32: the quantised operators run on the CPU only."""
+    if precision in ("auto", "fp32") and has_gpu_runtime():
+        scorer = OnnxScorer(bundle.model_path("fp32"), pad_id=pad_id, device="gpu")
+        if scorer.device == "gpu":
+            return scorer, "fp32"
+        logger.warning("no GPU can be used by onnxruntime-gpu here: serving on the CPU")
+    path = bundle.model_path(precision)
+    return OnnxScorer(path, pad_id=pad_id), "int8" if path.name == INT8 else "fp32"
 
 
 def _score_alone(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +16,13 @@ import onnxruntime as ort
 
 from scoring_service.errors import BundleError, ScoringError
 
+Device = Literal["cpu", "gpu"]
+
 _INPUTS: Final = ("input_ids", "attention_mask")
 _OUTPUT: Final = "score"
+_CUDA: Final = "CUDAExecutionProvider"
+
+logger = logging.getLogger(__name__)
 
 
 class OnnxScorer:
@@ -27,16 +35,19 @@ class OnnxScorer:
         BundleError: not an ONNX model, or not one with the bundle's inputs and output.
     """
 
-    def __init__(self, path: Path, *, pad_id: int = 0) -> None:
+    def __init__(self, path: Path, *, pad_id: int = 0, device: Device = "cpu") -> None:
+        """On a GPU that cannot be used the model runs on the CPU; `device` says so."""
         self._pad_id = pad_id
         try:
-            self._session = ort.InferenceSession(path, _session_options(), providers=_providers())
+            self._session = ort.InferenceSession(
+                path, _session_options(), providers=_providers(device)
+            )
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise BundleError(
                 f"{path} cannot be loaded: {error}; export the bundle again"
             ) from error
         _check_interface(self._session, path)
-        self.device = "gpu" if "CUDA" in self._session.get_providers()[0] else "cpu"
+        self.device: Device = "gpu" if self._session.get_providers()[0] == _CUDA else "cpu"
         """Where it runs."""
 
     def score(self, prompts: Sequence[Sequence[int]]) -> list[float]:
@@ -68,15 +79,26 @@ class OnnxScorer:
         return {"input_ids": ids, "attention_mask": mask}
 
 
-def on_gpu() -> bool:
-    """Whether models will run on a GPU."""
-    return _providers()[0] == "CUDAExecutionProvider"
+def has_gpu_runtime() -> bool:
+    """Whether the installed ONNX Runtime is the one for GPUs (onnxruntime-gpu)."""
+    return _CUDA in ort.get_available_providers()
 
 
-def _providers() -> list[str]:
-    """CUDA where the installed runtime has it (onnxruntime-gpu), else the CPU."""
-    wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
-    return [name for name in wanted if name in ort.get_available_providers()]
+def _providers(device: Device) -> list[Any]:
+    if device == "cpu":
+        return ["CPUExecutionProvider"]
+    _load_cuda_libraries()
+    # TF32 keeps 10 bits of each factor: a score would depend on the company it is computed in.
+    return [(_CUDA, {"use_tf32": "0"}), "CPUExecutionProvider"]
+
+
+def _load_cuda_libraries() -> None:
+    """From the nvidia packages beside onnxruntime-gpu, where it does not look by itself."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        ort.preload_dlls()
+    if said.getvalue():
+        logger.info("CUDA's libraries: %s", said.getvalue().strip())
 
 
 def _session_options() -> ort.SessionOptions:

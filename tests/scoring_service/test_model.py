@@ -119,3 +119,12 @@ def test_a_higher_score_never_means_fewer_expected_tokens(tiny_model, a, b):
 def test_an_onnx_failure_at_run_time_is_a_scoring_error(tiny_model):
     with pytest.raises(ScoringError, match="the model failed"):
         tiny_model.scorer.score([[10_000]])
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider 'CUDAExecutionProvider'")
+def test_a_gpu_runtime_without_a_gpu_serves_as_on_a_cpu(tiny_bundle, monkeypatch, caplog):
+    on_cpu = RankerModel.load(tiny_bundle)
+    monkeypatch.setattr("scoring_service.model.has_gpu_runtime", lambda: True)
+    model = RankerModel.load(tiny_bundle)
+    assert (model.scorer.device, model.precision) == ("cpu", on_cpu.precision)
+    assert "no GPU can be used" in caplog.text
