@@ -136,9 +136,10 @@ class TrainConfig:
     epochs: int = 2
     batch_size: int = 32
     """Prompts per optimiser step; all-pairs compares every two of them."""
-    micro_batch_size: int = 8
+    micro_batch_size: int | None = None
     """Prompts encoded together: a batch is sorted by length and cut into these, so that a short
-    prompt is not padded to the longest of the batch."""
+    prompt is not padded to the longest of the batch. None: 8 on a CPU; on a GPU, which computes
+    padding faster than the host launches one more micro-batch, the whole batch."""
     pad_to_limit: bool = False
     """Pad every training prompt to data.max_prompt_tokens (or the encoder's last position), as the
     PARS code does; only to compare costs."""
@@ -157,12 +158,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _at_least("epochs", self.epochs, 1)
         _at_least("batch_size", self.batch_size, 2)
-        _at_least("micro_batch_size", self.micro_batch_size, 1)
         _at_least("validations_per_epoch", self.validations_per_epoch, 1)
-        if self.patience is not None:
-            _at_least("patience", self.patience, 1)
-        if self.threads is not None:
-            _at_least("threads", self.threads, 1)
+        for name in ("micro_batch_size", "patience", "threads"):
+            if (value := getattr(self, name)) is not None:
+                _at_least(name, value, 1)
         if self.data.heads and self.loss.objective == "pairs":
             raise ConfigError(
                 "loss.objective is pairs, which are drawn by one length; data.heads need another"

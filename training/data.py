@@ -84,6 +84,7 @@ class PromptBatches:
         names = np.asarray(sources if len(sources) else [""] * len(ids))
         self.members = [np.flatnonzero(names == name) for name in np.unique(names)]
         self.ids, self.lengths_NK, self.pad_id, self.config = ids, lengths_NK, pad_id, config
+        self.micro_batch_size = micro_batch_size(config)
         self.shuffle, self.min_tokens = shuffle, min_tokens
         self.rank, self.world_size = rank, world_size
         self._epoch = 0
@@ -148,7 +149,7 @@ class PromptBatches:
             blocks = chosen.reshape(-1, step)
             chosen = blocks[self.rank :: self.world_size].reshape(-1)
         ids = [self.ids[n] for n in chosen]
-        buckets = bucket(ids, self.config.micro_batch_size)
+        buckets = bucket(ids, self.micro_batch_size)
         order = np.concatenate(buckets)
         pairs = np.empty((0, 2), np.int64)
         if is_pairs:
@@ -188,7 +189,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         shares, weights = [], []
         for chosen in self._batches("train")._draw():
             ids = [self.train.ids[n] for n in chosen]
-            buckets = bucket(ids, self.config.micro_batch_size)
+            buckets = bucket(ids, micro_batch_size(self.config))
             shares.append(padding_fraction(ids, buckets, self.min_train_tokens))
             weights.append(sum(map(len, ids)) / (1 - shares[-1]))
         return float(np.average(shares, weights=weights))
@@ -216,6 +217,13 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             rank=trainer.global_rank if distributed else 0,
             world_size=trainer.world_size if distributed else 1,
         )
+
+
+def micro_batch_size(config: TrainConfig) -> int:
+    """Prompts encoded together on this machine."""
+    if config.micro_batch_size is not None:
+        return config.micro_batch_size
+    return config.batch_size if torch.cuda.is_available() else 8
 
 
 def _key(item: LabelledPrompt) -> tuple[str, str]:
