@@ -7,7 +7,8 @@ with a row per run,
 
 `peak_flop_per_s` is the best sustained rate of a large matrix product in the model's precision on
 the device: latency times peak is the cost in FLOP-equivalents. `python -m training calibrate` fits
-it.
+it. On a GPU the host needs longer to launch a short prompt's kernels than they run; there a prefill
+is replayed as a CUDA graph, as engines do, and `eager_s` is its time without one.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ class ProfileConfig:
     """Prompts of equal length that are prefilled together."""
     repeats: int = 5
     """Timed runs of each pair; one more before them is not counted."""
+    cuda_graphs: bool | None = None
+    """Replay each prefill as a CUDA graph and note the time without one as eager_s; none: on a
+    GPU."""
     seed: int = 0
     """Of weights and prompts."""
     json: bool = False
@@ -65,6 +69,8 @@ class ProfileConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use numbers >= 1")
         if self.repeats < 1:
             raise ConfigError(f"repeats is {self.repeats}; use a number >= 1")
+        if self.cuda_graphs and not find_device(self.device).startswith("cuda"):
+            raise ConfigError("cuda_graphs is true, and the device is no GPU; leave it out")
         check_place(self.out, ".csv")
 
 
@@ -72,8 +78,9 @@ def profile(config: ProfileConfig) -> None:
     """Measure prefill latency on this machine, to fit Phasor's prefill cost to it.
 
     A random model of the given shape prefills random prompts; rows hold prompt_tokens, batch_size,
-    latency_s, peak_flop_per_s, model and device. Prompts that do not fit into memory are left out,
-    with a warning. `python -m training calibrate --samples FILE` fits the cost.
+    latency_s, peak_flop_per_s, model and device, on a GPU also eager_s. Keys and values are
+    computed but not kept. Prompts that do not fit into memory are left out, with a warning.
+    `python -m training calibrate --samples FILE` fits the cost.
 
     Examples:
       python -m scheduler_adapters profile-prefill --prompt_tokens '[64, 128, 256]'
@@ -94,7 +101,8 @@ def profile(config: ProfileConfig) -> None:
     if config.json:
         print(json.dumps(about))
         return
-    medians = table.groupby(["batch_size", "prompt_tokens"])["latency_s"].median()
+    timed = [name for name in ("latency_s", "eager_s") if name in table]
+    medians = table.groupby(["batch_size", "prompt_tokens"])[timed].median()
     print(medians.reset_index().to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     print(f"{about['peak_flop_per_s']:.3g} FLOP/s; samples in {config.out}; fit them by")
     print(f"python -m training calibrate --samples {config.out}")
@@ -110,6 +118,7 @@ def measure(config: ProfileConfig) -> pd.DataFrame:
     model = make_random_model(
         config.shape, device, max_tokens=max(config.prompt_tokens), seed=config.seed
     )
+    _attend_without_mask(model)
     rows = list(_samples(model, device, config))
     if not rows:
         raise ConfigError(
@@ -123,9 +132,21 @@ def measure(config: ProfileConfig) -> pd.DataFrame:
     )
 
 
+def _attend_without_mask(model: Any) -> None:
+    """Flash attention in a captured graph too, where transformers would write a causal mask out."""
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    # It makes masks for the names it knows; without one, SDPA is told to be causal.
+    AttentionInterface.register("unmasked_sdpa", sdpa_attention_forward)
+    model.set_attn_implementation("unmasked_sdpa")
+
+
 def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[str, Any]]:
     import torch
 
+    is_gpu = device.startswith("cuda")
+    as_graphs = is_gpu if config.cuda_graphs is None else config.cuda_graphs
     pairs = [(size, length) for size in config.batch_sizes for length in config.prompt_tokens]
     generator = torch.Generator(device=device).manual_seed(config.seed)
     with Progress(len(pairs)) as progress, torch.inference_mode():
@@ -135,15 +156,31 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
                 model.config.vocab_size, shape, generator=generator, device=device
             )
             try:
-                prefill = partial(model, prompts_BL, logits_to_keep=1)
-                taken_s = _timed(prefill, device, config.repeats)
+                prefill = partial(model, prompts_BL, logits_to_keep=1, use_cache=False)
+                taken = {"latency_s": _timed(prefill, device, config.repeats)}
+                if as_graphs:
+                    replay = _captured(prefill, device)
+                    replayed_s = _timed(replay, device, config.repeats)
+                    taken = {"latency_s": replayed_s, "eager_s": taken["latency_s"]}
+                    del replay  # and with it the memory of the graph
             except torch.OutOfMemoryError:
                 log.warning("%d prompts of %d tokens do not fit: left out", size, length)
                 torch.cuda.empty_cache()
-                taken_s = []
-            for latency_s in taken_s:
-                yield {"prompt_tokens": length, "batch_size": size, "latency_s": latency_s}
+                taken = {}
+            for seconds in zip(*taken.values(), strict=True):
+                shape_of_run = {"prompt_tokens": length, "batch_size": size}
+                yield shape_of_run | dict(zip(taken, seconds, strict=True))
             progress.step(f"{size} x {length} tokens")
+
+
+def _captured(run: Callable[[], Any], device: str) -> Callable[[], Any]:
+    """`run`, which has run before, as one CUDA graph."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph):
+        run()
+    return graph.replay
 
 
 def _timed(run: Callable[[], Any], device: str, repeats: int) -> list[float]:

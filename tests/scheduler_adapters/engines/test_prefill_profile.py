@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from scheduler_adapters.engines.prefill_profile import ProfileConfig, main
-from scheduler_adapters.engines.random_model import SHAPES, llama_config
+from scheduler_adapters.engines.prefill_profile import ProfileConfig, _attend_without_mask, main
+from scheduler_adapters.engines.random_model import SHAPES, llama_config, make_random_model
 from scoring_service.errors import ConfigError
 
 
@@ -42,6 +43,37 @@ def test_a_place_that_cannot_be_written_is_refused_before_a_model_is_made(
     monkeypatch.setattr("scheduler_adapters.engines.prefill_profile.measure", None)
     assert main(["--out", out]) == 2
     assert out in capsys.readouterr().err
+
+
+def test_cuda_graphs_are_refused_where_there_is_no_gpu() -> None:
+    with pytest.raises(ConfigError, match="cuda_graphs"):
+        ProfileConfig(device="cpu", cuda_graphs=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_attention_without_a_mask_is_the_models_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from torch.nn import functional
+
+    model = make_random_model("tiny", "cpu", max_tokens=64)
+    prompts_BL = torch.arange(96).reshape(2, 48)
+    with torch.inference_mode():
+        own = model(prompts_BL, logits_to_keep=1).logits
+        _attend_without_mask(model)
+        attend, masks = functional.scaled_dot_product_attention, []
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            masks.append((kwargs["attn_mask"], kwargs["is_causal"]))
+            return attend(*args, **kwargs)
+
+        monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
+        monkeypatch.setattr(
+            "transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True
+        )
+        ours = model(prompts_BL, logits_to_keep=1, use_cache=False).logits
+    assert torch.equal(own, ours)
+    assert set(masks) == {(None, True)}
 
 
 @pytest.mark.slow
