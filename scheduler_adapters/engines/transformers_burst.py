@@ -12,7 +12,7 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,12 +25,11 @@ from tqdm import tqdm
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
-from scheduler_adapters.engines.step_fit import StepFit, StepRecord
+from scheduler_adapters.engines.step_fit import StepFit, StepRecord, fit_steps
 from scheduler_adapters.engines.timeline_log import TimelineLog
 from scheduler_adapters.engines.transformers_prediction import (
     MEANS,
     METRICS,
-    Predicted,
     Served,
     predict,
 )
@@ -164,15 +163,10 @@ def burst(config: BurstConfig) -> None:
         if folder is None:
             made = tempfile.TemporaryDirectory(prefix="lengthwise-burst-")
             folder = Path(stack.enter_context(made))
-        runs = serve_burst(requests, config, folder)
-    fit, predicted = _predict(runs, config)
-    rows = [
-        {**_row(name, run.timeline), **(predicted[name].to_row() if predicted else {})}
-        for name, run in runs.items()
-    ]
-    if config.out is not None:
-        pd.DataFrame(rows).to_csv(config.out / "summary.csv", index=False)
-        _draw(predicted, config.out)
+        report = _Report(config)
+        for name, run in serve_burst(requests, config, folder):
+            report.add(name, run)
+    rows, fit = report.rows, report.fit
     if config.json:
         about = {
             "shape": config.shape,
@@ -239,8 +233,10 @@ def _lengths(config: BurstConfig) -> Requests:
     )
 
 
-def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[str, Served]:
-    """Policy -> what happened under it; timelines and steps are written to `folder` as well.
+def serve_burst(
+    requests: Requests, config: BurstConfig, folder: Path
+) -> Iterator[tuple[str, Served]]:
+    """Policy after policy, and what happened under it, which is written to `folder` as well.
 
     Raises:
         UnsupportedByEngine: a policy wants what this engine cannot do.
@@ -256,18 +252,18 @@ def serve_burst(requests: Requests, config: BurstConfig, folder: Path) -> dict[s
     num_blocks = _num_blocks(model.config, device, longest, config.max_num_seqs)
     prompts = _random_prompts(requests, model.config.vocab_size, config.seed)
     folder.mkdir(parents=True, exist_ok=True)
-    runs = {}
     few = requests.take(np.arange(min(len(requests), 2 * config.max_num_seqs)))
     few = replace(few, output_tokens=np.minimum(few.output_tokens, 4))
-    _serve(model, "fcfs", few, prompts, config, num_blocks, folder / "warm-up.jsonl")
+    warm_up = folder / "warm-up.jsonl"
+    _serve(model, "fcfs", few, prompts, config, num_blocks, warm_up)
+    warm_up.unlink()
     for name in config.policies:
         scored = with_scores(requests, name, config.setup, config.settings)
         path = folder / f"{name.replace(':', '_').replace('/', '_')}.jsonl"
-        runs[name] = _serve(model, name, scored, prompts, config, num_blocks, path)
-        steps = pd.DataFrame([asdict(step) for step in runs[name].steps])
+        run = _serve(model, name, scored, prompts, config, num_blocks, path)
+        steps = pd.DataFrame([asdict(step) for step in run.steps])
         steps.to_csv(path.with_suffix(".steps.csv"), index=False)
-    (folder / "warm-up.jsonl").unlink()
-    return runs
+        yield name, run
 
 
 def _num_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
@@ -401,30 +397,43 @@ def _row(policy: str, timeline: Timeline) -> dict[str, Any]:
     return row
 
 
-def _predict(
-    runs: Mapping[str, Served], config: BurstConfig
-) -> tuple[StepFit | None, dict[str, Predicted]]:
-    """What the simulator predicts; nothing where it cannot, for what was measured still counts."""
-    try:
-        return predict(runs, lambda name: make_policy(name, config.settings))
-    except LengthwiseError as error:
-        log.warning("nothing is simulated: %s", error)
-        return None, {}
+class _Report:
+    """Measured and simulated figures, written anew after each run: a later one may be cut off."""
+
+    def __init__(self, config: BurstConfig) -> None:
+        self.config = config
+        self.rows: list[dict[str, Any]] = []
+        self.fit: StepFit | None = None
+        """Of the first run."""
+        self._per_request: list[pd.DataFrame] = []
+
+    def add(self, name: str, run: Served) -> None:
+        row = _row(name, run.timeline)
+        try:
+            if not self.rows:
+                self.fit = fit_steps(run.steps)
+            if self.fit is not None:
+                predicted = predict(run, make_policy(name, self.config.settings), self.fit)
+                row |= {"is_fitted_on_itself": not self.rows, **predicted.to_row()}
+                self._per_request.append(predicted.per_request.assign(policy=name))
+        except LengthwiseError as error:  # what was measured still counts
+            log.warning("%s is not simulated: %s", name, error)
+        self.rows.append(row)
+        if self.config.out is not None:
+            self._write(self.config.out)
+
+    def _write(self, folder: Path) -> None:
+        from scheduler_adapters.experiments.report import agreement_figure, save_figure, save_table
+
+        save_table(pd.DataFrame(self.rows), folder / "summary.csv")
+        if self._per_request:
+            table = pd.concat(self._per_request).reset_index()
+            save_table(table, folder / "agreement.csv")
+            drawn = table.rename(columns=_DRAWN)
+            save_figure(agreement_figure(drawn, "E2E"), folder / "agreement.svg")
 
 
-def _draw(predicted: Mapping[str, Predicted], folder: Path) -> None:
-    if not predicted:
-        return
-    from scheduler_adapters.experiments.report import agreement_figure, save_figure, save_table
-
-    tables = [run.per_request.assign(policy=name) for name, run in predicted.items()]
-    table = pd.concat(tables).reset_index()
-    save_table(table, folder / "agreement.csv")
-    drawn = table.rename(columns={f"e2e_{kind}_s": f"{kind}_s" for kind in _KINDS})
-    save_figure(agreement_figure(drawn, "E2E"), folder / "agreement.svg")
-
-
-_KINDS: Final = ("measured", "simulated")
+_DRAWN: Final = {"e2e_measured_s": "measured_s", "e2e_simulated_s": "simulated_s"}
 _SHOWN: Final = (
     "ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "e2e_p99_s", "normalized_latency_mean_s",
     "normalized_latency_p90_s", "output_tokens_per_s", "num_preemptions",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from scheduler_adapters.engines.step_fit import StepFit, StepRecord, fit_steps
+from scheduler_adapters.engines.step_fit import StepFit, StepRecord
 from scheduler_adapters.experiments.fidelity import Error, error
 from scheduler_adapters.experiments.metrics import Summary, summarize, tpot_s
 from scheduler_adapters.experiments.timeline import Timeline
@@ -51,7 +51,6 @@ class Predicted:
     """Columns request_id and, for each of METRICS, NAME_measured_s and NAME_simulated_s."""
     errors: Mapping[str, Error]
     """Of each of METRICS, mean over the requests."""
-    is_fitted_on_itself: bool
 
     def to_row(self) -> dict[str, Any]:
         """Flat, to stand beside the measured figures."""
@@ -62,39 +61,28 @@ class Predicted:
         for name, value in self.errors.items():
             row[f"{name}_mape_fraction"] = value.mape_fraction
             row[f"{name}_bias_fraction"] = value.bias_fraction
-        row["is_fitted_on_itself"] = self.is_fitted_on_itself
         return row
 
 
-def predict(
-    runs: Mapping[str, Served], make_policy: Callable[[str], Policy]
-) -> tuple[StepFit, dict[str, Predicted]]:
-    """The step times of the first run, and what they predict of every run.
+def predict(run: Served, policy: Policy, fit: StepFit) -> Predicted:
+    """What step times fitted to this or another run tell of it.
 
     Args:
-        runs: name of a policy -> what the engine did under it.
-        make_policy: name -> a fresh policy.
+        policy: a fresh one, as the run had it.
 
     Raises:
-        DataError: the first run has too few steps for a fit.
         InvalidDecision, SchedulingError: as `simulate` does.
     """
-    fitted_on = next(iter(runs))
-    fit = fit_steps(runs[fitted_on].steps)
-    predicted = {}
-    for name, run in runs.items():
-        simulated = simulate(run.requests, make_policy(name), run.instance_with(fit.latency))
-        ours, theirs = _latencies(simulated), _latencies(run.timeline)
-        predicted[name] = Predicted(
-            summary=summarize(simulated),
-            per_request=ours.add_suffix("_simulated_s").join(theirs.add_suffix("_measured_s")),
-            errors={
-                metric: error(ours[metric].to_numpy(), theirs.loc[ours.index, metric].to_numpy())
-                for metric in METRICS
-            },
-            is_fitted_on_itself=name == fitted_on,
-        )
-    return fit, predicted
+    simulated = simulate(run.requests, policy, run.instance_with(fit.latency))
+    ours, theirs = _latencies(simulated), _latencies(run.timeline)
+    return Predicted(
+        summary=summarize(simulated),
+        per_request=ours.add_suffix("_simulated_s").join(theirs.add_suffix("_measured_s")),
+        errors={
+            metric: error(ours[metric].to_numpy(), theirs.loc[ours.index, metric].to_numpy())
+            for metric in METRICS
+        },
+    )
 
 
 def _latencies(timeline: Timeline) -> pd.DataFrame:

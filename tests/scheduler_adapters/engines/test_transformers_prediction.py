@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from scheduler_adapters.engines.step_fit import StepRecord
+from scheduler_adapters.engines.step_fit import StepRecord, fit_steps
 from scheduler_adapters.engines.transformers_prediction import METRICS, Served, predict
 from scheduler_adapters.experiments.workload import Requests, make_requests
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import Chunk, LatencyModel
 from scheduler_adapters.simulator.simulation import simulate
-from scoring_service.errors import DataError
 
 
 @dataclass(kw_only=True)
@@ -57,32 +56,25 @@ def serve(requests: Requests, policy: str, *, slowness: float = 1.0) -> Served:
 
 
 def test_steps_of_one_policy_predict_all_of_them(requests: Requests) -> None:
-    runs = {name: serve(requests, name) for name in ("fcfs", "pars", "sarathi")}
-    fit, predicted = predict(runs, load_policy)
-    assert fit.num_steps == len(runs["fcfs"].steps)
-    for name, run in predicted.items():
-        assert run.is_fitted_on_itself == (name == "fcfs")
-        assert max(run.errors[metric].mape_fraction for metric in METRICS) < 1e-6
+    fit = fit_steps(serve(requests, "fcfs").steps)
+    for name in ("fcfs", "pars", "sarathi"):
+        predicted = predict(serve(requests, name), load_policy(name), fit)
+        assert max(predicted.errors[metric].mape_fraction for metric in METRICS) < 1e-6
 
 
 def test_nothing_is_fitted_to_the_runs_that_are_predicted(requests: Requests) -> None:
-    runs = {"fcfs": serve(requests, "fcfs"), "pars": serve(requests, "pars", slowness=2.0)}
-    _, predicted = predict(runs, load_policy)
-    assert predicted["fcfs"].errors["e2e"].bias_fraction == pytest.approx(0, abs=1e-6)
-    assert predicted["pars"].errors["e2e"].bias_fraction == pytest.approx(-0.5, abs=1e-6)
+    fit = fit_steps(serve(requests, "fcfs").steps)
+    predicted = predict(serve(requests, "pars", slowness=2.0), load_policy("pars"), fit)
+    assert predicted.errors["e2e"].bias_fraction == pytest.approx(-0.5, abs=1e-6)
+    assert predicted.to_row()["e2e_mape_fraction"] == pytest.approx(0.5, abs=1e-6)
 
 
 def test_requests_are_compared_by_name_not_by_place(requests: Requests) -> None:
     run = serve(requests, "oracle")
     backwards = serve(requests.take(np.arange(len(requests))[::-1]), "oracle").timeline
-    _, predicted = predict({"oracle": replace(run, timeline=backwards)}, load_policy)
-    assert predicted["oracle"].errors["e2e"].mape_fraction < 1e-6
-    table = predicted["oracle"].per_request
+    fit = fit_steps(run.steps)
+    predicted = predict(replace(run, timeline=backwards), load_policy("oracle"), fit)
+    assert predicted.errors["e2e"].mape_fraction < 1e-6
+    table = predicted.per_request
     assert (table.index == requests.request_id).all()
     assert table.e2e_measured_s.to_numpy() == pytest.approx(table.e2e_simulated_s.to_numpy())
-
-
-def test_a_run_of_too_few_steps_is_refused(requests: Requests) -> None:
-    run = serve(requests, "fcfs")
-    with pytest.raises(DataError, match="record more requests"):
-        predict({"fcfs": replace(run, steps=run.steps[:3])}, load_policy)
