@@ -110,11 +110,12 @@ class SyntheticScores(ScoreSource):
         lengths = requests.output_tokens
         noise = np.random.default_rng((self.seed, SCORE_STREAM)).standard_normal(len(lengths))
         normal = _normal_scores(lengths)
+        has_order = len(np.unique(lengths)) > 1
         # The closed form holds for n -> infinity without ties: correct it by what it misses here.
         asked, best, best_error = self.tau_b, np.empty(0), inf
         for _ in range(_CORRECTIONS):
             values = _blend(normal, noise, sin(pi * asked / 2))
-            error = achieved_tau_b(values, lengths) - self.tau_b if len(lengths) > 1 else 0.0
+            error = achieved_tau_b(values, lengths) - self.tau_b if has_order else 0.0
             if abs(error) < best_error:
                 best, best_error = values, abs(error)
             asked = min(1.0, max(-1.0, asked - error))

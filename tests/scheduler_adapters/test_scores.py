@@ -39,6 +39,12 @@ def test_synthetic_scores_have_the_tau_b_that_was_asked_for(tau_b, median):
         assert achieved_tau_b(scores, requests.output_tokens) == pytest.approx(tau_b, abs=0.01)
 
 
+@pytest.mark.parametrize("count", [1, 5])
+def test_equal_lengths_have_scores_though_they_have_no_order(count):
+    requests = make_requests(prompt_tokens=np.ones(count), output_tokens=np.full(count, 7))
+    assert np.isfinite(SyntheticScores(tau_b=0.6).scores(requests)).sum() == count
+
+
 def test_perfect_synthetic_scores_order_as_the_oracle():
     requests = requests_of(500)
     scores = SyntheticScores(tau_b=1.0).scores(requests)
