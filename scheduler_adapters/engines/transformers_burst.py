@@ -60,6 +60,9 @@ _PAGE_TOKENS: Final = 32
 _KV_FRACTION: Final = 0.6
 """Of the free memory of a GPU; attention over all residents needs copies of their keys."""
 _CLASS_STREAM: Final = 11
+_GRAPHS: Final = {"use_cuda_graph": (True, False), "kv_padding_interval_size": 2048}
+"""A graph for every multiple of so many resident tokens: by the engine's own 16,384 a few requests
+would read as much as many. (True, False): its way for steps of any size, not that for decodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,12 @@ class BurstConfig:
     out: Path | None = None
     """Folder for the timeline (POLICY.jsonl, times of all tokens) and the steps (POLICY.steps.csv)
     under each policy, summary.csv, and simulated beside measured (agreement.csv, agreement.svg)."""
+    attention: str | None = None
+    """How transformers attends: paged|torch_varlen, the flash kernel of torch, which needs a GPU;
+    paged|sdpa or paged|eager, which mask and attend to all residents; none: the first on a GPU,
+    else paged|sdpa."""
+    cuda_graphs: bool = False
+    """Replay steps as CUDA graphs, with tokens padded to few sizes."""
     seed: int = 0
     """Of the draw, classes, scores, prompts and weights."""
     json: bool = False
@@ -249,6 +258,7 @@ def serve_burst(
     device = find_device(config.device)
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     model = make_random_model(config.shape, device, max_tokens=longest + 1, seed=config.seed)
+    model.set_attn_implementation(_attention(config.attention, device))
     num_blocks = _num_blocks(model.config, device, longest, config.max_num_seqs)
     prompts = _random_prompts(requests, model.config.vocab_size, config.seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -264,6 +274,17 @@ def serve_burst(
         steps = pd.DataFrame([asdict(step) for step in run.steps])
         steps.to_csv(path.with_suffix(".steps.csv"), index=False)
         yield name, run
+
+
+def _attention(wanted: str | None, device: str) -> str:
+    from scheduler_adapters.engines import packed_attention
+
+    known = (ours := packed_attention.register(), "paged|sdpa", "paged|eager")
+    if wanted is not None and wanted not in known:
+        raise ConfigError(f"attention is {wanted!r}; use one of {', '.join(known)}")
+    if wanted == ours and not device.startswith("cuda"):
+        raise ConfigError(f"attention is {wanted!r}, which needs a GPU; use paged|sdpa")
+    return wanted or (ours if device.startswith("cuda") else "paged|sdpa")
 
 
 def _num_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
@@ -322,6 +343,7 @@ def _serve(
             allow_block_sharing=False,
             use_async_batching=False,
             **{PAGE_SETTING: _PAGE_TOKENS},
+            **(_GRAPHS if config.cuda_graphs else {}),
         ),
     )
     try:
