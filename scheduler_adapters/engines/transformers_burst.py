@@ -25,15 +25,10 @@ from tqdm import tqdm
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
-from scheduler_adapters.engines.step_fit import StepFit, StepRecord, fit_steps
+from scheduler_adapters.engines.step_fit import StepRecord
 from scheduler_adapters.engines.timeline_log import TimelineLog
-from scheduler_adapters.engines.transformers_prediction import (
-    MEANS,
-    METRICS,
-    Served,
-    predict,
-)
-from scheduler_adapters.experiments.metrics import statistic, summarize, token_gaps
+from scheduler_adapters.engines.transformers_prediction import Served
+from scheduler_adapters.engines.transformers_report import Report
 from scheduler_adapters.experiments.setup import (
     Setup,
     check_folder,
@@ -45,12 +40,12 @@ from scheduler_adapters.experiments.setup import (
     with_scores,
 )
 from scheduler_adapters.experiments.simulate import json_ready
-from scheduler_adapters.experiments.timeline import Timeline, read_timeline
+from scheduler_adapters.experiments.timeline import read_timeline
 from scheduler_adapters.experiments.workload import Requests, make_requests
 from scheduler_adapters.simulator.data_folder import data_file, read_table
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import LatencyModel
-from scoring_service.errors import ConfigError, DataError, LengthwiseError, SchedulingError
+from scoring_service.errors import ConfigError, DataError, SchedulingError
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +159,9 @@ def burst(config: BurstConfig) -> None:
           --scores bundle:run/bundle
       python -m scheduler_adapters bench-transformers --shape 7b --policies '[fcfs, slai]' \\
           --settings '{slai: {max_tokens: 512}}' --trace requests.parquet
+
+    A policy that runs twice tells how far the engine is from itself: '[fcfs, pars, again]' with
+    --settings '{again: {policy: fcfs}}'.
     """
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.WARNING)
     requests = load_burst(config)
@@ -172,10 +170,9 @@ def burst(config: BurstConfig) -> None:
         if folder is None:
             made = tempfile.TemporaryDirectory(prefix="lengthwise-burst-")
             folder = Path(stack.enter_context(made))
-        report = _Report(config)
+        report = Report(config.settings, config.out)
         for name, run in serve_burst(requests, config, folder):
             report.add(name, run)
-    rows, fit = report.rows, report.fit
     if config.json:
         about = {
             "shape": config.shape,
@@ -186,14 +183,12 @@ def burst(config: BurstConfig) -> None:
             "scores": score_source(config.setup, requests),
             "seed": config.seed,
             "fitted_on": config.policies[0],
-            "num_steps_fitted": fit and fit.num_steps,
-            "step_mape_fraction": fit and fit.mape_fraction,
+            "num_steps_fitted": report.fit and report.fit.num_steps,
+            "step_mape_fraction": report.fit and report.fit.mape_fraction,
         }
-        print(json.dumps(json_ready({**about, "runs": rows})))
+        print(json.dumps(json_ready({**about, "runs": report.rows})))
     else:
-        print(_text(rows))
-        if fit is not None:
-            print(_predicted_text(rows, fit))
+        print(report.text())
 
 
 def load_burst(config: BurstConfig) -> Requests:
@@ -398,90 +393,6 @@ def _wait_for_all(manager: Any, name: str, count: int) -> None:
             elif result is not None or not manager.is_running():
                 error = "the engine stopped" if result is None else result.error
                 raise SchedulingError(f"serving under {name} failed: {error}")
-
-
-def _row(policy: str, timeline: Timeline) -> dict[str, Any]:
-    """One run as one flat record."""
-    summary = summarize(timeline)
-    row: dict[str, Any] = {
-        "policy": policy,
-        "num_finished": summary.num_finished,
-        "num_preemptions": summary.num_preemptions,
-        "output_tokens_per_s": summary.output_tokens_per_s,
-        "makespan_s": summary.makespan_s,
-    }
-    for metric in ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s"):
-        for name in ("mean", "p50", "p90", "p99"):
-            row[f"{metric.removesuffix('_s')}_{name}_s"] = getattr(getattr(summary, metric), name)
-    for name in np.unique(timeline.requests.user_class):
-        gaps_s = token_gaps(timeline.take(timeline.requests.user_class == name))
-        row[f"tbt_p99_{name}_s"] = statistic(*gaps_s).p99
-    return row
-
-
-class _Report:
-    """Measured and simulated figures, written anew after each run: a later one may be cut off."""
-
-    def __init__(self, config: BurstConfig) -> None:
-        self.config = config
-        self.rows: list[dict[str, Any]] = []
-        self.fit: StepFit | None = None
-        """Of the first run."""
-        self._per_request: list[pd.DataFrame] = []
-
-    def add(self, name: str, run: Served) -> None:
-        row = _row(name, run.timeline)
-        try:
-            if not self.rows:
-                self.fit = fit_steps(run.steps)
-            if self.fit is not None:
-                predicted = predict(run, make_policy(name, self.config.settings), self.fit)
-                row |= {"is_fitted_on_itself": not self.rows, **predicted.to_row()}
-                self._per_request.append(predicted.per_request.assign(policy=name))
-        except LengthwiseError as error:  # what was measured still counts
-            log.warning("%s is not simulated: %s", name, error)
-        self.rows.append(row)
-        if self.config.out is not None:
-            self._write(self.config.out)
-
-    def _write(self, folder: Path) -> None:
-        from scheduler_adapters.experiments.report import agreement_figure, save_figure, save_table
-
-        save_table(pd.DataFrame(self.rows), folder / "summary.csv")
-        if self._per_request:
-            table = pd.concat(self._per_request).reset_index()
-            save_table(table, folder / "agreement.csv")
-            drawn = table.rename(columns=_DRAWN)
-            save_figure(agreement_figure(drawn, "E2E"), folder / "agreement.svg")
-
-
-_DRAWN: Final = {"e2e_measured_s": "measured_s", "e2e_simulated_s": "simulated_s"}
-_SHOWN: Final = (
-    "ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "e2e_p99_s", "normalized_latency_mean_s",
-    "normalized_latency_p90_s", "output_tokens_per_s", "num_preemptions",
-)  # fmt: skip
-
-
-def _text(rows: Sequence[Mapping[str, Any]]) -> str:
-    per_class = [name for name in rows[0] if name.startswith("tbt_p99_")]
-    table = pd.DataFrame(rows)[["policy", *_SHOWN, *per_class]]
-    return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
-
-
-def _predicted_text(rows: Sequence[Mapping[str, Any]], fit: StepFit) -> str:
-    means = {f"simulated_{name}_mean_s": f"{name}_mean_s" for name in MEANS}
-    names = [f"{name}_{kind}" for name in METRICS for kind in ("mape", "bias")]
-    errors = {f"{name}_fraction": name for name in names}
-    table = pd.DataFrame(rows)[["policy", *means, *errors]]
-    for name in errors:
-        table[name] = table[name].map("{:.1%}".format)
-    table = table.rename(columns=means | errors)
-    shown = table.to_string(index=False, float_format=lambda value: f"{value:.4g}")
-    first = rows[0]["policy"]
-    return (
-        f"\nsimulated, with step times fitted to the {fit.num_steps:,} steps under {first} "
-        f"({fit.mape_fraction:.1%} off in the mean), so only {first} is fitted on itself\n{shown}"
-    )
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from scheduler_adapters.engines.step_fit import StepRecord, fit_steps
 from scheduler_adapters.engines.transformers_prediction import METRICS, Served, predict
+from scheduler_adapters.engines.transformers_report import Report
 from scheduler_adapters.experiments.workload import Requests, make_requests
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.instance import Instance
@@ -78,3 +81,25 @@ def test_requests_are_compared_by_name_not_by_place(requests: Requests) -> None:
     table = predicted.per_request
     assert (table.index == requests.request_id).all()
     assert table.e2e_measured_s.to_numpy() == pytest.approx(table.e2e_simulated_s.to_numpy())
+
+
+def test_figures_are_on_disk_after_each_run(requests: Requests, tmp_path: Path) -> None:
+    report = Report({}, tmp_path)
+    for count, name in enumerate(["fcfs", "pars"], start=1):
+        report.add(name, serve(requests, name))
+        assert len(pd.read_csv(tmp_path / "summary.csv")) == count
+        assert len(pd.read_csv(tmp_path / "agreement.csv")) == count * len(requests)
+        assert (tmp_path / "agreement.svg").exists()
+    assert [row["is_fitted_on_itself"] for row in report.rows] == [True, False]
+    assert "only fcfs is fitted on itself" in report.text()
+
+
+def test_what_was_measured_counts_where_nothing_can_be_simulated(
+    requests: Requests, caplog: pytest.LogCaptureFixture
+) -> None:
+    report, run = Report({}, None), serve(requests, "fcfs")
+    report.add("fcfs", replace(run, steps=run.steps[:3]))
+    assert report.fit is None
+    assert "record more requests" in caplog.text
+    assert report.rows[0]["num_finished"] == len(requests)
+    assert "simulated" not in report.text()
