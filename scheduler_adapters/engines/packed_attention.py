@@ -2,21 +2,33 @@
 
 Without the package flash-attn the engine lays the residents' keys in one row and masks what belongs
 to others: every request attends to all, and a step takes the square of the seats. This calls
-torch's kernel with the borders of the requests instead. `register()` gives the name to ask for.
+torch's kernel with the borders of the requests instead. Where it can be had, `register()` gives the
+name to ask for.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from scoring_service.errors import UnsupportedByEngine
+
 NAME: Final = "paged|torch_varlen"
 """Not one of the two names for which the engine builds a mask."""
 
 
 def register() -> str:
-    """Make the attention known to transformers; the `attn_implementation` that asks for it."""
-    from transformers import AttentionInterface
+    """Make the attention known to transformers; the `attn_implementation` that asks for it.
 
+    Raises:
+        UnsupportedByEngine: this version of transformers takes no attention but its own.
+    """
+    from transformers import AttentionInterface, __version__
+
+    if "paged|sdpa" not in AttentionInterface().valid_keys():
+        raise UnsupportedByEngine(
+            f"transformers {__version__} batches with no attention but its own; use 5.13 to 5.17, "
+            "or install flash-attn"
+        )
     AttentionInterface.register(NAME, attend)
     return NAME
 

@@ -23,6 +23,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines import packed_attention
 from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.engines.step_fit import StepRecord
@@ -45,7 +46,12 @@ from scheduler_adapters.experiments.workload import Requests, make_requests
 from scheduler_adapters.simulator.data_folder import data_file, read_table
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency import LatencyModel
-from scoring_service.errors import ConfigError, DataError, SchedulingError
+from scoring_service.errors import (
+    ConfigError,
+    DataError,
+    SchedulingError,
+    UnsupportedByEngine,
+)
 
 log = logging.getLogger(__name__)
 
@@ -103,9 +109,9 @@ class BurstConfig:
     """Folder for the timeline (POLICY.jsonl, times of all tokens) and the steps (POLICY.steps.csv)
     under each policy, summary.csv, and simulated beside measured (agreement.csv, agreement.svg)."""
     attention: str | None = None
-    """How transformers attends: paged|torch_varlen, the flash kernel of torch, which needs a GPU;
-    paged|sdpa or paged|eager, which mask and attend to all residents; none: the first on a GPU,
-    else paged|sdpa."""
+    """How transformers attends: paged|torch_varlen, the flash kernel of torch, which needs a GPU
+    and transformers 5.13 to 5.17; sdpa or paged|eager, which mask and attend to all residents;
+    none: the first where it can be had, else what the engine chooses."""
     cuda_graphs: bool = False
     """Replay steps as CUDA graphs, with tokens padded to few sizes."""
     seed: int = 0
@@ -251,9 +257,11 @@ def serve_burst(
     for name in config.policies:  # what cannot run is refused before a model is made
         use_policy(make_policy(name, config.settings), {})
     device = find_device(config.device)
+    attention = _attention(config.attention, device)
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     model = make_random_model(config.shape, device, max_tokens=longest + 1, seed=config.seed)
-    model.set_attn_implementation(_attention(config.attention, device))
+    if attention is not None:
+        model.set_attn_implementation(attention)
     num_blocks = _num_blocks(model.config, device, longest, config.max_num_seqs)
     prompts = _random_prompts(requests, model.config.vocab_size, config.seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -271,15 +279,23 @@ def serve_burst(
         yield name, run
 
 
-def _attention(wanted: str | None, device: str) -> str:
-    from scheduler_adapters.engines import packed_attention
-
-    known = (ours := packed_attention.register(), "paged|sdpa", "paged|eager")
+def _attention(wanted: str | None, device: str) -> str | None:
+    """What the model is to be set to; none: what it is."""
+    known = (packed_attention.NAME, "sdpa", "paged|eager")
     if wanted is not None and wanted not in known:
         raise ConfigError(f"attention is {wanted!r}; use one of {', '.join(known)}")
-    if wanted == ours and not device.startswith("cuda"):
-        raise ConfigError(f"attention is {wanted!r}, which needs a GPU; use paged|sdpa")
-    return wanted or (ours if device.startswith("cuda") else "paged|sdpa")
+    if wanted in known[1:]:
+        return wanted
+    if not device.startswith("cuda"):
+        if wanted is not None:
+            raise ConfigError(f"attention is {wanted!r}, which needs a GPU; use sdpa")
+        return None
+    try:
+        return packed_attention.register()
+    except UnsupportedByEngine:
+        if wanted is not None:
+            raise
+        return None
 
 
 def _num_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
