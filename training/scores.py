@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +36,16 @@ def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.
     """Scores in the order of `ids`, in length-sorted batches of 16 where company changes nothing.
 
     Dynamic INT8 takes its scales from the whole batch, so the service runs it alone, and so does
-    this.
+    this. A run keeps to one thread; batches are shared out to all cores.
     """
     scores = np.empty(len(ids))
     largest_id = max((max(prompt) for prompt in ids), default=0)
     longest = max((len(prompt) for prompt in ids), default=1)
     size = 16 if is_batch_invariant(scorer.score, longest, largest_id + 1) else 1
-    for members in bucket(ids, size):
+
+    def score(members: NDArray[np.int64]) -> None:
         scores[members] = scorer.score([ids[n] for n in members])
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(score, bucket(ids, size)))  # the list raises what a batch raised
     return scores
