@@ -87,6 +87,7 @@ def test_what_was_trained_on_a_gpu_orders_unseen_prompts(
     assert tau_b(scores, held_out["output_tokens"]) == pytest.approx(result["tau_b"], abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:GPU available but not used")
 def test_a_cpu_learns_the_same_from_the_same_seed(
     device: str, fit: Callable[..., tuple[ModelBundle, dict[str, Any]]]
 ) -> None:

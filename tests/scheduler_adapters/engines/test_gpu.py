@@ -67,9 +67,12 @@ def admitted_in(timeline: Timeline) -> NDArray[np.int64]:
 def test_a_burst_is_admitted_in_the_order_of_its_ranks_and_step_by_step_as_on_a_cpu(
     device: str, trace: Path, tmp_path: Path
 ) -> None:
-    """No policy here looks at a clock, and lengths are given: so no device may change a step."""
+    """No policy here looks at a clock, and lengths are given: so neither the device nor steps that
+    are replayed as CUDA graphs may change a step."""
     on_device = burst(trace, device, tmp_path / "device")
-    on_cpu = burst(trace, "cpu", tmp_path / "cpu")
+    others = [burst(trace, "cpu", tmp_path / "cpu")]
+    if device.startswith("cuda"):
+        others.append(burst(trace, device, tmp_path / "graphs", "--cuda_graphs", "true"))
     drawn = pd.read_parquet(trace)
     ranks = {
         "fcfs": np.arange(REQUESTS),
@@ -82,7 +85,8 @@ def test_a_burst_is_admitted_in_the_order_of_its_ranks_and_step_by_step_as_on_a_
         assert sorted(timeline.requests.output_tokens) == sorted(drawn["output_tokens"])
         steps = admitted_in(timeline)
         assert (np.diff(rank[np.lexsort((rank, steps))]) >= 0).all()
-        assert (steps == admitted_in(on_cpu[name])).all()
+        for other in others:
+            assert (steps == admitted_in(other[name])).all()
     assert (admitted_in(on_device["fcfs"]) != admitted_in(on_device["pars"])).any()
 
 
@@ -164,17 +168,6 @@ def test_packed_attention_is_that_of_each_request_alone(device: str) -> None:
             query[0, :, mine].float(), key, value, attn_mask=causal
         )
         assert torch.allclose(packed[mine].float(), alone.transpose(0, 1), atol=0.02)
-
-
-def test_steps_as_cuda_graphs_are_scheduled_as_without(
-    device: str, trace: Path, tmp_path: Path
-) -> None:
-    if not device.startswith("cuda"):
-        pytest.skip("graphs need a GPU")
-    as_graphs = burst(trace, device, tmp_path / "graphs", "--cuda_graphs", "true")
-    for name, timeline in burst(trace, device, tmp_path / "launched").items():
-        assert np.isfinite(as_graphs[name].finished_s).all()
-        assert (admitted_in(as_graphs[name]) == admitted_in(timeline)).all()
 
 
 def test_nobody_is_answered_otherwise_for_being_served_in_another_order(device: str) -> None:
