@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,6 +61,8 @@ _TOKENS_PER_WORD: Final = 4 / 3
 _PAGE_TOKENS: Final = 32
 _KV_FRACTION: Final = 0.6
 """Of the free memory of a GPU; attention over all residents needs copies of their keys."""
+_SAFETY_MARGIN: Final = 0.15
+"""The share of the KV blocks that the engine keeps from newcomers, by its own default."""
 _CLASS_STREAM: Final = 11
 _GRAPHS: Final = {"use_cuda_graph": (True, False), "kv_padding_interval_size": 2048}
 """A graph for every multiple of so many resident tokens: by the engine's own 16,384 a few requests
@@ -299,11 +302,11 @@ def _attention(wanted: str | None, device: str) -> str | None:
 
 
 def _num_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
-    """KV blocks for all seats at their longest, or what a share of the free memory holds."""
+    """KV blocks for all seats at their longest and the margin, or what the free memory holds."""
     import torch
 
     needed = -(-longest // _PAGE_TOKENS) + 1
-    wanted = max_num_seqs * needed
+    wanted = ceil(max_num_seqs * needed / (1 - _SAFETY_MARGIN))
     if not device.startswith("cuda"):
         return wanted
     head_size = config.hidden_size // config.num_attention_heads
@@ -351,6 +354,7 @@ def _serve(
             num_blocks=num_blocks,
             max_batch_tokens=config.max_tokens,
             max_requests_per_batch=config.max_num_seqs,
+            safety_margin=_SAFETY_MARGIN,
             allow_block_sharing=False,
             use_async_batching=False,
             **{PAGE_SETTING: _PAGE_TOKENS},

@@ -22,6 +22,8 @@ from scheduler_adapters.engines.transformers_prediction import METRICS
 from scheduler_adapters.experiments.setup import with_scores
 from scheduler_adapters.experiments.timeline import read_timeline
 from scheduler_adapters.scores import PromptScores, achieved_tau_b
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency import AffineLatency
 from scoring_service.errors import ConfigError
 
 
@@ -148,7 +150,17 @@ def test_the_kv_cache_takes_no_more_than_its_share_of_free_memory(
     num_blocks = _num_blocks(llama_config("7b"), "cuda", 1000, max_num_seqs=64)
     # Llama-2-7B: keys and values of 32 layers, 4096 wide, 2 bytes a number, 32 tokens a block.
     assert num_blocks * 32 * (2 * 32 * 4096 * 2) <= 0.6 * free_bytes
-    assert num_blocks <= 64 * 33
+    assert num_blocks <= 64 * 33 / 0.85 + 1
+
+
+@pytest.mark.parametrize("seats", [1, 2, 64])
+def test_the_simulator_serves_the_longest_request_where_the_engine_does(seats: int) -> None:
+    num_blocks = _num_blocks(llama_config("tiny"), "cpu", 1000, max_num_seqs=seats)
+    latency = AffineLatency(base_s=0.01)
+    instance = Instance(
+        latency=latency, kv_blocks=num_blocks, block_tokens=32, watermark_fraction=0.15
+    )
+    assert not instance.cannot_hold(np.array([400]), np.array([600])).any()
 
 
 @pytest.mark.slow
