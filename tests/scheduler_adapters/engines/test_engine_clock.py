@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_adapters.engines import engine_clock
-from scheduler_adapters.engines.engine_clock import EngineClock, SteadyClock, clock_of
+from scheduler_adapters.engines.engine_clock import SteadyClock, clock_of, make_clock
 from scoring_service.errors import ConfigError
 
 
@@ -42,10 +42,21 @@ def test_a_steady_clock_counts_work_whatever_the_speed_of_the_machine(machine: M
     for slowness in (1.0, 2.0, 0.7):
         machine.slowness = slowness
         for _ in range(engine_clock._RECENT):  # it learns the new speed
+            machine.work(0.02)
             clock.note_speed()
         before_s = clock()
         machine.work(0.5)
         assert clock() - before_s == pytest.approx(0.5)
+
+
+def test_beside_small_steps_the_speed_is_told_now_and_then_only(machine: Machine) -> None:
+    clock = SteadyClock()
+    begun_s = machine.cpu_s
+    for _ in range(1000):
+        machine.work(0.001)
+        clock.note_speed()
+    assert machine.cpu_s - begun_s < 1.1 * 1.0
+    assert clock() == pytest.approx(1.0)
 
 
 def test_measuring_the_speed_takes_no_time_and_waiting_skips_ahead(machine: Machine) -> None:
@@ -61,7 +72,7 @@ def test_measuring_the_speed_takes_no_time_and_waiting_skips_ahead(machine: Mach
 
 
 def test_cpu_seconds_of_a_slower_machine_are_more(machine: Machine) -> None:
-    clock = EngineClock("cpu")
+    clock = make_clock("cpu")
     machine.slowness = 2.0
     machine.work(0.5)
     clock.note_speed()
