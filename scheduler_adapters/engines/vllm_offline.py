@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -48,6 +48,7 @@ ENVIRONMENT: Final = {
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
     # On CPU: without these two the worker binds itself to the first core, whoever else is on it.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
@@ -116,12 +117,9 @@ def run(requests: Requests, config: OfflineConfig) -> Outcome:
     """
     with open_engine(config, max_model_len=longest_context(requests)) as engine:
         warm_up(engine)
-        scheduler = scheduler_of(engine)
-        ranker = getattr(scheduler, "lengthwise", None)
-        if ranker is not None:
-            ranker.hint_counts = HintCounts()
         prompts = random_prompts(requests, config.seed)
         timeline, token_ids = serve(engine, requests, prompts, make_clock(config.clock))
+        ranker = getattr(scheduler_of(engine), "lengthwise", None)
         return Outcome(
             timeline=timeline,
             token_ids=token_ids,
@@ -149,6 +147,8 @@ def set_environment() -> None:
     """`ENVIRONMENT`, where it is not set already; OpenMP reads it when torch is first imported."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # While it is imported, vLLM logs before it reads what level to log.
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
 
 
 def scheduler_of(engine: Any) -> Any:
@@ -173,8 +173,6 @@ def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
 
 
 def _make_engine(config: OfflineConfig, model: Path, engine_args: Mapping[str, Any]) -> Any:
-    from vllm import EngineArgs, LLMEngine
-
     arguments = {
         "model": str(model),
         "skip_tokenizer_init": True,
@@ -188,7 +186,11 @@ def _make_engine(config: OfflineConfig, model: Path, engine_args: Mapping[str, A
         "disable_log_stats": False,  # the time a request was first scheduled comes with them
         **engine_args,
     }
-    return LLMEngine.from_engine_args(EngineArgs(**arguments))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's code
+        from vllm import EngineArgs, LLMEngine
+
+        return LLMEngine.from_engine_args(EngineArgs(**arguments))
 
 
 def longest_context(requests: Requests) -> int:
@@ -227,49 +229,66 @@ def warm_up(engine: Any) -> None:
 
 
 def serve(
-    engine: Any, requests: Requests, prompts: list[list[int]], clock: EngineClock
+    engine: Any,
+    requests: Requests,
+    prompts: list[list[int]],
+    clock: EngineClock,
+    *,
+    stepped: Callable[[float], None] | None = None,
 ) -> tuple[Timeline, list[list[int]]]:
-    """Serve the requests in an idle engine: when each token came by `clock`, and which."""
+    """Serve the requests in an idle engine, as they arrive by `clock`, which the policy reads too.
+
+    What the engine knows of earlier requests, their KV blocks and its policy's load, is forgotten.
+    `stepped` is told after each step how many seconds it took.
+
+    Returns:
+        When each token came, and which: a list of token ids for each request.
+    """
     count = len(requests)
     token_ids: list[list[int]] = [[] for _ in range(count)]
     token_s: list[list[float]] = [[] for _ in range(count)]
-    scheduled_s = np.full(count, np.nan)
+    scheduled_ts = np.full(count, np.nan)
     preemptions = np.zeros(count, np.int64)
+    engine.reset_prefix_cache()
     clock.restart()
-    start_wall_s = time.time()
-    engine_marks_s, marks_s = [time.monotonic()], [0.0]  # one instant on vLLM's clock and on ours
+    scheduler = scheduler_of(engine)
+    if (ranker := getattr(scheduler, "lengthwise", None)) is not None:
+        scheduler.lengthwise_start(ranker.policy)
+        scheduler.lengthwise.clock = clock
+    marks = [(time.monotonic(), 0.0)]  # instants on vLLM's clock and on ours
     added = 0
     while added < count or engine.has_unfinished_requests():
         if not engine.has_unfinished_requests():
             clock.wait_until(requests.arrival_s[added])
-            engine_marks_s.append(time.monotonic())
-            marks_s.append(clock())
-        now_s = clock()
-        while added < count and requests.arrival_s[added] <= now_s:
+            marks.append((time.monotonic(), clock()))
+        while added < count and requests.arrival_s[added] <= clock():
             add_request(
                 engine,
                 str(added),
                 prompts[added],
                 int(requests.output_tokens[added]),
-                arrival_time=start_wall_s + requests.arrival_s[added],
+                arrival_time=time.time() - (clock() - requests.arrival_s[added]),
                 extra_args=hints_of(requests, added),
             )
             added += 1
         clock.note_speed()
         outputs = engine.step()
-        now_s = clock()
-        engine_marks_s.append(time.monotonic())
-        marks_s.append(now_s)
+        began_s, now_s = marks[-1][1], clock()
+        marks.append((time.monotonic(), now_s))
+        if stepped is not None:
+            stepped(now_s - began_s)
         for output in outputs:
-            row = int(output.request_id)
-            token_ids[row].extend(output.outputs[0].token_ids)
-            token_s[row].extend([now_s] * len(output.outputs[0].token_ids))
-            if np.isnan(scheduled_s[row]):
-                scheduled_ts = output.metrics.scheduled_ts
-                scheduled_s[row] = np.interp(scheduled_ts, engine_marks_s, marks_s)
+            row, new = int(output.request_id), output.outputs[0].token_ids
+            token_ids[row].extend(new)
+            token_s[row].extend([now_s] * len(new))
+            scheduled_ts[row] = output.metrics.scheduled_ts
             preemptions[row] = output.metrics.num_preemptions
+    engine_s, clock_s = zip(*marks, strict=True)
     timeline = timeline_from_token_times(
-        requests, token_s, scheduled_s=scheduled_s, preemptions=preemptions
+        requests,
+        token_s,
+        scheduled_s=np.interp(scheduled_ts, engine_s, clock_s),
+        preemptions=preemptions,
     )
     return timeline, token_ids
 
@@ -277,7 +296,6 @@ def serve(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, run, report. Returns the exit code: 2 for bad input."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
     parser = make_parser("python -m scheduler_adapters.engines.vllm_offline", __doc__)
     parser.add_argument(
         "--requests",

@@ -5,7 +5,6 @@ When each token came, what each step held and how long it took, and whom the sch
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,14 +12,9 @@ from typing import Any
 
 from scheduler_adapters.engines.decision_replay import Admitted, Queued, snapshot
 from scheduler_adapters.engines.engine_clock import EngineClock
-from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.step_fit import StepRecord
-from scheduler_adapters.engines.vllm_offline import (
-    add_request,
-    random_prompts,
-    scheduler_of,
-)
-from scheduler_adapters.experiments.timeline import Timeline, timeline_from_token_times
+from scheduler_adapters.engines.vllm_offline import random_prompts, scheduler_of, serve
+from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests
 
 
@@ -40,43 +34,12 @@ def record(engine: Any, requests: Requests, *, clock: EngineClock, seed: int) ->
     Args:
         engine: from `open_engine`, idle.
         clock: restarted here; the seconds of all that is recorded.
-        seed: of the prompts. Two recordings of one engine need two: equal prompts would find each
-            other's KV blocks cached.
+        seed: of the prompts.
     """
-    prompts, scheduler = random_prompts(requests, seed), scheduler_of(engine)
-    ranker = getattr(scheduler, "lengthwise", None)
-    if ranker is not None:
-        ranker.clock = clock
-    clock.restart()
-    token_s: list[list[float]] = [[] for _ in range(len(requests))]
-    steps: list[StepRecord] = []
-    added, busy_since_s = 0, clock()
-    with _watched(scheduler) as watch:
-        while added < len(requests) or engine.has_unfinished_requests():
-            if not engine.has_unfinished_requests():
-                clock.wait_until(requests.arrival_s[added])
-                busy_since_s = clock()
-            while added < len(requests) and requests.arrival_s[added] <= clock():
-                add_request(
-                    engine,
-                    str(added),
-                    prompts[added],
-                    int(requests.output_tokens[added]),
-                    arrival_time=time.time() - (clock() - requests.arrival_s[added]),
-                    extra_args=hints_of(requests, added),
-                )
-                watch.queued(list(scheduler.requests)[-1])
-                added += 1
-            clock.note_speed()
-            outputs = engine.step()
-            now_s = clock()
-            steps += [replace(size, seconds=now_s - busy_since_s) for size in watch.sizes]
-            watch.sizes.clear()
-            busy_since_s = now_s
-            for output in outputs:
-                new = len(output.outputs[0].token_ids)
-                token_s[int(output.request_id)] += [now_s] * new
-    return Recording(timeline_from_token_times(requests, token_s), steps, watch.decisions)
+    prompts = random_prompts(requests, seed)
+    with _watched(scheduler_of(engine)) as watch:
+        timeline, _ = serve(engine, requests, prompts, clock, stepped=watch.stepped)
+    return Recording(timeline, watch.steps, watch.decisions)
 
 
 class _Watch:
@@ -84,46 +47,55 @@ class _Watch:
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        self._ranker = getattr(scheduler, "lengthwise", None)
         self._waiting: dict[str, int] = {}
         """The engine's id of a request -> its number."""
-        self.sizes: list[StepRecord] = []
+        self._sizes: list[StepRecord] = []
+        self.steps: list[StepRecord] = []
         self.decisions: list[Queued | Admitted] = []
 
     def queued(self, request_id: str) -> None:
         """A request waits from now on."""
-        if self._ranker is not None:
+        if (ranker := getattr(self._scheduler, "lengthwise", None)) is not None:
             view = self._scheduler.requests[request_id].lengthwise.view
             self._waiting[request_id] = view.number
-            self.decisions.append(snapshot(view, self._ranker.load))
+            self.decisions.append(snapshot(view, ranker.load))
 
     def scheduled(self, output: Any) -> None:
         """The scheduler made a step; empty ones are left out."""
         for request_id in output.preempted_req_ids or ():
             self.queued(request_id)
         if output.num_scheduled_tokens:
-            self.sizes.append(_size(self._scheduler, output.num_scheduled_tokens))
+            self._sizes.append(_size(self._scheduler, output.num_scheduled_tokens))
         # The engine fills this table in the order in which it admits.
         started = [name for name in output.num_scheduled_tokens if name in self._waiting]
-        if started and self._ranker is not None:
+        if started:
             numbers = tuple(self._waiting.pop(name) for name in started)
-            self.decisions.append(Admitted(numbers, replace(self._ranker.load)))
+            self.decisions.append(Admitted(numbers, replace(self._scheduler.lengthwise.load)))
+
+    def stepped(self, seconds: float) -> None:
+        """The step has ended."""
+        self.steps += [replace(size, seconds=seconds) for size in self._sizes]
+        self._sizes.clear()
 
 
 @contextmanager
 def _watched(scheduler: Any) -> Iterator[_Watch]:
-    watch, schedule = _Watch(scheduler), scheduler.schedule
+    watch, schedule, add_request = _Watch(scheduler), scheduler.schedule, scheduler.add_request
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def watched_schedule(*args: Any, **kwargs: Any) -> Any:
         output = schedule(*args, **kwargs)
         watch.scheduled(output)
         return output
 
-    scheduler.schedule = watched
+    def watched_add_request(request: Any) -> None:
+        add_request(request)
+        watch.queued(request.request_id)
+
+    scheduler.schedule, scheduler.add_request = watched_schedule, watched_add_request
     try:
         yield watch
     finally:
-        del scheduler.schedule
+        del scheduler.schedule, scheduler.add_request
 
 
 def _size(scheduler: Any, scheduled: Mapping[str, int]) -> StepRecord:

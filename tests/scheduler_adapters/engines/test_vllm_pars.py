@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from scheduler_adapters.engines.decision_replay import Queued
+from scheduler_adapters.engines.engine_clock import make_clock
 from scheduler_adapters.engines.hints import HintCounts
 from scheduler_adapters.engines.vllm_offline import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.engines.vllm_recording import record
+from scheduler_adapters.experiments.workload import make_requests
 from scoring_service.errors import UnsupportedByEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -113,6 +117,25 @@ def test_a_bad_score_is_served_as_fcfs_would(engine: Any, bad: Any) -> None:
     assert finish(engine) == ["first", "third", "second"]
     counts = scheduler_of(engine).lengthwise.hint_counts
     assert (counts.scored, counts.unscored, counts.invalid) == (2, 1, int(bad is not None))
+
+
+def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
+    requests = make_requests(
+        prompt_tokens=[100, 70], output_tokens=[5, 9], arrival_s=[0.0, 1e4], scores=[2.0, 1.0]
+    )
+    for _ in range(2):
+        recording = record(engine, requests, clock=make_clock("cpu"), seed=0)
+        # Were blocks of the first time found, the second would have fewer tokens to compute.
+        assert sum(step.prefill_tokens for step in recording.steps) == 170
+        assert sum(step.seconds for step in recording.steps) < 100
+        queued = [each.view for each in recording.decisions if isinstance(each, Queued)]
+        assert [view.number for view in queued] == [0, 1]
+        # The policy's time is the clock's, which skips what is idle.
+        assert [view.arrival_s for view in queued] == pytest.approx([0.0, 1e4], abs=0.1)
+        assert recording.timeline.preemptions.tolist() == [0, 0]
+        waited_s = recording.timeline.scheduled_s - requests.arrival_s
+        assert (waited_s >= 0).all()
+        assert (recording.timeline.first_token_s >= recording.timeline.scheduled_s).all()
 
 
 def test_aborted_requests_leave_no_state(engine: Any) -> None:
