@@ -13,10 +13,8 @@ import json
 import logging
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +22,18 @@ import numpy as np
 import pandas as pd
 
 from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines.engine_clock import ClockKind, clock_of, make_clock
+from scheduler_adapters.engines.vllm_offline import (
+    OfflineConfig,
+    longest_context,
+    open_engine,
+    random_prompts,
+    scheduler_of,
+    serve,
+    warm_up,
+)
 from scheduler_adapters.experiments.demo_report import Bursts, write_report
-from scheduler_adapters.experiments.timeline import Timeline, read_timeline
+from scheduler_adapters.experiments.timeline import Timeline, join_timelines
 from scheduler_adapters.experiments.workload import Requests, make_requests
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.scores import OracleScores
@@ -33,11 +41,17 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulation import simulate
 from scoring_service.bundle import ModelBundle
 from scoring_service.client import Score, ScoringClient
-from scoring_service.errors import ConfigError, DataError, SchedulingError, ScoringError
+from scoring_service.errors import ConfigError, DataError, ScoringError, UnsupportedByEngine
 
 log = logging.getLogger(__name__)
 
 SCHEDULERS: Final = ("fcfs", "pars", "oracle")
+_ENGINE_BURSTS: Final = 4
+"""As short as they are, the machine is about as fast under one scheduler as under the next."""
+_SECONDS: Final[Mapping[ClockKind, str]] = {
+    "steady": "seconds are CPU time of this machine, were it as fast throughout as at first",
+    "wall": "seconds of the wall clock",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +67,7 @@ class DemoConfig:
     simulator_max_num_seqs: int = 64
     """Requests that run at once in the simulator."""
     num_engine_requests: int = 240
-    """Held-out prompts in vLLM's burst, drawn at random; 0 leaves vLLM out."""
+    """Held-out prompts for vLLM, drawn at random, in four bursts; 0 leaves vLLM out."""
     engine_max_num_seqs: int = 4
     """Requests that run at once in vLLM; the others queue."""
     scoring_timeout_s: float = 60.0
@@ -182,44 +196,51 @@ def _simulate(requests: Requests, config: DemoConfig) -> Bursts:
 
 
 def _serve(requests: Requests, config: DemoConfig) -> Bursts | None:
-    """The same in vLLM, one engine process per scheduler; None where there is no vLLM."""
+    """Some of the same in vLLM, in this process; None where there is no vLLM that can be used."""
     count = min(config.num_engine_requests, len(requests))
     if count < 1:
         return None
-    if find_spec("vllm") is None:
-        log.warning("vLLM is not installed: the demo leaves the real engine out")
-        return None
     rows = np.sort(np.random.default_rng(config.seed).permutation(len(requests))[:count])
-    timelines = {}
-    for name in SCHEDULERS:
-        log.info("serving a burst of %d with vLLM under %s", count, name)
-        timelines[name] = _run_vllm(_for_scheduler(requests.take(rows), name), name, config)
+    try:
+        return _serve_in_turn(requests.take(rows), config)
+    except UnsupportedByEngine as error:
+        log.warning("%s; the demo leaves the real engine out", error)
+        return None
+
+
+def _serve_in_turn(requests: Requests, config: DemoConfig) -> Bursts:
+    """Some bursts in one engine, each under all schedulers in turn, every other time in reverse.
+
+    So a machine that becomes slower meanwhile does not do so under one of them more than under
+    another. All get the same prompts.
+    """
+    offline = OfflineConfig(scheduler=SCHEDULERS[0], max_num_seqs=config.engine_max_num_seqs)
+    rows = np.array_split(np.arange(len(requests)), min(_ENGINE_BURSTS, len(requests)))
+    served: dict[str, list[Timeline]] = {name: [] for name in SCHEDULERS}
+    with open_engine(offline, max_model_len=longest_context(requests)) as engine:
+        warm_up(engine)
+        kind = clock_of(engine, None)
+        clock = make_clock(kind)
+        for number, burst in enumerate(rows):
+            prompts = random_prompts(requests.take(burst), config.seed)
+            for name in SCHEDULERS[:: -1 if number % 2 else 1]:
+                log.info("serving a burst of %d with vLLM under %s", len(burst), name)
+                scheduler_of(engine).lengthwise_start(load_policy(name))
+                scored = _for_scheduler(requests.take(burst), name)
+                served[name].append(serve(engine, scored, prompts, clock)[0])
     return Bursts(
-        timelines=timelines,
-        conditions=f"{count} of the same requests at t = 0, vLLM on this machine's CPU, "
-        f"random Llama of 1.2 M parameters, {config.engine_max_num_seqs} at once; "
-        "seconds are CPU time of the engine process, which a burst keeps busy throughout",
+        timelines={
+            name: join_timelines(_for_scheduler(requests, name), timelines, rows)
+            for name, timelines in served.items()
+        },
+        conditions=f"{len(requests)} of the same requests in {len(rows)} bursts, each at t = 0; "
+        f"vLLM, random Llama of 1.2 M parameters, {config.engine_max_num_seqs} at once, one engine "
+        f"under all three in turn; {_SECONDS[kind]}",
     )
 
 
 def _for_scheduler(requests: Requests, name: str) -> Requests:
     return requests.with_scores(OracleScores().scores(requests)) if name == "oracle" else requests
-
-
-def _run_vllm(requests: Requests, name: str, config: DemoConfig) -> Timeline:
-    with tempfile.TemporaryDirectory(prefix="lengthwise-demo-") as folder:
-        trace, out = Path(folder) / "requests.parquet", Path(folder) / "timeline.parquet"
-        columns = ("prompt_tokens", "output_tokens", "score")
-        pd.DataFrame({c: getattr(requests, c) for c in columns}).to_parquet(trace)
-        scheduler = "stock" if name == "fcfs" else name
-        command = [sys.executable, "-m", "scheduler_adapters.engines.vllm_offline"]
-        command += ["--requests", str(trace), "--out", str(out), "--scheduler", scheduler]
-        command += ["--max-num-seqs", str(config.engine_max_num_seqs), "--seed", str(config.seed)]
-        command += ["--clock", "cpu"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SchedulingError(f"vLLM under {name} failed: {done.stderr.strip()[-2000:]}")
-        return read_timeline(out)
 
 
 def _figures(
@@ -240,6 +261,7 @@ def _figures(
     engine = served and {
         **_latencies(served),
         "num_requests": len(next(iter(served.timelines.values())).requests),
+        "num_bursts": len(set(next(iter(served.timelines.values())).instance)),
         "max_num_seqs": config.engine_max_num_seqs,
     }
     return {

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import main
+from scheduler_adapters.engines import vllm_offline
 from scheduler_adapters.experiments.demo import DemoConfig, run_demo
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, DataError
@@ -40,6 +41,30 @@ def test_the_oracle_beats_fcfs_and_the_report_is_written(trained: Path) -> None:
     assert means["oracle"] <= means["pars"]
     assert figures["vllm"] is None
     assert "<svg" in Path(figures["report"]).read_text()
+    json.dumps(figures, allow_nan=False)
+
+
+def test_without_vllm_the_simulator_alone_is_shown_and_a_line_says_so(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(vllm_offline, "find_spec", lambda name: None)
+    figures = run_demo(a_config(trained, num_engine_requests=20))
+    assert figures["vllm"] is None
+    assert figures["simulator"].keys() == {"fcfs", "pars", "oracle"}
+    assert "vLLM is not installed" in caplog.text
+    assert "the demo leaves the real engine out" in caplog.text
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+def test_all_schedulers_serve_the_same_requests_in_one_engine(trained: Path) -> None:
+    figures = run_demo(a_config(trained, num_engine_requests=41))
+    served = figures["vllm"]
+    assert (served["num_requests"], served["num_bursts"]) == (41, 4)
+    means = {name: served[name]["mean_normalized_latency_s"] for name in ("fcfs", "oracle")}
+    assert 0 < means["oracle"] < means["fcfs"]
+    assert 0 < served["pars"]["mean_e2e_s"] < 100
+    assert "41 of the same requests in 4 bursts" in Path(figures["report"]).read_text()
     json.dumps(figures, allow_nan=False)
 
 
