@@ -45,7 +45,9 @@ class ScoringServer:
         self._health = health.HealthServicer()
         num_threads = config.max_concurrent_calls + config.max_streams + _SPARE_THREADS
         self._threads = LifoPool(num_threads, "call")
-        self._stream_workers = LifoPool(config.max_streams + 2 * config.runners, "stream")
+        self._stream_workers = LifoPool(
+            config.max_streams + 2 * config.runners(model.scorer.device), "stream"
+        )
         self._direct: DirectMethod | None = None
         self._server = self._build(num_threads)
         self.port = _bind(self._server, config.address, server_credentials(config))

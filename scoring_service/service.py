@@ -65,7 +65,7 @@ class ScoringService:
         """Replaced as a whole on reload; a call keeps the one it began with."""
         self.config = config
         self.batcher = MicroBatcher(
-            num_runners=config.runners, max_queued=config.max_queued_prompts
+            num_runners=config.runners(model.scorer.device), max_queued=config.max_queued_prompts
         )
         self.cache = ScoreCache(config.cache_entries)
         self._calls = Places(config.max_concurrent_calls)

@@ -118,7 +118,7 @@ def _share_of(config: ServerConfig, number: int, address: str) -> ServerConfig:
         address=address,
         processes=1,
         shared_port=True,
-        num_runners=max(1, config.runners // config.processes),
+        num_runners=max(1, config.runners() // config.processes),
         metrics_address=metrics_address,
     )
 
