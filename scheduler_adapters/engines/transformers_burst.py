@@ -115,8 +115,9 @@ class BurstConfig:
     """How transformers attends: paged|torch_varlen, the flash kernel of torch, which needs a GPU
     and transformers 5.13 to 5.17; sdpa or paged|eager, which mask and attend to all residents;
     none: the first where it can be had, else what the engine chooses."""
-    cuda_graphs: bool = False
-    """Replay steps as CUDA graphs, with tokens padded to few sizes."""
+    cuda_graphs: bool | None = None
+    """Replay steps as CUDA graphs, with tokens padded to few sizes; none: where the attention is
+    paged|torch_varlen (measured on an H100: 27 ms a step of 64 seats instead of 43)."""
     seed: int = 0
     """Of the draw, classes, scores, prompts and weights."""
     json: bool = False
@@ -261,6 +262,8 @@ def serve_burst(
         use_policy(make_policy(name, config.settings), {})
     device = find_device(config.device)
     attention = _attention(config.attention, device)
+    if config.cuda_graphs is None:
+        config = replace(config, cuda_graphs=attention == packed_attention.NAME)
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     model = make_random_model(config.shape, device, max_tokens=longest + 1, seed=config.seed)
     if attention is not None:
