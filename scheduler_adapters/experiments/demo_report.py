@@ -69,8 +69,8 @@ def _e2e_s(bursts: Bursts) -> dict[str, Any]:
 def _latency_section(heading: str, bursts: Bursts) -> report.Section:
     return report.Section(
         heading=heading,
-        text="The same requests under each scheduler; s/token is the normalised latency, E2E divided "
-        "by output tokens. The oracle knows every true length: the best a ranker could do.",
+        text="The same requests under each scheduler; s/token is the normalised latency, E2E "
+        "divided by output tokens. The oracle knows every true length: the best a ranker could do.",
         table=_latency_table(bursts),
         figure=report.ecdf_figure(report.ecdf_table({"": _e2e_s(bursts)}), "E2E latency (s)"),
         caption=bursts.conditions,
