@@ -115,6 +115,9 @@ class ScoringClient:
 
         Split into as many calls as the service's limits ask for, each with its own `timeout_s`.
         Raises nothing that concerns the service: its absence is the same error for every prompt.
+
+        Raises:
+            InvalidPrompt: one string instead of a sequence of them.
         """
         try:
             limits = self._limits or self.info(timeout_s=timeout_s)
@@ -285,7 +288,13 @@ def _item(item: pb.ItemResult, revision: str) -> Score | ScoringError:
 
 
 def chunks(prompts: Sequence[str], limits: ServiceInfo) -> Iterator[Sequence[str]]:
-    """Cut `prompts` into runs that keep the service's limits on count and bytes."""
+    """Cut `prompts` into runs that keep the service's limits on count and bytes.
+
+    Raises:
+        InvalidPrompt: one string, which would be taken for a list of characters.
+    """
+    if isinstance(prompts, str):
+        raise InvalidPrompt("prompts is one string; put it into a list, or use `score`")
     start, num_bytes = 0, 0
     for i, prompt in enumerate(prompts):
         # What is not text is refused later, and by itself.

@@ -61,6 +61,11 @@ def test_what_is_not_unicode_text_is_an_invalid_prompt(client, prompt):
     assert isinstance(bad, InvalidPrompt)
 
 
+def test_one_string_is_no_batch_of_its_characters(client):
+    with pytest.raises(InvalidPrompt, match="one string"):
+        client.score_batch("Write a poem.")
+
+
 @pytest.mark.parametrize("target", ["", None, 50051])
 def test_a_client_without_a_target_is_refused(target):
     for client in (ScoringClient, AsyncScoringClient, FailOpenScorer):
