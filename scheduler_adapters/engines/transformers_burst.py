@@ -29,6 +29,7 @@ from scheduler_adapters.engines.hints import hints_of
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.engines.step_fit import StepRecord
 from scheduler_adapters.engines.timeline_log import TimelineLog
+from scheduler_adapters.engines.transformers_graphs import GRAPHS
 from scheduler_adapters.engines.transformers_prediction import Served
 from scheduler_adapters.engines.transformers_report import Report
 from scheduler_adapters.experiments.setup import (
@@ -64,9 +65,6 @@ _KV_FRACTION: Final = 0.6
 _SAFETY_MARGIN: Final = 0.15
 """The share of the KV blocks that the engine keeps from newcomers, by its own default."""
 _CLASS_STREAM: Final = 11
-_GRAPHS: Final = {"use_cuda_graph": (True, False), "kv_padding_interval_size": 2048}
-"""A graph for every multiple of so many resident tokens: by the engine's own 16,384 a few requests
-would read as much as many. (True, False): its way for steps of any size, not that for decodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,8 +191,10 @@ def burst(config: BurstConfig) -> None:
             "scores": score_source(config.setup, requests),
             "seed": config.seed,
             "fitted_on": config.policies[0],
-            "num_steps_fitted": report.fit and report.fit.num_steps,
-            "step_mape_fraction": report.fit and report.fit.mape_fraction,
+            "num_steps_fitted": report.fit and report.fit.steps.num_steps,
+            "step_mape_fraction": report.fit and report.fit.steps.mape_fraction,
+            "num_captures_fitted": report.fit and report.fit.num_captures,
+            "capture_s": report.fit and report.fit.capture_s,
         }
         print(json.dumps(json_ready({**about, "runs": report.rows})))
     else:
@@ -262,6 +262,8 @@ def serve_burst(
         use_policy(make_policy(name, config.settings), {})
     device = find_device(config.device)
     attention = _attention(config.attention, device)
+    if config.cuda_graphs and not device.startswith("cuda"):
+        raise ConfigError("cuda_graphs is true, and the device is no GPU; leave it out")
     if config.cuda_graphs is None:
         config = replace(config, cuda_graphs=attention == packed_attention.NAME)
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
@@ -361,7 +363,7 @@ def _serve(
             allow_block_sharing=False,
             use_async_batching=False,
             **{PAGE_SETTING: _PAGE_TOKENS},
-            **(_GRAPHS if config.cuda_graphs else {}),
+            **(GRAPHS if config.cuda_graphs else {}),
         ),
     )
     try:
@@ -387,6 +389,7 @@ def _serve(
         requests=requests,
         timeline=read_timeline(path),
         steps=steps,
+        has_graphs=bool(config.cuda_graphs),
         instance_with=instance_with,
     )
 

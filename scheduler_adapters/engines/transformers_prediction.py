@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from scheduler_adapters.engines.step_fit import StepFit, StepRecord
+from scheduler_adapters.engines.step_fit import StepRecord
+from scheduler_adapters.engines.transformers_graphs import GraphFit
 from scheduler_adapters.experiments.fidelity import Error, error
 from scheduler_adapters.experiments.metrics import Summary, summarize, tpot_s
 from scheduler_adapters.experiments.timeline import Timeline
@@ -38,6 +39,8 @@ class Served:
     timeline: Timeline
     """The same requests in another order."""
     steps: Sequence[StepRecord]
+    has_graphs: bool = False
+    """Whether the engine captured CUDA graphs of its steps."""
     instance_with: Callable[[LatencyModel], Instance]
     """An instance with the limits of the engine and these step times."""
 
@@ -64,7 +67,7 @@ class Predicted:
         return row
 
 
-def predict(run: Served, policy: Policy, fit: StepFit) -> Predicted:
+def predict(run: Served, policy: Policy, fit: GraphFit) -> Predicted:
     """What step times fitted to this or another run tell of it.
 
     Args:
@@ -73,7 +76,7 @@ def predict(run: Served, policy: Policy, fit: StepFit) -> Predicted:
     Raises:
         InvalidDecision, SchedulingError: as `simulate` does.
     """
-    simulated = simulate(run.requests, policy, run.instance_with(fit.latency))
+    simulated = simulate(run.requests, policy, run.instance_with(fit.latency()))
     ours, theirs = _latencies(simulated), _latencies(run.timeline)
     return Predicted(
         summary=summarize(simulated),

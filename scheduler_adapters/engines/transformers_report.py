@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.engines.step_fit import StepFit, fit_steps
+from scheduler_adapters.engines.transformers_graphs import GraphFit, fit_graphs
 from scheduler_adapters.engines.transformers_prediction import MEANS, METRICS, Served, predict
 from scheduler_adapters.experiments.metrics import statistic, summarize, token_gaps
 from scheduler_adapters.experiments.setup import make_policy
@@ -42,7 +42,7 @@ class Report:
     def __init__(self, settings: Mapping[str, Mapping[str, Any]], out: Path | None) -> None:
         self.rows: list[dict[str, Any]] = []
         """A flat record of each run."""
-        self.fit: StepFit | None = None
+        self.fit: GraphFit | None = None
         """None where the first run has too few steps."""
         self._settings = settings
         self._out = out
@@ -53,7 +53,7 @@ class Report:
         row = _measured(name, run.timeline)
         try:
             if not self.rows:
-                self.fit = fit_steps(run.steps)
+                self.fit = fit_graphs(run.steps, has_graphs=run.has_graphs)
             if self.fit is not None:
                 predicted = predict(run, make_policy(name, self._settings), self.fit)
                 row |= {"is_fitted_on_itself": not self.rows, **predicted.to_row()}
@@ -75,11 +75,14 @@ class Report:
         for name in simulated.columns:
             if name.endswith(("_mape", "_bias")):
                 simulated[name] = simulated[name].map("{:.1%}".format)
-        first, fit = table["policy"][0], self.fit
+        first, fit = table["policy"][0], self.fit.steps
+        graphs = ""
+        if count := self.fit.num_captures:
+            graphs = f" and {count} captures of CUDA graphs ({self.fit.capture_s:.3f} s each)"
         return (
-            f"{text}\n\nsimulated, with step times fitted to the {fit.num_steps:,} steps under "
-            f"{first} ({fit.mape_fraction:.1%} off in the mean), so only {first} is fitted on "
-            f"itself\n{_text(simulated)}"
+            f"{text}\n\nsimulated, with step times fitted to the {fit.num_steps:,} steps "
+            f"({fit.mape_fraction:.1%} off in the mean){graphs} under {first}, so only {first} is "
+            f"fitted on itself\n{_text(simulated)}"
         )
 
     def _write(self, folder: Path) -> None:

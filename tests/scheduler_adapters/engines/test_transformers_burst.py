@@ -116,12 +116,15 @@ def test_impossible_bursts_are_refused(wrong: dict[str, object]) -> None:
 
 
 @pytest.mark.slow  # importing the engine takes seconds
-def test_a_policy_the_engine_cannot_run_is_refused_before_a_model_is_made(
+def test_what_the_engine_cannot_run_is_refused_before_a_model_is_made(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for policy, reason in {"orca": "wants prompts whole", "pascal": "think_end"}.items():
         assert main(["--trace", str(trace), "--policies", f"[{policy}]", "--shape", "7b"]) == 2
         assert reason in capsys.readouterr().err
+    on_cpu = ["--trace", str(trace), "--policies", "[fcfs]", "--device", "cpu"]
+    assert main([*on_cpu, "--cuda_graphs", "true"]) == 2
+    assert "no GPU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("device", "count"), [("cpu", 200), ("cuda:0", 2000)])

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scheduler_adapters.engines.step_fit import StepRecord, fit_steps
+from scheduler_adapters.engines.step_fit import StepRecord
+from scheduler_adapters.engines.transformers_graphs import fit_graphs
 from scheduler_adapters.engines.transformers_prediction import METRICS, Served, predict
 from scheduler_adapters.engines.transformers_report import Report
 from scheduler_adapters.experiments.workload import Requests, make_requests
@@ -59,14 +60,14 @@ def serve(requests: Requests, policy: str, *, slowness: float = 1.0) -> Served:
 
 
 def test_steps_of_one_policy_predict_all_of_them(requests: Requests) -> None:
-    fit = fit_steps(serve(requests, "fcfs").steps)
+    fit = fit_graphs(serve(requests, "fcfs").steps, has_graphs=False)
     for name in ("fcfs", "pars", "sarathi"):
         predicted = predict(serve(requests, name), load_policy(name), fit)
         assert max(predicted.errors[metric].mape_fraction for metric in METRICS) < 1e-6
 
 
 def test_nothing_is_fitted_to_the_runs_that_are_predicted(requests: Requests) -> None:
-    fit = fit_steps(serve(requests, "fcfs").steps)
+    fit = fit_graphs(serve(requests, "fcfs").steps, has_graphs=False)
     predicted = predict(serve(requests, "pars", slowness=2.0), load_policy("pars"), fit)
     assert predicted.errors["e2e"].bias_fraction == pytest.approx(-0.5, abs=1e-6)
     assert predicted.to_row()["e2e_mape_fraction"] == pytest.approx(0.5, abs=1e-6)
@@ -75,7 +76,7 @@ def test_nothing_is_fitted_to_the_runs_that_are_predicted(requests: Requests) ->
 def test_requests_are_compared_by_name_not_by_place(requests: Requests) -> None:
     run = serve(requests, "oracle")
     backwards = serve(requests.take(np.arange(len(requests))[::-1]), "oracle").timeline
-    fit = fit_steps(run.steps)
+    fit = fit_graphs(run.steps, has_graphs=False)
     predicted = predict(replace(run, timeline=backwards), load_policy("oracle"), fit)
     assert predicted.errors["e2e"].mape_fraction < 1e-6
     table = predicted.per_request
