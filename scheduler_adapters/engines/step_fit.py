@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,14 @@ class StepRecord:
     """Sum over the prefill chunks of chunk * (tokens before it + chunk / 2)."""
     seconds: float
 
+    @classmethod
+    def of(
+        cls, num_decodes: int, decode_context: int, prefills: Sequence[Chunk], seconds: float = 0.0
+    ) -> Self:
+        """Of what `LatencyModel.step_s` is told about a step, and how long it took."""
+        tokens, pairs = _sizes(prefills)
+        return cls(num_decodes, decode_context, len(prefills), tokens, pairs, seconds)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineLatency(LatencyModel):
@@ -57,10 +65,7 @@ class EngineLatency(LatencyModel):
     per_attention_pair_s: float
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
-        tokens, pairs = 0, 0.0
-        for processed, chunk in prefills:
-            tokens += chunk
-            pairs += chunk * (processed + chunk / 2)
+        tokens, pairs = _sizes(prefills)
         return (
             self._of_decodes_s(num_decodes)
             + decode_context * self.per_context_token_s
@@ -130,6 +135,15 @@ def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
         num_steps=len(steps),
         mape_fraction=float(np.mean(np.abs(predicted_s - measured_s) / measured_s)),
     )
+
+
+def _sizes(prefills: Sequence[Chunk]) -> tuple[int, float]:
+    """Tokens, and pairs of tokens that attend to each other."""
+    tokens, pairs = 0, 0.0
+    for processed, chunk in prefills:
+        tokens += chunk
+        pairs += chunk * (processed + chunk / 2)
+    return tokens, pairs
 
 
 def _knots(seen: Sequence[int]) -> list[int]:

@@ -39,6 +39,7 @@ from scheduler_adapters.engines.transformers_border import (
     require_known_layout,
 )
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.latency import Chunk
 from scheduler_adapters.views import Capability, Phase
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 
@@ -305,20 +306,18 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             self.planner.residents.step_ended()
 
     def _record(self, steps: list[StepRecord], began_s: float) -> None:
-        num_decodes = decode_context = num_prefills = prefill_tokens = 0
-        pairs = 0.0
+        num_decodes = decode_context = 0
+        prefills: list[Chunk] = []
         for future in self._running:
-            state, tokens = future.state, future.query_length
+            # The engine has counted the step already.
+            state, context = future.state, future.state.position_offset
             if len(state.generated_tokens) > future.has_new_token:
                 num_decodes += 1
-                decode_context += state.position_offset  # the engine has counted the step already
+                decode_context += context
             else:
-                num_prefills += 1
-                prefill_tokens += tokens
-                pairs += tokens * (state.position_offset - tokens / 2)
+                prefills.append((context - future.query_length, future.query_length))
         seconds = self.lengthwise.load.now_s - began_s
-        sizes = (num_decodes, decode_context, num_prefills, prefill_tokens, pairs)
-        steps.append(StepRecord(*sizes, seconds))
+        steps.append(StepRecord.of(num_decodes, decode_context, prefills, seconds))
         self._was_idle = not self.has_pending_requests()
 
     def _write(self, timeline: TimelineLog) -> None:

@@ -16,6 +16,7 @@ from scheduler_adapters.engines.step_fit import StepRecord
 from scheduler_adapters.engines.vllm_offline import random_prompts, scheduler_of, serve
 from scheduler_adapters.experiments.timeline import Timeline
 from scheduler_adapters.experiments.workload import Requests
+from scheduler_adapters.simulator.latency import Chunk
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ def _watched(scheduler: Any) -> Iterator[_Watch]:
 
 
 def _size(scheduler: Any, scheduled: Mapping[str, int]) -> StepRecord:
-    num_decodes = decode_context = num_prefills = prefill_tokens = 0
-    pairs = 0.0
+    num_decodes = decode_context = 0
+    prefills: list[Chunk] = []
     for request_id, tokens in scheduled.items():
         request = scheduler.requests[request_id]
         before = request.num_computed_tokens - tokens  # the engine has counted the step already
@@ -108,7 +109,5 @@ def _size(scheduler: Any, scheduled: Mapping[str, int]) -> StepRecord:
             num_decodes += 1
             decode_context += before + 1
         else:
-            num_prefills += 1
-            prefill_tokens += tokens
-            pairs += tokens * (before + tokens / 2)
-    return StepRecord(num_decodes, decode_context, num_prefills, prefill_tokens, pairs, 0.0)
+            prefills.append((before, tokens))
+    return StepRecord.of(num_decodes, decode_context, prefills)
