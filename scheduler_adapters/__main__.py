@@ -8,59 +8,59 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "demo": (
-        "scheduler_adapters.experiments.demo",
+        "scheduler_adapters.commands.demo",
         "a trained ranker, served, orders the queues of the simulator and of vLLM",
     ),
     "models": (
-        "scheduler_adapters.experiments.models",
+        "scheduler_adapters.commands.models",
         "latency presets: where they come from, and their error against measurements",
     ),
     "simulate": (
-        "scheduler_adapters.experiments.simulate",
+        "scheduler_adapters.commands.simulate",
         "one policy on one trace: the table of latencies",
     ),
     "compare": (
-        "scheduler_adapters.experiments.compare",
+        "scheduler_adapters.commands.compare",
         "several policies on the same requests: table, report with figures, CSV",
     ),
     "capacity": (
-        "scheduler_adapters.experiments.capacity",
+        "scheduler_adapters.commands.capacity",
         "the highest arrival rate, or number of clients, that meets latency targets",
     ),
     "reproduce": (
-        "scheduler_adapters.experiments.reproduce",
+        "scheduler_adapters.commands.reproduce.command",
         "a paper's headline figures beside ours: pars, slai, rad",
     ),
     "beyond": (
-        "scheduler_adapters.experiments.beyond",
+        "scheduler_adapters.commands.beyond",
         "schedulers that no paper has, against the papers' own on the same requests",
     ),
     "check-golden": (
-        "scheduler_adapters.experiments.golden",
+        "scheduler_adapters.commands.check_golden",
         "equal to the golden runs of another simulator, to 1e-9 s?",
     ),
     "bench": (
-        "scheduler_adapters.experiments.bench",
+        "scheduler_adapters.commands.bench.simulator",
         "requests per CPU second, and memory",
     ),
     "validate": (
-        "scheduler_adapters.engines.vllm_validate",
+        "scheduler_adapters.commands.validate",
         "one trace served by vLLM and simulated: how far apart are the latencies?",
     ),
     "bench-engine": (
-        "scheduler_adapters.engines.vllm_bench",
+        "scheduler_adapters.commands.bench.engine",
         "what our scheduler costs inside vLLM, beside the stock one",
     ),
     "bench-transformers": (
-        "scheduler_adapters.engines.transformers_burst",
+        "scheduler_adapters.commands.bench.transformers_burst",
         "a burst through transformers' continuous batching under several schedulers, on a GPU",
     ),
     "profile-prefill": (
-        "scheduler_adapters.engines.prefill_profile",
+        "scheduler_adapters.commands.profile_prefill",
         "prefill latency of a model on this machine, by prompt length and batch",
     ),
     "serve-vllm": (
-        "scheduler_adapters.engines.vllm_serve",
+        "scheduler_adapters.commands.serve_vllm",
         "vLLM's OpenAI server with one of our schedulers, and scores for its clients",
     ),
 }

@@ -17,14 +17,14 @@ from functools import partial
 
 import numpy as np
 
-from scheduler_adapters.experiments.timeline import Timeline
-from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
 from scheduler_adapters.policy import Policy, ask_rank, describe, flaw_of, load_policy
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency, Chunk, LatencyModel
-from scheduler_adapters.simulator.simulation import simulate
+from scheduler_adapters.simulator.latency.models import AffineLatency, Chunk, LatencyModel
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
+from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
 from scoring_service.errors import ConfigError, InvalidDecision
 
 MakePolicy = Callable[[], Policy]

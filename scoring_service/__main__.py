@@ -12,11 +12,11 @@ from jsonargparse import ArgumentParser
 
 from scoring_service import commands
 from scoring_service.bench.config import BenchConfig, LoadtestConfig
-from scoring_service.channel import ClientSecurity
+from scoring_service.client.channel import ClientSecurity
 from scoring_service.command_line import make_parser, underscored
-from scoring_service.config import ServerConfig
 from scoring_service.errors import ConfigError, LengthwiseError
 from scoring_service.logs import FORMATS, configure_logs
+from scoring_service.service.config import ServerConfig
 
 _DESCRIPTION = """Predict the length order of LLM responses: serve a trained ranker over gRPC.
 

@@ -12,15 +12,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from scoring_service.bundle import ModelBundle
-from scoring_service.channel import ClientSecurity
-from scoring_service.client import Score, ScoringClient
-from scoring_service.config import ServerConfig
+from scoring_service.client.channel import ClientSecurity
+from scoring_service.client.sync import Score, ScoringClient
 from scoring_service.errors import ConfigError, ScoringError, ServiceUnavailable
-from scoring_service.supervisor import supervise
+from scoring_service.server.supervisor import supervise
+from scoring_service.service.config import ServerConfig
 
 if TYPE_CHECKING:
     from scoring_service.bench.config import BenchConfig, LoadtestConfig
-    from scoring_service.reload import BundleSource
+    from scoring_service.service.reload import BundleSource
 
 
 def serve(
@@ -39,9 +39,9 @@ def serve(
         supervise(config, [f"--{name}={value}" for name, value in given.items() if value])
         return
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from scoring_service.model import RankerModel
-    from scoring_service.server import ScoringServer
-    from scoring_service.time_slices import ask_for_short_slices
+    from scoring_service.ranker.model import RankerModel
+    from scoring_service.server.server import ScoringServer
+    from scoring_service.server.time_slices import ask_for_short_slices
 
     ask_for_short_slices()
 
@@ -153,8 +153,8 @@ def _columns(result: Score | ScoringError, with_tokens: bool) -> list[str]:
 
 
 def _source(bundle: str | None, registry_model: str | None, mlruns_dir: str) -> BundleSource:
-    from scoring_service.registry import RegistrySource
-    from scoring_service.reload import FolderSource
+    from scoring_service.service.registry import RegistrySource
+    from scoring_service.service.reload import FolderSource
 
     if bundle is not None and registry_model is None:
         return FolderSource(bundle)

@@ -11,21 +11,51 @@ from collections.abc import Sequence
 from scoring_service.errors import LengthwiseError
 
 COMMANDS = {
-    "fit": ("training.fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
-    "evaluate": ("training.evaluate", "measure a bundle on any table of prompts and lengths"),
-    "recalibrate": ("training.recalibrate", "fit a bundle's lengths to another model's responses"),
-    "calibrate": ("training.prefill_cost", "fit a model's prefill cost to measured latencies"),
-    "cross-model": ("training.cross_model", "train on one model, test on the others: a matrix"),
+    "fit": (
+        "fit",
+        "train a ranker by a recipe; ends in a bundle and an MLflow run",
+    ),
+    "evaluate": (
+        "evaluate",
+        "measure a bundle on any table of prompts and lengths",
+    ),
+    "recalibrate": (
+        "recalibrate",
+        "fit a bundle's lengths to another model's responses",
+    ),
+    "calibrate": (
+        "calibrate",
+        "fit a model's prefill cost to measured latencies",
+    ),
+    "cross-model": (
+        "cross_model",
+        "train on one model, test on the others: a matrix",
+    ),
     "reproduce": (
-        "training.reproduce",
+        "reproduce",
         "the paper's tables on the data at hand, beside its figures",
     ),
-    "list": ("training.registry:main_list", "show runs, registered versions and the champion"),
-    "compare": ("training.compare", "rank the same prompts by two bundles: who is better?"),
-    "promote": ("training.registry:main_promote", "let a version serve, if it beats the champion"),
-    "export": ("training.registry:main_export", "write the bundle of a run into a folder"),
-    "collect": ("training.collect", "measure response lengths at an OpenAI-compatible endpoint"),
-    "monitor": ("training.monitor", "check a bundle against logged lengths: has it drifted?"),
+    "list": (
+        "registry:main_list",
+        "show runs, registered versions and the champion",
+    ),
+    "compare": (
+        "compare",
+        "rank the same prompts by two bundles: who is better?",
+    ),
+    "promote": (
+        "registry:main_promote",
+        "let a version serve, if it beats the champion",
+    ),
+    "export": ("registry:main_export", "write the bundle of a run into a folder"),
+    "collect": (
+        "collect",
+        "measure response lengths at an OpenAI-compatible endpoint",
+    ),
+    "monitor": (
+        "monitor",
+        "check a bundle against logged lengths: has it drifted?",
+    ),
 }
 
 _DISK_ERRORS = (
@@ -71,7 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         module, _, function = COMMANDS[arguments[0]][0].partition(":")
-        status: int = getattr(importlib.import_module(module), function or "main")(arguments[1:])
+        status: int = getattr(
+            importlib.import_module(f"training.commands.{module}"), function or "main"
+        )(arguments[1:])
     except LengthwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from scoring_service.errors import ConfigError
-from training.labels import Label, Repeats
-from training.splits import SplitConfig
+from training.data.labels import Label, Repeats
+from training.data.splits import SplitConfig
 
 Objective = Literal["all-pairs", "pairs", "l1", "log-l1", "listmle", "ranknet"]
 Pooling = Literal["mean", "cls", "pooler", "last"]

@@ -8,7 +8,7 @@ from typing import Final
 
 from scoring_service.errors import ConfigError
 from training.config import DataConfig, EncoderConfig, LossConfig, OptimConfig, TrainConfig
-from training.splits import SplitConfig
+from training.data.splits import SplitConfig
 
 
 def demo() -> TrainConfig:

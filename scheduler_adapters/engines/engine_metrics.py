@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from scheduler_adapters.engines.token_clock import PHASES, TBT_BUCKETS_S, TokenClock
+from scheduler_adapters.timeline.token_clock import PHASES, TBT_BUCKETS_S, TokenClock
 
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable: the folder in which vLLM's processes share their figures."""

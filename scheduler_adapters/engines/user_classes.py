@@ -16,7 +16,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler_adapters.engines.hints import TBT_S, USER_CLASS
+from scheduler_adapters.planner.hints import TBT_S, USER_CLASS
 from scoring_service.errors import ConfigError
 
 _KEYS: Final = frozenset({"classes", "api_keys", "header", "default"})

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler_adapters.experiments.timeline import Timeline
-from scheduler_adapters.experiments.workload import Requests
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.cohort import Live
-from scheduler_adapters.simulator.engine import Engine
+from scheduler_adapters.simulator.engine.cohort import Live
+from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.requests import Requests
 from scoring_service.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, Literal
 
-from scheduler_adapters.simulator.facts import MODELS
+from scheduler_adapters.simulator.latency.facts import MODELS
 from scoring_service.errors import ConfigError
 
 

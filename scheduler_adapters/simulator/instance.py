@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.host_link import HostLink
-from scheduler_adapters.simulator.latency import LatencyModel
-from scheduler_adapters.simulator.presets import BLOCK_TOKENS, preset
+from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.simulator.latency.presets import BLOCK_TOKENS, preset
 from scheduler_adapters.views import Capability
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 

@@ -15,7 +15,7 @@ import numpy as np
 from scoring_service.bench.config import LoadtestConfig
 from scoring_service.bench.load import Outcomes, open_loop
 from scoring_service.bench.processes import rss_bytes
-from scoring_service.channel import ClientSecurity
+from scoring_service.client.channel import ClientSecurity
 from scoring_service.errors import ConfigError, DataError
 
 _WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", "email", "poem")

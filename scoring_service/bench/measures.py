@@ -17,15 +17,15 @@ from typing import Final
 import numpy as np
 from tokenizers import Tokenizer
 
-from scoring_service.batching import Call, Job, MicroBatcher
 from scoring_service.bench.load import Load, Outcomes, closed_loop, open_loop
 from scoring_service.bench.peers import Peer, ours
 from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
 from scoring_service.bench.workload import PromptMaker
 from scoring_service.bundle import ModelBundle
-from scoring_service.client import Score, ScoringClient
-from scoring_service.model import RankerModel
-from scoring_service.time_slices import ask_for_short_slices
+from scoring_service.client.sync import Score, ScoringClient
+from scoring_service.ranker.model import RankerModel
+from scoring_service.server.time_slices import ask_for_short_slices
+from scoring_service.service.batching import Call, Job, MicroBatcher
 
 BATCH: Final = 32
 NUM_CLIENTS: Final = 16

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from scoring_service.bundle import ModelBundle
 from scoring_service.proto import scoring_pb2 as pb
-from scoring_service.rpc import SERVICE
+from scoring_service.server.rpc import SERVICE
 
 
 def main(folder: str) -> None:

@@ -20,10 +20,10 @@ import grpc
 from scoring_service.bench.load import Ask
 from scoring_service.bench.processes import free_port, started
 from scoring_service.bundle import ModelBundle
-from scoring_service.client import ScoringClient
+from scoring_service.client.sync import ScoringClient
 from scoring_service.errors import ServiceUnavailable
-from scoring_service.oip import INPUT, MESSAGES, OUTPUT
-from scoring_service.oip import SERVICE as OIP_SERVICE
+from scoring_service.server.oip import INPUT, MESSAGES, OUTPUT
+from scoring_service.server.oip import SERVICE as OIP_SERVICE
 
 MLSERVER_PACKAGES: Final = ("mlserver==1.7.1", "onnxruntime", "tokenizers")
 

@@ -17,7 +17,7 @@ from scoring_service.bench.config import BenchConfig
 from scoring_service.bench.workload import PromptMaker
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, LengthwiseError
-from scoring_service.model import RankerModel
+from scoring_service.ranker.model import RankerModel
 
 IDLE_LOAD: Final = 0.3
 """Load average per core up to which wall-clock figures mean something."""

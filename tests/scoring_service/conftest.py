@@ -7,9 +7,9 @@ import pytest
 
 from scoring_service.bundle import ModelBundle
 from scoring_service.client import ScoringClient
-from scoring_service.config import ServerConfig
-from scoring_service.model import RankerModel
-from scoring_service.server import ScoringServer
+from scoring_service.ranker.model import RankerModel
+from scoring_service.server.server import ScoringServer
+from scoring_service.service.config import ServerConfig
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def server(
 ) -> Iterator[ScoringServer]:
     """Serving `Score` without threads, and as on a grpcio that has not what that needs."""
     if request.param == "threads":
-        monkeypatch.setattr("scoring_service.server.supports", lambda server: False)
+        monkeypatch.setattr("scoring_service.server.server.supports", lambda server: False)
     config = ServerConfig(
         address="127.0.0.1:0", max_prompt_bytes=1000, max_batch_prompts=8, max_message_bytes=4000
     )

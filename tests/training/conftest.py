@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from training import synthetic
-from training.records import PromptResponse
+from training.data import synthetic
+from training.data.records import PromptResponse
 
 
 @pytest.fixture(scope="session")

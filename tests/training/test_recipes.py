@@ -8,8 +8,8 @@ from dataclasses import asdict
 import pytest
 
 from scoring_service.errors import ConfigError
-from training.cards import read_card
 from training.config import TrainConfig, config_from
+from training.data.cards import read_card
 from training.recipes import RECIPES, recipe
 
 

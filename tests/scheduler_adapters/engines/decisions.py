@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scheduler_adapters.experiments.workload import Requests, make_requests
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency
-from scheduler_adapters.simulator.reference import ReferenceEngine
+from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.workload.requests import Requests, make_requests
+from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 LATENCY = AffineLatency(base_s=2**-7, per_token_s=2**-14)
 Steps = list[dict[int, int]]

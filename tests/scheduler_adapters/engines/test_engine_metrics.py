@@ -15,8 +15,8 @@ from scheduler_adapters.engines.engine_metrics import (
     read_loads,
     write_load,
 )
-from scheduler_adapters.engines.hints import HintCounts
-from scheduler_adapters.engines.token_clock import TokenClock
+from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.timeline.token_clock import TokenClock
 from scheduler_adapters.views import RequestView
 
 THINK_END = 7

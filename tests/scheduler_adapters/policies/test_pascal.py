@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.checks import check_policy
-from scheduler_adapters.experiments.timeline import Timeline
-from scheduler_adapters.experiments.workload import make_requests
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency
-from scheduler_adapters.simulator.reference import ReferenceEngine
-from scheduler_adapters.simulator.simulation import simulate
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import ConfigError
+from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 REQUESTS = make_requests(
     prompt_tokens=[100] * 40,

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency
-from scheduler_adapters.simulator.simulation import simulate
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
 
 LATENCY = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-6)
 CHUNK = 16

@@ -11,9 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_adapters.checks import Step, _Observed, check_policy
-from scheduler_adapters.experiments.metrics import statistic, token_gaps
-from scheduler_adapters.experiments.timeline import Timeline
-from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel
 from scheduler_adapters.policies.rad import RAD, RADTwin
@@ -24,8 +21,11 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency
-from scheduler_adapters.simulator.simulation import simulate
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.metrics import statistic, token_gaps
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
 from scoring_service.errors import ConfigError
 
 INSTANCE = Instance(

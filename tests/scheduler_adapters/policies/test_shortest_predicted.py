@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_adapters.experiments.workload import Requests, make_requests, poisson_arrivals_s
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pars
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
-from scheduler_adapters.scores import OracleScores
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency
-from scheduler_adapters.simulator.simulation import simulate
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, RequestView
+from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
+from scheduler_adapters.workload.scores import OracleScores
 from scoring_service.errors import ConfigError
 
 INSTANCE = Instance(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler_adapters.experiments.metrics import summarize
-from scheduler_adapters.experiments.workload import make_requests
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.closed_loop import simulate_closed_loop
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import ConfigError
 
 INSTANCE = Instance(latency=AffineLatency(base_s=0.01, per_token_s=1e-4), kv_blocks=500)

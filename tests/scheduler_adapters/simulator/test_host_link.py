@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_adapters.experiments.workload import make_requests
 from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
-from scheduler_adapters.simulator.engine import Engine
+from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.host_link import Copies, HostLink
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency import AffineLatency
-from scheduler_adapters.simulator.simulation import simulate
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 
 LINK = HostLink(kv_bytes_per_token=1, bytes_per_s=100.0)

@@ -1,0 +1,1 @@
+"""Benchmarks: the simulator, our scheduler inside vLLM, a burst through transformers."""

@@ -1,0 +1,304 @@
+"""What our scheduler costs inside vLLM: time per step beside the stock one, and tokens per second.
+
+The schedulers are vLLM's and ours, stepped in turn in one process; the model is left out, so that a
+step is scheduling alone. Throughput comes from a whole engine that runs under the two in turn. What
+is printed is the median, and beside the two figures that matter the lowest and highest repeat.
+
+What a step adds is the time around vLLM's own part of it. A scheduler that overrides the same
+methods and does nothing is measured the same way (`added_us_empty`): that is the floor, the cost of
+two calls and of reading the clock with caches that vLLM has just emptied. It is not subtracted.
+What vLLM calls of ours within its part (its queue, whom it frees) is in `step_us_ours` only.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines.engine_clock import EngineClock, SteadyClock
+from scheduler_adapters.engines.vllm_v1.offline import (
+    OfflineConfig,
+    open_engine,
+    random_prompts,
+    scheduler_of,
+    serve,
+)
+from scheduler_adapters.planner.hints import SCORE, TBT_S
+from scheduler_adapters.workload.requests import Requests, make_requests
+from scoring_service.errors import ConfigError
+
+_THINK_END = 2
+_PROMPT_TOKENS = 16
+_WARM_UP_STEPS = 250
+"""Until all seats are taken, and requests finish as steadily as they come."""
+_STEP = ("schedule", "update")
+_REPEATS = 5
+"""Stretches that the measured steps are cut into: their medians show the spread."""
+# Not the CPU clock of the thread: reading that costs more than some of what is measured here.
+_now_ns = time.perf_counter_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """The load on the scheduler, and how long it is measured."""
+
+    policy: str = "pars"
+    """Name or import path of the policy to measure."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the policy takes."""
+    running: int = 256
+    """Requests that run at once."""
+    waiting: int = 2000
+    """Requests in the queue throughout: as many arrive as finish."""
+    steps: int = 1000
+    """Steps measured per scheduler, after as many as it takes to fill all seats."""
+    throughput_rounds: int = 8
+    """Bursts under each scheduler for tokens/s, about 3 s each; 0 leaves throughput out."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def __post_init__(self) -> None:
+        limits = {"running": 1, "waiting": 0, "steps": _REPEATS, "throughput_rounds": 0}
+        for name, least in limits.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use {least} or more")
+
+
+def bench(config: BenchConfig) -> None:
+    """Compare our scheduler with vLLM's own: microseconds per step, tokens per CPU second.
+
+    python -m scheduler_adapters bench-engine --policy slai --json
+    """
+    result = {"policy": config.policy, "running": config.running, "waiting": config.waiting}
+    offline = OfflineConfig(
+        scheduler=config.policy,
+        settings={**config.settings, "think_end": [_THINK_END]},
+        max_num_seqs=config.running,
+        max_num_batched_tokens=max(2048, config.running),
+        kv_cache_mib=256,
+    )
+    with open_engine(offline, max_model_len=2048, enable_prefix_caching=False) as engine:
+        result |= measure_steps(engine, config)
+        if config.throughput_rounds:
+            result |= measure_throughput(engine, config)
+    if config.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:24} {value if isinstance(value, str | int) else format(value, '.4g')}")
+
+
+def measure_steps(engine: Any, config: BenchConfig) -> dict[str, float]:
+    """Median microseconds of the parts of a step, stock and ours."""
+    stock, ours = (_Side(made, config) for made in _schedulers_like(scheduler_of(engine)))
+    for _ in range(config.steps):
+        stock.step()
+        ours.step()
+    added_us = {stage: ours.added_us(stage) for stage in _STEP}
+    whole_us = [sum(parts) for parts in zip(*added_us.values(), strict=True)]
+    empty_us = [sum(parts) for parts in zip(*map(stock.added_us, _STEP), strict=True)]
+    repeats = [statistics.median(stretch) for stretch in _stretches(whole_us)]
+    return {
+        "schedule_us_stock": stock.median_us("schedule"),
+        "schedule_us_ours": ours.median_us("schedule"),
+        "overhead_ratio": ours.median_us("schedule") / stock.median_us("schedule"),
+        "step_us_stock": sum(stock.median_us(stage) for stage in _STEP),
+        "step_us_ours": sum(ours.median_us(stage) for stage in _STEP),
+        "added_us_per_step": statistics.median(whole_us),
+        "added_us_per_step_low": min(repeats),
+        "added_us_per_step_high": max(repeats),
+        "added_us_schedule": statistics.median(added_us["schedule"]),
+        "added_us_update": statistics.median(added_us["update"]),
+        "added_us_empty": statistics.median(empty_us),
+        "arrival_us_stock": stock.median_us("arrival"),
+        "arrival_us_ours": ours.median_us("arrival"),
+    }
+
+
+def _stretches(values: Sequence[float]) -> Iterator[Sequence[float]]:
+    size = len(values) // _REPEATS
+    return (values[start : start + size] for start in range(0, size * _REPEATS, size))
+
+
+class _Side:
+    """One scheduler under load, without a model: each scheduled request gets some token."""
+
+    def __init__(self, scheduler: Any, config: BenchConfig) -> None:
+        self.scheduler = scheduler
+        self.dice = random.Random(0)
+        self.number = 0
+        self.in_system = config.running + config.waiting
+        self.spent_ns: dict[str, list[int]] = defaultdict(list)
+        """What was timed -> nanoseconds, each time."""
+        self.added_ns: dict[str, list[int]] = defaultdict(list)
+        """Part of a step -> what of it was not the engine's own, each time."""
+        self.fill()
+        for _ in range(_WARM_UP_STEPS):
+            self.step()
+        self.spent_ns.clear()
+        self.added_ns.clear()
+
+    def median_us(self, what: str) -> float:
+        return statistics.median(self.spent_ns[what]) / 1e3
+
+    def added_us(self, stage: str) -> list[float]:
+        return [ns / 1e3 for ns in self.added_ns[stage]]
+
+    def fill(self) -> None:
+        """Let as many requests arrive as have finished."""
+        for _ in range(self.in_system - len(self.scheduler.requests)):
+            request = self._request()
+            began_ns = _now_ns()
+            self.scheduler.add_request(request)
+            self.spent_ns["arrival"].append(_now_ns() - began_ns)
+
+    def step(self) -> None:
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        self.fill()
+        scheduled = self._timed("schedule", self.scheduler.schedule)
+        requests = self.scheduler.requests
+        names = list(scheduled.num_scheduled_tokens)
+        tokens = [[] if requests[name].is_prefill_chunk else [7] for name in names]
+        output = ModelRunnerOutput(names, {n: i for i, n in enumerate(names)}, tokens)
+        self._timed("update", self.scheduler.update_from_output, scheduled, output)
+
+    def _timed(self, stage: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        # Nothing but the call stands between the two readings: after a step of the engine, whose
+        # data fill the caches, a few lines of Python cost more than most of what is measured here.
+        began_ns = _now_ns()
+        result = call(*arguments)
+        ended_ns = _now_ns()
+        engine_ns = self.scheduler.ended_ns - self.scheduler.began_ns
+        self.spent_ns[stage].append(ended_ns - began_ns)
+        self.added_ns[stage].append(ended_ns - began_ns - engine_ns)
+        return result
+
+    def _request(self) -> Any:
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        size = self.dice.randint(50, 450)  # with 256 running, about one finishes per step
+        params = SamplingParams(
+            max_tokens=size,
+            ignore_eos=True,
+            extra_args={SCORE: size + self.dice.random(), TBT_S: self.dice.choice([0.1, 0.5])},
+        )
+        self.number += 1
+        return Request(
+            str(self.number), [5] * _PROMPT_TOKENS, params, None, arrival_time=time.time()
+        )
+
+
+def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
+    """vLLM's own scheduler and ours, configured as `scheduler`, with vLLM's part of each timed.
+
+    The difference of two such times within one step is steadier than that of two schedulers.
+    """
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
+
+    class Timed(Scheduler):  # type: ignore[misc]
+        began_ns = ended_ns = 0
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            self.began_ns = _now_ns()
+            output = super().schedule(*args, **kwargs)
+            self.ended_ns = _now_ns()
+            return output
+
+        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+            self.began_ns = _now_ns()
+            outputs = super().update_from_output(*args, **kwargs)
+            self.ended_ns = _now_ns()
+            return outputs
+
+    class Empty(Timed):
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            return super().schedule(*args, **kwargs)
+
+        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+            return super().update_from_output(*args, **kwargs)
+
+    class Ours(RankMixin, Timed):
+        pass
+
+    made_with = _settings_of(scheduler)
+    return Empty(**made_with), Ours(**made_with)
+
+
+def _settings_of(scheduler: Any) -> dict[str, Any]:
+    """What to make a scheduler with, so that it is configured as this one."""
+    names = (
+        "vllm_config", "kv_cache_config", "structured_output_manager", "block_size",
+        "hash_block_size", "log_stats",
+    )  # fmt: skip
+    return {name: getattr(scheduler, name) for name in names}
+
+
+def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
+    """Tokens per CPU second of a whole engine on one burst, and how the two compare round by round.
+
+    Both schedulers serve it in one engine, in turn, by a steady clock: two processes, or two
+    moments of a machine, would differ by more than they do. As many steps of both mean that ours
+    made the batches of vLLM's own, and costs what is left.
+    """
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankScheduler
+
+    dice = random.Random(0)
+    # Without scores, so that PARS makes the batches of FCFS: another order changes how full the
+    # last batches are, and that is not what is measured here.
+    sizes = [dice.randint(10, 90) for _ in range(2 * config.running)]
+    burst = make_requests(
+        prompt_tokens=[_PROMPT_TOKENS] * len(sizes),
+        output_tokens=sizes,
+        arrival_s=[0.0] * len(sizes),
+        tbt_s=[0.5] * len(sizes),
+    )
+    prompts = random_prompts(burst, seed=0)
+    made_with = _settings_of(scheduler_of(engine))
+    stock, ours = Scheduler(**made_with), RankScheduler(**made_with)
+    rates: dict[Any, list[float]] = {stock: [], ours: []}
+    clock = SteadyClock()
+    for number in range(1 + config.throughput_rounds):
+        for scheduler in (stock, ours) if number % 2 else (ours, stock):
+            rates[scheduler].append(_tokens_per_s(engine, scheduler, burst, prompts, clock))
+    served = len(rates[ours])
+    for first in rates.values():
+        del first[0]  # it loads code and fills memory
+    ratios = [mine / theirs for mine, theirs in zip(rates[ours], rates[stock], strict=True)]
+    return {
+        "tokens_per_cpu_s_stock": statistics.median(rates[stock]),
+        "tokens_per_cpu_s_ours": statistics.median(rates[ours]),
+        "steps_per_burst_stock": stock.current_step / served,
+        "steps_per_burst_ours": ours.current_step / served,
+        "throughput_ratio": statistics.median(ratios),
+        "throughput_ratio_low": min(ratios),
+        "throughput_ratio_high": max(ratios),
+    }
+
+
+def _tokens_per_s(
+    engine: Any, scheduler: Any, burst: Requests, prompts: list[list[int]], clock: EngineClock
+) -> float:
+    """Serve a burst under a scheduler that is put into an idle engine: tokens per CPU second."""
+    engine.engine_core.engine_core.scheduler = scheduler
+    serve(engine, burst, prompts, clock)
+    spent_s = clock()
+    engine.step()  # by which the model forgets the last requests
+    return float(burst.output_tokens.sum()) / spent_s
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point of `python -m scheduler_adapters bench-engine`."""
+    return run_command("bench-engine", BenchConfig, bench, arguments)

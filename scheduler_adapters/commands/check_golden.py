@@ -1,0 +1,133 @@
+"""`check-golden`: the same requests, time tables and rules as another simulator, the same times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from scheduler_adapters.command_line import run_command
+from scheduler_adapters.policies.prefill_first import PrefillFirst
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.time_tables import TableLatency
+from scheduler_adapters.simulator.simulate import simulate_replicas
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.requests import Requests, read_table, read_trace
+from scoring_service.errors import DataError
+
+TOLERANCE_S = 1e-9
+TABLES_FILE = "tables.npz"
+_NAME = re.compile(
+    r"(?P<scheduler>sarathi|vllm)_r(?P<replicas>\d+)_n(?P<count>\d+)_q(?P<rate>[\d.]+?)"
+    r"(_blocks(?P<blocks>\d+))?(_chunk(?P<chunk>\d+))?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenConfig:
+    """Where the golden runs are."""
+
+    folder: Path
+    """tables.npz and files such as sarathi_r1_n1000_q6.45_blocks5000.parquet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the name of a golden file says."""
+
+    make_policy: Callable[[], Policy]
+    replicas: int
+    kv_blocks: int
+    max_tokens: int
+
+    @classmethod
+    def of(cls, path: Path) -> Setting:
+        """Read scheduler, _r replicas, _n requests, _q rate, _blocks KV blocks, _chunk budget.
+
+        Raises:
+            DataError: the name says something else.
+        """
+        match = _NAME.fullmatch(path.stem)
+        if match is None:
+            raise DataError(
+                "its name gives no setting; use SCHEDULER_rREPLICAS_nREQUESTS_qRATE"
+                "[_blocksBLOCKS][_chunkTOKENS] with scheduler sarathi or vllm",
+                path=path,
+            )
+        is_sarathi = match["scheduler"] == "sarathi"
+        max_tokens = int(match["chunk"] or (512 if is_sarathi else 4096))
+
+        def make_policy() -> Policy:
+            if is_sarathi:
+                return Sarathi(max_tokens=max_tokens)
+            return PrefillFirst(max_tokens=max_tokens)
+
+        return cls(
+            make_policy=make_policy,
+            replicas=int(match["replicas"]),
+            kv_blocks=int(match["blocks"] or 30208),
+            max_tokens=max_tokens,
+        )
+
+    def instance(self, latency: TableLatency) -> Instance:
+        """The instance of the golden runs."""
+        return Instance(
+            latency=latency,
+            kv_blocks=self.kv_blocks,
+            max_num_seqs=128,
+            max_tokens=self.max_tokens,
+            decode_headroom_blocks=1,
+        )
+
+
+def run(config: GoldenConfig) -> int:
+    """Run every golden file of a folder and compare each request's first token and finish.
+
+    Example:
+      python -m scheduler_adapters check-golden path/to/vidur-golden
+
+    Prints the largest difference per file; exit code 1 where one exceeds 1e-9 s.
+    """
+    paths = sorted(config.folder.glob("*.parquet"))
+    if not paths:
+        raise DataError("holds no golden runs (*.parquet)", path=config.folder)
+    latency = TableLatency.load(config.folder / TABLES_FILE)
+    worst_s = 0.0
+    for path in paths:
+        requests = read_trace(path)
+        difference_s = largest_difference_s(path, simulate_golden(path, requests, latency))
+        verdict = "equal" if difference_s <= TOLERANCE_S else "DIFFERENT"
+        print(f"{path.name:48} {len(requests):6d} requests  {difference_s:.1e} s  {verdict}")
+        worst_s = max(worst_s, difference_s)
+    return 0 if worst_s <= TOLERANCE_S else 1
+
+
+def simulate_golden(path: Path, requests: Requests, latency: TableLatency) -> Timeline:
+    """Run the requests of a golden file in the setting its name gives."""
+    setting = Setting.of(path)
+    return simulate_replicas(
+        requests, setting.make_policy, setting.instance(latency), replicas=setting.replicas
+    )
+
+
+def largest_difference_s(path: Path, timeline: Timeline) -> float:
+    """Over first tokens and finishes of all requests; infinite where one is missing."""
+    golden = read_table(path)
+    pairs = {"first_token_s": timeline.first_token_s, "finished_s": timeline.finished_s}
+    for name in pairs:
+        if name not in golden:
+            raise DataError(f"no column {name!r}", path=path)
+    differences_s = np.concatenate(
+        [np.abs(ours_s - golden[name].to_numpy()) for name, ours_s in pairs.items()]
+    )
+    return float("inf") if np.isnan(differences_s).any() else float(differences_s.max())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line. Returns the exit code."""
+    return run_command("check-golden", GoldenConfig, run, arguments, positional="folder")

@@ -1,0 +1,300 @@
+"""`python -m scheduler_adapters demo`: a trained ranker, served, makes two engines answer sooner.
+
+Takes what `python -m training fit demo --out mlruns/demo` wrote (a bundle and held-out prompts),
+starts the scoring service on the bundle, asks it for a score of every held-out prompt, and sends
+bursts of those prompts, each with the length its response really had, through the simulator and
+through vLLM under FCFS, PARS and the oracle. Writes `report.html` beside the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines.engine_clock import ClockKind, clock_of, make_clock
+from scheduler_adapters.engines.vllm_v1.offline import (
+    OfflineConfig,
+    longest_context,
+    open_engine,
+    random_prompts,
+    scheduler_of,
+    serve,
+    warm_up,
+)
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.reporting.demo_report import Bursts, write_report
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.timeline import Timeline, join_timelines
+from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.scores import OracleScores
+from scoring_service.bundle import ModelBundle
+from scoring_service.client.sync import Score, ScoringClient
+from scoring_service.errors import ConfigError, DataError, ScoringError, UnsupportedByEngine
+
+log = logging.getLogger(__name__)
+
+SCHEDULERS: Final = ("fcfs", "pars", "oracle")
+_ENGINE_BURSTS: Final = 4
+"""As short as they are, the machine is about as fast under one scheduler as under the next."""
+_SECONDS: Final[Mapping[ClockKind, str]] = {
+    "steady": "seconds are CPU time of this machine, were it as fast throughout as at first",
+    "wall": "seconds of the wall clock",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig:
+    """What the demo reads, and how large its bursts are."""
+
+    trained: Path = Path("mlruns/demo")
+    """Folder that `python -m training fit ... --out` wrote; the report goes there too."""
+    num_simulated: int = 2000
+    """Held-out prompts in the simulator's burst; fewer where there are fewer."""
+    profile: str = "llama-3-8b@a100-80g"
+    """MODEL@GPU that the simulator simulates."""
+    simulator_max_num_seqs: int = 64
+    """Requests that run at once in the simulator."""
+    num_engine_requests: int = 240
+    """Held-out prompts for vLLM, drawn at random, in four bursts; 0 leaves vLLM out."""
+    engine_max_num_seqs: int = 4
+    """Requests that run at once in vLLM; the others queue."""
+    scoring_timeout_s: float = 60.0
+    """Deadline of one batch of scores."""
+    seed: int = 0
+    """Of the draw and of vLLM's random prompts."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_simulated", "simulator_max_num_seqs", "engine_max_num_seqs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use a number >= 1")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point of the command."""
+    return run_command("demo", DemoConfig, demo, arguments)
+
+
+def demo(config: DemoConfig) -> None:
+    """Serve a trained ranker and let its scores order two engines' queues.
+
+    Reads what `python -m training fit demo --out mlruns/demo` wrote, starts the scoring service,
+    scores the held-out prompts, and sends bursts of them through the simulator and through vLLM
+    under FCFS, PARS and the oracle. Writes report.html beside the bundle and prints a table;
+    the last line is one JSON object.
+
+    Example:
+      python -m scheduler_adapters demo --trained mlruns/demo --num-engine-requests 60
+    """
+    print_summary(run_demo(config))
+
+
+def run_demo(config: DemoConfig) -> dict[str, Any]:
+    """Run the demo; returns the figures, all measured in this run, and writes the report.
+
+    Raises:
+        BundleError, DataError: `config.trained` is not what a training run wrote.
+        ConfigError: the report cannot be written.
+    """
+    bundle = ModelBundle.load(config.trained / "bundle")
+    held_out = _read_held_out(config.trained / "test.parquet", config.num_simulated)
+    requests, num_scored = _scored_requests(bundle, held_out, config)
+    simulated = _simulate(requests, config)
+    served = _serve(requests, config)
+    page = config.trained / "report.html"
+    write_report(page, bundle.manifest, requests, num_scored, simulated, served)
+    return _figures(bundle, simulated, served, config) | {"report": str(page)}
+
+
+def _read_held_out(path: Path, most: int) -> pd.DataFrame:
+    try:
+        table = pd.read_parquet(path, columns=["prompt", "output_tokens"])
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"held-out prompts cannot be read ({error}); make them with `python -m training fit`",
+            path=path,
+        ) from error
+    return table.head(most)
+
+
+def _scored_requests(
+    bundle: ModelBundle, held_out: pd.DataFrame, config: DemoConfig
+) -> tuple[Requests, int]:
+    """A burst of the held-out prompts; where no score could be had, FCFS takes over."""
+    prompts = held_out["prompt"].tolist()
+    log.info("scoring %d held-out prompts through the service", len(prompts))
+    results = _ask_service(bundle, prompts, config.scoring_timeout_s)
+    scores = [r.value if isinstance(r, Score) else np.nan for r in results]
+    num_scored = int(np.isfinite(scores).sum())
+    if num_scored < len(prompts):
+        reason = next(r for r in results if not isinstance(r, Score))
+        log.warning(
+            "%d of %d prompts have no score and are scheduled FCFS: %s",
+            len(prompts) - num_scored,
+            len(prompts),
+            reason,
+        )
+    tokens = [
+        r.prompt_tokens if isinstance(r, Score) else max(1, len(prompt.split()))
+        for prompt, r in zip(prompts, results, strict=True)
+    ]
+    requests = make_requests(
+        prompt_tokens=tokens, output_tokens=held_out["output_tokens"].to_numpy(), scores=scores
+    )
+    return requests, num_scored
+
+
+def _ask_service(
+    bundle: ModelBundle, prompts: Sequence[str], timeout_s: float
+) -> list[Score | ScoringError]:
+    try:
+        with _service(bundle) as target, ScoringClient(target, timeout_s=timeout_s) as client:
+            return client.score_batch(prompts)
+    except ScoringError as error:
+        return [error] * len(prompts)
+
+
+@contextlib.contextmanager
+def _service(bundle: ModelBundle) -> Iterator[str]:
+    """A scoring service of its own process on a free loopback port; gives its HOST:PORT."""
+    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
+    with subprocess.Popen(
+        [*command, "--address", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline().split()
+            if not ready:
+                raise ScoringError("the scoring service did not start; its error is above")
+            yield ready[-1]
+        finally:
+            process.terminate()
+
+
+def _simulate(requests: Requests, config: DemoConfig) -> Bursts:
+    log.info("simulating a burst of %d on %s", len(requests), config.profile)
+    instance = Instance.preset(config.profile, max_num_seqs=config.simulator_max_num_seqs)
+    return Bursts(
+        timelines={
+            name: simulate(_for_scheduler(requests, name), load_policy(name), instance)
+            for name in SCHEDULERS
+        },
+        conditions=f"{len(requests)} requests at t = 0, {config.profile}, "
+        f"{config.simulator_max_num_seqs} at once, simulated",
+    )
+
+
+def _serve(requests: Requests, config: DemoConfig) -> Bursts | None:
+    """Some of the same in vLLM, in this process; None where there is no vLLM that can be used."""
+    count = min(config.num_engine_requests, len(requests))
+    if count < 1:
+        return None
+    rows = np.sort(np.random.default_rng(config.seed).permutation(len(requests))[:count])
+    try:
+        return _serve_in_turn(requests.take(rows), config)
+    except UnsupportedByEngine as error:
+        log.warning("%s; the demo leaves the real engine out", error)
+        return None
+
+
+def _serve_in_turn(requests: Requests, config: DemoConfig) -> Bursts:
+    """Some bursts in one engine, each under all schedulers in turn, every other time in reverse.
+
+    So a machine that becomes slower meanwhile does not do so under one of them more than under
+    another. All get the same prompts.
+    """
+    offline = OfflineConfig(scheduler=SCHEDULERS[0], max_num_seqs=config.engine_max_num_seqs)
+    rows = np.array_split(np.arange(len(requests)), min(_ENGINE_BURSTS, len(requests)))
+    served: dict[str, list[Timeline]] = {name: [] for name in SCHEDULERS}
+    with open_engine(offline, max_model_len=longest_context(requests)) as engine:
+        warm_up(engine)
+        kind = clock_of(engine, None)
+        clock = make_clock(kind)
+        for number, burst in enumerate(rows):
+            prompts = random_prompts(requests.take(burst), config.seed)
+            for name in SCHEDULERS[:: -1 if number % 2 else 1]:
+                log.info("serving a burst of %d with vLLM under %s", len(burst), name)
+                scheduler_of(engine).lengthwise_start(load_policy(name))
+                scored = _for_scheduler(requests.take(burst), name)
+                served[name].append(serve(engine, scored, prompts, clock)[0])
+    return Bursts(
+        timelines={
+            name: join_timelines(_for_scheduler(requests, name), timelines, rows)
+            for name, timelines in served.items()
+        },
+        conditions=f"{len(requests)} of the same requests in {len(rows)} bursts, each at t = 0; "
+        f"vLLM, random Llama of 1.2 M parameters, {config.engine_max_num_seqs} at once, one engine "
+        f"under all three in turn; {_SECONDS[kind]}",
+    )
+
+
+def _for_scheduler(requests: Requests, name: str) -> Requests:
+    return requests.with_scores(OracleScores().scores(requests)) if name == "oracle" else requests
+
+
+def _figures(
+    bundle: ModelBundle, simulated: Bursts, served: Bursts | None, config: DemoConfig
+) -> dict[str, Any]:
+    """The JSON object of the command: what training measured, then what this run measured."""
+    manifest = bundle.manifest
+    trained = {
+        name: manifest.metrics.get(name)
+        for name in (
+            "tau_b",
+            "tau_b_ci",
+            "tau_b_tfidf_ridge",
+            "onnx_max_abs_diff",
+            "int8_tau_b_drop",
+        )
+    }
+    engine = served and {
+        **_latencies(served),
+        "num_requests": len(next(iter(served.timelines.values())).requests),
+        "num_bursts": len(set(next(iter(served.timelines.values())).instance)),
+        "max_num_seqs": config.engine_max_num_seqs,
+    }
+    return {
+        "dataset": manifest.dataset.get("id"),
+        "train_prompts": manifest.dataset.get("train_prompts"),
+        "test_prompts": manifest.dataset.get("test_prompts"),
+        **trained,
+        "mlflow_run_id": manifest.mlflow_run_id,
+        "bundle": str(bundle.path),
+        "simulator": _latencies(simulated),
+        "vllm": engine,
+    }
+
+
+def _latencies(bursts: Bursts) -> dict[str, dict[str, float]]:
+    return {
+        name: {
+            "mean_normalized_latency_s": summary.normalized_latency_s.mean,
+            "p90_normalized_latency_s": summary.normalized_latency_s.p90,
+            "mean_e2e_s": summary.e2e_s.mean,
+        }
+        for name, summary in bursts.summaries.items()
+    }
+
+
+def print_summary(figures: Mapping[str, Any]) -> None:
+    """The table a person reads, then one JSON object on the last line."""
+    tau_b, baseline = figures["tau_b"], figures["tau_b_tfidf_ridge"]
+    print(f"ranker: tau_b {tau_b:.3f} (TF-IDF + ridge {baseline:.3f})")
+    print(f"{'burst':11}{'scheduler':11}{'s/token mean':>13}{'p90':>9}{'mean E2E s':>12}")
+    for engine in ("simulator", "vllm"):
+        for name in SCHEDULERS if figures[engine] else ():
+            mean, p90, e2e = figures[engine][name].values()
+            print(f"{engine:11}{name:11}{mean:13.4f}{p90:9.4f}{e2e:12.3f}")
+    print(f"report: {figures['report']}")
+    print(json.dumps(figures))

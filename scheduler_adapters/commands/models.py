@@ -1,0 +1,231 @@
+"""`models`: every latency preset, where it comes from, and how far it is from measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scheduler_adapters.command_line import run_command
+from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.simulator.latency.presets import SOURCES, Preset, presets
+from scheduler_adapters.validation.fidelity import (
+    RECORDINGS,
+    TARGETS,
+    Fidelity,
+    replay,
+)
+from scheduler_adapters.validation.model_checks import (
+    Check,
+    kernel_checks,
+    phase_checks,
+    step_check,
+)
+from scheduler_adapters.workload.data_folder import DataDir
+from scoring_service.errors import ConfigError, DataError
+
+ENGINES = ("vllm", "plain")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsConfig:
+    """What to list."""
+
+    data_dir: Path | None = None
+    """Folder of measured data; none: $LENGTHWISE_DATA. Without either, nothing is checked."""
+    json: bool = False
+    """Print one JSON object instead of tables."""
+
+    def __post_init__(self) -> None:
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise ConfigError(f"data_dir is {self.data_dir}; use a folder that exists")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """One preset."""
+
+    name: str
+    provenance: str
+    data: str | None
+    """What it reads inside the data folder."""
+    kv_blocks: int | None
+    """None where it cannot be made; `note` says why."""
+    is_compiled: bool
+    """Whether the compiled loops have its step times; else runs are in plain Python."""
+    checks: list[Check]
+    note: str = ""
+
+
+def run(config: ModelsConfig) -> None:
+    """List the latency presets: what `--profile` of other commands takes.
+
+    Says of each where its step times come from, and how far they are from measurements that it was
+    not made from. With measured data, 1,200 requests that real vLLM served are replayed with the
+    presets of those servers; TTFT, TPOT and E2E errors are means over requests of
+    |simulated - real| / real. Nothing is fitted to them.
+
+    Examples:
+      python -m scheduler_adapters models
+      python -m scheduler_adapters models --data_dir data --json
+    """
+    fidelity, note = replay_all(config.data_dir)
+    listed = list_presets(config.data_dir, fidelity)
+    if config.json:
+        print(json.dumps(_as_json(listed, fidelity, note)))
+    else:
+        print(format_presets(listed))
+        print()
+        print(format_fidelity(fidelity, note))
+
+
+def replay_all(data_dir: DataDir) -> tuple[list[Fidelity], str]:
+    """Every recording on both engines, or none and why not."""
+    try:
+        return [
+            replay(recording, data_dir, engine=engine)
+            for recording in RECORDINGS
+            for engine in ENGINES
+        ], ""
+    except (ConfigError, DataError) as error:
+        return [], str(error)
+
+
+def list_presets(data_dir: DataDir, fidelity: Sequence[Fidelity]) -> list[Listed]:
+    """All presets, made where that is possible, and checked where there is data."""
+    made: dict[str, tuple[LatencyModel, int]] = {}
+    notes: dict[str, str] = {}
+    entries = presets()
+    for name, entry in entries.items():
+        try:
+            made[name] = entry.make(data_dir)
+        except (ConfigError, DataError) as error:
+            notes[name] = str(error)
+    checker = _Checker({name: latency for name, (latency, _) in made.items()}, fidelity, data_dir)
+    return [
+        Listed(
+            name=name,
+            provenance=SOURCES[entry.source],
+            data=entry.data,
+            kv_blocks=made[name][1] if name in made else None,
+            is_compiled=name in made and made[name][0].compiled() is not None,
+            checks=checker.checks(entry) if name in made else [],
+            note=notes.get(name, ""),
+        )
+        for name, entry in entries.items()
+    ]
+
+
+class _Checker:
+    """Finds the comparisons that are there for a preset; those of a GPU are made once."""
+
+    def __init__(
+        self, latencies: dict[str, LatencyModel], fidelity: Sequence[Fidelity], data_dir: DataDir
+    ) -> None:
+        self.latencies = latencies
+        self.fidelity = fidelity
+        self.data_dir = data_dir
+        self.of_gpu: dict[str, list[Check]] = {}
+
+    def checks(self, entry: Preset) -> list[Check]:
+        """The checks of a preset that could be made; none if there is nothing to compare with."""
+        instance, _, source = entry.name.partition(":")
+        try:
+            if source == "layers":
+                return self._replays(entry.name)
+            if source == "kernels":
+                return self._kernels(instance)
+            if source == "phases":
+                return phase_checks(instance, self.data_dir)
+            return self._against_kernels(entry.name, instance)
+        except DataError:
+            return []
+
+    def _replays(self, name: str) -> list[Check]:
+        return [
+            Check(
+                quantity=f"{metric.upper()} ({row.engine} engine)",
+                against="real vLLM 0.19",
+                mape_fraction=getattr(row, metric).mape_fraction,
+                num_points=row.num_requests,
+            )
+            for row in self.fidelity
+            if row.preset == name
+            for metric in TARGETS
+        ]
+
+    def _kernels(self, instance: str) -> list[Check]:
+        gpu = instance.partition("@")[2].removeprefix("2x-")
+        if gpu not in self.of_gpu:
+            self.of_gpu[gpu] = kernel_checks(gpu, self.data_dir)
+        return self.of_gpu[gpu]
+
+    def _against_kernels(self, name: str, instance: str) -> list[Check]:
+        kernels = f"{instance}:kernels"
+        if kernels not in self.latencies:
+            return []
+        return [step_check(self.latencies[name], self.latencies[kernels], kernels)]
+
+
+def format_presets(listed: Sequence[Listed]) -> str:
+    """A table for a terminal, one block per source; --json says what each was compared with."""
+    width = max(len(row.name) for row in listed)
+    lines = [
+        "",
+        "mean error against measurements that the preset was not made from "
+        "(steps: 18 kinds of step, against the same instance's :kernels); "
+        "compiled: static policies and SLAI run in compiled loops, others in plain Python",
+    ]
+    for provenance in SOURCES.values():
+        lines += ["", provenance]
+        for row in listed:
+            if row.provenance == provenance:
+                blocks = "-" if row.kv_blocks is None else str(row.kv_blocks)
+                loop = "compiled" if row.is_compiled else "Python"
+                lines.append(
+                    f"  {row.name:{width}}  {blocks:>7} KV blocks  {loop:8}  {_verdict(row)}"
+                )
+    return "\n".join(lines[1:])
+
+
+def _verdict(row: Listed) -> str:
+    if row.note:
+        return row.note
+    if not row.checks:
+        return "no measurement to compare with"
+    return "; ".join(f"{check.quantity} {check.mape_fraction:.1%}" for check in row.checks)
+
+
+def format_fidelity(fidelity: Sequence[Fidelity], note: str) -> str:
+    """The replays as a table: mean absolute error, and bias in brackets."""
+    if not fidelity:
+        return f"replays of real vLLM: none; {note}"
+    targets = ", ".join(f"{name.upper()} <= {most:.0%}" for name, most in TARGETS.items())
+    lines = [
+        f"replays of real vLLM, mean error per request (bias of the mean); targets {targets}",
+        f"{'preset':42}{'engine':8}{'requests':>8}" + f"{'TTFT':>17}{'TPOT':>17}{'E2E':>17}",
+    ]
+    for row in fidelity:
+        errors = "".join(
+            f"{f'{error.mape_fraction:.1%} ({error.bias_fraction:+.1%})':>17}"
+            for error in (row.ttft, row.tpot, row.e2e)
+        )
+        met = "" if row.on_target else "  misses a target"
+        lines.append(f"{row.preset:42}{row.engine:8}{row.num_requests:8}{errors}{met}")
+    return "\n".join(lines)
+
+
+def _as_json(listed: Sequence[Listed], fidelity: Sequence[Fidelity], note: str) -> dict[str, Any]:
+    return {
+        "models": [asdict(row) for row in listed],
+        "fidelity": [{**asdict(row), "on_target": row.on_target} for row in fidelity],
+        "fidelity_targets": TARGETS,
+        "fidelity_note": note,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line. Returns the exit code."""
+    return run_command("models", ModelsConfig, run, arguments)

@@ -1,0 +1,219 @@
+"""`profile-prefill`: how long a model's prefill takes on a device, by prompt length and batch.
+
+Writes the samples that Phasor's prefill cost, alpha * l^2 + beta * l, is calibrated with: a CSV
+with a row per run,
+
+    prompt_tokens, batch_size, latency_s, peak_flop_per_s, model, device
+
+`peak_flop_per_s` is the best sustained rate of a large matrix product in the model's precision on
+the device: latency times peak is the cost in FLOP-equivalents. `python -m training calibrate` fits
+it. On a GPU the host needs longer to launch a short prompt's kernels than they run; there a prefill
+is replayed as a CUDA graph, as engines do, and `eager_s` is its time without one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from scheduler_adapters.command_line import run_command
+from scheduler_adapters.commands.setup import check_place
+from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
+from scheduler_adapters.progress import Progress
+from scoring_service.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
+
+_PEAK_S = 1.0
+"""How long matrix products are repeated for the peak rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """Which model, where, and which prompts."""
+
+    out: Path = Path("prefill.csv")
+    """.csv file to write."""
+    shape: str = "tiny"
+    """Shape of the random model: tiny (1.2 M parameters), small (14 M), 7b (Llama-2-7B)."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
+    prompt_tokens: list[int] = field(
+        default_factory=lambda: [128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192]
+    )
+    """Prompt lengths."""
+    batch_sizes: list[int] = field(default_factory=lambda: [1])
+    """Prompts of equal length that are prefilled together."""
+    repeats: int = 5
+    """Timed runs of each pair; one more before them is not counted."""
+    cuda_graphs: bool | None = None
+    """Replay each prefill as a CUDA graph and note the time without one as eager_s; none: on a
+    GPU."""
+    seed: int = 0
+    """Of weights and prompts."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "batch_sizes"):
+            if not getattr(self, name) or min(getattr(self, name)) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use numbers >= 1")
+        if self.repeats < 1:
+            raise ConfigError(f"repeats is {self.repeats}; use a number >= 1")
+        if self.cuda_graphs and not find_device(self.device).startswith("cuda"):
+            raise ConfigError("cuda_graphs is true, and the device is no GPU; leave it out")
+        check_place(self.out, ".csv")
+
+
+def profile(config: ProfileConfig) -> None:
+    """Measure prefill latency on this machine, to fit Phasor's prefill cost to it.
+
+    A random model of the given shape prefills random prompts; rows hold prompt_tokens, batch_size,
+    latency_s, peak_flop_per_s, model and device, on a GPU also eager_s. Keys and values are
+    computed but not kept. Prompts that do not fit into memory are left out, with a warning.
+    `python -m training calibrate --samples FILE` fits the cost.
+
+    Examples:
+      python -m scheduler_adapters profile-prefill --prompt_tokens '[64, 128, 256]'
+      python -m scheduler_adapters profile-prefill --shape 7b --batch_sizes '[1, 4]' --out a100.csv
+    """
+    table = measure(config)
+    try:
+        table.to_csv(config.out, index=False)
+    except OSError as error:
+        raise DataError(f"cannot be written: {error}", path=config.out) from error
+    about = {
+        "out": str(config.out),
+        "model": table["model"].iloc[0],
+        "device": table["device"].iloc[0],
+        "num_samples": len(table),
+        "peak_flop_per_s": float(table["peak_flop_per_s"].iloc[0]),
+    }
+    if config.json:
+        print(json.dumps(about))
+        return
+    timed = [name for name in ("latency_s", "eager_s") if name in table]
+    medians = table.groupby(["batch_size", "prompt_tokens"])[timed].median()
+    print(medians.reset_index().to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    print(f"{about['peak_flop_per_s']:.3g} FLOP/s; samples in {config.out}; fit them by")
+    print(f"python -m training calibrate --samples {config.out}")
+
+
+def measure(config: ProfileConfig) -> pd.DataFrame:
+    """The samples, as documented at the top.
+
+    Raises:
+        ConfigError: no such shape or device, or not even the shortest prompt fits.
+    """
+    device = find_device(config.device)
+    model = make_random_model(
+        config.shape, device, max_tokens=max(config.prompt_tokens), seed=config.seed
+    )
+    _attend_without_mask(model)
+    rows = list(_samples(model, device, config))
+    if not rows:
+        raise ConfigError(
+            f"not one prompt of {min(config.prompt_tokens)} tokens fits on {device}; "
+            "use shorter ones"
+        )
+    return pd.DataFrame(rows).assign(
+        peak_flop_per_s=peak_flop_per_s(device),
+        model=f"random-llama-{config.shape}-bfloat16",
+        device=device_name(device),
+    )
+
+
+def _attend_without_mask(model: Any) -> None:
+    """Flash attention in a captured graph too, where transformers would write a causal mask out."""
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    # It makes masks for the names it knows; without one, SDPA is told to be causal.
+    AttentionInterface.register("unmasked_sdpa", sdpa_attention_forward)
+    model.set_attn_implementation("unmasked_sdpa")
+
+
+def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[str, Any]]:
+    import torch
+
+    is_gpu = device.startswith("cuda")
+    as_graphs = is_gpu if config.cuda_graphs is None else config.cuda_graphs
+    pairs = [(size, length) for size in config.batch_sizes for length in config.prompt_tokens]
+    generator = torch.Generator(device=device).manual_seed(config.seed)
+    with Progress(len(pairs)) as progress, torch.inference_mode():
+        for size, length in pairs:
+            shape = (size, length)
+            prompts_BL = torch.randint(
+                model.config.vocab_size, shape, generator=generator, device=device
+            )
+            try:
+                prefill = partial(model, prompts_BL, logits_to_keep=1, use_cache=False)
+                taken = {"latency_s": _timed(prefill, device, config.repeats)}
+                if as_graphs:
+                    replay = _captured(prefill, device)
+                    replayed_s = _timed(replay, device, config.repeats)
+                    taken = {"latency_s": replayed_s, "eager_s": taken["latency_s"]}
+                    del replay  # and with it the memory of the graph
+            except torch.OutOfMemoryError:
+                log.warning("%d prompts of %d tokens do not fit: left out", size, length)
+                torch.cuda.empty_cache()
+                taken = {}
+            for seconds in zip(*taken.values(), strict=True):
+                shape_of_run = {"prompt_tokens": length, "batch_size": size}
+                yield shape_of_run | dict(zip(taken, seconds, strict=True))
+            progress.step(f"{size} x {length} tokens")
+
+
+def _captured(run: Callable[[], Any], device: str) -> Callable[[], Any]:
+    """`run`, which has run before, as one CUDA graph."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def _timed(run: Callable[[], Any], device: str, repeats: int) -> list[float]:
+    """Seconds of each of `repeats` runs, after one that is not counted."""
+    taken_s = []
+    for _ in range(repeats + 1):
+        _wait_for(device)
+        start_s = time.perf_counter()
+        run()
+        _wait_for(device)
+        taken_s.append(time.perf_counter() - start_s)
+    return taken_s[1:]
+
+
+def _wait_for(device: str) -> None:
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def peak_flop_per_s(device: str) -> float:
+    """Best rate of a large bfloat16 matrix product on the device, over about a second."""
+    import torch
+
+    size = 8192 if device.startswith("cuda") else 512
+    left, right = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
+    fastest_s, until_s = np.inf, time.perf_counter() + _PEAK_S
+    while time.perf_counter() < until_s:
+        fastest_s = min([fastest_s, *_timed(lambda: left @ right, device, 5)])
+    return float(2 * size**3 / fastest_s)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line. Returns the exit code."""
+    return run_command("profile-prefill", ProfileConfig, profile, arguments)

@@ -1,0 +1,277 @@
+"""`serve-vllm`: vLLM's OpenAI server with one of our schedulers, and scores for all its clients.
+
+It checks what can be wrong while nothing runs yet, then becomes vLLM (`exec`): signals, exit code
+and log are vLLM's own. All that vLLM is told stands in its command line and in one environment
+variable, so the same can be written into any other way to start it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from scheduler_adapters.command_line import run_command
+from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
+from scheduler_adapters.engines.user_classes import read_user_classes
+from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig
+from scheduler_adapters.planner.settings import (
+    SETTINGS,
+    make_policy,
+    require_capabilities,
+    think_end,
+)
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.timeline import live_log as timeline_log
+from scoring_service.client.channel import ClientSecurity
+from scoring_service.client.sync import ScoringClient
+from scoring_service.errors import ConfigError, ScoringError, UnsupportedByEngine
+
+log = logging.getLogger(__name__)
+
+SCHEDULER: Final = "scheduler_adapters.engines.vllm_v1.measured.scheduler"
+MIDDLEWARE: Final = "scheduler_adapters.engines.vllm_v1.middleware.VllmScores"
+_PROBE_S: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """What to serve, under which policy, and where its scores come from."""
+
+    model: str
+    """Folder or hub name of the model; may stand first, without --model."""
+    policy: str = "pars"
+    """Name of a policy (fcfs, pars, ...) or import path package.module:callable."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What the policy takes, e.g. {"starve_after_s": 60}."""
+    scorer: str | None = None
+    """HOST:PORT of the scoring service; none: only clients that send a score are ranked by it."""
+    start_without_scorer: bool = False
+    """Whether to start although the scoring service does not answer; until it does, requests are
+    served in order of arrival."""
+    deadline_s: float = 0.05
+    """The longest that a request waits for its score, seconds; then it goes on without."""
+    target_model: str | None = None
+    """Model that the scoring service is calibrated for: requests then also carry the quantiles of
+    its response lengths. None: scores only."""
+    classes: Path | None = None
+    """JSON file of user classes with TBT targets, and of the API keys and the header that tell
+    them; an example stands above."""
+    timeline: Path | None = None
+    """Write every finished request with its token times to this .jsonl file; for read_timeline."""
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 for all."""
+    port: int = 8000
+    """Port to listen on."""
+    scorer_ca_file: str | None = None
+    """PEM certificates of those who may sign the scoring service's; set it to use TLS."""
+    scorer_certificate_file: str | None = None
+    """PEM certificate of this client, for a scoring service that asks for one."""
+    scorer_key_file: str | None = None
+    """PEM private key of that certificate."""
+    scorer_token: str | None = None
+    """Bearer token for the scoring service."""
+    vllm: list[str] = field(default_factory=list)
+    """vLLM's own options; easier to write behind a --."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 65536:
+            raise ConfigError(f"port is {self.port}; use 1 to 65535")
+
+    @property
+    def middleware(self) -> MiddlewareConfig:
+        """The part that the API server process needs."""
+        return MiddlewareConfig(
+            scorer=self.scorer,
+            deadline_s=self.deadline_s,
+            target_model=self.target_model,
+            security=ClientSecurity(
+                ca_file=self.scorer_ca_file,
+                certificate_file=self.scorer_certificate_file,
+                key_file=self.scorer_key_file,
+                token=self.scorer_token,
+            ),
+            classes=None if self.classes is None else str(self.classes.resolve()),
+        )
+
+    @property
+    def additional_config(self) -> dict[str, Any]:
+        """The part that the engine process needs."""
+        return {SETTINGS: {**self.settings, "policy": self.policy}}
+
+
+def run(config: ServeConfig) -> None:
+    """Start vLLM's OpenAI server with one of our schedulers; clients need not know.
+
+    Each request for a completion, chat or response is scored by the scoring service on its way in;
+    without a score within the deadline it is served in order of arrival, and counted (/metrics:
+    lengthwise_*). What a request carries in vllm_xargs itself wins: lengthwise_score,
+    lengthwise_quantiles, lengthwise_class, lengthwise_tbt_s.
+
+    Examples:
+      python -m scoring_service serve --bundle BUNDLE --address 127.0.0.1:50051
+      python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer 127.0.0.1:50051
+      python -m scheduler_adapters serve-vllm MODEL --scorer HOST:PORT -- --max-num-seqs 64
+
+    A --classes file; the API key is asked first, then the header, then the default:
+      {"classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
+       "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "default": "batch"}
+
+    GET /lengthwise/load answers what a router wants to know of each engine, as JSON.
+
+    Options behind -- are vLLM's own. A scoring service that does not answer at the start is an
+    error, unless --start_without_scorer true; later it may come and go.
+    """
+    check(config)
+    command = [sys.executable, "-m", *server_module(config.model), *server_options(config)]
+    log.info("starting %s", " ".join(command))
+    sys.stdout.flush()
+    middleware = config.middleware
+    if METRICS_FOLDER not in os.environ:
+        # Made here, so that all of vLLM's processes inherit it; removed when the API server ends.
+        os.environ[METRICS_FOLDER] = tempfile.mkdtemp(prefix="lengthwise-metrics-")
+        middleware = replace(middleware, metrics_dir=os.environ[METRICS_FOLDER])
+    os.environ[VARIABLE] = middleware.to_json()
+    if config.timeline is not None:
+        os.environ[timeline_log.VARIABLE] = str(config.timeline.resolve())
+    os.execv(command[0], command)
+
+
+def check(config: ServeConfig) -> None:
+    """Refuse what would fail later, or silently do something else.
+
+    Raises:
+        ConfigError: policy, settings, classes or port are wrong, or vLLM options are ours.
+        UnsupportedByEngine: no vLLM here, or one that cannot run the policy.
+        ScoringError: the scoring service does not answer.
+    """
+    policy, middleware = make_policy(config.additional_config), config.middleware
+    _require_own_options(config.vllm)
+    if config.timeline is not None:
+        timeline_log.require_writable(config.timeline)
+    _require_think_end(policy, config)
+    if middleware.classes is not None:
+        read_user_classes(Path(middleware.classes))
+    _require_free_port(config.host, config.port)
+    _require_scorer(middleware, config.start_without_scorer)
+    _require_engine(policy)
+
+
+def server_module(model: str) -> list[str]:
+    """vLLM's server and its model: `vllm serve`, which the CPU build does not have."""
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        return ["vllm.entrypoints.openai.api_server", "--model", model]
+    return ["vllm.entrypoints.cli.main", "serve", model]
+
+
+def server_options(config: ServeConfig) -> list[str]:
+    """What vLLM is told beside its model."""
+    options = {
+        "host": config.host,
+        "port": config.port,
+        "scheduler-cls": SCHEDULER,
+        "additional-config": json.dumps(config.additional_config),
+        "middleware": MIDDLEWARE,
+    }
+    return [f"--{name}={value}" for name, value in options.items()] + config.vllm
+
+
+def _require_own_options(options: Sequence[str]) -> None:
+    """Refuse vLLM options that would replace ours, or sort against our policy."""
+    given = [option.partition("=") for option in options]
+    names = {name.replace("_", "-"): value for name, _, value in given if name.startswith("--")}
+    for ours in ("--model", "--host", "--port", "--scheduler-cls", "--additional-config"):
+        if ours in names:
+            raise ConfigError(f"{ours} is given to vLLM itself; give it before the --, or not")
+    if "--scheduling-policy" in names:
+        value = names["--scheduling-policy"] or _next(options, "--scheduling-policy")
+        if value != "fcfs":
+            raise ConfigError(
+                f"vLLM's own --scheduling-policy is {value!r} and sorts against ours; leave it out"
+            )
+
+
+def _require_think_end(policy: Policy, config: ServeConfig) -> None:
+    """Refuse what the engine would, after minutes: phases, and nothing that tells them apart."""
+    told = any(option.replace("_", "-").startswith("--reasoning-") for option in config.vllm)
+    if policy.sees_thinking and not told and not think_end(config.additional_config):
+        raise ConfigError(
+            f"policy {config.policy!r} ranks by phase, and nothing says which tokens end thinking; "
+            "add -- --reasoning-parser NAME, or think_end (token ids) to --settings"
+        )
+
+
+def _next(options: Sequence[str], name: str) -> str:
+    at = [option.replace("_", "-") for option in options].index(name) + 1
+    return options[at] if at < len(options) else ""
+
+
+def _require_free_port(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port} ({error.strerror}); use another --port or --host"
+            ) from error
+
+
+def _require_scorer(config: MiddlewareConfig, start_without: bool) -> None:
+    """Refuse a scoring service that does not answer, unless that was asked for."""
+    if config.scorer is None:
+        log.warning("no --scorer: requests without a score of their own are served by arrival")
+        return
+    with ScoringClient(config.scorer, timeout_s=_PROBE_S, security=config.security) as client:
+        try:
+            info = client.info()
+        except ScoringError as error:
+            if not start_without:
+                raise type(error)(
+                    f"{error}, or serve by arrival until it is there: --start_without_scorer true"
+                ) from error
+            log.warning("%s: requests are served by arrival until it is there", error)
+            return
+    known = ", ".join(info.target_models) or "none"
+    if config.target_model is not None and config.target_model not in info.target_models:
+        raise ConfigError(
+            f"the scoring service is not calibrated for target_model {config.target_model!r}; "
+            f"it knows {known}; name one of these, or leave it out"
+        )
+    log.info("scores by %s, revision %s, at %s", info.name, info.revision, config.scorer)
+
+
+def _require_engine(policy: Policy) -> None:
+    if find_spec("vllm") is None:
+        raise UnsupportedByEngine("vLLM is not installed; install vllm, tested with 0.32.0")
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import (  # probes vLLM's layout
+        CAPABILITIES,
+        ENGINE,
+    )
+
+    require_capabilities(policy, CAPABILITIES, ENGINE)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line. Returns the exit code: 2 for bad input."""
+    ours, theirs = list(arguments), []
+    if "--" in ours:
+        at = ours.index("--")
+        ours, theirs = ours[:at], ours[at + 1 :]
+    if ours and not ours[0].startswith("-"):
+        ours[0] = f"--model={ours[0]}"
+    if theirs:
+        ours.append(f"--vllm={json.dumps(theirs)}")
+    return run_command("serve-vllm", ServeConfig, run, ours)

@@ -1,0 +1,186 @@
+"""`simulate`: one policy on one trace and one instance, in virtual time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scheduler_adapters.command_line import INTERRUPTED, run_command
+from scheduler_adapters.commands.running import Interrupted, run_requests
+from scheduler_adapters.commands.setup import (
+    Setup,
+    arrivals_text,
+    as_params,
+    check_memory,
+    check_place,
+    conditions,
+    load_requests,
+    make_instance,
+    score_source,
+    with_scores,
+)
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.progress import Progress
+from scheduler_adapters.reporting.tracking import log_run
+from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
+from scheduler_adapters.timeline.metrics import Statistic, Summary, summarize
+from scheduler_adapters.timeline.timeline import Timeline, write_timeline
+from scheduler_adapters.workload.requests import Requests
+from scoring_service.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateConfig(Setup):
+    """What to simulate."""
+
+    policy: str = "pars"
+    """Name of a policy or import path package.module:callable. Names: fcfs, pars, pointwise,
+    listwise, oracle, sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin,
+    round-robin, pascal."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What the policy takes, e.g. {"starve_after_s": null}."""
+    out: Path | None = None
+    """Write every request with its token times to this .parquet or .jsonl file."""
+    clients: int | None = None
+    """Closed loop: this many requests in flight, each replaced when it finishes."""
+    chrome_trace: Path | None = None
+    """Write the phases of every request to this .json file, for ui.perfetto.dev."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.need_rate(self.rate_per_s is not None and self.clients is None)
+        if self.rate_per_s is not None and self.clients is not None:
+            raise ConfigError(
+                f"rate_per_s is {self.rate_per_s} and clients {self.clients}; use one of them: "
+                "clients send a request when one is answered"
+            )
+        check_place(self.out, ".parquet", ".jsonl")
+        check_place(self.chrome_trace, ".json")
+
+
+def run(config: SimulateConfig) -> int:
+    """Simulate one policy on one instance in virtual time; prints the table of latencies.
+
+    Examples:
+      python -m scheduler_adapters simulate --policy pars --num_requests 2000
+      python -m scheduler_adapters simulate --trace trace.csv --policy fcfs --rate_per_s 4 --json
+      python -m scheduler_adapters simulate --trace test.parquet --scores bundle:run/bundle
+
+    A trace needs a column of prompt tokens and one of output tokens; arrival_s (seconds) and score
+    (higher = longer) are used where they exist. With scores of a bundle or a service it needs
+    a column prompt, and prompt tokens are counted where they are missing.
+
+    Interrupted with Ctrl-C, what has happened so far is written and shown; exit code 130.
+    """
+    policy = load_policy(config.policy, **config.settings)
+    requests = load_requests(config)
+    source = "oracle" if config.policy == "oracle" else score_source(config, requests)
+    config = replace(config, scores=source)
+    requests = with_scores(requests, config.policy, config)
+    instance = make_instance(config)
+    check_memory(requests, instance)
+    is_whole = True
+    with Progress(1) as progress:
+        progress.begin(config.policy)
+        try:
+            timeline = run_requests(
+                requests, policy, instance, progress, engine=config.engine, clients=config.clients
+            )
+            progress.step(config.policy)
+        except Interrupted as stopped:
+            timeline, is_whole = stopped.timeline, False
+    files = _write(config, timeline)
+    summary = summarize(timeline)
+    if config.json:
+        print(
+            json.dumps({"policy": config.policy, "scores": source, **json_ready(summary.to_dict())})
+        )
+    else:
+        print(format_summary(config.policy, summary))
+        print(_conditions(config, requests))
+    if not is_whole:
+        left_out = summary.num_unfinished
+        print(f"interrupted: {left_out} requests are left out of E2E", file=sys.stderr)
+        return INTERRUPTED
+    if files:
+        log_run(
+            config.mlruns_dir,
+            f"simulate {config.policy}",
+            params=as_params(config),
+            metrics=flat_metrics(summary),
+            files=files,
+        )
+    return 0
+
+
+def _conditions(config: SimulateConfig, requests: Requests) -> str:
+    """On what all this was measured."""
+    arrivals = arrivals_text(config, config.rate_per_s, requests)
+    if config.clients is not None:
+        arrivals = f"closed loop of {config.clients} clients"
+    return conditions(config, arrivals, len(requests))
+
+
+def _write(config: SimulateConfig, timeline: Timeline) -> list[Path]:
+    """Write what was asked for; returns the files."""
+    files = []
+    if config.out is not None:
+        write_timeline(timeline, config.out)
+        files.append(config.out)
+    if config.chrome_trace is not None:
+        write_chrome_trace(timeline, config.chrome_trace)
+        files.append(config.chrome_trace)
+    return files
+
+
+def flat_metrics(summary: Summary) -> dict[str, float]:
+    """The summary as name -> number, e.g. ttft_s.p99."""
+    flat: dict[str, float] = {}
+    for name, value in summary.to_dict().items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{statistic}": number for statistic, number in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def format_summary(name: str, summary: Summary) -> str:
+    """The summary as a table for a terminal."""
+    statistics = {
+        key: value
+        for key in asdict(summary)
+        if isinstance(value := getattr(summary, key), Statistic)
+    }
+    lines = [
+        f"{name}: {summary.num_finished} of {summary.num_requests} requests finished, "
+        f"{summary.num_rejected} rejected, {summary.num_unscored} without a score, "
+        f"{summary.num_preemptions} preemptions, "
+        f"{summary.output_tokens_per_s:.0f} output tokens/s over {summary.makespan_s:.1f} s",
+        f"{'':24}{'mean':>10}{'p50':>10}{'p90':>10}{'p99':>10}",
+    ]
+    for key, value in statistics.items():
+        numbers = (value.mean, value.p50, value.p90, value.p99)
+        lines.append(f"{key:24}" + "".join(f"{number:10.4f}" for number in numbers))
+    return "\n".join(lines)
+
+
+def json_ready(value: Any) -> Any:
+    """The same with null for NaN, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: json_ready(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line. Returns the exit code."""
+    return run_command("simulate", SimulateConfig, run, arguments)

@@ -1,0 +1,346 @@
+"""transformers' continuous batching with our policies: the engine that is wherever torch is.
+
+    hints: dict[str, dict[str, float]] = {}
+    config = ContinuousBatchingConfig(scheduler_type=use_policy(pars(), hints), ...)
+    manager = model.init_continuous_batching(continuous_batching_config=config)
+    manager.start()
+    require_ours(manager)
+    hints["request 1"] = {"lengthwise_score": 217.5}
+    manager.add_request(token_ids, request_id="request 1", max_new_tokens=300)
+
+Policies that plan steps run as in vLLM, by the same planner: the engine is shown the residents and
+the waiting requests of the planned step, and no others. Hints travel in a dictionary of the
+caller's, by request id: the engine has no place for them, but keeps the ids.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Mapping, MutableMapping, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any, Final
+
+from scheduler_adapters.engines.transformers_batching.border import (
+    TransformersBorder,
+    output_of,
+    require_known_layout,
+)
+from scheduler_adapters.planner.planner import Planner
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.planner.settings import (
+    plans_steps,
+    require_capabilities,
+    shape_of_first_step,
+)
+from scheduler_adapters.planner.step_plan import Plan
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.latency.models import Chunk
+from scheduler_adapters.timeline.live_log import TimelineLog
+from scheduler_adapters.validation.step_fit import StepRecord
+from scheduler_adapters.views import Capability, Phase
+from scoring_service.errors import ConfigError, UnsupportedByEngine
+
+# Behind our own import of transformers, which says what to install where there is none.
+from transformers.generation.continuous_batching.requests import RequestState  # isort: skip
+from transformers.generation.continuous_batching.scheduler import (  # isort: skip
+    SCHEDULER_MAPPING,
+    FIFOScheduler,
+)
+
+Hints = MutableMapping[str, Mapping[str, Any]]
+
+ENGINE: Final = "transformers"
+CAPABILITIES: Final = frozenset({Capability.DEFER_RUNNING, Capability.EVICT})
+"""Not CHUNK_LIMIT: the engine takes one token budget for all prefills of a step."""
+
+_numbers = itertools.count()
+
+
+def use_policy(
+    policy: Policy,
+    hints: Hints,
+    *,
+    think_end: Sequence[int] = (),
+    timeline: TimelineLog | None = None,
+    steps: list[StepRecord] | None = None,
+) -> str:
+    """Register a scheduler under `policy`; the `scheduler_type` that asks for it.
+
+    Args:
+        hints: request id -> what the request carries (`hints.py` names the keys). Taken out once
+            the request is queued.
+        think_end: token ids that end thinking, for policies that rank by phase.
+        timeline: is told what happens to each request.
+        steps: gets every step, with the seconds since the one before it ended: the engine's own
+            Python is in them, but not the time in which it had nothing to do.
+
+    Raises:
+        UnsupportedByEngine: the policy wants what this engine cannot do, or this version of
+            transformers is laid out otherwise.
+        ConfigError: the policy ranks by phase, and nothing says what ends thinking.
+    """
+    _require_supported(policy)
+    if policy.sees_thinking and not think_end:
+        raise ConfigError(
+            f"policy {policy.name!r} ranks by phase, and nothing says which tokens end thinking; "
+            "give think_end, a list of token ids"
+        )
+    name = f"lengthwise-{policy.name}-{next(_numbers)}"
+    SCHEDULER_MAPPING[name] = partial(
+        RankedScheduler,
+        policy=policy,
+        hints=hints,
+        think_end=tuple(think_end) if policy.sees_thinking else (),
+        timeline=timeline,
+        steps=steps,
+    )
+    return name
+
+
+def require_ours(manager: Any, *, timeout_s: float = 60.0) -> RankedScheduler:
+    """The scheduler of a started manager; transformers falls back to FIFO without an error.
+
+    Args:
+        timeout_s: how long to wait for the manager's thread to make it.
+
+    Raises:
+        UnsupportedByEngine: the manager runs another scheduler or none, or it runs ours ahead of
+            the tokens that a plan needs to have seen.
+    """
+    until_s = time.monotonic() + timeout_s
+    while manager.batch_processor is None and manager.is_running() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    processor = manager.batch_processor
+    scheduler = getattr(processor, "scheduler", None)
+    if not isinstance(scheduler, RankedScheduler):
+        status = getattr(manager, "background_thread_status", manager)
+        raise UnsupportedByEngine(
+            f"the manager runs {type(scheduler).__name__} (its error: {status.fatal_error}); "
+            "start it, with scheduler_type from use_policy()"
+        )
+    if processor.use_async_batching and scheduler.follows_steps:
+        raise UnsupportedByEngine(
+            "asynchronous batching schedules a step before the tokens of the last one are there; "
+            "set use_async_batching=False, or use a policy that only orders the queue"
+        )
+    return scheduler
+
+
+class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
+    """FIFO over what the policy lets it see."""
+
+    lengthwise: Ranker
+    """Policy, load and counters of this engine."""
+    active_requests: dict[str, RequestState]
+    """The engine's own: its residents by id, in order of admission."""
+
+    def __init__(
+        self,
+        *args: Any,
+        policy: Policy,
+        hints: Hints,
+        think_end: tuple[int, ...] = (),
+        timeline: TimelineLog | None = None,
+        steps: list[StepRecord] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._policy = policy
+        self._hints = hints
+        self._think_end = think_end
+        self._timeline = timeline
+        self._steps = steps
+        super().__init__(*args, **kwargs)  # which calls reset()
+
+    @property
+    def follows_steps(self) -> bool:
+        """Whether the tokens of a step must be there before the next one is scheduled."""
+        watching = (self.planner, self._timeline, self._steps)
+        return any(watcher is not None for watcher in watching)
+
+    def reset(self) -> None:
+        super().reset()
+        self.lengthwise = Ranker(deepcopy(self._policy))
+        self.planner: Planner[RequestState] | None = None
+        self._queue: RankedQueue[RequestState] = RankedQueue()
+        if plans_steps(self._policy):
+            border = TransformersBorder(self, self._think_end)
+            self.planner = Planner(self.lengthwise, border, self._queue)
+        self._running: Sequence[Any] = ()
+        """What takes part in a step that has not ended yet."""
+        self._step_start_s = 0.0
+        self._was_idle = True
+        self._gone: dict[str, RequestState] = {}
+        """Residents that finished, or lost their blocks, since a step ended."""
+        self._stalled = False
+
+    # The engine's loop: new requests, cancelled ones, schedule_batch, the step itself, and then
+    # finish_request for those that are done. So a step has ended when the next turn begins.
+
+    def add_waiting_request(self, state: RequestState) -> None:
+        if state.num_children:
+            raise UnsupportedByEngine(
+                f"request {state.request_id!r} asks for {state.num_children + 1} sequences, and "
+                "forks are not scheduled by policy; send it as often instead"
+            )
+        if state.is_cpu_offloaded or state._true_initial_tokens:
+            self._take_back(state)
+        else:
+            self._end_step()
+            state.lengthwise = self.lengthwise.track(
+                state.request_id,
+                age_s=time.perf_counter() - state.created_time,
+                prompt_tokens=len(state.initial_tokens),
+                carried=self._hints.pop(state.request_id, None),
+            )
+        super().add_waiting_request(state)
+        self._put(state)
+
+    def clear_cancelled_requests(self) -> Any:
+        self._end_step()
+        cancelled = super().clear_cancelled_requests()
+        for state in cancelled:
+            self._queue.remove(state.lengthwise.view.number)
+            if self.planner is not None:
+                self.planner.residents.left(state.request_id)
+        if self._timeline is not None:
+            self._timeline.forget([state.request_id for state in cancelled])
+        return cancelled
+
+    def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
+        load = self.lengthwise.load
+        load.now_s = self._step_start_s = self.lengthwise.clock()
+        for state in self._queue.pop_expired(load.now_s):
+            self.lengthwise.expire(state.lengthwise)
+            self._put(state)
+        batch = None
+        if self.planner is not None and not self._stalled:
+            batch = self._schedule_plan(self.planner.plan(), cache_budget)
+        if batch is None or not batch[0]:
+            # No plan, or the engine knows a reason to run none of it: then it gets to see all. It
+            # would take an empty batch for the end of its work.
+            if self.planner is not None:
+                self.planner.residents.hidden.clear()
+            most = itertools.islice(self._queue, self.max_requests_per_batch)
+            batch = self._schedule(list(most), token_budget, cache_budget)
+        self._stalled = batch[0] is None
+        self._running = batch[0] or ()
+        return batch
+
+    def finish_request(self, request_id: str) -> None:
+        state = self.active_requests.get(request_id)
+        super().finish_request(request_id)
+        if state is not None:
+            self._gone[request_id] = state
+            if self.planner is not None:
+                self.planner.residents.evicted(state)  # the engine finishes those as well
+
+    def _schedule_plan(self, plan: Plan[RequestState] | None, cache_budget: int) -> Any:
+        """Schedule with the planned residents in sight and the others put aside, blocks and all."""
+        if plan is None or not plan.num_tokens:
+            return None
+        hidden = {state.request_id for state in plan.hidden}
+        residents = self.active_requests
+        shown = {name: state for name, state in residents.items() if name not in hidden}
+        if plan.last is not None:
+            shown[plan.last.request_id] = shown.pop(plan.last.request_id)
+        if plan.chunk is not None:
+            self._require_common_budget([*shown.values(), *plan.newcomers], plan.chunk)
+        self.active_requests = shown
+        try:
+            return self._schedule(plan.newcomers, plan.num_tokens, cache_budget)
+        finally:
+            self.active_requests = residents | self.active_requests
+
+    def _require_common_budget(self, shown: Sequence[RequestState], chunk: int) -> None:
+        # As `_require_supported`, for a policy whose later rules differ from its first.
+        prefills = [size for state in shown if (size := len(state.remaining_prefill_tokens))]
+        if len(prefills) > 1 and max(prefills) > chunk:
+            raise UnsupportedByEngine(
+                f"policy {self._policy.name!r} now limits each of {len(prefills)} prefills to "
+                f"{chunk} tokens; give its step rule max_prefills=1"
+            )
+
+    def _schedule(self, offered: list[RequestState], token_budget: int, cache_budget: int) -> Any:
+        self.waiting_requests_order = deque(state.request_id for state in offered)
+        batch = super().schedule_batch(token_budget, cache_budget)
+        for state in offered:
+            if state.request_id in self.active_requests:
+                self._admit(state)
+        return batch
+
+    def _admit(self, state: RequestState) -> None:
+        self._queue.remove(state.lengthwise.view.number)
+        if self.planner is not None:
+            self.planner.residents.admitted(state)
+        if self._timeline is not None:
+            self._timeline.admitted(state.lengthwise.view, self._step_start_s)
+
+    def _put(self, state: RequestState) -> None:
+        self._queue.add(state, state.lengthwise.view.number, state.lengthwise.rank)
+
+    def _take_back(self, state: RequestState) -> None:
+        """A resident has lost its blocks; it may come back as another object."""
+        tracked: Tracked = self._gone.pop(state.request_id).lengthwise
+        state.lengthwise = tracked
+        tracked.view.phase = Phase.WAITING
+        tracked.view.generated_tokens = len(output_of(state))
+        tracked.view.preemptions += 1
+        self.lengthwise.rerank(tracked)
+
+    def _end_step(self) -> None:
+        """What ran has its tokens now; nothing happens where nothing ran."""
+        if not self._running:
+            return
+        previous_end_s = self.lengthwise.load.last_step_end_s
+        self.lengthwise.end_step(self._step_start_s)
+        if self._steps is not None:
+            self._record(self._steps, self._step_start_s if self._was_idle else previous_end_s)
+        if self._timeline is not None:
+            self._write(self._timeline)
+        self._running = ()
+        self._gone.clear()
+        if self.planner is not None:
+            self.planner.residents.step_ended()
+
+    def _record(self, steps: list[StepRecord], began_s: float) -> None:
+        num_decodes = decode_context = 0
+        prefills: list[Chunk] = []
+        for future in self._running:
+            # The engine has counted the step already.
+            state, context = future.state, future.state.position_offset
+            if len(state.generated_tokens) > future.has_new_token:
+                num_decodes += 1
+                decode_context += context
+            else:
+                prefills.append((context - future.query_length, future.query_length))
+        seconds = self.lengthwise.load.now_s - began_s
+        steps.append(StepRecord.of(num_decodes, decode_context, prefills, seconds))
+        self._was_idle = not self.has_pending_requests()
+
+    def _write(self, timeline: TimelineLog) -> None:
+        for future in self._running:
+            if future.has_new_token:
+                timeline.emitted(future.state.request_id, 1, self.lengthwise.load.now_s)
+        for request_id in self._gone:
+            timeline.finished(request_id)
+        timeline.flush()
+
+
+def _require_supported(policy: Policy) -> None:
+    """Refuse a policy that this engine, or this version of it, cannot run."""
+    require_known_layout()
+    require_capabilities(policy, CAPABILITIES, ENGINE)
+    rule = shape_of_first_step(policy)
+    if rule.whole_prompts:
+        raise UnsupportedByEngine(
+            f"policy {policy.name!r} wants prompts whole, and transformers splits them wherever a "
+            "step is too small; run it in vLLM or in the simulator"
+        )
+    if rule.chunk is not None and rule.max_prefills != 1:
+        raise UnsupportedByEngine(
+            f"policy {policy.name!r} limits each of several prefills to {rule.chunk} tokens, and "
+            "transformers has one budget for all; use max_prefills=1, or run it in vLLM"
+        )

@@ -1,0 +1,357 @@
+"""Scores for clients that know nothing of them: ASGI middleware for vLLM's OpenAI server.
+
+It asks the scoring service for each completion, chat and responses request and writes score,
+quantiles of the length, class and TBT target into the body's `vllm_xargs`, unless the client has
+written them itself (`hints.py` names the keys). It fails open: a request waits `deadline_s` at
+most, and where no score can be had in time it goes on without one, to be scheduled as FCFS would.
+Answers, streams included, are passed on untouched. At `/lengthwise/load` it answers itself: a JSON
+list with the newest report of each engine, for a router (`engine_metrics.load_report`).
+
+`serve-vllm` starts vLLM with it. By hand: set `LENGTHWISE_MIDDLEWARE` to the JSON of a
+`MiddlewareConfig`, and add `--middleware scheduler_adapters.engines.vllm_v1.middleware.VllmScores`.
+vLLM checks API keys behind it, so refused requests are scored as well. Imports no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import shutil
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+
+from scheduler_adapters.engines import prompt_text
+from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
+from scheduler_adapters.engines.user_classes import (
+    CLASSES_IN_FLIGHT,
+    UserClasses,
+    read_user_classes,
+)
+from scheduler_adapters.planner.hints import QUANTILES, SCORE, USER_CLASS, flat_quantiles
+from scoring_service.client.channel import ClientSecurity
+from scoring_service.client.fail_open import Answer, FailOpenScorer
+from scoring_service.errors import ConfigError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+VARIABLE: Final = "LENGTHWISE_MIDDLEWARE"
+"""vLLM makes middleware without arguments; this environment variable holds them, as JSON."""
+XARGS: Final = "vllm_xargs"
+LOAD_PATH: Final = "/lengthwise/load"
+_RESPONSES: Final = "/v1/responses"
+_PROMPT_OF: Final = {
+    "/v1/completions": prompt_text.of_completion,
+    "/v1/chat/completions": prompt_text.of_chat,
+    _RESPONSES: prompt_text.of_response,
+}
+_LINGER_S: Final = 10.0
+"""vLLM may report on a request shortly after its answer has gone out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MiddlewareConfig:
+    """Whom to ask, and how long to wait."""
+
+    scorer: str | None = None
+    """HOST:PORT of the scoring service; None: only classes are attached."""
+    deadline_s: float = 0.05
+    """The longest that a request waits for its score, seconds."""
+    target_model: str | None = None
+    """Whose response lengths the quantiles estimate; None: no quantiles are attached."""
+    security: ClientSecurity = field(default_factory=ClientSecurity)
+    """TLS and token towards the scoring service."""
+    classes: str | None = None
+    """JSON file of user classes, see `user_classes.py`."""
+    max_body_bytes: int = 16 << 20
+    """Larger bodies (images, ...) pass unread and unscored."""
+    metrics_dir: str | None = None
+    """Folder that vLLM's processes share their metrics in; removed when the API server ends."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.deadline_s < 60:
+            raise ConfigError(f"deadline_s is {self.deadline_s}; use seconds > 0 and below 60")
+
+    def to_json(self) -> str:
+        """For `LENGTHWISE_MIDDLEWARE`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> MiddlewareConfig:
+        """What `to_json` wrote. Raises ConfigError if it is anything else."""
+        try:
+            values = json.loads(text)
+            security = ClientSecurity(**values.pop("security", {}))
+            return cls(security=security, **values)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{VARIABLE} is no JSON of a MiddlewareConfig ({error}); let serve-vllm set it"
+            ) from error
+
+
+class Scorer(Protocol):
+    """What the middleware needs of a `FailOpenScorer`."""
+
+    async def ask_async(self, prompt: str) -> Answer: ...
+
+
+class ScoreMetrics:
+    """What happened to the requests' scores, for Prometheus."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self.requests = Counter(
+            "lengthwise_requests",
+            "Requests by what became of their score: scored, explicit (sent by the client), late "
+            "(not within the deadline), unscored; the reason says why there is none.",
+            ["outcome", "reason"],
+            registry=registry,
+        )
+        self.waited_s = Histogram(
+            "lengthwise_score_wait_seconds",
+            "Time that a request waited for its score.",
+            buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+            registry=registry,
+        )
+
+    def count(self, outcome: str, reason: str = "") -> None:
+        """One more request."""
+        self.requests.labels(outcome=outcome, reason=reason).inc()
+
+    def count_answer(self, answer: Answer) -> None:
+        """One more request that the scorer was asked about."""
+        if answer.score is not None:
+            self.count("scored")
+        elif answer.outcome == "timeout":
+            self.count("late", "timeout")
+        else:
+            self.count("unscored", answer.outcome)
+
+
+class ScoreMiddleware:
+    """Attaches scores and classes to the bodies of requests for an answer.
+
+    Args:
+        app: the server behind.
+        scorer: whom to ask; None: nobody.
+        classes: how requests are known to be of a class.
+        metrics: where it counts.
+        max_body_bytes: larger bodies pass unread.
+        metrics_folder: where the engines leave their reports; None: they leave none.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        scorer: Scorer | None,
+        metrics: ScoreMetrics,
+        classes: UserClasses | None = None,
+        max_body_bytes: int = 16 << 20,
+        metrics_folder: Path | None = None,
+    ) -> None:
+        self._app = app
+        self._scorer = scorer
+        self._metrics = metrics
+        self._classes = classes or UserClasses()
+        self._max_body_bytes = max_body_bytes
+        self._metrics_folder = metrics_folder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._metrics_folder is not None and _asks_load(scope):
+            await _send_json(send, read_loads(self._metrics_folder))
+            return
+        prompt_of = _PROMPT_OF.get(_path(scope)) if _is_json_post(scope) else None
+        if prompt_of is None:
+            await self._app(scope, receive, send)
+            return
+        messages, content = await _read_body(receive, self._max_body_bytes)
+        body = None if content is None else _parse(content)
+        if body is None:
+            # Not ours to judge: the server answers what it always answers.
+            if messages[-1]["type"] == "http.request":
+                self._metrics.count("unscored", "too_large" if content is None else "unreadable")
+            await self._app(scope, _replay(messages, receive), send)
+            return
+        name = self._classes.of(scope["headers"])
+        added = self._classes.hints(name) | await self._score(body, prompt_of(body))
+        changed = _attach(body, added)
+        label, request_id = _class_label(body, name), None
+        if label in self._classes.tbt_s:
+            if _path(scope) == _RESPONSES:
+                request_id, changed = body.setdefault("request_id", _new_response_id()), True
+            else:
+                scope, request_id = _with_request_id(scope)
+        if changed:
+            scope, messages = _with_body(scope, json.dumps(body).encode())
+        with _in_flight(request_id, label):
+            await self._app(scope, _replay(messages, receive), send)
+
+    async def _score(self, body: Mapping[str, Any], prompt: str | None) -> dict[str, Any]:
+        if SCORE in body[XARGS]:
+            self._metrics.count("explicit")
+        elif self._scorer is None:
+            self._metrics.count("unscored", "no_scorer")
+        elif prompt is None:
+            self._metrics.count("unscored", "no_text")
+        else:
+            started_s = time.monotonic()
+            answer = await self._scorer.ask_async(prompt)
+            self._metrics.waited_s.observe(time.monotonic() - started_s)
+            self._metrics.count_answer(answer)
+            if answer.score is not None and isfinite(answer.score.value):
+                quantiles = flat_quantiles(answer.score.quantiles)
+                return {SCORE: answer.score.value} | ({QUANTILES: quantiles} if quantiles else {})
+        return {}
+
+
+class VllmScores(ScoreMiddleware):
+    """What vLLM's `--middleware` names: the settings come from `LENGTHWISE_MIDDLEWARE`."""
+
+    def __init__(self, app: App) -> None:
+        config = MiddlewareConfig.from_json(os.environ.get(VARIABLE, "{}"))
+        folder = os.environ.get(METRICS_FOLDER)
+        if config.metrics_dir is not None:
+            atexit.register(shutil.rmtree, config.metrics_dir, ignore_errors=True)
+        super().__init__(
+            app,
+            scorer=_scorer(config),
+            metrics=ScoreMetrics(),
+            classes=read_user_classes(Path(config.classes)) if config.classes else None,
+            max_body_bytes=config.max_body_bytes,
+            metrics_folder=Path(folder) if folder else None,
+        )
+
+
+def _scorer(config: MiddlewareConfig) -> FailOpenScorer | None:
+    if config.scorer is None:
+        return None
+    return FailOpenScorer(
+        config.scorer,
+        budget_s=config.deadline_s,
+        target_model=config.target_model,
+        security=config.security,
+    )
+
+
+def _is_json_post(scope: Scope) -> bool:
+    if scope["type"] != "http" or scope["method"] != "POST":
+        return False
+    headers = dict(scope["headers"])
+    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    return media_type == b"application/json" and b"content-encoding" not in headers
+
+
+def _asks_load(scope: Scope) -> bool:
+    return scope["type"] == "http" and scope["method"] == "GET" and _path(scope) == LOAD_PATH
+
+
+async def _send_json(send: Send, content: object) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+async def _read_body(receive: Receive, max_bytes: int) -> tuple[list[Message], bytes | None]:
+    """The messages of a body and its bytes; None if it is too large or its client is gone."""
+    messages: list[Message] = []
+    num_bytes = 0
+    while True:
+        message = await receive()
+        messages.append(message)
+        num_bytes += len(message.get("body", b""))
+        if message["type"] != "http.request" or num_bytes > max_bytes:
+            return messages, None
+        if not message.get("more_body", False):
+            return messages, b"".join(message.get("body", b"") for message in messages)
+
+
+def _replay(messages: list[Message], receive: Receive) -> Receive:
+    """A `receive` that gives `messages` first; later ones tell that the client has gone."""
+    pending = deque(messages)
+
+    async def replayed() -> Message:
+        return pending.popleft() if pending else await receive()
+
+    return replayed
+
+
+def _parse(content: bytes) -> dict[str, Any] | None:
+    """A body with an object of extra arguments, empty if it had none; None if it is no such."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict):
+        return None
+    if body.get(XARGS) is None:
+        body[XARGS] = {}
+    return body if isinstance(body[XARGS], dict) else None
+
+
+def _attach(body: dict[str, Any], added: Mapping[str, Any]) -> bool:
+    """Put `added` into the body, where the client's own arguments win. Whether any was new."""
+    new = {key: value for key, value in added.items() if key not in body[XARGS]}
+    body[XARGS] |= new
+    return bool(new)
+
+
+@contextmanager
+def _in_flight(request_id: object, user_class: str | None) -> Iterator[None]:
+    """While the server is at it, the stat logger can tell the request's class."""
+    if user_class is None or not isinstance(request_id, str):
+        yield
+        return
+    CLASSES_IN_FLIGHT.enter(request_id, user_class)
+    try:
+        yield
+    finally:
+        asyncio.get_running_loop().call_later(_LINGER_S, CLASSES_IN_FLIGHT.leave, request_id)
+
+
+def _with_body(scope: Scope, body: bytes) -> tuple[Scope, list[Message]]:
+    length = (b"content-length", str(len(body)).encode())
+    unframed = (b"content-length", b"transfer-encoding")
+    headers = [(key, value) for key, value in scope["headers"] if key not in unframed]
+    return (
+        {**scope, "headers": [*headers, length]},
+        [{"type": "http.request", "body": body, "more_body": False}],
+    )
+
+
+def _with_request_id(scope: Scope) -> tuple[Scope, str]:
+    """vLLM builds the id it reports on from X-Request-Id; sent by the client or made here."""
+    given = dict(scope["headers"]).get(b"x-request-id")
+    if given is not None:
+        return scope, given.decode("latin-1")
+    made = uuid.uuid4().hex
+    return {**scope, "headers": [*scope["headers"], (b"x-request-id", made.encode())]}, made
+
+
+def _new_response_id() -> str:
+    """As vLLM makes it; for responses it reports on this id and on no header."""
+    return f"resp_{uuid.uuid4().hex}"
+
+
+def _class_label(body: Mapping[str, Any], name: str | None) -> str | None:
+    """The class that the scheduler sees."""
+    explicit = body[XARGS].get(USER_CLASS)
+    return explicit if isinstance(explicit, str) else name

@@ -1,0 +1,406 @@
+"""vLLM V1 with our policies: `--scheduler-cls scheduler_adapters.engines.vllm_v1.pars`.
+
+Every policy of `scheduler_adapters.policy.POLICIES` is here under its name, as a factory that picks
+the synchronous or the asynchronous scheduler. The policy's settings travel to the engine process in
+vLLM's `additional_config`, which may also name the policy, ours or an import path:
+
+    python -m vllm.entrypoints.openai.api_server --model MODEL \\
+        --scheduler-cls scheduler_adapters.engines.vllm_v1.pars \\
+        --additional-config '{"lengthwise": {"starve_after_s": 60}}'
+
+    LLM(MODEL, scheduler_cls="scheduler_adapters.engines.vllm_v1.scheduler",
+        additional_config={"lengthwise": {"policy": "my_package.policies:ShortestPrompt"}})
+
+Nothing of the engine's `schedule()` is copied. The waiting queue is replaced by one in rank order,
+behind the engine's own queue interface. For a policy that also cares which running requests are
+served, `planner.py` decides before each step, and the engine is told by what it reads anyway: a
+request to leave out is not eligible in this step, budget and seats are lowered for the call. Our
+state hangs on the engine's `Request` and dies with it. Tested with vLLM 0.32.0; an unknown layout
+is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from scheduler_adapters.planner.planner import Planner
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.planner.settings import (
+    make_policy,
+    plans_steps,
+    require_capabilities,
+    shape_of_first_step,
+    think_end,
+)
+from scheduler_adapters.planner.step_plan import Plan
+from scheduler_adapters.policy import POLICIES, Policy
+from scheduler_adapters.views import Capability, Phase
+from scoring_service.errors import ConfigError, UnsupportedByEngine
+
+try:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.request_queue import RequestQueue
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.request import Request, RequestStatus
+except ImportError as error:
+    raise UnsupportedByEngine(
+        f"vLLM's V1 scheduler cannot be imported ({error}); install vllm 0.32.0, the version tested"
+    ) from error
+
+ENGINE: Final = "vLLM"
+CAPABILITIES: Final = frozenset(
+    {Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT}
+)
+"""What this adapter does beyond ordering the queue. OFFLOAD would need a KV connector."""
+_RUNNING: Final = RequestStatus.RUNNING
+
+
+class RankQueue(RequestQueue):  # type: ignore[misc]
+    """vLLM's waiting queue in rank order.
+
+    The engine prepends a preempted request, which is ranked anew, and requests that it could not
+    start in this step (a grammar still compiling, ...), which go back to where they stood.
+    """
+
+    def __init__(self, ranker: Ranker) -> None:
+        self._ranker = ranker
+        self.queue: RankedQueue[Request] = RankedQueue()
+        self.planner: Planner[Request] | None = None
+        self.offered: list[Request] | None = None
+        """While a planned step is scheduled: all that the engine gets to see, the next one last."""
+        self._popped: list[Request] = []
+
+    def add_request(self, request: Request) -> None:
+        self._put(request, _tracked(request, self._ranker))
+
+    def prepend_request(self, request: Request) -> None:
+        if self.planner is not None:
+            self.planner.residents.evicted(request)
+        tracked = _tracked(request, self._ranker)
+        tracked.view.phase = Phase.WAITING
+        tracked.view.generated_tokens = request.num_output_tokens
+        tracked.view.preemptions = request.num_preemptions
+        self._ranker.rerank(tracked)
+        self._put(request, tracked)
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.add_request(request)
+
+    def peek_request(self) -> Request:
+        return self.queue.first() if self.offered is None else self.offered[-1]
+
+    def pop_request(self) -> Request:
+        if self.offered is None:
+            request = self.queue.pop_first()
+        else:
+            request = self.offered.pop()
+            self.queue.remove(request.lengthwise.view.number)
+        if self.planner is not None:
+            self._popped.append(request)
+        return request
+
+    def take_admitted(self) -> list[Request]:
+        """Requests that were popped since the last call, and run; the others were put back."""
+        popped, self._popped = self._popped, []
+        return [request for request in popped if request.status is _RUNNING]
+
+    def remove_request(self, request: Request) -> None:
+        tracked: Tracked | None = getattr(request, "lengthwise", None)
+        if tracked is not None:
+            self.queue.remove(tracked.view.number)
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.remove_request(request)
+
+    def expire_ranks(self) -> None:
+        """Move the requests whose rank ended to where their next rank puts them."""
+        for request in self.queue.pop_expired(self._ranker.load.now_s):
+            tracked = _tracked(request, self._ranker)
+            self._ranker.expire(tracked)
+            self._put(request, tracked)
+
+    def __bool__(self) -> bool:
+        return len(self.queue) > 0 if self.offered is None else bool(self.offered)
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.queue)
+
+    def _put(self, request: Request, tracked: Tracked) -> None:
+        self.queue.add(request, tracked.view.number, tracked.rank)
+
+
+class RankMixin:
+    """Puts a policy in charge of vLLM's scheduler, sync or async."""
+
+    lengthwise: Ranker
+    """Policy, load and counters of this engine."""
+
+    def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        engine: Any = self
+        _require_layout(engine)
+        _require_fcfs(engine.scheduler_config.policy)
+        policy = make_policy(engine.vllm_config.additional_config, lengthwise_policy)
+        require_capabilities(policy, CAPABILITIES, ENGINE)
+        self.lengthwise_start(policy)
+
+    def lengthwise_start(self, policy: Policy) -> None:
+        """Put `policy` in charge of an engine that holds no request."""
+        self.lengthwise = Ranker(policy)
+        self.waiting = RankQueue(self.lengthwise)
+        self._lengthwise_planner: Planner[Request] | None = None
+        self._lengthwise_stalled = False
+        if plans_steps(policy):
+            _require_plannable(self, policy)
+            ids = think_end_of(self)
+            if policy.sees_thinking and not ids:
+                raise ConfigError(
+                    f"policy {policy.name!r} ranks by phase, and nothing says which tokens end "
+                    "thinking; start vLLM with --reasoning-parser, or put think_end (token ids) "
+                    "into our settings"
+                )
+            border = VllmBorder(self, ids if policy.sees_thinking else ())
+            self._lengthwise_last_thought = [ids[-1]] if policy.sees_thinking else None
+            self._lengthwise_planner = self.waiting.planner = Planner(
+                self.lengthwise, border, self.waiting.queue
+            )
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        ranker, planner = self.lengthwise, self._lengthwise_planner
+        now_s = ranker.load.now_s = self._lengthwise_step_start_s = ranker.clock()
+        if now_s >= self.waiting.queue.first_end_s:
+            self.waiting.expire_ranks()
+        if planner is None:
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        plan = None if self._lengthwise_stalled else planner.plan()
+        if plan is None or not plan.num_tokens:
+            planner.residents.hidden.clear()
+            output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        else:
+            limits = _limit(self, plan)
+            try:
+                output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+            finally:
+                _unlimit(self, *limits)
+        for request in self.waiting.take_admitted():
+            planner.residents.admitted(request)
+        # The engine knows reasons to run nobody that a plan does not (a grammar that compiles, a
+        # block it counts otherwise): then the next step is its own.
+        self._lengthwise_stalled = plan is not None and not output.total_num_scheduled_tokens
+        return output
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        planner = self._lengthwise_planner
+        if planner is not None and scheduler_output.total_num_scheduled_tokens:
+            self.lengthwise.end_step(self._lengthwise_step_start_s)
+            # Without speculation, which is refused, a request has got one token or none.
+            last = self._lengthwise_last_thought
+            sampled = model_runner_output.sampled_token_ids
+            planner.residents.step_ended(thinking_may_end=last is not None and last in sampled)
+        return outputs
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        if (planner := self._lengthwise_planner) is not None:
+            planner.residents.left(request.request_id)
+        return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
+
+
+class VllmBorder:
+    """What the planner asks of vLLM's scheduler, and evicts in it."""
+
+    def __init__(self, scheduler: Any, think_end: tuple[int, ...]) -> None:
+        self._scheduler = scheduler
+        self._pool = scheduler.kv_cache_manager.block_pool
+        self.think_end = think_end
+        self.max_num_seqs: int = scheduler.max_num_active_reqs
+        self.max_tokens: int = scheduler.max_num_scheduled_tokens
+        self.block_tokens: int = scheduler.block_size
+        self.total_blocks: int = self._pool.num_gpu_blocks - 1  # one is the null block
+        self.watermark_blocks: int = scheduler.kv_cache_manager.watermark_blocks
+
+    def tracked(self, item: Request) -> Tracked:
+        tracked: Tracked = item.lengthwise
+        return tracked
+
+    def output(self, item: Request) -> list[int]:
+        output: list[int] = item._output_token_ids
+        return output
+
+    def computed(self, item: Request) -> int:
+        return int(item.num_computed_tokens)
+
+    def context(self, item: Request) -> int:
+        return int(item.num_tokens) + int(item.num_output_placeholders)
+
+    def growth(self, items: Sequence[Request]) -> int:
+        size = self.block_tokens
+        return sum([item.num_computed_tokens % size == 0 for item in items])
+
+    def ending_in(self, items: Iterable[Request], token: int) -> list[Request]:
+        return [item for item in items if item._output_token_ids[-1] == token]
+
+    def free_blocks(self) -> int:
+        return int(self._pool.get_num_free_blocks())
+
+    def evict(self, item: Request) -> None:
+        self._scheduler.running.remove(item)
+        self._scheduler._preempt_request(item, time.monotonic())
+
+
+def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int | None]:
+    """Make the engine's next step the planned one, by attributes that it reads in each step.
+
+    Returns the engine's own limits, for `_unlimit`.
+    """
+    # schedule() counts the step before it compares: this is the one after the coming step.
+    eligible = scheduler.current_step + 2
+    for request in plan.hidden:
+        if request.next_decode_eligible_step < eligible:
+            request.next_decode_eligible_step = eligible
+    if plan.last is not None:
+        scheduler.running.remove(plan.last)
+        scheduler.running.append(plan.last)
+    own_tokens, own_threshold = scheduler.max_num_scheduled_tokens, None
+    scheduler.max_num_scheduled_tokens = plan.num_tokens
+    if plan.chunk is not None:
+        config = scheduler.scheduler_config
+        own_threshold = config.long_prefill_token_threshold
+        config.long_prefill_token_threshold = plan.chunk
+    scheduler.waiting.offered = plan.newcomers[::-1]
+    return own_tokens, own_threshold
+
+
+def _unlimit(scheduler: Any, tokens: int, threshold: int | None) -> None:
+    scheduler.max_num_scheduled_tokens = tokens
+    if threshold is not None:
+        scheduler.scheduler_config.long_prefill_token_threshold = threshold
+    scheduler.waiting.offered = None
+
+
+class RankScheduler(RankMixin, Scheduler):  # type: ignore[misc]
+    """vLLM's synchronous scheduler under a policy."""
+
+
+class AsyncRankScheduler(RankMixin, AsyncScheduler):  # type: ignore[misc]
+    """vLLM's asynchronous scheduler under a policy. It sees each token one step late."""
+
+
+def scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> RankScheduler | AsyncRankScheduler:
+    """Make the scheduler that fits the engine; the settings name the policy."""
+    asynchronous = vllm_config.scheduler_config.async_scheduling
+    made = AsyncRankScheduler if asynchronous else RankScheduler
+    return made(*args, vllm_config=vllm_config, **kwargs)
+
+
+def __getattr__(name: str) -> Callable[..., RankScheduler | AsyncRankScheduler]:
+    """The factory of each policy by name, with "_" for "-": what `--scheduler-cls` looks up."""
+    policy = name.replace("_", "-")
+    if policy not in POLICIES:
+        raise AttributeError(f"no policy {policy!r}; use one of {', '.join(sorted(POLICIES))}")
+
+    def make(*args: Any, **kwargs: Any) -> RankScheduler | AsyncRankScheduler:
+        return scheduler(*args, lengthwise_policy=policy, **kwargs)
+
+    return make
+
+
+def _tracked(request: Request, ranker: Ranker) -> Tracked:
+    """Our state on the engine's request; made when the engine first queues it."""
+    tracked: Tracked | None = getattr(request, "lengthwise", None)
+    if tracked is None:
+        tracked = request.lengthwise = ranker.track(
+            request.request_id,
+            # The front end stamps wall clock, the engine counts monotonic seconds.
+            age_s=time.time() - request.arrival_time,
+            prompt_tokens=request.num_prompt_tokens,
+            carried=request.sampling_params and request.sampling_params.extra_args,
+        )
+    return tracked
+
+
+def think_end_of(scheduler: Any) -> tuple[int, ...]:
+    """The token ids that end thinking: from our settings, else from vLLM's reasoning parser.
+
+    Empty where neither says. Raises ConfigError for settings that are no token ids.
+    """
+    config = scheduler.vllm_config
+    ids = think_end(config.additional_config)
+    reasoning = getattr(config, "reasoning_config", None)
+    return ids or tuple(getattr(reasoning, "natural_reasoning_end_token_ids", None) or ())
+
+
+def _require_plannable(scheduler: Any, policy: Policy) -> None:
+    """Refuse engines whose steps the planner cannot shape."""
+    config = scheduler.vllm_config
+    rule = shape_of_first_step(policy)
+    reasons = {
+        "speculative decoding makes steps of unknown size": config.speculative_config is not None,
+        "its KV cache has several groups": len(scheduler.kv_cache_config.kv_cache_groups) != 1,
+        f"prompts may be longer ({scheduler.max_model_len}) than a step "
+        f"({scheduler.max_num_scheduled_tokens} tokens) and the policy wants them whole": (
+            rule.whole_prompts and scheduler.max_model_len > scheduler.max_num_scheduled_tokens
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise UnsupportedByEngine(
+                f"policy {policy.name!r} cannot plan this engine's steps: {reason}; change that, "
+                "or use a policy that only orders the queue"
+            )
+
+
+def _require_fcfs(engine_policy: str) -> None:
+    if engine_policy != "fcfs":
+        raise UnsupportedByEngine(
+            f"vLLM's own policy is {engine_policy!r} and sorts against ours; "
+            "start it with --scheduling-policy fcfs"
+        )
+
+
+def _require_layout(engine: Any) -> None:
+    """Refuse a scheduler object that lacks what the mixin touches."""
+    needed = (
+        "vllm_config", "scheduler_config", "waiting", "kv_holding_waiting", "running", "requests",
+        "finished_req_ids", "max_num_active_reqs",
+        "max_num_scheduled_tokens", "current_step", "kv_cache_manager", "_preempt_request",
+        "_free_request",
+    )  # fmt: skip
+    if lacking := [name for name in needed if not hasattr(engine, name)]:
+        raise _unknown_layout(f"its Scheduler has no {', '.join(lacking)}")
+
+
+def _probe_classes() -> None:
+    """Refuse vLLM classes that differ from what this file was written against."""
+    if RankQueue.__abstractmethods__:
+        raise _unknown_layout(f"RequestQueue also has {sorted(RankQueue.__abstractmethods__)}")
+    queue_use = ("peek_request", "pop_request", "prepend_request", "add_request", "remove_requests")
+    source = inspect.getsource(Scheduler)
+    if lacking := [name for name in queue_use if name not in source]:
+        raise _unknown_layout(
+            f"its Scheduler never calls {', '.join(lacking)} of the waiting queue"
+        )
+    taken = set(inspect.signature(Request.__init__).parameters)
+    wanted = {"request_id", "prompt_token_ids", "sampling_params", "arrival_time"}
+    if wanted - taken or not hasattr(Request, "num_output_tokens"):
+        raise _unknown_layout(f"its Request takes {sorted(taken)}")
+
+
+def _unknown_layout(found: str) -> UnsupportedByEngine:
+    from vllm import __version__
+
+    return UnsupportedByEngine(
+        f"vLLM {__version__} is laid out in a way this adapter does not know: {found}; "
+        "use vllm 0.32.0, the version tested"
+    )
+
+
+_probe_classes()

@@ -1,0 +1,95 @@
+"""Scores for `LLM.generate` and `LLM.chat`: ask for all prompts at once, before they are submitted.
+
+    llm = LLM(MODEL, scheduler_cls="scheduler_adapters.engines.vllm_v1.pars")
+    with ScoringClient("127.0.0.1:50051", timeout_s=5) as client:
+        params = score_params(SamplingParams(max_tokens=512), prompts, client)
+    outputs = llm.generate(prompts, params)
+
+Imports no engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from copy import copy
+from math import isfinite
+from typing import Any, Protocol, TypeVar
+
+from scheduler_adapters.engines import prompt_text
+from scheduler_adapters.planner.hints import QUANTILES, SCORE, flat_quantiles
+from scoring_service.client.sync import Score
+from scoring_service.errors import ConfigError, ScoringError
+
+log = logging.getLogger(__name__)
+
+
+class SamplingParams(Protocol):
+    """What is touched of vLLM's `SamplingParams`."""
+
+    extra_args: dict[str, Any] | None
+
+
+class BatchScorer(Protocol):
+    """What is needed of a `ScoringClient`."""
+
+    def score_batch(self, prompts: Sequence[str]) -> Sequence[Score | ScoringError]: ...
+
+
+Params = TypeVar("Params", bound=SamplingParams)
+
+
+def score_params(
+    params: Params | Sequence[Params], prompts: Sequence[Any], client: BatchScorer
+) -> list[Params]:
+    """Parameters for each prompt, with its score where one could be had, and with the quantiles of
+    its length where the client has a `target_model`.
+
+    Args:
+        params: for all prompts, or one for each; not changed.
+        prompts: as `LLM.generate` takes them (text, {"prompt": text}, token ids) or `LLM.chat`
+            (lists of messages); token ids cannot be scored.
+        client: fails open: a prompt without a score is scheduled as FCFS would.
+
+    Returns:
+        One for each prompt, in their order. A score that was there before is kept.
+
+    Raises:
+        ConfigError: as many parameters as prompts are needed.
+    """
+    each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
+    if len(each) != len(prompts):
+        raise ConfigError(f"{len(each)} params for {len(prompts)} prompts; give one, or one each")
+    texts = {
+        row: text
+        for row, prompt in enumerate(prompts)
+        if SCORE not in (each[row].extra_args or {}) and (text := _text(prompt)) is not None
+    }
+    results = dict(zip(texts, client.score_batch(list(texts.values())), strict=True))
+    scores = {
+        row: result
+        for row, result in results.items()
+        if isinstance(result, Score) and isfinite(result.value)
+    }
+    if lacking := len(results) - len(scores):
+        why = next(result for row, result in results.items() if row not in scores)
+        log.warning("%d of %d prompts have no score (%s)", lacking, len(prompts), why)
+    return [_with_score(one, scores.get(row)) for row, one in enumerate(each)]
+
+
+def _text(prompt: Any) -> str | None:
+    if isinstance(prompt, Mapping):
+        prompt = prompt.get("prompt")
+    elif isinstance(prompt, list) and prompt and isinstance(prompt[0], Mapping):
+        return prompt_text.of_messages(prompt)
+    return prompt_text.start_of(prompt)
+
+
+def _with_score(params: Params, score: Score | None) -> Params:
+    made = copy(params)
+    if score is not None:
+        hints: dict[str, Any] = {SCORE: score.value}
+        if score.quantiles:
+            hints[QUANTILES] = flat_quantiles(score.quantiles)
+        made.extra_args = hints | (params.extra_args or {})
+    return made

@@ -1,0 +1,114 @@
+"""Who loses its KV blocks: for a decode that finds none, or for a waiting request that is better.
+
+The rules are those of `simulator/reference.py`; nobody goes unless that suffices.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from scheduler_adapters.planner.ranking import RankedQueue
+from scheduler_adapters.planner.residents import Residents
+from scheduler_adapters.planner.step_plan import Step, or_infinity
+
+Item = TypeVar("Item")
+
+
+class Eviction(Generic[Item]):
+    """Makes room in a step, in the engine at once."""
+
+    def __init__(self, residents: Residents[Item], waiting: RankedQueue[Item]) -> None:
+        self._residents = residents
+        self._border = residents.border
+        self._waiting = waiting
+
+    def secure_block(self, step: Step[Item], asker: Item) -> bool:
+        """Set aside the block for a decode's next token, by eviction where need be."""
+        needed = self._border.growth([asker])
+        while step.free_blocks < needed:
+            victim = self._victim(step, asker)
+            self._evict(step, victim)
+            if victim is asker:
+                return False
+        step.free_blocks -= needed
+        return True
+
+    def _victim(self, step: Step[Item], asker: Item) -> Item:
+        """Who goes when `asker` finds no block: the last to keep after it, or itself."""
+        victim = asker
+        for item in self._residents:
+            tracked = self._border.tracked(item)
+            if tracked.rank.evict_key is None or tracked.view.number in step.placed:
+                continue
+            if self._evict_order(item) > self._evict_order(victim):
+                victim = item
+        return victim
+
+    def _evict_order(self, item: Item) -> tuple[bool, tuple[float, ...], int]:
+        """Greater goes first; a request without evict_key goes for no other."""
+        tracked = self._border.tracked(item)
+        key = tracked.rank.evict_key
+        return key is not None, key or (), tracked.view.number
+
+    def _evict(self, step: Step[Item], item: Item) -> None:
+        step.free_blocks += self._residents.held_blocks(item)
+        step.evicted.add(self._border.tracked(item).view.number)
+        self._border.evict(item)
+
+    def displace(self, step: Step[Item]) -> None:
+        """Make room for the best waiting requests where worse residents can give it."""
+        taken: set[int] = set()
+        while (best := self._best_waiting(taken)) is not None:
+            number = self._border.tracked(best).view.number
+            if number in step.evicted or not self._make_room(step, best):
+                return
+            step.free_blocks -= self._residents.blocks(self._border.context(best))
+            step.displacing.append(best)
+            taken.add(number)
+
+    def _best_waiting(self, taken: set[int]) -> Item | None:
+        fresh = (i for i in self._waiting if self._border.tracked(i).view.number not in taken)
+        return next(fresh, None)
+
+    def _make_room(self, step: Step[Item], best: Item) -> bool:
+        """Evict the fewest worst residents that let `best` in; none where that is impossible."""
+        if len(step.displacing) >= or_infinity(step.rule.max_admissions):
+            return False
+        residents, border = self._residents, self._border
+        seats = residents.free_seats(step.rule) - len(step.displacing) - 1
+        if seats < 0 and not self.may_displace(best):
+            return False
+        growth = border.growth(list(residents.decoding.values()))
+        room = step.free_blocks - growth - residents.blocks(border.context(best) + 1)
+        victims = []
+        if room < 0 or seats < 0:
+            for victim in self._worse_than(best):
+                victims.append(victim)
+                room += residents.held_blocks(victim)
+                if border.tracked(victim).view.request_id in residents.decoding:
+                    room += border.growth([victim])
+                seats += 1
+                if room >= 0 and seats >= 0:
+                    break
+        if room < 0 or seats < 0:
+            return False
+        for victim in victims:
+            self._evict(step, victim)
+        return True
+
+    def may_displace(self, best: Item) -> bool:
+        """Whether some resident is worse than a waiting request."""
+        limit = self._border.tracked(best).rank.evict_key
+        return limit is not None and self._residents.any_after(limit)
+
+    def _worse_than(self, best: Item) -> list[Item]:
+        """Residents that may go for `best`, the worst first."""
+        limit = self._border.tracked(best).rank.evict_key
+        if limit is None:
+            return []
+        worse = [
+            item
+            for item in self._residents
+            if (key := self._border.tracked(item).rank.evict_key) is not None and key > limit
+        ]
+        return sorted(worse, key=self._evict_order, reverse=True)

@@ -1,0 +1,121 @@
+"""What a request tells the scheduler about itself, and how it carries it.
+
+Through vLLM's OpenAI server in the body, `"vllm_xargs": {"lengthwise_score": 217.5}`; offline in
+`SamplingParams(extra_args={"lengthwise_score": 217.5})`. Clients send anything, so nothing here
+raises: an unusable value counts as absent, and the counters say how often.
+
+| key | value |
+|---|---|
+| lengthwise_score | finite number |
+| lengthwise_quantiles | list: fraction, tokens, fraction, tokens, ...: [0.5, 210, 0.9, 640] |
+| lengthwise_class | text |
+| lengthwise_tbt_s | seconds > 0 |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite, isnan
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from scheduler_adapters.workload.requests import Requests
+
+SCORE: Final = "lengthwise_score"
+"""Predicted length: a finite number, higher = longer, any scale."""
+QUANTILES: Final = "lengthwise_quantiles"
+"""Predicted length in tokens, as one flat list because vLLM takes no objects here: fractions in
+(0, 1), rising, each before its tokens, which do not fall."""
+USER_CLASS: Final = "lengthwise_class"
+"""Name of the user's class, for policies that know classes."""
+TBT_S: Final = "lengthwise_tbt_s"
+"""Target time between tokens in seconds, > 0."""
+
+logger = logging.getLogger(__name__)
+
+
+def hints_of(requests: Requests, row: int) -> dict[str, Any]:
+    """What one request of a workload carries; a missing score or target is left out."""
+    hints: dict[str, Any] = {USER_CLASS: str(requests.user_class[row])}
+    for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
+        if not isnan(value):
+            hints[name] = float(value)
+    return hints
+
+
+@dataclass(slots=True)
+class HintCounts:
+    """How many requests came with and without a usable score. `unscored` includes `invalid`."""
+
+    scored: int = 0
+    unscored: int = 0
+    invalid: int = 0
+    """Requests with a hint that cannot be used, whatever else they carry."""
+
+    def read(self, carried: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The usable hints among a request's extra arguments, as fields of a `RequestView`."""
+        found: dict[str, Any] = {}
+        unusable = []
+        for key, value in carried.items() if carried else ():
+            if key in _HINTS and value is not None:
+                name, usable = _HINTS[key]
+                if (found_value := usable(value)) is None:
+                    unusable.append(key)
+                else:
+                    found[name] = found_value
+        if "score" in found:
+            self.scored += 1
+        else:
+            self.unscored += 1
+        if unusable:
+            self.invalid += 1
+            logger.debug("unusable %s; the request is scheduled without", unusable)
+        return found
+
+
+def flat_quantiles(quantiles: Mapping[float, float]) -> list[float]:
+    """Fraction -> tokens, as `lengthwise_quantiles` carries it."""
+    return [number for pair in sorted(quantiles.items()) for number in pair]
+
+
+def _quantiles(value: object) -> tuple[tuple[float, float], ...] | None:
+    numbers = [_finite(item) for item in value] if isinstance(value, list | tuple) else []
+    known = [number for number in numbers if number is not None]
+    if len(known) < max(2, len(numbers)) or len(known) % 2:
+        return None
+    fractions, tokens = known[::2], known[1::2]
+    rises = all(a < b for a, b in pairwise([0.0, *fractions, 1.0]))
+    falls = any(a > b for a, b in pairwise([0.0, *tokens]))
+    return tuple(zip(fractions, tokens, strict=True)) if rises and not falls else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _positive(value: object) -> float | None:
+    number = _finite(value)
+    return number if number is not None and number > 0 else None
+
+
+def _finite(value: object) -> float | None:
+    """`value` as a float if it is a finite number; True and "3" are not numbers here."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None
+
+
+_HINTS: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
+    SCORE: ("score", _finite),
+    USER_CLASS: ("user_class", _text),
+    TBT_S: ("tbt_s", _positive),
+    QUANTILES: ("quantiles", _quantiles),
+}
+"""Key -> field of `RequestView`, and what makes a value usable, or None of it."""

@@ -1,0 +1,244 @@
+"""Which residents run in the next step, and how many waiting requests come.
+
+The rules are those of `simulator/reference.py`, where they stand in plain form; here they are cheap
+enough for a real engine: as long as everybody fits into the step, nobody is asked and nothing is
+sorted. The engine keeps its memory and its batch, and no engine is named here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+from itertools import chain
+from math import inf
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+from scheduler_adapters.planner.eviction import Eviction
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker
+from scheduler_adapters.planner.residents import Border, Residents
+from scheduler_adapters.planner.step_plan import Plan, Step, or_infinity
+from scheduler_adapters.policy import ask_rule
+from scheduler_adapters.views import UNLIMITED, StepRule
+
+Item = TypeVar("Item")
+_Entry = tuple[Any, ...]
+
+
+class Planner(Generic[Item]):
+    """Plans the steps of one engine by the policy's ranks; `residents` wants to be told of them."""
+
+    def __init__(self, ranker: Ranker, border: Border[Item], waiting: RankedQueue[Item]) -> None:
+        self.residents = Residents(ranker, border, waiting)
+        self.num_deferred = 0
+        """Residents left out of a step, summed over all steps."""
+        self._ranker = ranker
+        self._border = border
+        self._waiting = waiting
+        self._eviction = Eviction(self.residents, waiting)
+        self._decodes_in_order: list[_Entry] = []
+        self._decode_entries: dict[int, _Entry] = {}
+        """The same by number."""
+
+    def plan(self) -> Plan[Item] | None:
+        """The next step; None where there is nothing to do. Evicts whom the policy would."""
+        load = self._ranker.load
+        self.residents.count()
+        if not (load.num_decoding or load.num_prefilling or load.num_waiting):
+            return None
+        self.residents.expire_in_time()
+        rule = ask_rule(self._ranker.policy, load)
+        plan = self._all_fit(rule)
+        if plan is None:
+            if self.residents.has_momentary:
+                self.residents.rank_momentary()
+            evicted = set[int]()
+            plan = self._fill(rule, evicted)
+            if not plan.num_tokens:
+                # The engine must not stall because of a rule: work that can run does.
+                plan = self._fill(UNLIMITED, evicted)
+        return plan
+
+    def _all_fit(self, rule: StepRule) -> Plan[Item] | None:
+        """The step in which all residents run and all seats are taken; None if it is too small."""
+        residents, load = self.residents, self._ranker.load
+        num_decodes, num_prefills = load.num_decoding, load.num_prefilling
+        if rule.padded_tokens or rule.whole_prompts or num_decodes > or_infinity(rule.max_decodes):
+            return None
+        whole_budget = self._budget(rule)
+        budget = whole_budget - num_decodes
+        # Each decode may need a block; if that bound does not fit, it is worth counting.
+        free_blocks = load.total_blocks - load.used_blocks - num_decodes
+        for item in residents.prefilling.values():
+            budget -= min(residents.left_to_prefill(item), or_infinity(rule.chunk))
+        seats = max(0, min(residents.free_seats(rule), or_infinity(rule.max_admissions)))
+        prefills_left = or_infinity(rule.max_prefills) - num_prefills
+        may_admit = seats > 0 and load.num_waiting > 0
+        if prefills_left < 0 or (may_admit and 0 < prefills_left < seats):
+            return None
+        if not rule.mixed and num_decodes and (num_prefills or may_admit):
+            return None
+        newcomers = self._waiting.first_few(int(seats) + 1 if prefills_left else 0)
+        if len(newcomers) > seats:
+            if rule.displace and self._eviction.may_displace(newcomers[-1]):
+                return None
+            newcomers.pop()
+        for item in newcomers:
+            context = self._border.context(item)
+            free_blocks -= residents.blocks(context + rule.displace)
+            budget -= min(context, or_infinity(rule.chunk))
+            if budget < 0 or free_blocks < self._border.watermark_blocks:
+                return None
+        if budget < 0 or free_blocks < 0:
+            return None
+        residents.hidden.clear()
+        if len(residents.moved) > _MANY_MOVED:
+            self._decodes_by_rank()
+        return Plan(num_tokens=int(whole_budget - budget), newcomers=newcomers, chunk=rule.chunk)
+
+    def _budget(self, rule: StepRule) -> float:
+        return min(or_infinity(rule.max_tokens), self._border.max_tokens)
+
+    def _fill(self, rule: StepRule, evicted: set[int]) -> Plan[Item]:
+        step: Step[Item] = Step(rule, self._budget(rule), self.residents.free_blocks(), evicted)
+        if rule.displace:
+            self._eviction.displace(step)
+        decodes = self._decodes_by_rank()
+        prefills = self._in_order(chain(self.residents.prefilling.values(), step.displacing))
+        lane = -inf
+        while (lane := self._next_lane(lane, decodes, prefills)) < inf:
+            self._place_decodes(step, _in_lane(decodes, lane))
+            for _, _, _, item in _in_lane(prefills, lane):
+                if not self._place_prefill(step, item):
+                    break
+            if not rule.displace:
+                self._admit(step, lane)
+        return Plan(
+            num_tokens=step.num_decodes + sum(step.chunks),
+            newcomers=step.newcomers,
+            chunk=step.rule.chunk,
+            hidden=self._hide(step, decodes, prefills),
+            last=step.last,
+        )
+
+    def _hide(self, step: Step[Item], decodes: list[_Entry], prefills: list[_Entry]) -> list[Item]:
+        """The residents that are left out; who ran until now keeps the time of its newest token."""
+        residents, newest_s = self.residents, self._ranker.load.last_step_end_s
+        gone = step.placed | step.evicted if step.evicted else step.placed
+        if step.displacing:
+            gone = gone | {self._border.tracked(item).view.number for item in step.displacing}
+        left_out = [entry for entry in chain(decodes, prefills) if entry[2] not in gone]
+        ended_s = residents.hidden.get
+        residents.hidden = {number: ended_s(number, newest_s) for _, _, number, _ in left_out}
+        self.num_deferred += len(left_out)
+        return [entry[-1] for entry in left_out]
+
+    def _decodes_by_rank(self) -> list[_Entry]:
+        """All decodes. A few that moved are put in their place, without a look at the others."""
+        order, decoding = self._decodes_in_order, self.residents.decoding
+        moved = self.residents.moved
+        if 8 * len(moved) > len(order):
+            order[:] = self._in_order(decoding.values())
+            self._decode_entries = {entry[2]: entry for entry in order}
+        else:
+            for number, name in moved.items():
+                if (entry := self._decode_entries.pop(number, None)) is not None:
+                    del order[bisect_left(order, entry)]
+                if (item := decoding.get(name)) is not None:
+                    entry = self._decode_entries[number] = self._entry(item)
+                    insort(order, entry)
+        moved.clear()
+        return order
+
+    def _in_order(self, items: Iterable[Item]) -> list[_Entry]:
+        return sorted(map(self._entry, items))
+
+    def _entry(self, item: Item) -> _Entry:
+        tracked = self._border.tracked(item)
+        return tracked.rank.lane, tracked.rank.key, tracked.view.number, item
+
+    def _next_lane(self, lane: float, *residents: list[_Entry]) -> float:
+        following = self._waiting.lane_after(lane)
+        for entries in residents:
+            at = bisect_right(entries, lane, key=_lane)
+            if at < len(entries):
+                following = min(following, entries[at][0])
+        return following
+
+    def _place_decodes(self, step: Step[Item], entries: list[_Entry]) -> None:
+        if step.free_blocks >= len(entries):
+            self._place_all(step, entries)
+            return
+        for _, _, number, item in entries:
+            if not step.takes_decodes():
+                return
+            if number not in step.evicted and self._eviction.secure_block(step, item):
+                step.placed.add(number)
+                step.num_decodes += 1
+                step.budget -= 1
+
+    def _place_all(self, step: Step[Item], entries: list[_Entry]) -> None:
+        """Place as many decodes as the step takes; there is a block for each of them."""
+        if not step.rule.mixed and step.chunks:
+            return
+        room = min(step.budget, or_infinity(step.rule.max_decodes) - step.num_decodes)
+        if step.evicted:
+            entries = [entry for entry in entries if entry[2] not in step.evicted]
+        if room < len(entries):
+            entries = entries[: max(0, int(room))]
+        step.free_blocks -= self._border.growth([entry[-1] for entry in entries])
+        step.placed.update([entry[2] for entry in entries])
+        step.num_decodes += len(entries)
+        step.budget -= len(entries)
+
+    def _place_prefill(self, step: Step[Item], item: Item) -> bool:
+        """Give a prefill its chunk. False once the step takes no further one."""
+        number = self._border.tracked(item).view.number
+        if number in step.evicted:
+            return True
+        left = self.residents.left_to_prefill(item)
+        chunk = step.chunk(left)
+        if not chunk:
+            return False
+        if item in step.displacing:
+            step.newcomers.append(item)
+        elif chunk < min(left, or_infinity(step.rule.chunk)):
+            # It gets what the others leave. The engine serves residents before newcomers, so one
+            # that stands behind a newcomer would rob it, and has to wait instead.
+            if step.newcomers:
+                return False
+            step.last = item
+        step.add_prefill(chunk)
+        step.placed.add(number)
+        return True
+
+    def _admit(self, step: Step[Item], lane: float) -> None:
+        if step.admission_closed:
+            return
+        for item in self._waiting.in_lane(lane):
+            context = self._border.context(item)
+            free_after = step.free_blocks - self.residents.blocks(context)
+            chunk = step.chunk(context)
+            if (
+                not chunk
+                or free_after < self._border.watermark_blocks
+                or len(step.newcomers) >= or_infinity(step.rule.max_admissions)
+                or len(step.newcomers) >= self.residents.free_seats(step.rule)
+            ):
+                step.admission_closed = True
+                return
+            step.free_blocks = free_after
+            step.newcomers.append(item)
+            step.add_prefill(chunk)
+
+
+_lane = itemgetter(0)
+_MANY_MOVED = 1024
+"""While everybody fits, nobody wants the decodes in order, and those that moved only gather."""
+
+
+def _in_lane(entries: list[_Entry], lane: float) -> list[_Entry]:
+    if entries and entries[0][0] == entries[-1][0] == lane:
+        return entries
+    start = bisect_left(entries, lane, key=_lane)
+    return entries[start : bisect_right(entries, lane, start, key=_lane)]

@@ -1,0 +1,217 @@
+"""What every real engine shares: asking the policy, and keeping waiting requests in its order.
+
+An engine tells a `Ranker` what happened to a request; the `Ranker` keeps the request's view and
+newest rank. Waiting requests stand in a `RankedQueue`: inserting and removing cost O(log n)
+comparisons, and a heap of times finds the ranks that end, so a step without change costs nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import inf
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.policy import Policy, ask_rank
+from scheduler_adapters.views import LoadView, Rank, RequestView
+from scoring_service.errors import InvalidDecision
+
+Item = TypeVar("Item")
+_UNRANKED = Rank()
+
+
+@dataclass(slots=True)
+class Tracked:
+    """Our state of one request. It hangs on the engine's own request object and dies with it."""
+
+    view: RequestView
+    rank: Rank = _UNRANKED
+    ask_at_tokens: float = inf
+    """Ask again once this many tokens are generated."""
+    thinking_over: bool = False
+    prefill_seen: bool = False
+    """Whether a step of the prefill in progress has ended, and the policy was asked for that."""
+
+
+class Ranker:
+    """Turns what happens in an engine into views, and asks the policy for ranks."""
+
+    def __init__(self, policy: Policy, clock: Callable[[], float] = time.monotonic) -> None:
+        self.policy = policy
+        self.clock = clock
+        self.load = LoadView()
+        self.hint_counts = HintCounts()
+        self.num_expired = 0
+        """Ranks that ended in time so far: with a starvation guard, requests that it boosted."""
+        self._numbers = itertools.count()
+
+    def track(
+        self,
+        request_id: str,
+        *,
+        age_s: float,
+        prompt_tokens: int,
+        carried: Mapping[str, Any] | None,
+    ) -> Tracked:
+        """Begin with a request that arrived `age_s` seconds ago, and rank it."""
+        hints = self.hint_counts.read(carried)
+        self.load.now_s = self.clock()
+        tracked = Tracked(
+            RequestView(
+                request_id=request_id,
+                number=next(self._numbers),
+                arrival_s=self.load.now_s - max(0.0, age_s),
+                prompt_tokens=prompt_tokens,
+                **hints,
+            )
+        )
+        self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
+        return tracked
+
+    def rerank(self, tracked: Tracked) -> None:
+        """Something happened to the request: ask for its rank again, unless that is for good."""
+        if not tracked.rank.sticky:
+            self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
+
+    def expire(self, tracked: Tracked) -> None:
+        """The rank has ended: take its known successor, or ask; again while that has ended too."""
+        self.num_expired += 1
+        for _ in range(_MAX_SUCCESSORS):
+            rank = tracked.rank.then
+            if rank is None:
+                rank = ask_rank(self.policy, tracked.view, self.load)
+            self.take(tracked, rank)
+            if tracked.rank.valid_until_s > self.load.now_s:
+                return
+        raise InvalidDecision(
+            f"policy {self.policy.name!r} keeps answering with ranks that have ended "
+            f"(valid_until_s {tracked.rank.valid_until_s} at {self.load.now_s} s); "
+            "return a later time, or none"
+        )
+
+    def end_step(self, started_s: float) -> None:
+        """A step that began at `started_s` has ended now."""
+        load = self.load
+        # Asynchronous engines begin a step before the one before has ended.
+        began_s = max(started_s, load.last_step_end_s)
+        load.now_s = load.last_step_end_s = self.clock()
+        load.step += 1
+        load.mean_step_s += (load.now_s - began_s - load.mean_step_s) / load.step
+
+    def take(self, tracked: Tracked, rank: Rank) -> None:
+        """Give the request a rank that the policy made for it or for its like."""
+        tracked.rank = tracked.view.previous = rank
+        tracked.ask_at_tokens = tracked.view.generated_tokens + rank.valid_tokens
+
+
+_MAX_SUCCESSORS = 100
+
+
+class RankedQueue(Generic[Item]):
+    """Items in order of (lane, key, number), with a timer for each rank that ends.
+
+    Numbers are unique, so two items never compare equal, and number and rank find an item.
+    """
+
+    def __init__(self) -> None:
+        self._order: list[tuple[Any, ...]] = []
+        self._ranks: dict[int, Rank] = {}
+        self._timers: list[tuple[float, int]] = []
+
+    def add(self, item: Item, number: int, rank: Rank) -> None:
+        """Insert an item that is not in the queue."""
+        entry = (rank.lane, rank.key, number, item)
+        if self._order and self._order[-1] < entry:
+            self._order.append(entry)  # as FCFS always does: no search
+        else:
+            insort(self._order, entry)
+        self._ranks[number] = rank
+        if rank.valid_until_s < inf:
+            heappush(self._timers, (rank.valid_until_s, number))
+
+    def remove(self, number: int) -> Item | None:
+        """Take an item out; None if it is not here."""
+        rank = self._ranks.pop(number, None)
+        if rank is None:
+            return None
+        at = 0
+        if self._order[0][2] != number:  # as it mostly is: no search
+            # The shorter tuple sorts just before the entry it begins.
+            at = bisect_left(self._order, (rank.lane, rank.key, number))
+        item: Item = self._order.pop(at)[-1]
+        self._forget_timers()
+        return item
+
+    def first(self) -> Item:
+        """The most urgent item; IndexError if the queue is empty."""
+        item: Item = self._order[0][-1]
+        return item
+
+    def first_few(self, count: int) -> list[Item]:
+        """The most urgent `count` items, or all where there are fewer."""
+        return [entry[-1] for entry in self._order[:count]]
+
+    def pop_first(self) -> Item:
+        """Take out the most urgent item; IndexError if the queue is empty."""
+        item: Item
+        _, _, number, item = self._order.pop(0)
+        del self._ranks[number]
+        self._forget_timers()
+        return item
+
+    def pop_expired(self, now_s: float) -> list[Item]:
+        """Take out every item whose rank ended at or before `now_s`; the caller re-adds them."""
+        expired: list[Item] = []
+        while self._timers and self._timers[0][0] <= now_s:
+            until_s, number = heappop(self._timers)
+            rank = self._ranks.get(number)
+            if rank is not None and rank.valid_until_s == until_s:
+                item = self.remove(number)
+                assert item is not None
+                expired.append(item)
+        return expired
+
+    def lane_after(self, lane: float) -> float:
+        """The first lane behind `lane` that holds an item; infinity if there is none."""
+        at = bisect_right(self._order, lane, key=_lane)
+        return float(self._order[at][0]) if at < len(self._order) else inf
+
+    def in_lane(self, lane: float) -> Iterator[Item]:
+        """The items of one lane in order. Do not change the queue meanwhile."""
+        for at in range(bisect_left(self._order, lane, key=_lane), len(self._order)):
+            if self._order[at][0] != lane:
+                return
+            yield self._order[at][-1]
+
+    @property
+    def first_end_s(self) -> float:
+        """No rank in the queue ends before this."""
+        return self._timers[0][0] if self._timers else inf
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._ranks
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[Item]:
+        return (entry[-1] for entry in self._order)
+
+    def _forget_timers(self) -> None:
+        # A timer outlives its item; rebuilt once such timers are the majority.
+        if len(self._timers) > 64 + 2 * len(self._ranks):
+            self._timers = [
+                (rank.valid_until_s, number)
+                for number, rank in self._ranks.items()
+                if rank.valid_until_s < inf
+            ]
+            heapify(self._timers)
+
+
+_lane = itemgetter(0)

@@ -1,0 +1,4 @@
+"""Tables, figures, HTML pages and MLflow runs of the commands.
+
+Start with `report.py`.
+"""

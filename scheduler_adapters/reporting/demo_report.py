@@ -1,0 +1,148 @@
+"""The demo's report: what the bursts and the training run measured, as sections and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scheduler_adapters.reporting import report
+from scheduler_adapters.timeline.metrics import Summary, summarize
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.requests import Requests
+from scoring_service.bundle import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bursts:
+    """The same requests under each scheduler, in one engine."""
+
+    timelines: Mapping[str, Timeline]
+    conditions: str
+
+    @property
+    def summaries(self) -> dict[str, Summary]:
+        return {name: summarize(timeline) for name, timeline in self.timelines.items()}
+
+
+def write_report(
+    page: Path,
+    manifest: Manifest,
+    requests: Requests,
+    num_scored: int,
+    simulated: Bursts,
+    served: Bursts | None,
+) -> None:
+    """Write the page, and beside it `latency.svg`, its first figure, with its table."""
+    sections = [_latency_section("In the simulator", simulated)]
+    if served is not None:
+        sections.append(_latency_section("In vLLM", served))
+    sections += [_predictor_section(manifest, requests), *_training_sections(manifest)]
+    speedup = _speedup(simulated)
+    lead = (
+        f"A length ranker trained on {manifest.dataset.get('train_prompts')} prompts of "
+        f"{manifest.dataset.get('id')} (tau_b {manifest.metrics.get('tau_b', float('nan')):.3f} on "
+        f"held-out prompts) cuts the mean normalised latency of a burst {speedup:.1f}-fold."
+    )
+    if num_scored < len(requests):
+        lead += f" Only {num_scored} of {len(requests)} prompts had a score; the rest ran FCFS."
+    report.write_html(page, title="Lengthwise demo", lead=lead, sections=sections)
+    panels = {"simulator": simulated} | ({} if served is None else {"vLLM": served})
+    table = report.ecdf_table({engine: _e2e_s(bursts) for engine, bursts in panels.items()})
+    report.save_table(table, page.with_name("latency.csv"))
+    report.save_figure(report.ecdf_figure(table, "E2E latency (s)"), page.with_name("latency.svg"))
+
+
+def _speedup(bursts: Bursts) -> float:
+    means = {name: s.normalized_latency_s.mean for name, s in bursts.summaries.items()}
+    return means["fcfs"] / means["pars"]
+
+
+def _e2e_s(bursts: Bursts) -> dict[str, Any]:
+    return {
+        name: (timeline.finished_s - timeline.requests.arrival_s)
+        for name, timeline in bursts.timelines.items()
+    }
+
+
+def _latency_section(heading: str, bursts: Bursts) -> report.Section:
+    return report.Section(
+        heading=heading,
+        text="The same requests under each scheduler; s/token is the normalised latency, E2E "
+        "divided by output tokens. The oracle knows every true length: the best a ranker could do.",
+        table=_latency_table(bursts),
+        figure=report.ecdf_figure(report.ecdf_table({"": _e2e_s(bursts)}), "E2E latency (s)"),
+        caption=bursts.conditions,
+    )
+
+
+def _predictor_section(manifest: Manifest, requests: Requests) -> report.Section:
+    metrics = manifest.metrics
+    rows = [
+        ("this ranker", metrics.get("tau_b")),
+        ("TF-IDF + ridge, same training prompts", metrics.get("tau_b_tfidf_ridge")),
+    ]
+    if "ceiling" in metrics:
+        rows.append(("copying the model's own second response", metrics["ceiling"]))
+    if (attainable := manifest.dataset.get("attainable_tau_b")) is not None:
+        rows.append(("best possible, by construction of the synthetic set", attainable))
+    return report.Section(
+        heading="Predicted against real",
+        text="Each point is a held-out prompt: the score that the service gave it, and how long "
+        "its response really was. Only the order of the scores matters to the scheduler.",
+        table=report.Table(columns=("ranker", "tau_b, held out"), rows=rows),
+        figure=report.scatter_figure(
+            requests.score,
+            requests.output_tokens,
+            xlabel="score (higher = longer)",
+            ylabel="response length (tokens)",
+            log_y=True,
+        ),
+        caption=f"{len(requests)} held-out prompts of {manifest.dataset.get('id')}",
+    )
+
+
+def _training_sections(manifest: Manifest) -> list[report.Section]:
+    points = [p for p in manifest.history if "val/tau_b" in p and "step" in p]
+    if not points:
+        return []
+    curve = [float(p["step"]) for p in points], [float(p["val/tau_b"]) for p in points]
+    return [
+        report.Section(
+            heading="Training",
+            figure=report.curve_figure(
+                {"pars": curve}, xlabel="optimiser step", ylabel="tau_b on validation prompts"
+            ),
+            caption=f"MLflow run {manifest.mlflow_run_id}",
+        )
+    ]
+
+
+def _latency_table(bursts: Bursts) -> report.Table:
+    """One row per scheduler: normalised latency and E2E, and how many times below FCFS."""
+    summaries = bursts.summaries
+    base = summaries["fcfs"].normalized_latency_s.mean
+    return report.Table(
+        columns=(
+            "scheduler",
+            "s/token mean",
+            "s/token p90",
+            "FCFS / this",
+            "E2E s mean",
+            "E2E s p99",
+            "TTFT s mean",
+        ),
+        rows=[
+            (
+                name,
+                s.normalized_latency_s.mean,
+                s.normalized_latency_s.p90,
+                f"{base / s.normalized_latency_s.mean:.2f}x",
+                s.e2e_s.mean,
+                s.e2e_s.p99,
+                s.ttft_s.mean,
+            )
+            for name, s in summaries.items()
+        ],
+    )

@@ -1,0 +1,281 @@
+"""The rules of `reference.py` under SLAI, compiled with numba.
+
+SLAI's ranks change with time, so they cannot be asked for beforehand as `static_ranks.py` does.
+What the policy says of decodes is computed here anew, from the policy's own numbers; the order of
+the queue it is asked for. Every resident is looked at in every step: compiled, that costs less than
+cohorts would. Only `SLAI` itself runs here: a subclass or a wrapper may rank otherwise.
+"""
+
+# numba compiles what it sees: typed code would only say float64 everywhere.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,arg-type,misc"
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from math import isfinite
+
+import numpy as np
+
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policy import Policy, ask_rank
+from scheduler_adapters.simulator.compiled.loop import (
+    DONE,
+    LEAVE_TO_PYTHON,
+    as_number,
+    ceil_div,
+    columns_of_runs,
+    in_a_thread,
+    jit,
+    step_s,
+)
+from scheduler_adapters.simulator.compiled.static_ranks import waiting_views
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.timeline.columns import timeline_of_columns
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.views import LoadView, StepRule
+from scheduler_adapters.workload.requests import Ints, Requests
+
+
+def run_compiled_slai(requests: Requests, policy: Policy, instance: Instance) -> Timeline | None:
+    """The timeline, or None where this run needs the engine in plain Python."""
+    if type(policy) is not SLAI or not len(requests):
+        return None
+    latency, rule = instance.latency.compiled(), policy.rule
+    offsets = (policy.offset_below, policy.offset_above, policy.memory_limit)
+    if (
+        latency is None
+        or not all(map(isfinite, (*offsets, policy.default_tbt_s)))
+        or rule != StepRule(rule.max_tokens, rule.max_decodes, max_resident=rule.max_resident)
+    ):
+        return None
+    limits = np.array(
+        [
+            instance.kv_blocks,
+            instance.watermark_blocks,
+            instance.decode_headroom_blocks,
+            instance.block_tokens,
+            min(as_number(rule.max_tokens), as_number(instance.max_tokens)),
+            min(as_number(rule.max_resident), instance.max_num_seqs, len(requests)),
+            as_number(rule.max_decodes),
+        ],
+        dtype=np.int64,
+    )
+    rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+    tbt_s = np.where(np.isnan(requests.tbt_s), policy.default_tbt_s, requests.tbt_s)
+    status, *columns = in_a_thread(
+        _run,
+        requests.arrival_s,
+        requests.prompt_tokens,
+        requests.output_tokens,
+        rejected,
+        tbt_s,
+        _queue(requests, policy),
+        limits,
+        np.array(offsets, dtype=np.float64),
+        policy.is_frozen,
+        *latency,
+    )
+    return timeline_of_columns(requests, rejected, *columns) if status == DONE else None
+
+
+def _queue(requests: Requests, policy: SLAI) -> Ints:
+    """The rows (N,) in the order in which they would leave the queue if all were in it."""
+    load = LoadView()
+    keys = [ask_rank(policy, view, load).key for view in waiting_views(requests)]
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+
+
+TOTAL, WATERMARK, HEADROOM, BLOCK_TOKENS, BUDGET, SEATS, MAX_DECODES = range(7)
+"""Places in the array of limits."""
+CRITICAL, PREFILL, DEFERRED = range(3)
+
+
+@jit
+def _run(
+    arrival_s,
+    prompt,
+    output,
+    rejected,
+    tbt_s,
+    queue,
+    limits,
+    offsets,
+    is_frozen,
+    kind,
+    numbers,
+    dense,
+    decode,
+    prefill,
+):
+    count_all = len(arrival_s)
+    total, size, seats = limits[TOTAL], limits[BLOCK_TOKENS], limits[SEATS]
+    place = np.empty(count_all, np.int64)
+    place[queue] = np.arange(count_all)
+    scheduled_s = np.full(count_all, np.nan)
+    first_token_s = np.full(count_all, np.nan)
+    finished_s = np.full(count_all, np.nan)
+    preemptions = np.zeros(count_all, np.int64)
+    context = prompt.copy()
+    left = np.zeros(count_all, np.int64)
+    key = np.zeros(count_all, np.float64)
+    first_tick = np.zeros(count_all, np.int64)
+    last_tick = np.full(count_all, -2)
+    waiting = [np.int64(0)][:0]  # heap of places in the queue
+    prefilling = [np.int64(0)][:0]  # rows by admission; chunk i is for the i-th
+    decoding = [np.int64(0)][:0]  # rows in any order
+    runs = [(np.int64(0), np.int64(0), np.int64(0))][:0]
+    ticks = [0.0][:0]
+    lanes = np.zeros((3, seats), np.int64)  # rows of the decodes in each
+    counts = np.zeros(3, np.int64)
+    growth = np.zeros(3, np.int64)
+    emitting = np.zeros(seats, np.int64)
+    chunks = np.zeros(seats, np.int64)
+    processed = np.zeros(seats, np.int64)
+    now_s, mean_s, early_s, used, coming = 0.0, 0.0, 0.0, 0, 0
+    status = LEAVE_TO_PYTHON
+    while True:
+        while coming < count_all and rejected[coming]:
+            coming += 1
+        if len(waiting) + len(prefilling) + len(decoding) == 0:
+            if coming == count_all:
+                status = DONE
+                break
+            now_s = max(now_s, arrival_s[coming])
+        while coming < count_all and arrival_s[coming] <= now_s:
+            if not rejected[coming]:
+                heappush(waiting, place[coming])
+            coming += 1
+
+        # Whoever got a token in the last step has a new key: its last schedulable time, less the
+        # offset now (frozen) or whenever it is looked at.
+        counts[:] = 0
+        growth[:] = 0
+        tick = len(ticks)
+        for row in decoding:
+            if last_tick[row] == tick - 1:
+                key[row] = now_s + tbt_s[row]
+                if is_frozen:
+                    key[row] -= early_s
+            last_s = key[row] if is_frozen else key[row] - early_s
+            lane = CRITICAL if now_s >= last_s else DEFERRED
+            lanes[lane, counts[lane]] = row
+            counts[lane] += 1
+            growth[lane] += (context[row] - 1) % size == 0
+
+        budget, num_decodes, num_chunks = limits[BUDGET], 0, 0
+        for lane in range(3):
+            if lane == PREFILL:
+                while budget > 0:
+                    if num_chunks == len(prefilling):  # each has its chunk: admit one more
+                        if len(waiting) == 0 or len(prefilling) + len(decoding) >= seats:
+                            break
+                        row = queue[waiting[0]]
+                        blocks = ceil_div(context[row], size)
+                        if used + blocks + limits[WATERMARK] > total:
+                            break
+                        heappop(waiting)
+                        used += blocks
+                        left[row] = context[row]
+                        prefilling.append(row)
+                    chunks[num_chunks] = min(left[prefilling[num_chunks]], budget)
+                    budget -= chunks[num_chunks]
+                    num_chunks += 1
+                continue
+            count = counts[lane]
+            if (
+                count <= min(budget, limits[MAX_DECODES] - num_decodes)
+                and used + growth[lane] + limits[HEADROOM] <= total
+            ):
+                emitting[num_decodes : num_decodes + count] = lanes[lane, :count]
+                used += growth[lane]
+                num_decodes += count
+                budget -= count
+                continue
+            # One by one, by key. The newest prefill that is not in the step makes room; as one is
+            # room enough for a token, evictions cannot go on for ever.
+            heap = [(key[row], row) for row in lanes[lane, :count]]
+            heapify(heap)
+            while len(heap) and budget > 0 and num_decodes < limits[MAX_DECODES]:
+                row = heappop(heap)[1]
+                needed = 1 if (context[row] - 1) % size == 0 else 0
+                has_block = True
+                while has_block and total - used < max(needed, limits[HEADROOM]):
+                    if len(prefilling) > num_chunks:
+                        victim = prefilling.pop()
+                        used -= ceil_div(context[victim], size)
+                    else:
+                        victim = row
+                        decoding.remove(row)
+                        used -= ceil_div(context[row] - 1, size)
+                        has_block = False
+                    heappush(waiting, place[victim])
+                    preemptions[victim] += 1
+                if has_block:
+                    used += needed
+                    budget -= 1
+                    emitting[num_decodes] = row
+                    num_decodes += 1
+
+        if num_decodes + num_chunks == 0:
+            break
+        decode_context = 0
+        for row in emitting[:num_decodes]:
+            decode_context += context[row]
+        for i in range(num_chunks):
+            row = prefilling[i]
+            processed[i] = context[row] - left[row]
+            if np.isnan(scheduled_s[row]):
+                scheduled_s[row] = now_s
+        duration_s = step_s(
+            kind,
+            numbers,
+            dense,
+            decode,
+            prefill,
+            num_decodes,
+            decode_context,
+            processed,
+            chunks,
+            num_chunks,
+        )
+        if not duration_s > 0:
+            break
+        now_s = now_s + duration_s
+        ticks.append(now_s)
+        mean_s += (duration_s - mean_s) / len(ticks)
+
+        num_emitting = num_decodes
+        for i in range(num_chunks):
+            row = prefilling[i]
+            left[row] -= chunks[i]
+            if left[row] == 0:
+                decoding.append(row)
+                emitting[num_emitting] = row
+                num_emitting += 1
+        if num_emitting > num_decodes:
+            prefilling = [row for row in prefilling if left[row] > 0]
+        for row in emitting[:num_emitting]:
+            if last_tick[row] != tick - 1:
+                if last_tick[row] >= 0:
+                    runs.append((row, first_tick[row], last_tick[row]))
+                first_tick[row] = tick
+            last_tick[row] = tick
+            context[row] += 1
+            if context[row] == prompt[row] + 1:
+                first_token_s[row] = now_s
+            if context[row] == prompt[row] + output[row]:
+                finished_s[row] = now_s
+                decoding.remove(row)
+                used -= ceil_div(context[row] - 1, size)
+                runs.append((row, first_tick[row], tick))
+        offset = offsets[1] if used >= offsets[2] * total else offsets[0]
+        early_s = offset * mean_s
+    return (
+        status,
+        scheduled_s,
+        first_token_s,
+        finished_s,
+        preemptions,
+        np.array(ticks),
+        columns_of_runs(runs),
+    )

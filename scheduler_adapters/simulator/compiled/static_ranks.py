@@ -1,0 +1,122 @@
+"""The ranks of a policy whose ranks never change, asked for beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+
+import numpy as np
+
+from scheduler_adapters.policy import Policy, ask_rank, ask_rule
+from scheduler_adapters.timeline.columns import none_for_nan
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.workload.requests import Floats, Requests
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StaticRanks:
+    """The answers of a static policy as columns."""
+
+    key: Floats
+    """Key (N,) while waiting; -inf for ()."""
+    starves_s: Floats
+    """When (N,) the key of a waiting request becomes (); ascending, inf for never."""
+    rule: StepRule
+    prefill_first: bool
+    """Whether decodes are in a later lane than prefills; else they share one."""
+
+
+def static_ranks(requests: Requests, policy: Policy, kv_blocks: int) -> StaticRanks | None:
+    """All ranks of a static policy, or None where they do not fit into these columns.
+
+    Raises:
+        InvalidDecision: the policy raised, or ranked with NaN.
+    """
+    if not policy.is_static or not len(requests):
+        return None
+    rule = ask_rule(policy, LoadView(total_blocks=kv_blocks))
+    if rule.displace or rule.offload or rule.max_decodes is not None:
+        return None
+    keys, starves_s, resident = [], [], None
+    for waiting, prefill, decode in _ranks(requests, policy):
+        if resident is None:
+            resident = waiting.lane, prefill, decode
+        if not _is_plain(waiting) or (waiting.lane, prefill, decode) != resident:
+            return None
+        keys.append(waiting.key[0] if waiting.key else -inf)
+        starves_s.append(waiting.valid_until_s)
+    assert resident is not None
+    lane, prefill, decode = resident
+    prefill_first = decode.lane > lane
+    if (
+        prefill.lane != lane
+        or decode.lane < lane
+        or (prefill_first and rule.mixed)
+        or not _lasts(prefill)
+        or not _lasts(decode)
+        or any(later < earlier for earlier, later in pairwise(starves_s))
+    ):
+        return None
+    return StaticRanks(
+        key=np.array(keys, dtype=np.float64),
+        starves_s=np.array(starves_s),
+        rule=rule,
+        prefill_first=prefill_first,
+    )
+
+
+def _is_plain(waiting: Rank) -> bool:
+    """One number as key, and at most one change: to ()."""
+    then = waiting.then
+    changes_well = waiting.valid_until_s == inf or (
+        then is not None and then.key == () and then.lane == waiting.lane and _lasts(then)
+    )
+    return len(waiting.key) <= 1 and waiting.valid_tokens == inf and changes_well
+
+
+def _lasts(rank: Rank) -> bool:
+    """Never changes, and the latest received is evicted first."""
+    lasts = rank.valid_until_s == rank.valid_tokens == inf
+    return lasts and rank.evict_key == () and rank.group is None
+
+
+def waiting_views(requests: Requests) -> Iterator[RequestView]:
+    """Each request as it arrives: one view, which is changed from one to the next."""
+    view = RequestView(request_id="", number=0, arrival_s=0.0, prompt_tokens=1)
+    columns = zip(
+        requests.request_id.tolist(),
+        requests.arrival_s.tolist(),
+        requests.prompt_tokens.tolist(),
+        none_for_nan(requests.score),
+        requests.user_class.tolist(),
+        none_for_nan(requests.tbt_s),
+        strict=True,
+    )
+    for view.number, fields in enumerate(columns):
+        (
+            view.request_id,
+            view.arrival_s,
+            view.prompt_tokens,
+            view.score,
+            view.user_class,
+            view.tbt_s,
+        ) = fields
+        view.phase = Phase.WAITING
+        yield view
+
+
+def _ranks(requests: Requests, policy: Policy) -> Iterator[tuple[Rank, Rank, Rank]]:
+    """Each request's rank while waiting, in prefill and in decode."""
+    load = LoadView()
+    for view in waiting_views(requests):
+        load.now_s = view.arrival_s
+        waiting = ask_rank(policy, view, load)
+        if waiting.sticky and waiting.then is None:
+            yield waiting, waiting, waiting
+            continue
+        view.phase = Phase.PREFILL
+        prefill = ask_rank(policy, view, load)
+        view.phase = Phase.ANSWERING
+        yield waiting, prefill, ask_rank(policy, view, load)

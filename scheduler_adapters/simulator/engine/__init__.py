@@ -1,0 +1,4 @@
+"""One simulated instance, step by step.
+
+Start with `engine.py`.
+"""

@@ -1,0 +1,334 @@
+"""Decodes that advance together: one counter for all of them.
+
+A member's state follows from the cohort's step counter: its context is `offset + counter`, and the
+KV blocks it holds follow from the context. What happens to it next (finish, end of thinking, a rank
+that ends) stands in a heap of counters.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import ceil, inf
+
+from scheduler_adapters.timeline.columns import Record
+from scheduler_adapters.views import Phase, Rank, RequestView
+
+# Looked up once: an enum's member costs ten times what a global does.
+_WAITING, _PREFILL, _REASONING, _ANSWERING = Phase
+
+
+class Live:
+    """A request inside the engine."""
+
+    __slots__ = (
+        "ask_at",
+        "cohort",
+        "context",
+        "event_at",
+        "evicted_s",
+        "host_blocks",
+        "in_prefills",
+        "is_moving",
+        "is_waiting",
+        "joined",
+        "last_token_s",
+        "offset",
+        "output_tokens",
+        "placed_step",
+        "prefill_left",
+        "rank",
+        "reasoning_tokens",
+        "row",
+        "version",
+        "view",
+    )
+
+    def __init__(
+        self, row: int, view: RequestView, output_tokens: int, reasoning_tokens: int
+    ) -> None:
+        self.row = row
+        self.view = view
+        self.output_tokens = output_tokens
+        self.reasoning_tokens = reasoning_tokens
+        self.context = view.prompt_tokens
+        """Prompt + generated tokens; in a cohort stale, see `now_context`."""
+        self.rank: Rank | None = None
+        self.version = 0
+        """Counts ranks: entries of heaps with an older one are void."""
+        self.ask_at: float = inf
+        """Ask again once this many tokens are generated."""
+        self.is_waiting = True
+        self.prefill_left = 0
+        self.in_prefills = False
+        self.host_blocks = 0
+        """KV blocks kept on the host; 0 unless it was offloaded."""
+        self.is_moving = False
+        """Whether they are being copied: away while it waits, else back."""
+        self.cohort: Cohort | None = None
+        self.offset = 0
+        self.joined = 0
+        """The cohort's counter when this request came to it."""
+        self.event_at = -1
+        """Cohort counter at which something happens to this member next."""
+        self.last_token_s: float | None = None
+        self.placed_step = -1
+        self.evicted_s = -1.0
+
+    @property
+    def now_context(self) -> int:
+        """Prompt + generated tokens."""
+        return self.context if self.cohort is None else self.offset + self.cohort.counter
+
+    @property
+    def next_context(self) -> int:
+        """Tokens it has after the next one, while it waits."""
+        return self.context if self.host_blocks and not self.prefill_left else self.context + 1
+
+    def sync_view(self) -> RequestView:
+        """The view, brought up to date for a question."""
+        view, cohort = self.view, self.cohort
+        view.previous = self.rank
+        if cohort is None:
+            generated = self.context - view.prompt_tokens
+            view.last_token_s = self.last_token_s
+        else:
+            generated = self.offset + cohort.counter - view.prompt_tokens
+            view.last_token_s = cohort.last_s if cohort.counter > self.joined else self.last_token_s
+        view.generated_tokens = generated
+        if self.is_waiting or self.is_moving:
+            view.phase = _WAITING
+        elif self.prefill_left:
+            view.phase = _PREFILL
+        else:
+            view.phase = _REASONING if generated < self.reasoning_tokens else _ANSWERING
+        if self.reasoning_tokens:
+            view.thinking_tokens = min(generated, self.reasoning_tokens)
+        return view
+
+
+class Cohort:
+    """Decodes of one lane that run in the same steps.
+
+    With a `rank` the members share it (they are of one `Rank.group` and were ranked together);
+    without one each keeps its own.
+    """
+
+    __slots__ = (
+        "ask_at",
+        "block_tokens",
+        "context",
+        "count",
+        "counter",
+        "events",
+        "growth",
+        "lane",
+        "last_s",
+        "last_tick",
+        "members",
+        "num_rows",
+        "rank",
+        "run_counters",
+        "run_ticks",
+        "timer_s",
+    )
+
+    def __init__(self, lane: Lane, rank: Rank | None, block_tokens: int, num_rows: int) -> None:
+        self.lane = lane
+        self.rank = rank
+        self.block_tokens = block_tokens
+        self.num_rows = num_rows
+        self.counter = 0
+        """Steps this cohort has run."""
+        self.count = 0
+        self.context = 0
+        """Sum of the members' contexts."""
+        self.growth = [0] * block_tokens
+        """By counter modulo block size: members that need one more block in that step."""
+        self.members: dict[int, Live] = {}
+        self.events: list[int] = []
+        """Heap of counter * num_rows + row: something happens to that member at that counter."""
+        self.ask_at: float = inf
+        """Counter at which the shared rank is asked for again."""
+        self.timer_s = inf
+        """When the engine looks whether the shared rank has ended."""
+        self.run_counters = array("q")
+        """Counter of the first step of each run of steps without a gap."""
+        self.run_ticks = array("q")
+        """First tick of each run, and before it the last tick of the run before."""
+        self.last_tick = -2
+        self.last_s = 0.0
+        lane.cohorts.append(self)
+
+    def join(self, live: Live) -> None:
+        """Take in a decode."""
+        self._add(live)
+        self.expect(live)
+
+    def _add(self, live: Live) -> None:
+        counter = self.counter
+        live.cohort = self
+        live.offset = live.context - counter
+        live.joined = counter
+        self.members[live.row] = live
+        self.count += 1
+        self.lane.count += 1
+        self.context += live.context
+        self.growth[(counter + 1 - live.context) % self.block_tokens] += 1
+
+    def absorb(self, other: Cohort, record: Record) -> None:
+        """Take in all members of another cohort, which is no more."""
+        shift = self.counter - other.counter
+        for live in other.members.values():
+            other._write_down(live, record)
+            self._add(live)
+            live.event_at += shift
+            heappush(self.events, live.event_at * self.num_rows + live.row)
+        other.lane.count -= other.count
+        other.count = other.context = 0
+        other.members.clear()
+        other._end()
+
+    def expect(self, live: Live) -> None:
+        """Put the next thing that happens to a member into the heap."""
+        before = live.offset - live.view.prompt_tokens  # generated tokens at counter 0
+        generated = self.counter + before
+        due: float = live.output_tokens
+        if generated < live.reasoning_tokens < due:
+            due = live.reasoning_tokens
+        if self.rank is None and generated < live.ask_at < due:
+            due = live.ask_at
+        live.event_at = ceil(due) - before
+        heappush(self.events, live.event_at * self.num_rows + live.row)
+
+    def due(self) -> list[Live]:
+        """Members to whom something happens at the present counter, taken from the heap."""
+        due, events, end = [], self.events, (self.counter + 1) * self.num_rows
+        while events and events[0] < end:
+            live = self.members.get(heappop(events) % self.num_rows)
+            # A void entry: the member left, or came back, and has another entry.
+            if live is not None and live.event_at == self.counter:
+                live.event_at = -1
+                due.append(live)
+        return due
+
+    def steps_to_event(self) -> float:
+        """How many steps from now something happens to a member."""
+        events = self.events
+        while True:
+            counter, row = divmod(events[0], self.num_rows)
+            live = self.members.get(row)
+            if live is not None and live.event_at == counter:
+                return min(counter, self.ask_at) - self.counter
+            heappop(events)
+
+    def leave(self, live: Live, record: Record) -> None:
+        """Let a member go, its state and its tokens written down."""
+        self._write_down(live, record)
+        del self.members[live.row]
+        live.cohort = None
+        self.count -= 1
+        self.lane.count -= 1
+        self.context -= live.context
+        self.growth[(self.counter + 1 - live.context) % self.block_tokens] -= 1
+        if not self.count:
+            self._end()
+
+    def _end(self) -> None:
+        self.lane.cohorts.remove(self)
+
+    def _write_down(self, live: Live, record: Record) -> None:
+        """Give a member the state that so far followed from the cohort's."""
+        live.context = live.offset + self.counter
+        if self.counter > live.joined:
+            live.last_token_s = self.last_s
+            self._record_runs(live, record)
+        if self.rank is not None:
+            live.rank = self.rank
+
+    def _record_runs(self, live: Live, record: Record) -> None:
+        """The ticks of the member's steps: those with a counter in (joined, counter]."""
+        first = live.joined + 1
+        run = bisect_right(self.run_counters, first) - 1
+        ticks = self.run_ticks[2 * run + 1 :]
+        ticks[0] += first - self.run_counters[run]
+        ticks.append(self.last_tick)
+        record.add_runs(live.row, ticks)
+
+    def advance(self, tick: int, now_s: float) -> None:
+        """All members ran in the step that ended at `tick`."""
+        self.counter += 1
+        self.context += self.count
+        if self.last_tick != tick - 1:
+            self.run_counters.append(self.counter)
+            self.run_ticks.append(self.last_tick)
+            self.run_ticks.append(tick)
+        self.last_tick = tick
+        self.last_s = now_s
+
+    def advance_many(self, steps: int, now_s: float) -> None:
+        """All members ran in `steps` further steps without a gap; nothing happened to any."""
+        self.counter += steps
+        self.context += steps * self.count
+        self.last_tick += steps
+        self.last_s = now_s
+
+    def part(self, moving: Sequence[Live]) -> Cohort:
+        """A new cohort of some members, with the history of this one."""
+        part = Cohort(self.lane, self.rank, self.block_tokens, self.num_rows)
+        part.counter, part.ask_at = self.counter, self.ask_at
+        part.run_counters, part.run_ticks = self.run_counters[:], self.run_ticks[:]
+        part.last_tick, part.last_s = self.last_tick, self.last_s
+        for live in moving:
+            context = live.offset + self.counter
+            slot = (self.counter + 1 - context) % self.block_tokens
+            part.members[live.row] = self.members.pop(live.row)
+            live.cohort = part
+            heappush(part.events, live.event_at * self.num_rows + live.row)
+            for cohort, sign in ((self, -1), (part, 1)):
+                cohort.count += sign
+                cohort.context += sign * context
+                cohort.growth[slot] += sign
+        return part
+
+    def move(self, lane: Lane) -> None:
+        """Go to another lane, with all members."""
+        self.lane.cohorts.remove(self)
+        self.lane.count -= self.count
+        self.lane = lane
+        lane.cohorts.append(self)
+        lane.count += self.count
+
+    def grows(self, ahead: int = 0) -> int:
+        """Blocks that the members need in the step after `ahead` more."""
+        return self.growth[(self.counter + ahead) % self.block_tokens]
+
+
+class Lane:
+    """The requests of one `Rank.lane`."""
+
+    __slots__ = ("cohorts", "count", "number", "prefills", "waiting")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.cohorts: list[Cohort] = []
+        self.count = 0
+        """Decodes in the cohorts."""
+        self.prefills: list[tuple[tuple[float, ...], int]] = []
+        """(key, row) of prefills in progress, ascending."""
+        self.waiting: list[tuple[tuple[float, ...], int, int]] = []
+        """Heap of (key, row, version) of waiting requests; an older version is void."""
+
+    def decodes_in_order(self) -> list[Live]:
+        """All decodes by key, of equals by row."""
+        by_key: dict[tuple[float, ...], dict[int, Live]] = {}
+        for cohort in self.cohorts:
+            if cohort.rank is not None:
+                by_key.setdefault(cohort.rank.key, {}).update(cohort.members)
+                continue
+            for row, live in cohort.members.items():
+                assert live.rank is not None
+                by_key.setdefault(live.rank.key, {})[row] = live
+        return [by_key[key][row] for key in sorted(by_key) for row in sorted(by_key[key])]

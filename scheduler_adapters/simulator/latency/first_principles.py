@@ -1,0 +1,90 @@
+"""Latency models and KV memory from public sizes and data-sheet peaks; nothing is measured here."""
+
+from __future__ import annotations
+
+from scheduler_adapters.simulator.latency.facts import BLOCK_TOKENS, GpuFacts, ModelFacts
+from scheduler_adapters.simulator.latency.models import RooflineLatency
+from scheduler_adapters.simulator.latency.staircase import StaircaseLatency
+from scoring_service.errors import ConfigError
+
+_BANDWIDTH_FRACTION = 0.8
+_COMPUTE_FRACTION = 0.6
+_ATTENTION_FRACTION = 0.3
+"""Shares of the data-sheet peaks that dense kernels and prefill attention reach in practice."""
+_OVERHEAD_S = 0.003
+_MEMORY_FRACTION = 0.9
+_ACTIVATION_BYTES = 1.6e9
+"""What vLLM keeps free by default, and what activations of a 2,048-token step take."""
+
+
+def roofline(model: ModelFacts, gpu: GpuFacts) -> RooflineLatency:
+    """Weights and KV at 0.8 of the bandwidth, products at 0.6 and attention at 0.3 of the peak."""
+    bytes_per_s = gpu.bytes_per_s * _BANDWIDTH_FRACTION
+    return RooflineLatency(
+        overhead_s=_OVERHEAD_S,
+        weights_s=model.weights_bytes / bytes_per_s,
+        per_token_s=2 * model.parameters / (gpu.flops_per_s * _COMPUTE_FRACTION),
+        per_context_token_s=model.kv_bytes_per_token / bytes_per_s,
+        per_attention_pair_s=model.attention_flops_per_pair
+        / (gpu.flops_per_s * _ATTENTION_FRACTION),
+    )
+
+
+def staircase(model: ModelFacts, gpu: GpuFacts) -> StaircaseLatency:
+    """RAD's model with A100 tiles (256 x 128, reduction 32) and the rates of the roofline.
+
+    One pass of the linear layers takes as long as reading the weights or multiplying one column of
+    tiles, whichever is longer; the rest of a token as long as moving its vector, MLP and KV; a tile
+    of keys or values as long as reading it; a tile pair as long as its products.
+    """
+    tiles = {"tile_rows": 256, "tile_columns": 128, "tile_reduction": 32}
+    bytes_per_s = gpu.bytes_per_s * _BANDWIDTH_FRACTION
+    width = model.query_heads * model.head_dim
+    multiply_s = 2 * model.parameters / (gpu.flops_per_s * _COMPUTE_FRACTION)
+    moved_bytes = 2 * model.layers * (8 * model.hidden + 3 * model.ffn + 2 * width)
+    tile = tiles["tile_rows"] * tiles["tile_columns"]
+    read_s = model.kv_bytes_per_token / bytes_per_s
+    pair_s = model.attention_flops_per_pair / (gpu.flops_per_s * _ATTENTION_FRACTION)
+    return StaircaseLatency(
+        layers=model.layers,
+        width=width,
+        linear_pass_s=max(model.weights_bytes / bytes_per_s, multiply_s * tiles["tile_columns"]),
+        per_token_s=moved_bytes / bytes_per_s,
+        vector_tile_s=read_s * tile / (2 * width * model.layers),
+        tile_pair_s=pair_s * tile * tiles["tile_reduction"] / (2 * width * model.layers),
+        **tiles,
+    )
+
+
+def slai_testbed() -> tuple[RooflineLatency, int]:
+    """Mistral-7B on one 48 GB RTX 6000 Ada, as in the SLAI paper's experiments.
+
+    Bandwidths and FLOP rates are what such a card reaches; the factor 0.9 over everything was
+    chosen so that Sarathi (FCFS, budget 512) has a median TTFT of 0.5 s at 1.15 requests/s, the
+    capacity that the paper states. A prompt of 8,192 tokens then fills 3.96% of the KV memory,
+    which explains the paper's threshold of 96%.
+    """
+    fitted = 0.9
+    kv_bytes_per_token = 131_072
+    return RooflineLatency(
+        overhead_s=fitted * 0.010,
+        weights_s=fitted * 14.5e9 / 0.80e12,
+        per_token_s=fitted * 2 * 7.24e9 / 130e12,
+        per_context_token_s=fitted * kv_bytes_per_token / 0.72e12,
+        per_attention_pair_s=fitted * 4 * 4096 * 16 / 60e12,
+    ), 12_922
+
+
+def kv_blocks(name: str, model: ModelFacts, gpu: GpuFacts, *, num_gpus: int = 1) -> int:
+    """KV blocks that the weights leave, spread over `num_gpus` as the weights are.
+
+    Raises:
+        ConfigError: the weights do not fit.
+    """
+    free_bytes = (
+        num_gpus * (gpu.memory_bytes * _MEMORY_FRACTION - _ACTIVATION_BYTES) - model.weights_bytes
+    )
+    blocks = int(free_bytes // (model.kv_bytes_per_token * BLOCK_TOKENS))
+    if blocks < 1:
+        raise ConfigError(f"the weights of {name!r} leave no room for KV; use a larger GPU")
+    return blocks

@@ -1,0 +1,204 @@
+"""Step times of any dense model from kernels measured on a GPU (NVIDIA's aiconfigurator database).
+
+A GPU's folder holds milliseconds of 16-bit matrix products by shape, and of attention by heads,
+batch and context, under vLLM. A model's step is the sum of its kernels; what lies between measured
+shapes is interpolated. Three things are not in the database:
+
+- norms, rotary embedding, activation and KV writes are taken from the bytes they move, at 0.8 of
+  the data-sheet bandwidth and 3 us each (the database's own constants for memory-bound kernels);
+- a chunk after other tokens takes the difference of two whole prompts;
+- decodes beside a prefill count as if alone. The profiles of `layer_profile.py` say that they take
+  up to 1.8 times as long; replayed without that, three of the four servers of
+  `experiments/fidelity.py` answer 7 to 11% too early.
+
+No time between kernels is added. Decode attention of short contexts was measured with keys and
+values that fit the cache of the L40S (96 MB), which those of a whole model do not.
+
+Source: ai-dynamo/aiconfigurator, commit 095f58a5, Apache-2.0; vLLM 0.14 on A100, 0.24 elsewhere.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from scheduler_adapters.simulator.latency.facts import GpuFacts, ModelFacts
+from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2, by_count, fill
+from scheduler_adapters.simulator.latency.kernels.interconnect import Link, all_reduce_s
+from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
+    MAX_SEQUENCES,
+    MAX_TOKENS,
+    KernelLatency,
+    padded,
+)
+from scheduler_adapters.workload.data_folder import read_table
+from scoring_service.errors import DataError
+
+_SECONDS = 1e-3
+_BANDWIDTH_FRACTION = 0.8
+_SMALL_KERNEL_S = 3e-6
+_CHUNKS = [1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
+_BEFORE = [0, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
+"""Where chunks are looked up ahead of time: their tokens, and the tokens before them."""
+
+
+def read_kernel_database(
+    folder: str | PathLike[str],
+    *,
+    model: ModelFacts,
+    gpu: GpuFacts,
+    num_gpus: int = 1,
+    link: Link | None = None,
+) -> KernelLatency:
+    """The latency model of `model` on the GPU whose measurements are in `folder`.
+
+    On more than one GPU (tensor parallel) each holds its share of heads, MLP and vocabulary, and
+    over the `link` they sum up every token's vector after attention and after the MLP.
+
+    Raises:
+        DataError: a table is missing, has other columns, or lacks attention of the model's shape.
+    """
+    folder = Path(folder)
+    products = MatrixProducts(folder)
+    shard = model.shard(num_gpus)
+    decode = _grid(decode_table(folder, shard) * model.layers * _SECONDS)
+    tokens_s = model.layers * (block_products_s(products, shard) + small_s(shard, gpu))
+    if link is not None:
+        tokens_s = tokens_s + 2 * model.layers * all_reduce_s(model.hidden, num_gpus, link)
+    output_layer_s = products.seconds(shard.vocabulary, model.hidden)
+    return KernelLatency(
+        tokens_s=padded(tokens_s),
+        sequences_s=output_layer_s[: MAX_SEQUENCES + 1].tolist(),
+        prefill_s=_chunk_table(_prompt_curve(folder, shard), decode),
+        decode_s=decode,
+    )
+
+
+class MatrixProducts:
+    """Seconds of (m, k) x (k, n) by m, for any n and k."""
+
+    def __init__(self, folder: Path) -> None:
+        table = _read(folder, "gemm", ("gemm_dtype", "m", "n", "k"))
+        table = table[table.gemm_dtype == "bfloat16"]
+        self.counts = sorted(table.m.unique().tolist())
+        self.grids = [
+            _grid(table[table.m == m].pivot_table(index="n", columns="k", values="latency"))
+            for m in self.counts
+        ]
+
+    def seconds(self, n: int, k: int) -> Floats:
+        """By m = 0, 1, ..., MAX_TOKENS; shape (MAX_TOKENS + 1,)."""
+        measured = [grid.at(n, k) for grid in self.grids]
+        return by_count(self.counts, measured, most=MAX_TOKENS) * _SECONDS
+
+
+def block_products_s(products: MatrixProducts, model: ModelFacts) -> Floats:
+    """Seconds of the four matrix products of one transformer block, by tokens."""
+    attention = model.query_heads * model.head_dim
+    keys_and_values = 2 * model.kv_heads * model.head_dim
+    return np.asarray(
+        products.seconds(attention + keys_and_values, model.hidden)
+        + products.seconds(model.hidden, attention)
+        + products.seconds(2 * model.ffn, model.hidden)
+        + products.seconds(model.hidden, model.ffn)
+    )
+
+
+def small_s(model: ModelFacts, gpu: GpuFacts) -> Floats:
+    """Seconds of the memory-bound kernels of one block, by tokens: numbers moved x 2 bytes."""
+    query = model.query_heads * model.head_dim
+    key = model.kv_heads * model.head_dim
+    numbers = (
+        2 * 4 * model.hidden  # two norms, each with its residual: two read, two written
+        + 2 * (query + key)  # rotary embedding
+        + 3 * model.ffn  # activation: gate and up read, one written
+        + 2 * 2 * key  # keys and values into the cache
+    )
+    num_kernels = 5
+    bytes_per_s = gpu.bytes_per_s * _BANDWIDTH_FRACTION
+    tokens = np.arange(MAX_TOKENS + 1, dtype=np.float64)
+    return num_kernels * _SMALL_KERNEL_S + tokens * numbers * 2 / bytes_per_s
+
+
+def decode_table(folder: Path, model: ModelFacts) -> pd.DataFrame:
+    """Milliseconds of one block's decode attention: rows batch, columns context."""
+    table = _attention(folder, "generation", model)
+    table = table.assign(context=table.step + 1)
+    return table.pivot_table(index="batch_size", columns="context", values="latency")
+
+
+def _prompt_curve(folder: Path, model: ModelFacts) -> tuple[Floats, Floats]:
+    """(prompt tokens, seconds of attention over all blocks) of one prompt alone."""
+    table = _attention(folder, "context", model)
+    curve = table[table.batch_size == 1].groupby("isl").latency.mean()
+    tokens = np.asarray(curve.index, dtype=np.float64)
+    return tokens, curve.to_numpy() * model.layers * _SECONDS
+
+
+def _chunk_table(curve: tuple[Floats, Floats], decode: Grid2) -> Grid2:
+    """A chunk takes what a prompt that ends with it takes more than one that ends before it.
+
+    But never less than as a prompt of its own, or than one decode that reads the same context.
+    """
+
+    def prompt_s(tokens: int) -> float:
+        axis, seconds = curve
+        longest = axis[-1]
+        if tokens > longest:  # the share of attention grows with the square
+            return float(seconds[-1] * (tokens / longest) ** 2)
+        return float(np.interp(tokens, axis, seconds)) if tokens else 0.0
+
+    rows = [
+        [
+            max(
+                prompt_s(before + chunk) - prompt_s(before),
+                prompt_s(chunk),
+                decode.at(1, before + chunk),
+            )
+            for before in _BEFORE
+        ]
+        for chunk in _CHUNKS
+    ]
+    return Grid2(_CHUNKS, _BEFORE, rows)
+
+
+def _attention(folder: Path, phase: str, model: ModelFacts) -> pd.DataFrame:
+    """Measurements of the model's head shape; between two measured head counts their mean.
+
+    Raises:
+        DataError: neither the head count nor one on each side of it was measured.
+    """
+    name = f"{phase}_attention"
+    keys = ["batch_size", "isl", "step"]
+    table = _read(folder, name, (*keys, "num_heads", "num_key_value_heads", "head_dim"))
+    if "window_size" in table:
+        table = table[table.window_size == 0]
+    table = table[
+        (table.num_key_value_heads == model.kv_heads)
+        & (table.head_dim == model.head_dim)
+        & (table.kv_cache_dtype == "bfloat16")
+    ]
+    below = table.num_heads[table.num_heads <= model.query_heads].max()
+    above = table.num_heads[table.num_heads >= model.query_heads].min()
+    if np.isnan(below) or np.isnan(above):
+        raise DataError(
+            f"{name} was not measured around {model.query_heads} query heads with "
+            f"{model.kv_heads} KV heads of {model.head_dim}; use another model or GPU",
+            path=folder,
+        )
+    low = table[table.num_heads == below].groupby(keys).latency.mean()
+    high = table[table.num_heads == above].groupby(keys).latency.mean()
+    share = 0.0 if above == below else (model.query_heads - below) / (above - below)
+    between: pd.DataFrame = (low + share * (high - low)).dropna().reset_index()
+    return between
+
+
+def _read(folder: Path, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
+    return read_table(folder / f"{name}_perf.parquet", (*columns, "latency"))
+
+
+def _grid(table: pd.DataFrame) -> Grid2:
+    return Grid2(table.index, table.columns, fill(table, table.columns))

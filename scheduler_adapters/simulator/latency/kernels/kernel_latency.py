@@ -1,0 +1,86 @@
+"""Step times summed up from kernels that were measured one by one on a real GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2, Grid3
+from scheduler_adapters.simulator.latency.models import (
+    KERNELS,
+    Chunk,
+    CompiledLatency,
+    LatencyModel,
+)
+from scoring_service.errors import SchedulingError
+
+MAX_TOKENS = 16_384
+"""Longest step that the tables of linear layers are made for."""
+MAX_SEQUENCES = 2_048
+_LARGEST_GRAPH = 512
+_GRAPH_STEP = 8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelLatency(LatencyModel):
+    """Linear layers by tokens, output layer by sequences, attention by contexts: summed.
+
+    Decodes count at their mean context: an engine tells the sum only, and attention is linear in
+    the context of each. Prefill chunks are added up one by one. Where the decodes of a step that
+    also prefills were measured (`mixed`), their time is looked up there: attention kernels for
+    long queries serve single ones less well.
+    """
+
+    tokens_s: Sequence[float]
+    """[tokens of the step]: everything whose time depends on their number alone."""
+    sequences_s: Sequence[float]
+    """[sequences of the step]: the output layer and the sampler."""
+    prefill_s: Grid2
+    """(tokens of a chunk, tokens before it): attention of one chunk, all layers."""
+    decode_s: Grid2
+    """(decodes, mean context): attention of all decodes, all layers."""
+    mixed_s: Grid3 | None = None
+    """(prefill tokens beside them, decodes, mean context); None: as `decode_s`."""
+
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        seconds, prefill_tokens = 0.0, 0
+        for before, chunk in prefills:
+            prefill_tokens += chunk
+            seconds += self.prefill_s.at(chunk, before)
+        if num_decodes:
+            context = decode_context / num_decodes
+            if prefill_tokens and self.mixed_s is not None:
+                seconds += self.mixed_s.at(prefill_tokens, num_decodes, context)
+            else:
+                seconds += self.decode_s.at(num_decodes, context)
+        tokens, sequences = num_decodes + prefill_tokens, num_decodes + len(prefills)
+        try:
+            return seconds + self.tokens_s[tokens] + self.sequences_s[sequences]
+        except IndexError as error:
+            raise SchedulingError(
+                f"the kernel tables end before a step of {tokens} tokens and {sequences} "
+                f"sequences; use a token budget of at most {len(self.tokens_s) - 1} and at most "
+                f"{len(self.sequences_s) - 1} requests at a time"
+            ) from error
+
+    def compiled(self) -> CompiledLatency | None:
+        if self.mixed_s is not None:
+            return None
+        tokens_s, sequences_s = np.array(self.tokens_s), np.array(self.sequences_s)
+        return KERNELS, sequences_s, tokens_s, self.decode_s.packed(), self.prefill_s.packed()
+
+
+def padded(values: Floats) -> list[float]:
+    """What [tokens] takes where steps are padded to the sizes of captured CUDA graphs.
+
+    vLLM captures 1, 2, 4 and the multiples of 8 up to 512 by default, and runs a smaller step in
+    the next larger graph.
+    """
+    tokens = np.arange(len(values))
+    up = -(-tokens // _GRAPH_STEP) * _GRAPH_STEP
+    up = np.where(tokens <= 4, np.array([0, 1, 2, 4, 4])[np.minimum(tokens, 4)], up)
+    up = np.where(tokens > _LARGEST_GRAPH, tokens, up)
+    padded_values: list[float] = values[np.minimum(up, len(values) - 1)].tolist()
+    return padded_values

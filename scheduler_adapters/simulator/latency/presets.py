@@ -1,0 +1,135 @@
+"""Named instances: a model on a GPU, how long its steps take, and how much KV memory is left.
+
+    latency, kv_blocks = preset("llama-3-8b@a100-80g")            # first principles, no data
+    latency, kv_blocks = preset("llama-3-8b@a100-80g:kernels")    # measured, needs the data folder
+    latency, kv_blocks = preset("llama-3-8b@a100-80g:affine=steps.csv")    # your own engine's steps
+
+What stands after the colon says where the step times come from (`SOURCES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from scheduler_adapters.simulator.latency.affine_fit import read_affine
+from scheduler_adapters.simulator.latency.facts import BLOCK_TOKENS, GPUS, MODELS
+from scheduler_adapters.simulator.latency.first_principles import (
+    kv_blocks,
+    roofline,
+    slai_testbed,
+    staircase,
+)
+from scheduler_adapters.simulator.latency.kernels import measured
+from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.workload.data_folder import DataDir
+from scoring_service.errors import ConfigError
+
+__all__ = ["BLOCK_TOKENS", "SLAI", "SOURCES", "Preset", "preset", "presets"]
+
+_AFFINE = ":affine="
+SLAI = "mistral-7b@rtx-6000-ada:slai"
+"""The testbed of the SLAI paper."""
+SOURCES = {
+    "": "roofline from public sizes and data-sheet peaks",
+    "staircase": "the RAD paper's tile model (eq. 2-7) at the roofline's rates",
+    "slai": "roofline of the SLAI paper's testbed; one factor fitted to its Sarathi curve",
+    "tables": "lookup tables of the golden runs: linear layers from Vidur's A100 profile, "
+    "attention synthetic (microsoft/vidur 7d475133)",
+    "kernels": "sum of kernels measured one by one under vLLM 0.14 (A100) or 0.24 "
+    "(ai-dynamo/aiconfigurator 095f58a5)",
+    "layers": "sum of layers profiled inside vLLM 0.19, mixed steps included "
+    "(casys-kaist/LLMServingSim 5daddb21)",
+    "phases": "whole prefills and decode steps measured on DGX servers "
+    "(Mutinifni/splitwise-sim 8f99e7dc)",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preset:
+    """A named instance; made on demand, because most read files."""
+
+    name: str
+    make: Callable[[DataDir], tuple[LatencyModel, int]]
+    """From the data folder to the latency model and the KV blocks."""
+    data: str | None = None
+    """What it reads inside the data folder; None: nothing."""
+
+    @property
+    def source(self) -> str:
+        """A key of `SOURCES`."""
+        return self.name.partition(":")[2]
+
+
+def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
+    """The latency model and the KV blocks of a name in `presets()`, or of MODEL@GPU:affine=FILE.
+
+    Raises:
+        ConfigError: no such name (the known ones are listed), the weights do not fit, or data is
+            needed and neither `data_dir` nor $LENGTHWISE_DATA names a folder.
+        DataError: a file is missing, or lacks a column.
+    """
+    known = presets()
+    instance, is_affine, path = name.partition(_AFFINE)
+    if is_affine and instance in known:
+        return read_affine(path).latency, preset(instance)[1]
+    if name not in known:
+        data_based = ", ".join(name for name, entry in known.items() if entry.data)
+        raise ConfigError(
+            f"no preset named {name!r}; use MODEL@GPU with a model of "
+            f"{', '.join(MODELS)} and a GPU of {', '.join(GPUS)}, with {_AFFINE}FILE for steps of "
+            f"your own and on an A100 with :staircase, or "
+            f"{SLAI}, or one of the measured {data_based}"
+        )
+    return known[name].make(data_dir)
+
+
+def presets() -> dict[str, Preset]:
+    """All of them by name, in the order in which they are listed."""
+    entries = [
+        *_computed(),
+        Preset(name=SLAI, make=lambda _: slai_testbed()),
+        Preset(name=f"{measured.TABLES}:tables", make=measured.tables, data=measured.TABLES_FILE),
+        *(
+            Preset(
+                name=f"{name}:kernels",
+                make=partial(measured.kernels, name),
+                data=measured.KERNEL_FOLDERS[gpu],
+            )
+            for name, (_, gpu, _) in measured.KERNEL_INSTANCES.items()
+        ),
+        *(
+            Preset(name=f"{name}:layers", make=partial(measured.layers, name), data=folder)
+            for name, folder in measured.LAYER_FOLDERS.items()
+        ),
+        *(
+            Preset(
+                name=f"{name}:phases",
+                make=partial(measured.phases, name),
+                data=measured.PHASE_FILE,
+            )
+            for name in measured.PHASE_SERVERS
+        ),
+    ]
+    return {entry.name: entry for entry in entries}
+
+
+def _computed() -> list[Preset]:
+    return [
+        Preset(name=f"{model}@{gpu}{suffix}", make=partial(_compute, make, model, gpu))
+        for make, suffix, gpus in ((roofline, "", GPUS), (staircase, ":staircase", _TILED_GPUS))
+        for model, gpu in product(MODELS, gpus)
+    ]
+
+
+_TILED_GPUS = ("a100-40g", "a100-80g")
+"""The paper gives tiles for the A100 only."""
+
+
+def _compute(
+    make: Callable[..., LatencyModel], model_name: str, gpu_name: str, _: DataDir
+) -> tuple[LatencyModel, int]:
+    model, gpu = MODELS[model_name], GPUS[gpu_name]
+    return make(model, gpu), kv_blocks(f"{model_name}@{gpu_name}", model, gpu)

@@ -1,0 +1,114 @@
+"""RAD's model of a step: tiles of matrix products, so time goes up in stairs (eq. 2-7).
+
+Source: the RAD paper, section on batch times and Theorem 1. Two slips are repaired: eq. 5 drops the
+1/s of eq. 3 (kept inside mu_v), and a chunk ends at token `before + chunk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import lcm
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
+from scoring_service.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StaircaseLatency(LatencyModel):
+    """The sum of four terms: linear layers in stairs of `tile_columns` tokens, everything else
+    per token, attention of decodes per tile of context, attention of prefill per tile pair.
+
+    An engine tells the sum of the decodes' contexts, not each. Their ceilings therefore count at
+    the mean over all phases, (tile - 1) / 2 above the context: exact over every run of decodes as
+    long as a tile. `decode_attention_s` has the ceilings.
+    """
+
+    layers: int
+    width: int
+    """d: query heads x head dimension."""
+    tile_rows: int = 256
+    tile_columns: int = 128
+    tile_reduction: int = 32
+    linear_pass_s: float
+    """1 / mu_lin: all linear layers for one column of tiles."""
+    per_token_s: float
+    """1 / mu_nlin."""
+    tile_pair_s: float
+    """1 / (s mu): one product of two tiles, all SMs together."""
+    vector_tile_s: float
+    """1 / mu_v: one tile of keys or values read for one query, all SMs together."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "tile_rows", "tile_columns", "tile_reduction"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more")
+        for name in ("linear_pass_s", "per_token_s", "tile_pair_s", "vector_tile_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use seconds above 0")
+
+    @property
+    def chunk_tokens(self) -> int:
+        """t_lcm: the chunk that leaves no tile half empty."""
+        return lcm(self.tile_rows, self.tile_columns, self.tile_reduction)
+
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        tokens, seconds = num_decodes, 0.0
+        for before, chunk in prefills:
+            tokens += chunk
+            seconds += self.chunk_attention_s(before, chunk)
+        passes = -(-tokens // self.tile_columns)
+        return (
+            seconds
+            + passes * self.linear_pass_s
+            + tokens * self.per_token_s
+            + self._mean_decode_attention_s(num_decodes, decode_context)
+        )
+
+    def decode_attention_s(self, contexts: ArrayLike) -> float:
+        """N x the sum of T_sa over decodes at these `contexts` (N,), with its ceilings (eq. 5)."""
+        context = np.asarray(contexts, dtype=np.int64)
+        tiles = (
+            self.width / self.tile_columns * -(-context // self.tile_rows)
+            + -(-context // self.tile_columns) * self.width / self.tile_rows
+        )
+        return float(self.layers * self.vector_tile_s * tiles.sum())
+
+    def _mean_decode_attention_s(self, num_decodes: int, decode_context: int) -> float:
+        rows, columns = self.tile_rows, self.tile_columns
+        row_tiles = decode_context / rows + num_decodes * (rows - 1) / (2 * rows)
+        column_tiles = decode_context / columns + num_decodes * (columns - 1) / (2 * columns)
+        tiles = self.width / columns * row_tiles + column_tiles * self.width / rows
+        return self.layers * self.vector_tile_s * tiles
+
+    def chunk_attention_s(self, before: int, chunk: int) -> float:
+        """Attention of one prefill chunk after `before` tokens (eq. 6, 7)."""
+        end = before + chunk
+        columns = -(-chunk // self.tile_columns)
+        scores = -(-end // self.tile_rows) * columns * self.width / self.tile_reduction
+        values = self.width / self.tile_rows * columns * -(-end // self.tile_reduction)
+        return self.layers * self.tile_pair_s * (scores + values)
+
+    def mean_work_s(self, prompt_tokens: ArrayLike, output_tokens: ArrayLike) -> float:
+        """T-bar: seconds that a request keeps an instance busy at best, mean over requests (N,).
+
+        A Poisson rate above the number of instances / T-bar fills the queues of any scheduler
+        without end (Theorem 1).
+        """
+        prompts = np.asarray(prompt_tokens, dtype=np.int64)
+        outputs = np.asarray(output_tokens, dtype=np.int64)
+        length = float((prompts + outputs).mean())
+        decoding_s = sum(
+            self.decode_attention_s(np.arange(prompt + 1, prompt + output + 1))
+            for prompt, output in zip(prompts, outputs, strict=True)
+        ) / len(prompts)
+        tile = self.tile_rows * self.tile_columns * self.tile_reduction
+        pairs = float((prompts * (prompts + self.chunk_tokens)).mean())
+        return (
+            length * (self.linear_pass_s / self.tile_columns + self.per_token_s)
+            + decoding_s
+            + self.layers * self.width * pairs * self.tile_pair_s / tile
+        )

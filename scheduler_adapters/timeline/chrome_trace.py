@@ -1,0 +1,55 @@
+"""A timeline as a trace for chrome://tracing or ui.perfetto.dev: one line per request."""
+
+from __future__ import annotations
+
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from scheduler_adapters.timeline.timeline import Timeline
+from scoring_service.errors import DataError
+
+_MICROSECONDS = 1e6
+
+
+def write_chrome_trace(timeline: Timeline, path: str | PathLike[str]) -> None:
+    """Write the phases of each finished request; instances are processes, requests are threads.
+
+    The file appears whole or not at all.
+
+    Raises:
+        DataError: the place cannot be written.
+    """
+    path = Path(path)
+    half = path.with_name(path.name + ".part")
+    events = [event for row in range(len(timeline.requests)) for event in _phases(timeline, row)]
+    try:
+        half.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        half.replace(path)
+    except OSError as error:
+        raise DataError(f"cannot be written: {error}", path=path) from error
+
+
+def _phases(timeline: Timeline, row: int) -> list[dict[str, Any]]:
+    """Queueing, prefill, reasoning and answering of one request, those that took time."""
+    requests = timeline.requests
+    instants = [
+        ("queueing", requests.arrival_s[row], timeline.scheduled_s[row]),
+        ("prefill", timeline.scheduled_s[row], timeline.first_token_s[row]),
+        ("reasoning", timeline.first_token_s[row], timeline.first_answer_s[row]),
+        ("answering", timeline.first_answer_s[row], timeline.finished_s[row]),
+    ]
+    return [
+        {
+            "name": phase,
+            "ph": "X",
+            "ts": start_s * _MICROSECONDS,
+            "dur": (end_s - start_s) * _MICROSECONDS,
+            "pid": int(timeline.instance[row]),
+            "tid": row,
+            "args": {"request": str(requests.request_id[row])},
+        }
+        for phase, start_s, end_s in instants
+        if end_s > start_s  # false where either never happened
+    ]

@@ -1,0 +1,155 @@
+"""What a timeline means: latencies as mean and percentiles. Pure: a `Timeline` in, numbers out.
+
+| metric | per request, seconds |
+|---|---|
+| `ttft_s` | first output token - arrival |
+| `ttfat_s` | first answering token - arrival (TTFT where nothing is reasoning) |
+| `tbt_s` | gaps between consecutive output tokens, pooled over all requests |
+| `tpot_s` | (last token - first token) / (output tokens - 1) |
+| `e2e_s` | last output token - arrival |
+| `queueing_s` | first scheduled - arrival |
+| `normalized_latency_s` | E2E / output tokens |
+
+Percentiles interpolate linearly between order statistics. Requests that did not finish are counted,
+never dropped in silence: they have no E2E, but the tokens they did emit count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.requests import Floats, Ints
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statistic:
+    """Mean and percentiles of `count` values; all NaN where there are none."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """One run in one record. Times in seconds, rates per second of `makespan_s`."""
+
+    num_requests: int
+    num_finished: int
+    num_unfinished: int
+    num_rejected: int
+    num_unscored: int
+    """Without a predicted length; such requests are served as FCFS would."""
+    num_preemptions: int
+    makespan_s: float
+    """Last token - first arrival."""
+    output_tokens_per_s: float
+    requests_per_s: float
+    ttft_s: Statistic
+    ttfat_s: Statistic
+    tbt_s: Statistic
+    tpot_s: Statistic
+    e2e_s: Statistic
+    queueing_s: Statistic
+    normalized_latency_s: Statistic
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dictionaries, ready for JSON."""
+        return asdict(self)
+
+
+def summarize(timeline: Timeline, *, warm_up_s: float = 0.0) -> Summary:
+    """The metrics of the requests that arrived at or after `warm_up_s`."""
+    if warm_up_s > 0:
+        timeline = timeline.take(timeline.requests.arrival_s >= warm_up_s)
+    requests = timeline.requests
+    finished = ~np.isnan(timeline.finished_s)
+    e2e_s = (timeline.finished_s - requests.arrival_s)[finished]
+    gaps_s, gap_counts = token_gaps(timeline)
+    num_tokens = int((timeline.runs[:, 2] - timeline.runs[:, 1] + 1).sum())
+    makespan_s = _makespan_s(timeline)
+    return Summary(
+        num_requests=len(requests),
+        num_finished=int(finished.sum()),
+        num_unfinished=int((~finished & ~timeline.rejected).sum()),
+        num_rejected=int(timeline.rejected.sum()),
+        num_unscored=int(np.isnan(requests.score).sum()),
+        num_preemptions=int(timeline.preemptions.sum()),
+        makespan_s=makespan_s,
+        output_tokens_per_s=num_tokens / makespan_s if makespan_s else 0.0,
+        requests_per_s=int(finished.sum()) / makespan_s if makespan_s else 0.0,
+        ttft_s=statistic(timeline.first_token_s - requests.arrival_s),
+        ttfat_s=statistic(timeline.first_answer_s - requests.arrival_s),
+        tbt_s=statistic(gaps_s, gap_counts),
+        tpot_s=statistic(tpot_s(timeline)),
+        e2e_s=statistic(e2e_s),
+        queueing_s=statistic(timeline.scheduled_s - requests.arrival_s),
+        normalized_latency_s=statistic(e2e_s / requests.output_tokens[finished]),
+    )
+
+
+def tpot_s(timeline: Timeline) -> Floats:
+    """Time per output token after the first, per request (N,); NaN below two tokens."""
+    gaps = timeline.requests.output_tokens - 1
+    span_s = timeline.finished_s - timeline.first_token_s
+    return np.where(gaps > 0, span_s / np.maximum(gaps, 1), np.nan)
+
+
+def token_gaps(timeline: Timeline) -> tuple[Floats, Ints]:
+    """All gaps between consecutive tokens of one request: their sizes (G,) and how often each."""
+    row, first, last = timeline.runs.T
+    # Inside runs: a request that runs over ticks a..b sees the gaps before ticks a+1..b.
+    change = np.zeros(len(timeline.tick_s) + 1, dtype=np.int64)
+    np.add.at(change, first + 1, 1)
+    np.add.at(change, last + 1, -1)
+    shared = np.cumsum(change)[: len(timeline.tick_s)]
+    ticks = np.flatnonzero(shared)
+    same = row[1:] == row[:-1]
+    between_s = timeline.tick_s[first[1:][same]] - timeline.tick_s[last[:-1][same]]
+    inside_s = timeline.tick_s[ticks] - timeline.tick_s[ticks - 1]
+    return (
+        np.concatenate([inside_s, between_s]),
+        np.concatenate([shared[ticks], np.ones(len(between_s), dtype=np.int64)]),
+    )
+
+
+def statistic(values: Floats, counts: Ints | None = None) -> Statistic:
+    """Mean and percentiles of `values`, each taken `counts` times; NaN values are left out."""
+    keep = ~np.isnan(values)
+    values = values[keep]
+    counts = np.ones(len(values), dtype=np.int64) if counts is None else counts[keep]
+    order = np.argsort(values)
+    values, counts = values[order], counts[order]
+    total = int(counts.sum())
+    if total == 0:
+        return Statistic(count=0, mean=np.nan, p50=np.nan, p90=np.nan, p99=np.nan)
+    p50, p90, p99 = percentiles(values, counts, (50, 90, 99))
+    mean = float((values * counts).sum() / total)
+    return Statistic(count=total, mean=mean, p50=p50, p90=p90, p99=p99)
+
+
+def percentiles(values: Floats, counts: Ints, percents: tuple[float, ...]) -> list[float]:
+    """Percentiles of sorted `values` taken `counts` times, linear between order statistics."""
+    last_rank = np.cumsum(counts) - 1
+
+    def order_statistic(rank: NDArray[np.int64]) -> Floats:
+        return np.asarray(values[np.searchsorted(last_rank, rank)])
+
+    position = np.asarray(percents) / 100 * last_rank[-1]
+    below = np.floor(position).astype(np.int64)
+    low = order_statistic(below)
+    high = order_statistic(np.minimum(below + 1, last_rank[-1]))
+    return [float(value) for value in low + (high - low) * (position - below)]
+
+
+def _makespan_s(timeline: Timeline) -> float:
+    if not len(timeline.runs):
+        return 0.0
+    return float(timeline.tick_s[timeline.runs[:, 2]].max() - timeline.requests.arrival_s.min())

@@ -1,0 +1,230 @@
+"""What happened to each request: one record for all engines, simulated or real.
+
+Token times are kept as *runs* over *ticks*: a tick is an instant at which an engine emitted tokens
+(the end of a step), and a run says that a request emitted one token at every tick from the first to
+the last. Thousands of requests that decode side by side share their ticks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
+from scoring_service.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Timeline:
+    """The life of N requests, in the order of `requests`. Seconds; NaN where it never happened."""
+
+    requests: Requests
+    scheduled_s: Floats
+    """Start of the first step the request was part of."""
+    first_token_s: Floats
+    first_answer_s: Floats
+    """First token after the end of thinking; the first token where nothing is reasoning."""
+    finished_s: Floats
+    preemptions: Ints
+    rejected: NDArray[np.bool_]
+    """Refused at arrival, because the request alone needs more KV blocks than there are."""
+    instance: Ints
+    tick_s: Floats
+    """Instants at which tokens came out; shape (K,), ascending within an instance."""
+    runs: Ints
+    """Shape (R, 3): row of the request, first and last tick of a run of tokens; sorted."""
+
+    def take(self, rows: NDArray[Any]) -> Timeline:
+        """The part of the timeline at `rows` (a mask over the requests)."""
+        new_row = np.cumsum(rows) - 1
+        runs = self.runs[rows[self.runs[:, 0]]]
+        return Timeline(
+            requests=self.requests.take(rows),
+            tick_s=self.tick_s,
+            runs=np.column_stack([new_row[runs[:, 0]], runs[:, 1:]]),
+            **{name: getattr(self, name)[rows] for name in _PER_REQUEST},
+        )
+
+    def token_s(self, row: int) -> Floats:
+        """When each output token of the request at `row` came out."""
+        first, last = np.searchsorted(self.runs[:, 0], [row, row + 1])
+        pieces = [self.tick_s[start : stop + 1] for _, start, stop in self.runs[first:last]]
+        return np.concatenate([*pieces, np.empty(0)])
+
+
+def join_timelines(
+    requests: Requests, parts: Sequence[Timeline], rows: Sequence[NDArray[Any]]
+) -> Timeline:
+    """One timeline of several instances: `parts[i]` holds the requests at `rows[i]`."""
+    order = np.argsort(np.concatenate(rows))
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in _PER_REQUEST
+    }
+    columns["instance"] = np.repeat(np.arange(len(parts)), [len(row) for row in rows])[order]
+    offsets = np.cumsum([0, *(len(part.tick_s) for part in parts)])
+    runs = np.concatenate(
+        [
+            np.column_stack([row[part.runs[:, 0]], part.runs[:, 1:] + offset])
+            for part, row, offset in zip(parts, rows, offsets, strict=False)
+        ]
+    )
+    return Timeline(
+        requests=requests,
+        tick_s=np.concatenate([part.tick_s for part in parts]),
+        runs=runs[np.lexsort((runs[:, 1], runs[:, 0]))],
+        **columns,
+    )
+
+
+_PER_REQUEST = tuple(
+    field.name for field in fields(Timeline) if field.name not in ("requests", "tick_s", "runs")
+)
+
+
+def timeline_from_token_times(
+    requests: Requests,
+    token_s: Sequence[ArrayLike],
+    *,
+    scheduled_s: ArrayLike | None = None,
+    preemptions: ArrayLike | None = None,
+    rejected: ArrayLike | None = None,
+    instance: ArrayLike = 0,
+) -> Timeline:
+    """The timeline of a real engine that reports when each token of each request came out.
+
+    A request is finished when it has all its `output_tokens`. Without `scheduled_s` that column is
+    NaN.
+    """
+    count = len(requests)
+    times = [np.asarray(times_s, dtype=np.float64) for times_s in token_s]
+    emitted = np.array([len(row) for row in times])
+    stops = np.cumsum(emitted)
+    rows = np.flatnonzero(emitted)
+    ticks = np.concatenate([*times, np.empty(0)])
+    starts = stops - emitted
+
+    def tick_of(token: Ints) -> Floats:
+        have = (token >= 0) & (token < emitted)
+        return (
+            np.where(have, ticks[np.where(have, starts + token, 0)], np.nan)
+            if len(ticks)
+            else (np.full(count, np.nan))
+        )
+
+    return Timeline(
+        requests=requests,
+        scheduled_s=_filled(scheduled_s, np.nan, count, np.float64),
+        first_token_s=tick_of(np.zeros(count, np.int64)),
+        first_answer_s=tick_of(requests.reasoning_tokens),
+        finished_s=tick_of(requests.output_tokens - 1),
+        preemptions=_filled(preemptions, 0, count, np.int64),
+        rejected=_filled(rejected, False, count, np.bool_),
+        instance=_filled(instance, 0, count, np.int64),
+        tick_s=ticks,
+        runs=np.column_stack([rows, starts[rows], stops[rows] - 1]).astype(np.int64),
+    )
+
+
+def _filled(values: ArrayLike | None, default: float, count: int, dtype: Any) -> NDArray[Any]:
+    values = default if values is None else values
+    return np.broadcast_to(np.asarray(values, dtype=dtype), (count,)).copy()
+
+
+def write_timeline(
+    timeline: Timeline, path: str | PathLike[str], *, token_times: bool = True
+) -> None:
+    """Write one row per request as .parquet or .jsonl; `token_times` adds the times of all tokens.
+
+    The file appears whole or not at all.
+
+    Raises:
+        DataError: another suffix, or the place cannot be written.
+    """
+    path = Path(path)
+    table = as_table(timeline, token_times=token_times)
+    half = path.with_name(path.name + ".part")
+    try:
+        if path.suffix == ".parquet":
+            table.to_parquet(half, index=False)
+        elif path.suffix == ".jsonl":
+            half.write_text("".join(_json_line(row) for row in table.to_dict("records")))
+        else:
+            raise DataError("has no known format; use .parquet or .jsonl", path=path)
+        half.replace(path)
+    except OSError as error:
+        raise DataError(f"cannot be written: {error}", path=path) from error
+
+
+def as_table(timeline: Timeline, *, token_times: bool = False) -> pd.DataFrame:
+    """One row per request: its fields, what happened to it and, if asked for, `token_s`."""
+    requests = timeline.requests
+    columns = {field.name: getattr(requests, field.name) for field in fields(requests)}
+    columns |= {name: getattr(timeline, name) for name in _PER_REQUEST}
+    if token_times:
+        columns["token_s"] = [timeline.token_s(row) for row in range(len(requests))]
+    return pd.DataFrame(columns)
+
+
+def _json_line(row: Mapping[Any, Any]) -> str:
+    """One JSON object; what never happened is null, for JSON has no NaN."""
+    clean = {
+        name: value.tolist() if isinstance(value, np.ndarray) else None if value != value else value
+        for name, value in row.items()
+    }
+    return json.dumps(clean) + "\n"
+
+
+def read_timeline(path: str | PathLike[str]) -> Timeline:
+    """Read what `write_timeline` wrote with its token times.
+
+    Raises:
+        DataError: no such file, or a column is missing.
+    """
+    path = Path(path)
+    try:
+        table = (
+            pd.read_parquet(path)
+            if path.suffix == ".parquet"
+            else pd.read_json(path, lines=True, dtype={"request_id": str, "user_class": str})
+        )
+        # Engines write requests as they finish; `make_requests` would sort these columns alone.
+        table = table.sort_values("arrival_s", kind="stable")
+        requests = make_requests(
+            path=path,
+            scores=table["score"].to_numpy(),
+            **{
+                name: table[name].to_numpy()
+                for name in (
+                    "request_id",
+                    "arrival_s",
+                    "prompt_tokens",
+                    "output_tokens",
+                    "reasoning_tokens",
+                    "user_class",
+                    "tbt_s",
+                )
+            },
+        )
+        return timeline_from_token_times(
+            requests,
+            table["token_s"].to_list(),
+            scheduled_s=table["scheduled_s"].to_numpy(dtype=np.float64),
+            preemptions=table["preemptions"].to_numpy(),
+            rejected=table["rejected"].to_numpy(),
+            instance=table["instance"].to_numpy(),
+        )
+    except KeyError as error:
+        raise DataError(f"has no column {error}; write it with token times", path=path) from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"cannot be read: {error}", path=path) from error

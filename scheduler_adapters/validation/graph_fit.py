@@ -1,0 +1,110 @@
+"""CUDA graphs of transformers' continuous batching: steps of few sizes, each slow once.
+
+The engine pads the tokens of a step, and those in the cache that they attend to, to multiples. When
+it meets a pair of padded sizes for the first time, it captures a graph of it: on an H100 a step of
+a 7B model then takes 100 ms instead of 20. Sizes are new early in a run, while contexts are short,
+so a fit that takes captures for steps like others finds that context costs nothing. Here they are
+told apart by their sizes, and no step by how long it took. Where one request grows past 1,024
+tokens or a power of two above, the engine captures all sizes anew; that is not told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Final
+
+import numpy as np
+
+from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
+from scheduler_adapters.validation.step_fit import StepFit, StepRecord, fit_steps
+
+_TOKENS: Final = 64
+_PAST_TOKENS: Final = 2048
+GRAPHS: Final = {
+    "use_cuda_graph": (True, False),
+    "q_padding_interval_size": _TOKENS,
+    "kv_padding_interval_size": _PAST_TOKENS,
+}
+"""Settings of the engine. By its own 16,384 a few requests would read as much from the cache as
+many. (True, False): its way for steps of any size, not that for decodes."""
+
+Size = tuple[int, int]
+"""Multiples of `_TOKENS` computed, and of `_PAST_TOKENS` read."""
+
+
+@dataclass(kw_only=True)
+class CapturingLatency(LatencyModel):
+    """Steps as another model has them, and a time for each graph. Serves one simulation.
+
+    Not pure as other models are, since the engine is not: it remembers which graphs there are. The
+    simulator asks for the time of each step once, in their order.
+    """
+
+    replayed: LatencyModel
+    """Steps whose graph is there."""
+    capture_s: float
+    _captured: set[Size] = field(default_factory=set)
+
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        tokens = num_decodes + sum(chunk for _, chunk in prefills)
+        past = decode_context - num_decodes + sum(processed for processed, _ in prefills)
+        seconds = self.replayed.step_s(num_decodes, decode_context, prefills)
+        if (size := _padded(tokens, past)) not in self._captured:
+            self._captured.add(size)
+            seconds += self.capture_s
+        return seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFit:
+    """Step times of an engine, and what a graph costs it."""
+
+    steps: StepFit
+    """Of steps in which no graph was captured."""
+    num_captures: int = 0
+    capture_s: float = 0.0
+    """What a step with a capture takes beyond the median of the others."""
+
+    def latency(self) -> LatencyModel:
+        """Of an engine that has no graph yet."""
+        if not self.num_captures:
+            return self.steps.latency
+        return CapturingLatency(replayed=self.steps.latency, capture_s=self.capture_s)
+
+
+def fit_graphs(steps: Sequence[StepRecord], *, has_graphs: bool) -> GraphFit:
+    """Fit step times to a run of a new engine.
+
+    Args:
+        steps: all of the run, in order.
+        has_graphs: whether the engine was set up with `GRAPHS`.
+
+    Raises:
+        DataError: as `fit_steps` does.
+    """
+    if not has_graphs:
+        return GraphFit(steps=fit_steps(steps))
+    captures: list[StepRecord] = []
+    replays: list[StepRecord] = []
+    met = set()
+    for step in steps:
+        size = _size(step)
+        (replays if size in met else captures).append(step)
+        met.add(size)
+    fit = fit_steps(replays)
+    usual_s = np.median([step.seconds for step in replays])
+    beyond_s = float(np.mean([step.seconds for step in captures]) - usual_s)
+    return GraphFit(steps=fit, num_captures=len(captures), capture_s=max(0.0, beyond_s))
+
+
+def _padded(tokens: int, past: float) -> Size:
+    return ceil(tokens / _TOKENS), max(1, ceil(past / _PAST_TOKENS))
+
+
+def _size(step: StepRecord) -> Size:
+    past = float(step.decode_context - step.num_decodes)
+    if step.num_prefills == 1:  # of several, nearly always all but one start here
+        past += step.attention_pairs / step.prefill_tokens - step.prefill_tokens / 2
+    return _padded(step.num_decodes + step.prefill_tokens, past)

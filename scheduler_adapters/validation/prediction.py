@@ -1,0 +1,99 @@
+"""Would the simulator have told it? A burst as transformers served it, beside the same simulated.
+
+Step times are fitted to the steps that the engine took under one policy. With these every policy is
+simulated, on the same requests and within the limits of the engine, and compared request by request
+with what the engine did. No run but the first is used for the fit: measured under FCFS, this is
+what one would have predicted of PARS before deploying it. Its own row tells how well the fit and
+the simulator describe the very run that was fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pandas as pd
+
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.metrics import Summary, summarize, tpot_s
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.validation.fidelity import Error, error
+from scheduler_adapters.validation.graph_fit import GraphFit
+from scheduler_adapters.validation.step_fit import StepRecord
+from scheduler_adapters.workload.requests import Floats, Requests
+
+METRICS: Final = ("ttft", "tpot", "e2e")
+MEANS: Final = (*METRICS, "normalized_latency")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What an engine did with a burst under one policy."""
+
+    requests: Requests
+    """As they were sent, scores and all; ids are their numbers."""
+    timeline: Timeline
+    """The same requests in another order."""
+    steps: Sequence[StepRecord]
+    has_graphs: bool = False
+    """Whether the engine captured CUDA graphs of its steps."""
+    instance_with: Callable[[LatencyModel], Instance]
+    """An instance with the limits of the engine and these step times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """One policy, simulated."""
+
+    summary: Summary
+    per_request: pd.DataFrame
+    """Columns request_id and, for each of METRICS, NAME_measured_s and NAME_simulated_s."""
+    errors: Mapping[str, Error]
+    """Of each of METRICS, mean over the requests."""
+
+    def to_row(self) -> dict[str, Any]:
+        """Flat, to stand beside the measured figures."""
+        row: dict[str, Any] = {
+            f"simulated_{name}_mean_s": getattr(self.summary, f"{name}_s").mean for name in MEANS
+        }
+        row["simulated_makespan_s"] = self.summary.makespan_s
+        for name, value in self.errors.items():
+            row[f"{name}_mape_fraction"] = value.mape_fraction
+            row[f"{name}_bias_fraction"] = value.bias_fraction
+        return row
+
+
+def predict(run: Served, policy: Policy, fit: GraphFit) -> Predicted:
+    """What step times fitted to this or another run tell of it.
+
+    Args:
+        policy: a fresh one, as the run had it.
+
+    Raises:
+        InvalidDecision, SchedulingError: as `simulate` does.
+    """
+    simulated = simulate(run.requests, policy, run.instance_with(fit.latency()))
+    ours, theirs = _latencies(simulated), _latencies(run.timeline)
+    return Predicted(
+        summary=summarize(simulated),
+        per_request=ours.add_suffix("_simulated_s").join(theirs.add_suffix("_measured_s")),
+        errors={
+            metric: error(ours[metric].to_numpy(), theirs.loc[ours.index, metric].to_numpy())
+            for metric in METRICS
+        },
+    )
+
+
+def _latencies(timeline: Timeline) -> pd.DataFrame:
+    """METRICS by request id, seconds."""
+    arrival_s = timeline.requests.arrival_s
+    columns: dict[str, Floats] = {
+        "ttft": timeline.first_token_s - arrival_s,
+        "tpot": tpot_s(timeline),
+        "e2e": timeline.finished_s - arrival_s,
+    }
+    return pd.DataFrame(columns, index=pd.Index(timeline.requests.request_id, name="request_id"))

@@ -1,0 +1,164 @@
+"""How long a real engine's steps take, told from recorded ones.
+
+Beside what the model computes, an engine spends time on each request of a step (its Python, its
+sampler) and more on one that it prefills. On a small model these are not small, so they are terms
+of their own here, where `AffineLatency` has one price for any token. Nor does each further decode
+cost the same: a product of two rows with a matrix may take another kernel than one of three.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
+from scoring_service.errors import DataError
+
+_ROUNDS: Final = 5
+"""The weights settle after two or three."""
+_KNOTS: Final = frozenset([0, 1] + [n << k for k in range(12) for n in (2, 3)])
+"""Powers of two and what is halfway between them."""
+_STEPS_PER_KNOT: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of an engine, as a latency model sees it."""
+
+    num_decodes: int
+    decode_context: int
+    num_prefills: int
+    prefill_tokens: int
+    attention_pairs: float
+    """Sum over the prefill chunks of chunk * (tokens before it + chunk / 2)."""
+    seconds: float
+
+    @classmethod
+    def of(
+        cls, num_decodes: int, decode_context: int, prefills: Sequence[Chunk], seconds: float = 0.0
+    ) -> Self:
+        """Of what `LatencyModel.step_s` is told about a step, and how long it took."""
+        tokens, pairs = _sizes(prefills)
+        return cls(num_decodes, decode_context, len(prefills), tokens, pairs, seconds)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineLatency(LatencyModel):
+    """A time for the number of decodes, and one linear term for each other count. Seconds."""
+
+    decodes: tuple[int, ...]
+    """Numbers of decodes whose time is known, ascending. Between two of them it is linear; for
+    fewer than the first it is the first's, and beyond the last each costs what they do on average.
+    """
+    decodes_s: tuple[float, ...]
+    """A step with as many decodes, but for what their context and the prefills add."""
+    per_context_token_s: float
+    per_prefill_s: float
+    per_prefill_token_s: float
+    per_attention_pair_s: float
+
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        tokens, pairs = _sizes(prefills)
+        return (
+            self._of_decodes_s(num_decodes)
+            + decode_context * self.per_context_token_s
+            + len(prefills) * self.per_prefill_s
+            + tokens * self.per_prefill_token_s
+            + pairs * self.per_attention_pair_s
+        )
+
+    def _of_decodes_s(self, num_decodes: int) -> float:
+        known, seconds = self.decodes, self.decodes_s
+        place = bisect_left(known, num_decodes)
+        if place == 0:
+            return seconds[0]
+        if place == len(known):
+            rise_s = max(0.0, seconds[-1] - seconds[0]) / max(1, known[-1] - known[0])
+            return seconds[-1] + (num_decodes - known[-1]) * rise_s
+        below, above = known[place - 1], known[place]
+        share = (num_decodes - below) / (above - below)
+        return seconds[place - 1] + share * (seconds[place] - seconds[place - 1])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepFit:
+    """The model, and how well it tells the steps it was fitted to."""
+
+    latency: EngineLatency
+    num_steps: int
+    mape_fraction: float
+    """Mean of |predicted - measured| / measured."""
+
+
+def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
+    """Least squares with coefficients that cannot be negative, each step weighted by 1 / its size.
+
+    The size is the predicted one, found in a few rounds: divided by the measured one, errors of
+    slow outliers would hardly count, and the fit would come out too fast.
+
+    Raises:
+        DataError: fewer steps than coefficients, or one that took no time.
+    """
+    table = np.array([astuple(step) for step in steps], dtype=np.float64).reshape(len(steps), -1)
+    knots = _knots([step.num_decodes for step in steps])
+    others = table[:, 1:-1]
+    num_coefficients = len(knots) + others.shape[1]
+    if len(steps) < num_coefficients or not (table[:, -1] > 0).all():
+        raise DataError(
+            f"{len(steps)} steps, some of {table[:, -1:].min(initial=0.0)} s, cannot fix "
+            f"{num_coefficients} coefficients; record more requests"
+        )
+    measured_s = table[:, -1]
+    features = np.column_stack([_shares(table[:, 0], knots), others])
+    predicted_s = measured_s
+    for _ in range(_ROUNDS):
+        coefficients = _non_negative(features / predicted_s[:, None], measured_s / predicted_s)
+        predicted_s = np.maximum(features @ coefficients, measured_s.min() / 2)
+    decodes_s, prices_s = np.split(coefficients, [len(knots)])
+    per_context_token_s, per_prefill_s, per_prefill_token_s, per_attention_pair_s = prices_s
+    return StepFit(
+        latency=EngineLatency(
+            decodes=tuple(knots),
+            decodes_s=tuple(decodes_s.tolist()),
+            per_context_token_s=float(per_context_token_s),
+            per_prefill_s=float(per_prefill_s),
+            per_prefill_token_s=float(per_prefill_token_s),
+            per_attention_pair_s=float(per_attention_pair_s),
+        ),
+        num_steps=len(steps),
+        mape_fraction=float(np.mean(np.abs(predicted_s - measured_s) / measured_s)),
+    )
+
+
+def _sizes(prefills: Sequence[Chunk]) -> tuple[int, float]:
+    """Tokens, and pairs of tokens that attend to each other."""
+    tokens, pairs = 0, 0.0
+    for processed, chunk in prefills:
+        tokens += chunk
+        pairs += chunk * (processed + chunk / 2)
+    return tokens, pairs
+
+
+def _knots(seen: Sequence[int]) -> list[int]:
+    """The least and the greatest number seen, and those of `_KNOTS` that were seen often."""
+    often = {number for number, count in Counter(seen).items() if count >= _STEPS_PER_KNOT}
+    return sorted((often & _KNOTS) | {min(seen), max(seen)}) if seen else []
+
+
+def _shares(numbers: NDArray[np.float64], knots: Sequence[int]) -> NDArray[np.float64]:
+    """How much of each knot is in each number when it is interpolated, (numbers, knots)."""
+    return np.column_stack([np.interp(numbers, knots, unit) for unit in np.eye(len(knots))])
+
+
+def _non_negative(features: NDArray[np.float64], goal: NDArray[np.float64]) -> NDArray[np.float64]:
+    scale = np.abs(features).max(axis=0)
+    scale[scale == 0] = 1.0
+    solution, _ = nnls(features / scale, goal)
+    return np.asarray(solution / scale)

@@ -1,0 +1,4 @@
+"""Requests that come in: columns, arrival processes, traces, tables and scores.
+
+Start with `requests.py`.
+"""

@@ -1,0 +1,19 @@
+"""Clients of the scoring service: synchronous, asynchronous, and one that never fails.
+
+Start with `sync.py`; `fail_open.py` is the one for a scheduler's hot path.
+"""
+
+from scoring_service.client.async_client import AsyncScoringClient
+from scoring_service.client.channel import ClientSecurity
+from scoring_service.client.fail_open import FailOpenScorer
+from scoring_service.client.sync import Observed, Score, ScoringClient, ServiceInfo
+
+__all__ = [
+    "AsyncScoringClient",
+    "ClientSecurity",
+    "FailOpenScorer",
+    "Observed",
+    "Score",
+    "ScoringClient",
+    "ServiceInfo",
+]

@@ -1,0 +1,243 @@
+"""A score or None within a budget, always: the client for a scheduler's hot path.
+
+    scorer = FailOpenScorer("127.0.0.1:50051", budget_s=0.05)
+    score = scorer.score(prompt)            # a Score, or None: schedule this request as FCFS would
+    score = await scorer.score_async(prompt)
+
+Callers at the same moment share one ScoreBatch. There is no timer: a batch is what has gathered
+while the previous ones were under way, so a lone caller waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter, deque
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import grpc
+
+from scoring_service.client.breaker import CircuitBreaker
+from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
+from scoring_service.client.sync import Score, read_batch, write_batch
+from scoring_service.errors import (
+    InvalidPrompt,
+    ScoringError,
+    ScoringTimeout,
+    ServiceOverloaded,
+    ServiceUnavailable,
+)
+from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
+from scoring_service.status import from_rpc_error
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A score, or why there is none."""
+
+    score: Score | None
+    outcome: str
+    """"scored"; without a score "breaker_open", "timeout", "overloaded", "unavailable",
+    "invalid_prompt" or "error"."""
+
+
+@dataclass(slots=True)
+class _Waiter:
+    prompt: str
+    deadline_s: float
+    future: Future[Answer] = field(default_factory=Future)
+
+    def give(self, answer: Answer) -> bool:
+        """Whether the caller still waited for it."""
+        try:
+            self.future.set_result(answer)
+        except InvalidStateError:
+            return False
+        return True
+
+
+class FailOpenScorer:
+    """Coalesces concurrent callers; answers None where a score cannot be had in time.
+
+    Threads and event loops may share it. It raises nothing that concerns the service or a prompt;
+    `counts` says how often it answered what, and why.
+
+    Args:
+        target: HOST:PORT or any gRPC target.
+        budget_s: the longest that a caller waits, seconds.
+        target_model: whose response lengths `Score.expected_tokens` estimates; None: no estimate.
+        max_batch_prompts: most prompts per call to the service.
+        max_in_flight: calls to the service at once.
+        breaker: when to stop asking; None: a breaker with its defaults.
+        security: TLS and token; the default is plaintext.
+
+    Raises:
+        ConfigError: no target, or a budget in which nothing can be had.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        budget_s: float = 0.05,
+        target_model: str | None = None,
+        max_batch_prompts: int = 32,
+        max_in_flight: int = 4,
+        breaker: CircuitBreaker | None = None,
+        security: ClientSecurity = PLAINTEXT,
+    ) -> None:
+        check_seconds("budget_s", budget_s)
+        self._target = target
+        self._metadata = security.metadata
+        self._channel = security.open(target)
+        self._stub = ScoringServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._budget_s = budget_s
+        self._target_model = target_model or ""
+        self._max_batch_prompts = max_batch_prompts
+        self._max_in_flight = max_in_flight
+        self._breaker = breaker or CircuitBreaker()
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiter] = deque()
+        self._in_flight = 0
+        self._counting = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        """How often each `Answer.outcome` was given."""
+
+    def score(self, prompt: str) -> Score | None:
+        """The score, or None within `budget_s`."""
+        waiter = self._submit(prompt)
+        try:
+            return waiter.future.result(max(0.0, waiter.deadline_s - time.monotonic())).score
+        except FutureTimeout:
+            return self._late(waiter).score
+
+    async def score_async(self, prompt: str) -> Score | None:
+        """As `score`, without blocking the event loop."""
+        return (await self.ask_async(prompt)).score
+
+    async def ask_async(self, prompt: str) -> Answer:
+        """As `score_async`; without a score it says why."""
+        waiter = self._submit(prompt)
+        future = asyncio.wrap_future(waiter.future)
+        try:
+            return await asyncio.wait_for(
+                asyncio.shield(future), max(0.0, waiter.deadline_s - time.monotonic())
+            )
+        except TimeoutError:
+            return self._late(waiter)
+
+    def close(self) -> None:
+        """Drop the connection; those who wait get None."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _submit(self, prompt: str) -> _Waiter:
+        waiter = _Waiter(prompt, time.monotonic() + self._budget_s)
+        if not self._breaker.allow():
+            self._answer(waiter, None, "breaker_open")
+            return waiter
+        with self._lock:
+            self._waiting.append(waiter)
+        self._send_next()
+        return waiter
+
+    def _late(self, waiter: _Waiter) -> Answer:
+        self._answer(waiter, None, "timeout")
+        return waiter.future.result()
+
+    def _answer(self, waiter: _Waiter, score: Score | None, why: str) -> None:
+        if waiter.give(Answer(score, why)):
+            with self._counting:
+                self.counts[why] += 1
+
+    def _send_next(self) -> None:
+        with self._lock:
+            if self._in_flight >= self._max_in_flight:
+                return
+            batch = self._take_batch()
+            self._in_flight += bool(batch)
+        if batch:
+            self._send(batch)
+
+    def _take_batch(self) -> list[_Waiter]:
+        batch: list[_Waiter] = []
+        now_s = time.monotonic()
+        while self._waiting and len(batch) < self._max_batch_prompts:
+            waiter = self._waiting.popleft()
+            if waiter.deadline_s > now_s and not waiter.future.done():
+                batch.append(waiter)
+            else:
+                # Its time ran out behind other calls: the service is too slow for the budget.
+                self._breaker.failure()
+                self._answer(waiter, None, "timeout")
+        return batch
+
+    def _send(self, batch: list[_Waiter]) -> None:
+        timeout_s = max(waiter.deadline_s for waiter in batch) - time.monotonic()
+        try:
+            request = write_batch([waiter.prompt for waiter in batch], self._target_model)
+            rpc = self._stub.ScoreBatch.future(
+                request, timeout=max(timeout_s, 0.0), metadata=self._metadata
+            )
+        except (InvalidPrompt, ValueError) as error:  # not Unicode; or the channel is closed
+            self._landed(batch, error if isinstance(error, InvalidPrompt) else _closed(error))
+            return
+        rpc.add_done_callback(lambda done: self._landed(batch, self._outcome(done)))
+
+    def _outcome(self, rpc: Any) -> list[Score | ScoringError] | ScoringError:
+        try:
+            return read_batch(rpc.result())
+        except grpc.RpcError as error:
+            return from_rpc_error(error, self._target)
+        except (grpc.FutureCancelledError, ValueError) as error:
+            return _closed(error)
+
+    def _landed(
+        self, batch: list[_Waiter], outcome: list[Score | ScoringError] | ScoringError
+    ) -> None:
+        self._report(outcome)
+        with self._lock:
+            self._in_flight -= 1
+        if isinstance(outcome, InvalidPrompt) and len(batch) > 1:
+            # The message as a whole was refused: ask again one by one, so that others have theirs.
+            for waiter in batch:
+                with self._lock:
+                    self._in_flight += 1
+                self._send([waiter])
+            return
+        results = [outcome] * len(batch) if isinstance(outcome, ScoringError) else outcome
+        for waiter, result in zip(batch, results, strict=True):
+            score = result if isinstance(result, Score) else None
+            self._answer(waiter, score, _reason(result))
+        self._send_next()
+
+    def _report(self, outcome: list[Score | ScoringError] | ScoringError) -> None:
+        if isinstance(outcome, ServiceOverloaded) and outcome.retry_after_s:
+            self._breaker.pause(outcome.retry_after_s)
+        elif isinstance(outcome, ScoringError) and not isinstance(outcome, InvalidPrompt):
+            self._breaker.failure()
+        else:
+            self._breaker.success()
+
+
+def _closed(error: Exception) -> ServiceUnavailable:
+    return ServiceUnavailable(f"the client was closed ({error})")
+
+
+def _reason(result: Score | ScoringError) -> str:
+    names = {
+        ServiceOverloaded: "overloaded",
+        ScoringTimeout: "timeout",
+        ServiceUnavailable: "unavailable",
+        InvalidPrompt: "invalid_prompt",
+    }
+    return "scored" if isinstance(result, Score) else names.get(type(result), "error")

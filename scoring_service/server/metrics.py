@@ -1,0 +1,185 @@
+"""What Prometheus reads: calls, stages, queue, cache, the model served and its live quality."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import HTTPServer
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from scoring_service.errors import ConfigError
+from scoring_service.service.config import split_address
+from scoring_service.service.scoring import Answer, Scored, ScoringService
+
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_STAGES: Final = ("tokenize", "queue", "infer", "total")
+_MAX_PENDING: Final = 64
+"""Notes not yet counted, at most: few enough that the call that counts them is hardly delayed."""
+
+
+class Metrics:
+    """The metrics of one server, in a registry of their own.
+
+    A call only leaves notes. They are counted many at once, or when someone scrapes: a dozen locked
+    increments for each call would be made after a model run, which leaves nothing in the caches.
+    """
+
+    def __init__(self, service: ScoringService) -> None:
+        self.registry = CollectorRegistry()
+        self._pending: list[tuple[str, str] | Answer] = []
+        self._counting = threading.Lock()
+        # Before all others: a scrape collects in this order.
+        self.registry.register(_BeforeScrape(self._count_pending))
+        self._calls = Counter(
+            "scoring_calls", "Calls by gRPC status.", ["method", "code"], registry=self.registry
+        )
+        stages = Histogram(
+            "scoring_stage_seconds",
+            "Time of a call by stage; for a batch the stages of its prompts overlap.",
+            ["stage"],
+            registry=self.registry,
+            buckets=_SECONDS,
+        )
+        self._stages = [(f"{stage}_s", stages.labels(stage)) for stage in _STAGES]
+        self._prompt_tokens = Histogram(
+            "scoring_prompt_tokens",
+            "Tokens that the model saw of a prompt.",
+            registry=self.registry,
+            buckets=(8, 16, 32, 64, 128, 256, 512, 1024),
+        )
+        self._reloads = Counter(
+            "scoring_reloads", "Model reloads by outcome.", ["outcome"], registry=self.registry
+        )
+        self.registry.register(_ServiceState(service))
+
+    def count_call(self, method: str, code: str) -> None:
+        """A call ended with that gRPC status."""
+        self._note((method, code))
+
+    def observe(self, answer: Answer) -> None:
+        """A call was answered."""
+        self._note(answer)
+
+    def count_reload(self, outcome: str) -> None:
+        """A new version of the model was loaded or refused."""
+        self._reloads.labels(outcome).inc()
+
+    def serve(self, address: str) -> HTTPServer:
+        """Answer scrapes at http://ADDRESS/metrics. Raises ConfigError if it cannot listen."""
+        host, port = split_address("metrics_address", address)
+        try:
+            server, _ = start_http_server(port, host, self.registry)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot serve metrics on {address} ({error.strerror}); use another port"
+            ) from error
+        return server
+
+    def _note(self, note: tuple[str, str] | Answer) -> None:
+        self._pending.append(note)
+        if len(self._pending) > _MAX_PENDING:
+            self._count_pending()
+
+    def _count_pending(self) -> None:
+        with self._counting:
+            # One slice is one step of the interpreter, so no note is lost or counted twice.
+            num = len(self._pending)
+            notes, self._pending[:num] = self._pending[:num], []
+            for note in notes:
+                if isinstance(note, Answer):
+                    self._count_answer(note)
+                else:
+                    self._calls.labels(*note).inc()
+
+    def _count_answer(self, answer: Answer) -> None:
+        for name, histogram in self._stages:
+            histogram.observe(getattr(answer.timings, name))
+        for item in answer.items:
+            if isinstance(item, Scored):
+                self._prompt_tokens.observe(item.prompt_tokens)
+
+
+class _BeforeScrape(Collector):
+    """Collects nothing, but does something first."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+
+    def collect(self) -> Iterator[Metric]:
+        self._action()
+        yield from ()
+
+
+class _ServiceState(Collector):
+    """Read from the service when scraped, so that calls need not maintain it."""
+
+    def __init__(self, service: ScoringService) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        batcher, cache = self._service.batcher, self._service.cache
+        yield _gauge("scoring_queued_prompts", "Prompts waiting for a core.", batcher.num_queued)
+        yield _gauge(
+            "scoring_predicted_wait_seconds",
+            "How long a prompt would wait if it came now.",
+            batcher.predicted_wait_s(),
+        )
+        yield _gauge(
+            "scoring_slowdown_ratio",
+            "Time of recent model runs / their time at start-up.",
+            batcher.slowdown,
+        )
+        yield _counter("scoring_expired_prompts", "Dropped uncomputed.", batcher.num_expired)
+        yield _counter(
+            "scoring_begun_late_prompts", "Run after their deadline.", batcher.num_begun_late
+        )
+        yield _counter("scoring_refused_prompts", "Refused at admission.", batcher.num_refused)
+        yield _counter("scoring_model_runs", "Runs of the model.", batcher.num_runs)
+        yield _counter("scoring_run_prompts", "Prompts in those runs.", batcher.num_run_prompts)
+        yield _counter("scoring_run_tokens", "Tokens in those runs.", batcher.num_tokens)
+        yield _counter("scoring_padded_tokens", "With padding.", batcher.num_padded_tokens)
+        yield _counter("scoring_cache_hits", "Prompts answered from memory.", cache.num_hits)
+        yield _counter("scoring_cache_joins", "Prompts that joined another call.", cache.num_joins)
+        yield _gauge("scoring_cache_entries", "Scores in memory.", len(cache))
+        yield self._model()
+        yield from self._quality()
+
+    def _model(self) -> Metric:
+        model = self._service.model
+        family = GaugeMetricFamily(
+            "scoring_model_info", "The model served.", labels=["name", "revision", "precision"]
+        )
+        family.add_metric([model.manifest.name, model.revision, model.precision], 1)
+        return family
+
+    def _quality(self) -> Iterator[Metric]:
+        observed = GaugeMetricFamily(
+            "scoring_observed_responses", "In the rolling window.", labels=["target_model"]
+        )
+        tau_b = GaugeMetricFamily(
+            "scoring_live_tau_b", "Scores against observed lengths.", labels=["target_model"]
+        )
+        coverage = GaugeMetricFamily(
+            "scoring_live_coverage_fraction",
+            "Observed lengths between the lowest and highest quantile.",
+            labels=["target_model"],
+        )
+        for name, quality in self._service.quality().items():
+            observed.add_metric([name], quality.num_observed)
+            if quality.tau_b is not None:
+                tau_b.add_metric([name], quality.tau_b)
+            if quality.coverage is not None:
+                coverage.add_metric([name], quality.coverage)
+        yield from (observed, tau_b, coverage)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)

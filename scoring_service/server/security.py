@@ -1,0 +1,122 @@
+"""Who may talk to the server: TLS and mTLS with certificate reload, bearer tokens, loopback."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from scoring_service.client.channel import is_loopback, read_pem
+from scoring_service.errors import AccessDenied, ConfigError
+from scoring_service.service.config import ServerConfig
+from scoring_service.status import CODE_OF
+
+_log = logging.getLogger(__name__)
+NO_TOKEN: Final = "no valid bearer token came with the call; send one"
+_OPEN_TO_ALL: Final = "/grpc.health.v1.Health/"
+"""Load balancers and probes carry no token, and health tells no secret."""
+
+
+def server_credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
+    """TLS credentials that follow their files; None where plaintext is allowed.
+
+    Raises:
+        ConfigError: plaintext off this machine that was not asked for, or an unreadable file.
+    """
+    if config.tls_certificate_file is None:
+        if not is_loopback(config.address) and not config.allow_plaintext:
+            raise ConfigError(
+                f"{config.address} is reachable from other machines and would be plaintext; set "
+                "tls_certificate_file and tls_key_file, or allow_plaintext if a mesh encrypts"
+            )
+        return None
+    files = _CertificateFiles(config)
+    requires_client = config.tls_client_ca_file is not None
+    return grpc.dynamic_ssl_server_credentials(files.read(), files.read_if_changed, requires_client)
+
+
+class _CertificateFiles:
+    """A server's PEM files, read again when they change: a renewal needs no restart."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        assert config.tls_certificate_file is not None
+        assert config.tls_key_file is not None
+        self._certificate = config.tls_certificate_file
+        self._key = config.tls_key_file
+        self._client_ca = config.tls_client_ca_file
+        self._stamp = self._stamp_now()
+
+    def read(self) -> grpc.ServerCertificateConfiguration:
+        """Raises ConfigError."""
+        pair = (read_pem(self._key), read_pem(self._certificate))
+        client_ca = None if self._client_ca is None else read_pem(self._client_ca)
+        return grpc.ssl_server_certificate_configuration([pair], client_ca)
+
+    def read_if_changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Called by gRPC before each handshake; None keeps what it has."""
+        try:
+            stamp = self._stamp_now()
+            if stamp == self._stamp:
+                return None
+            configuration = self.read()
+        except (ConfigError, OSError) as error:
+            _log.error("the certificate cannot be renewed, the old one stays: %s", error)
+            return None
+        self._stamp = stamp
+        _log.info("read the renewed certificate %s", self._certificate)
+        return configuration
+
+    def _stamp_now(self) -> list[tuple[int, int, int]]:
+        paths = [self._certificate, self._key, *([self._client_ca] if self._client_ca else [])]
+        try:
+            stats = [Path(path).stat() for path in paths]
+        except OSError as error:
+            raise ConfigError(f"{error.filename} cannot be read; give a PEM file") from error
+        return [(stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats]
+
+
+class BearerTokens(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Refuses calls without one of the tokens in a file, one per line. Health needs none.
+
+    Raises:
+        ConfigError: the file cannot be read or holds no token.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            lines = Path(path).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read ({error}); give a text file") from error
+        self._accepted = [f"Bearer {line.strip()}".encode() for line in lines if line.strip()]
+        if not self._accepted:
+            raise ConfigError(f"{path} holds no token; write one per line")
+
+    def intercept_service(
+        self, continuation: Callable[[Any], Any], call: grpc.HandlerCallDetails
+    ) -> Any:
+        handler = continuation(call)
+        if (
+            handler is None
+            or call.method.startswith(_OPEN_TO_ALL)
+            or self.know(call.invocation_metadata)
+        ):
+            return handler
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(_deny)
+        return grpc.unary_unary_rpc_method_handler(_deny)
+
+    def know(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+        """Whether a call's metadata holds one of the tokens."""
+        sent = next((value for key, value in metadata if key == "authorization"), "")
+        given = sent if isinstance(sent, bytes) else sent.encode()
+        # Every token is compared, so that the time taken tells nothing.
+        return any([hmac.compare_digest(given, accepted) for accepted in self._accepted])
+
+
+def _deny(request: object, context: grpc.ServicerContext) -> NoReturn:
+    context.abort(CODE_OF[AccessDenied], NO_TOKEN)
+    raise AssertionError("abort returned")

@@ -1,0 +1,4 @@
+"""What a call does: admission, cache, batches, reload, reports. No wire.
+
+Start with `scoring.py`.
+"""

@@ -1,0 +1,430 @@
+"""Who runs next, and with whom: earliest deadline first, batched where the cost table says it pays.
+
+Prompts queue, and runner threads, one for each core that may compute, work the queue off. Nobody
+need wait meanwhile: who submits is told when all results are there, on the runner's thread. So a
+busy service wakes no thread for a prompt, and runs the model on few threads, whose caches stay
+warm.
+
+Work whose caller is gone or whose deadline cannot be met is dropped before it is computed; a prompt
+that would wait longer than its deadline allows is refused at once, with the time to wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from scoring_service.errors import ScoringError, ScoringTimeout, ServiceOverloaded
+from scoring_service.ranker.costs import CostTable
+
+_LOOKAHEAD: Final = 32
+"""Queued prompts looked at for company; the queue is in order of deadline, not of length."""
+_SMOOTHING: Final = 0.05
+"""Weight of one run in the estimate of how much slower than its cost table the machine is now."""
+_HEADROOM: Final = 0.2
+"""Share of a caller's time that no waiting is planned into: the ways there and back, which its
+deadline also covers, and what the prediction misses. Under a lasting overload every admitted prompt
+waits as long as admission lets it, so without it all of them would be late by a hair."""
+_NOT_YET: Final = ScoringError("the prompt has not been scored yet")
+_log = logging.getLogger(__name__)
+
+
+class Runnable(Protocol):
+    """A loaded model, as the batcher needs it."""
+
+    @property
+    def costs(self) -> CostTable: ...
+
+    def score(self, prompts: Sequence[Sequence[int]]) -> Sequence[float]: ...
+
+
+class Call:
+    """One caller with its deadline; its jobs die with it. All but `cancel` is the batcher's."""
+
+    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs")
+
+    def __init__(self, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        """Instant on the batcher's clock after which no one wants the results."""
+        self.cancelled = False
+        self.batcher: MicroBatcher | None = None
+        self.jobs: list[Job] = []
+        """Those without a result."""
+
+    def cancel(self) -> None:
+        """The caller is gone: what is not yet running will never run."""
+        self.cancelled = True
+        if self.batcher is not None and self.jobs:
+            self.batcher.drop(self)
+
+
+class Submission:
+    """Jobs that were submitted together, and whom to tell once all have results."""
+
+    __slots__ = ("num_missing", "on_done")
+
+    def __init__(self, num_missing: int, on_done: Callable[[], object]) -> None:
+        self.num_missing = num_missing
+        self.on_done = on_done
+
+
+class Job:
+    """One tokenized prompt on its way to a score."""
+
+    __slots__ = (
+        "call",
+        "cost_s",
+        "ids",
+        "infer_s",
+        "model",
+        "queue_s",
+        "queued",
+        "queued_at_s",
+        "result",
+        "submission",
+        "taken_at_s",
+    )
+
+    def __init__(self, model: Runnable, ids: Sequence[int], call: Call) -> None:
+        self.model = model
+        self.ids = ids
+        self.call = call
+        self.cost_s = model.costs.predict_s(1, len(ids))
+        self.queued = False
+        self.queued_at_s = 0.0
+        self.queue_s = 0.0
+        self.taken_at_s = 0.0
+        self.infer_s = 0.0
+        self.result: float | ScoringError = _NOT_YET
+        self.submission: Submission
+
+
+class MicroBatcher:
+    """Runs the jobs of many callers, at most `num_runners` at a time. Threads share it.
+
+    As many permits exist as model runs may go on at once; a runner that works holds one.
+
+    Args:
+        num_runners: model runs that may go on at once, one core each.
+        max_queued: queued prompts beyond which every new one is refused.
+        clock: seconds, monotonic; deadlines are on this clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_runners: int,
+        max_queued: int = 1024,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._max_queued = max_queued
+        self._num_runners = num_runners
+        self._lock = threading.Lock()
+        self._free = num_runners
+        self._num_waking = 0
+        """Runners that hold a permit and have yet to take a prompt with it."""
+        self._queue: list[tuple[float, int, Job]] = []
+        self._numbers = itertools.count()
+        self._num_queued = 0
+        self._queued_s = 0.0
+        self._running_s = 0.0
+        self.slowdown = 1.0
+        """Time that recent runs held a permit / their time in the cost table."""
+        self.num_expired = 0
+        """Prompts dropped uncomputed because their caller was gone or out of time."""
+        self.num_begun_late = 0
+        """Prompts whose run began after their deadline: 0 unless something is wrong."""
+        self.num_refused = 0
+        """Prompts not admitted."""
+        self.num_runs = 0
+        self.num_run_prompts = 0
+        self.num_tokens = 0
+        self.num_padded_tokens = 0
+        self._idle_runners: list[threading.Lock] = []
+        for _ in range(num_runners):
+            awake = threading.Lock()
+            awake.acquire()
+            self._idle_runners.append(awake)
+            threading.Thread(target=self._work, args=(awake,), name="runner", daemon=True).start()
+
+    @property
+    def num_queued(self) -> int:
+        """Prompts that wait for a permit."""
+        return self._num_queued
+
+    def submit(self, jobs: Sequence[Job], call: Call, on_done: Callable[[], object]) -> None:
+        """Get each job its result: a score, or why there is none. Does not wait.
+
+        A job is refused (`ServiceOverloaded`) if it would not be done by `call.deadline_s`.
+
+        Args:
+            on_done: called once, when all jobs have results: on a runner's thread, or on this one
+                before `submit` returns. It must be short and must not raise.
+        """
+        submission = Submission(len(jobs), on_done)
+        with self._lock:
+            call.batcher = self
+            for job in jobs:
+                job.submission = submission
+                self._admit(job, call)
+            done = submission.num_missing == 0
+            self._wake_runners()
+        if done:
+            on_done()
+        elif call.cancelled:  # Before it was known to this batcher.
+            self.drop(call)
+
+    def run(self, jobs: Sequence[Job], call: Call) -> None:
+        """Submit, and wait until all jobs have results; at the deadline, that they have none."""
+        done = threading.Lock()
+        done.acquire()
+        self.submit(jobs, call, done.release)
+        left_s = min(max(call.deadline_s - self._clock(), 0.0), threading.TIMEOUT_MAX)
+        if not done.acquire(timeout=left_s):
+            self.drop(call)
+
+    def drop(self, call: Call) -> None:
+        """Nobody waits for the results of `call` any more: they become `ScoringTimeout`."""
+        done: list[Submission] = []
+        with self._lock:
+            for job in call.jobs:
+                if job.queued:
+                    self._leave_queue(job)
+                    self.num_expired += 1
+                self._give(job, too_late(), done)
+            call.jobs = []
+        _tell(done)
+
+    def refuse_early(self, call: Call) -> ServiceOverloaded | None:
+        """Why a prompt of `call` would not be admitted, whatever its length; None if it may be.
+
+        Cheap enough to ask before tokenizing.
+        """
+        if self._free > self._num_queued:
+            return None
+        with self._lock:
+            refusal = self._refusal(call.deadline_s, 0.0)
+            self.num_refused += refusal is not None
+            return refusal
+
+    def predicted_wait_s(self, deadline_s: float = math.inf) -> float:
+        """How long a prompt with that deadline would wait for a permit if it came now, seconds."""
+        if self._free > self._num_queued:
+            return 0.0
+        ahead_s = self._queued_s
+        if deadline_s < math.inf:
+            ahead_s = sum(
+                job.cost_s for due_s, _, job in self._queue if job.queued and due_s <= deadline_s
+            )
+        return (ahead_s + self._running_s) / self._num_runners * self.slowdown
+
+    # Below, all but `_work` and `_execute` are called with the lock held.
+
+    def _admit(self, job: Job, call: Call) -> None:
+        refusal = self._refusal(call.deadline_s, job.cost_s)
+        if refusal is not None:
+            job.result = refusal
+            job.submission.num_missing -= 1
+            self.num_refused += 1
+            return
+        call.jobs.append(job)
+        job.queued = True
+        job.queued_at_s = self._clock()
+        self._num_queued += 1
+        self._queued_s += job.cost_s
+        heapq.heappush(self._queue, (call.deadline_s, next(self._numbers), job))
+
+    def _refusal(self, deadline_s: float, cost_s: float) -> ServiceOverloaded | None:
+        if self._num_queued >= self._max_queued:
+            return ServiceOverloaded(
+                f"{self._num_queued} prompts are waiting, the most there may be; try again later",
+                retry_after_s=self.predicted_wait_s(),
+            )
+        left_s = (1 - _HEADROOM) * (deadline_s - self._clock()) - cost_s * self.slowdown
+        # Everything queued is an upper bound that is cheaper to know than what is more urgent.
+        if self.predicted_wait_s() <= left_s:
+            return None
+        wait_s = self.predicted_wait_s(deadline_s)
+        if wait_s <= max(left_s, 0.0):
+            return None
+        return ServiceOverloaded(
+            f"a prompt would wait {wait_s * 1e3:.0f} ms, longer than its deadline allows; "
+            "try again later or allow more time",
+            retry_after_s=wait_s - max(left_s, 0.0),
+        )
+
+    def _wake_runners(self) -> None:
+        """Hand free permits to runners, as many as there are prompts to run."""
+        for _ in range(min(self._free, self._num_queued - self._num_waking)):
+            self._free -= 1
+            self._num_waking += 1
+            self._idle_runners.pop().release()
+
+    def _work(self, awake: threading.Lock) -> None:
+        """A runner: awake it holds a permit, which it gives back when the queue is empty."""
+        group: Sequence[Job] = ()
+        while True:
+            awake.acquire()
+            just_woken = True
+            while True:
+                done: list[Submission] = []
+                with self._lock:
+                    self._num_waking -= just_woken
+                    just_woken = False
+                    self._note_pace(group)
+                    group = self._next_group(done)
+                    if not group:
+                        self._free += 1
+                        self._idle_runners.append(awake)
+                if group:
+                    results = self._execute(group)
+                    with self._lock:
+                        self._settle(group, results, done)
+                # Those that expired have waited in vain already: nobody is late because of them.
+                _tell(done)
+                if not group:
+                    break
+
+    def _next_group(self, done: list[Submission]) -> list[Job]:
+        """Take the most urgent job, and company for it, off the queue."""
+        now_s = self._clock()
+        while self._queue:
+            deadline_s, _, job = heapq.heappop(self._queue)
+            if not job.queued:
+                continue
+            self._leave_queue(job)
+            if now_s + job.cost_s <= deadline_s and not job.call.cancelled:
+                group = [job, *self._company(job, now_s)]
+                for member in group:
+                    self._running_s += member.cost_s
+                job.taken_at_s = now_s
+                return group
+            self.num_expired += 1
+            job.call.jobs.remove(job)
+            self._give(job, too_late(), done)
+        return []
+
+    def _company(self, job: Job, now_s: float) -> list[Job]:
+        """Queued jobs that are cheaper run with `job` than after it, and do not make it late."""
+        costs = job.model.costs
+        # A free permit beats any batch, and so does a runner on its way.
+        most = min(costs.max_batch - 1, self._num_queued - self._num_waking)
+        if most <= 0 or self._free:
+            return []
+        tokens, cost_s = len(job.ids), job.cost_s
+        if tokens > costs.max_batched_tokens:
+            return []
+        company: list[Job] = []
+        # The more alike, the less padding.
+        for _, _, other in sorted(
+            self._queue[:_LOOKAHEAD], key=lambda entry: abs(len(entry[2].ids) - len(job.ids))
+        ):
+            if not other.queued or other.model is not job.model or other.call.cancelled:
+                continue
+            longest = max(tokens, len(other.ids))
+            together_s = costs.predict_s(len(company) + 2, longest)
+            cheaper = longest <= costs.max_batched_tokens and together_s < cost_s + other.cost_s
+            if cheaper and now_s + together_s <= min(job.call.deadline_s, other.call.deadline_s):
+                company.append(other)
+                self._leave_queue(other)
+                tokens, cost_s = longest, together_s
+            if len(company) == most:
+                break
+        return company
+
+    def _execute(self, group: Sequence[Job]) -> Sequence[float | ScoringError]:
+        """Score a group, but for those whose deadline has passed since they were taken."""
+        now_s = self._clock()
+        in_time = [job for job in group if now_s <= job.call.deadline_s]
+        if len(in_time) < len(group):
+            scores = iter(self._execute(in_time) if in_time else ())
+            return [next(scores) if job in in_time else too_late() for job in group]
+        started_s = self._clock()
+        results = _score(group)
+        infer_s = self._clock() - started_s
+        for job in group:
+            job.infer_s = infer_s
+            job.queue_s = started_s - job.queued_at_s
+            if started_s > job.call.deadline_s:
+                self.num_begun_late += 1
+        return results
+
+    def _settle(
+        self,
+        group: Sequence[Job],
+        results: Sequence[float | ScoringError],
+        done: list[Submission],
+    ) -> None:
+        """Account for an executed group, of which some may have expired on the way to the model."""
+        num_run = longest = 0
+        for job, result in zip(group, results, strict=True):
+            self._running_s -= job.cost_s
+            if isinstance(result, ScoringTimeout):
+                self.num_expired += 1
+            else:
+                num_run += 1
+                longest = max(longest, len(job.ids))
+                self.num_tokens += len(job.ids)
+            if job in job.call.jobs:  # And was not dropped meanwhile.
+                job.call.jobs.remove(job)
+                self._give(job, result, done)
+        self.num_runs += num_run > 0
+        self.num_run_prompts += num_run
+        self.num_padded_tokens += longest * num_run
+
+    def _note_pace(self, group: Sequence[Job]) -> None:
+        """Compare how long a group kept its permit, its answers included, with the cost table."""
+        if not group:
+            return
+        first, longest = group[0], max(len(job.ids) for job in group)
+        alone = len(group) == 1
+        predicted_s = first.cost_s if alone else first.model.costs.predict_s(len(group), longest)
+        ratio = (self._clock() - first.taken_at_s) / predicted_s
+        self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
+
+    def _give(self, job: Job, result: float | ScoringError, done: list[Submission]) -> None:
+        job.result = result
+        job.submission.num_missing -= 1
+        if job.submission.num_missing == 0:
+            done.append(job.submission)
+
+    def _leave_queue(self, job: Job) -> None:
+        job.queued = False
+        self._num_queued -= 1
+        self._queued_s -= job.cost_s
+
+
+def _tell(done: Iterable[Submission]) -> None:
+    for submission in done:
+        try:
+            submission.on_done()
+        except Exception:
+            _log.exception("a call could not be told of its results")
+
+
+def too_late() -> ScoringTimeout:
+    """What a prompt gets whose caller has no time left."""
+    return ScoringTimeout("the deadline passed before the prompt was scored; allow more time")
+
+
+def _score(group: Sequence[Job]) -> Sequence[float | ScoringError]:
+    """Scores of a group; if it fails as a whole, each job alone, so that only the guilty fail."""
+    try:
+        scores = group[0].model.score([job.ids for job in group])
+        if len(scores) != len(group):
+            raise ScoringError(f"the model gave {len(scores)} scores for {len(group)} prompts")
+        return scores
+    except ScoringError as error:
+        if len(group) > 1:
+            return [result for job in group for result in _score([job])]
+        return [error]
+    except Exception:
+        _log.exception("the model failed on %d prompts", len(group))
+        return [ScoringError("the model failed; the service's log says how")] * len(group)

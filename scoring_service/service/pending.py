@@ -1,0 +1,151 @@
+"""One call on its way to its answer: what is known, what others compute, what is computed for it.
+
+No thread waits in here, so that thousands of calls may be under way on a few threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from scoring_service.errors import ScoringError
+from scoring_service.ranker.model import RankerModel
+from scoring_service.ranker.tokenizing import TokenizedPrompt
+from scoring_service.service.batching import Call, Job, MicroBatcher, too_late
+from scoring_service.service.cache import Flight, Key, RawScore, ScoreCache
+
+Result: TypeAlias = RawScore | ScoringError
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Timings:
+    """Where a call's time went, seconds."""
+
+    tokenize_s: float = 0.0
+    queue_s: float = 0.0
+    """The longest wait of the call's prompts."""
+    infer_s: float = 0.0
+    """Sum over the call's prompts."""
+    total_s: float = 0.0
+
+
+class PendingResults:
+    """The results of one call's prompts, as they come in.
+
+    Args:
+        prompts: by their keys in the cache.
+        call: its deadline; its cancellation drops what is computed for it.
+        on_done: called once, with this object, when every prompt has its result; perhaps before
+            `begin` returns.
+    """
+
+    def __init__(
+        self,
+        model: RankerModel,
+        cache: ScoreCache,
+        batcher: MicroBatcher,
+        prompts: Mapping[Key, str],
+        call: Call,
+        on_done: Callable[[PendingResults], None],
+    ) -> None:
+        self.results: dict[Key, Result] = {}
+        self.timings = Timings()
+        self._model = model
+        self._cache = cache
+        self._batcher = batcher
+        self._prompts = prompts
+        self._call = call
+        self._on_done = on_done
+        self._lock = threading.Lock()
+        self._done = False
+
+    def begin(self) -> None:
+        """Look the prompts up, and have the others computed."""
+        if self._prompts:
+            self._want(self._prompts)
+        else:
+            self._put({})
+
+    def give_up(self) -> None:
+        """The deadline has passed: what has no result yet gets none."""
+        self._batcher.drop(self._call)
+        self._put({key: too_late() for key in self._prompts})
+
+    def _want(self, keys: Iterable[Key]) -> None:
+        """Known results at once, the others computed here or by another call that is at it."""
+        known: dict[Key, Result] = {}
+        mine: list[Flight] = []
+        for key in keys:
+            found = self._cache.begin(key, self._landed)
+            if isinstance(found, RawScore):
+                known[key] = found
+            elif found[1]:
+                mine.append(found[0])
+        if known:
+            self._put(known)
+        if mine:
+            self._fly(mine)
+
+    def _fly(self, flights: Sequence[Flight]) -> None:
+        try:
+            refusal = self._batcher.refuse_early(self._call)
+            if refusal is not None:
+                self._land(flights, [refusal] * len(flights))
+                return
+            started_s = time.monotonic()
+            prompts = [self._prompts[flight.key] for flight in flights]
+            tokenized = self._model.tokenizer.tokenize(prompts)
+            self.timings.tokenize_s += time.monotonic() - started_s
+            jobs = [Job(self._model, prompt.ids, self._call) for prompt in tokenized]
+        except Exception:
+            _log.exception("%d prompts could not be tokenized", len(flights))
+            failure = ScoringError("the service failed; its log says how")
+            self._land(flights, [failure] * len(flights))
+            return
+        self._batcher.submit(jobs, self._call, partial(self._computed, flights, tokenized, jobs))
+
+    def _computed(
+        self, flights: Sequence[Flight], tokenized: Sequence[TokenizedPrompt], jobs: Sequence[Job]
+    ) -> None:
+        results: list[Result] = []
+        for prompt, job in zip(tokenized, jobs, strict=True):
+            self.timings.queue_s = max(self.timings.queue_s, job.queue_s)
+            self.timings.infer_s += job.infer_s
+            results.append(
+                RawScore(job.result, len(prompt.ids), prompt.truncated)
+                if isinstance(job.result, float)
+                else job.result
+            )
+        self._land(flights, results)
+
+    def _land(self, flights: Sequence[Flight], results: Sequence[Result]) -> None:
+        """Publish the scores among the results, and keep all of them."""
+        for flight, result in zip(flights, results, strict=True):
+            self._cache.end(flight, result if isinstance(result, RawScore) else None)
+        self._put({flight.key: result for flight, result in zip(flights, results, strict=True)})
+
+    def _landed(self, flight: Flight) -> None:
+        """Another call's computation ended. Its failure (its deadline) says nothing of this one."""
+        if flight.result is not None:
+            self._put({flight.key: flight.result})
+        elif self._call.cancelled or time.monotonic() >= self._call.deadline_s:
+            self._put({flight.key: too_late()})
+        else:
+            self._want([flight.key])
+
+    def _put(self, results: Mapping[Key, Result]) -> None:
+        with self._lock:
+            if self._done:
+                return
+            for key, result in results.items():
+                self.results.setdefault(key, result)
+            self._done = len(self.results) == len(self._prompts)
+            if not self._done:
+                return
+        self._on_done(self)

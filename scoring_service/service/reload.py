@@ -1,0 +1,143 @@
+"""Hot reload: a new bundle takes over while the old one serves, or does not and the old one stays.
+
+A candidate is verified (checksums), loaded, run, timed and held against its golden prompts before
+it serves. The swap is one assignment: a call keeps the model it began with.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from scoring_service.bundle import ModelBundle
+from scoring_service.errors import BundleError, LengthwiseError
+from scoring_service.ranker.model import RankerModel
+from scoring_service.service.scoring import ScoringService
+
+_log = logging.getLogger(__name__)
+LOADED: Final = "loaded"
+REFUSED: Final = "refused"
+
+
+class BundleSource(Protocol):
+    """Where the bundle to serve is found."""
+
+    def locate(self) -> Path:
+        """The folder of the bundle to serve now. Raises BundleError if that cannot be said."""
+
+
+class FolderSource:
+    """Always the same folder, whose content may be replaced."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def locate(self) -> Path:
+        return self._folder
+
+
+class ModelReloader:
+    """Watches a source and swaps the service's model.
+
+    Args:
+        service: its `model` is replaced.
+        source: where to look.
+        poll_s: how often, seconds.
+        count: called with LOADED or REFUSED after each attempt.
+    """
+
+    def __init__(
+        self,
+        service: ScoringService,
+        source: BundleSource,
+        *,
+        poll_s: float,
+        count: Callable[[str], None] = lambda outcome: None,
+    ) -> None:
+        self._service = service
+        self._source = source
+        self._poll_s = poll_s
+        self._count = count
+        self._seen = _fingerprint(source.locate())
+        self._trouble = ""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="reload", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; a load under way ends first."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def poll(self) -> None:
+        """Look once. Whatever is wrong with what is found, the old model serves on."""
+        try:
+            folder = self._source.locate()
+            fingerprint = _fingerprint(folder)
+        except (LengthwiseError, OSError) as error:
+            self._complain(str(error))
+            return
+        if fingerprint == self._seen:
+            return
+        # Also if it fails: the same files would fail again.
+        self._seen = fingerprint
+        try:
+            self._replace(folder)
+        except LengthwiseError as error:
+            self._count(REFUSED)
+            _log.error("bundle refused, revision %s serves on: %s", self._revision, error)
+
+    @property
+    def _revision(self) -> str:
+        return self._service.model.revision
+
+    def _replace(self, folder: Path) -> None:
+        bundle = ModelBundle.load(folder)
+        present = self._service.model
+        if bundle.manifest.revision == present.revision:
+            return
+        _check_same_kind(bundle, present)
+        candidate = RankerModel.load(bundle, self._service.config.precision)
+        self._service.model = candidate
+        self._count(LOADED)
+        _log.info("revision %s took over from %s", candidate.revision, present.revision)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._poll_s):
+            try:
+                self.poll()
+            except Exception:
+                _log.exception(
+                    "looking for a new bundle failed; revision %s serves", self._revision
+                )
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            _log.warning("no bundle to reload, revision %s serves on: %s", self._revision, trouble)
+        self._trouble = trouble
+
+
+def _check_same_kind(bundle: ModelBundle, present: RankerModel) -> None:
+    """A reload brings a new version of the ranker, never another ranker."""
+    for name in ("name", "label"):
+        new, old = getattr(bundle.manifest, name), getattr(present.manifest, name)
+        if new != old:
+            raise BundleError(
+                f"{bundle.path} has {name} {new!r}, this service serves {old!r}; "
+                "start another service for it"
+            )
+
+
+def _fingerprint(folder: Path) -> list[tuple[str, str, int, int]]:
+    """Changes when any file of the folder does; also while one is being copied in."""
+    return sorted(
+        (str(folder), path.name, path.stat().st_mtime_ns, path.stat().st_size)
+        for path in folder.iterdir()
+    )

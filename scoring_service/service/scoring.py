@@ -1,0 +1,214 @@
+"""What the RPCs do, without gRPC: check, look up, tokenize, run the model, estimate lengths."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scoring_service.calibration import LengthCurve, LengthEstimate
+from scoring_service.errors import InvalidPrompt, ScoringError, ServiceOverloaded
+from scoring_service.ranker.model import RankerModel
+from scoring_service.service.batching import Call, MicroBatcher
+from scoring_service.service.cache import ScoreCache
+from scoring_service.service.config import ServerConfig
+from scoring_service.service.pending import PendingResults, Result, Timings
+from scoring_service.service.reports import LiveQuality, Observation, ReportBook
+
+
+class Scored(NamedTuple):
+    """One prompt's result."""
+
+    score: float
+    prompt_tokens: int
+    truncated: bool
+    length: LengthEstimate | None
+
+
+@dataclass(slots=True)
+class Answer:
+    """One call's results, in the order of its prompts; all from one revision."""
+
+    revision: str
+    items: list[Scored | ScoringError]
+    timings: Timings
+
+
+class Places:
+    """So many may be in here at once; the others are turned away, nobody waits."""
+
+    def __init__(self, num: int) -> None:
+        self.num_free = num
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Whether there was a place; if so it must be given back."""
+        with self._lock:
+            if self.num_free == 0:
+                return False
+            self.num_free -= 1
+            return True
+
+    def give_back(self) -> None:
+        with self._lock:
+            self.num_free += 1
+
+
+class ScoringService:
+    """Scores prompts with the model it holds now. Threads share it."""
+
+    def __init__(self, model: RankerModel, config: ServerConfig) -> None:
+        self.model = model
+        """Replaced as a whole on reload; a call keeps the one it began with."""
+        self.config = config
+        self.batcher = MicroBatcher(
+            num_runners=config.runners(model.scorer.device), max_queued=config.max_queued_prompts
+        )
+        self.cache = ScoreCache(config.cache_entries)
+        self._calls = Places(config.max_concurrent_calls)
+        self._streams = Places(config.max_streams)
+        self._reports = ReportBook(config.report_log)
+
+    def score(self, prompt: str, target_model: str, call: Call) -> Answer:
+        """Score one prompt: a batch of one whose error is raised.
+
+        Raises:
+            InvalidPrompt, ServiceOverloaded, ScoringTimeout, ScoringError: as their names say.
+        """
+        answer = self.score_batch([prompt], target_model, call)
+        if isinstance(answer.items[0], ScoringError):
+            raise answer.items[0]
+        return answer
+
+    def score_batch(self, prompts: Sequence[str], target_model: str, call: Call) -> Answer:
+        """Score prompts; one that cannot be scored gets an error, the others a score.
+
+        Args:
+            prompts: at most `max_batch_prompts`.
+            target_model: whose lengths to estimate; "" for none.
+            call: the caller's deadline, on `time.monotonic`; cancel it when the caller is gone.
+
+        Raises:
+            InvalidPrompt: no prompts, too many, or an unknown target model.
+            ServiceOverloaded: too many calls at once.
+        """
+        answers: list[Answer] = []
+        answered = threading.Lock()
+        answered.acquire()
+
+        def keep(answer: Answer) -> None:
+            answers.append(answer)
+            answered.release()
+
+        pending = self.begin(prompts, target_model, call, keep)
+        left_s = min(max(call.deadline_s - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        if not answered.acquire(timeout=left_s):
+            pending.give_up()
+            answered.acquire()
+        return answers[0]
+
+    def begin(
+        self,
+        prompts: Sequence[str],
+        target_model: str,
+        call: Call,
+        on_answer: Callable[[Answer], None],
+    ) -> PendingResults:
+        """`score_batch` that does not wait.
+
+        Args:
+            on_answer: called once with the answer, on a thread of the batcher, or on this one
+                before `begin` returns. It must be short and must not raise.
+        """
+        started_s = time.monotonic()
+        limit = self.config.max_batch_prompts
+        if not 0 < len(prompts) <= limit:
+            raise InvalidPrompt(f"the batch has {len(prompts)} prompts; send 1 to {limit}")
+        model = self.model
+        curve = _length_curve(model, target_model)
+        keys = [self._refusal(p) or ScoreCache.key(model.revision, p) for p in prompts]
+        wanted = {k: p for k, p in zip(keys, prompts, strict=True) if isinstance(k, tuple)}
+        if not self._calls.take():
+            raise ServiceOverloaded(
+                f"{self.config.max_concurrent_calls} calls are being served, the most there may "
+                "be; try again later",
+                retry_after_s=max(self.batcher.predicted_wait_s(), 0.001),
+            )
+
+        def finish(pending: PendingResults) -> None:
+            self._calls.give_back()
+            results = [pending.results[k] if isinstance(k, tuple) else k for k in keys]
+            pending.timings.total_s = time.monotonic() - started_s
+            items = [_finished(result, curve) for result in results]
+            on_answer(Answer(model.revision, items, pending.timings))
+
+        pending = PendingResults(model, self.cache, self.batcher, wanted, call, finish)
+        pending.begin()
+        return pending
+
+    def report(self, observations: Sequence[Observation]) -> int:
+        """Take back observed lengths; returns how many are of the served revision.
+
+        Raises:
+            InvalidPrompt: more than `max_batch_prompts`.
+        """
+        limit = self.config.max_batch_prompts
+        if len(observations) > limit:
+            raise InvalidPrompt(f"{len(observations)} observations came; send at most {limit}")
+        return self._reports.add(observations, self.model.revision)
+
+    def quality(self) -> dict[str, LiveQuality]:
+        """How good the served revision is on what was reported lately, by target model."""
+        return self._reports.quality(self.model.length_curves)
+
+    @contextmanager
+    def stream_place(self) -> Iterator[None]:
+        """Hold one of the places for streams. Raises ServiceOverloaded if there is none."""
+        if not self._streams.take():
+            raise ServiceOverloaded(
+                f"{self.config.max_streams} streams are open, the most there may be; "
+                "share a stream, or use ScoreBatch",
+                retry_after_s=1.0,
+            )
+        try:
+            yield
+        finally:
+            self._streams.give_back()
+
+    def close(self) -> None:
+        """Close the report log."""
+        self._reports.close()
+
+    def _refusal(self, prompt: str) -> InvalidPrompt | None:
+        if not prompt:
+            return InvalidPrompt("the prompt is empty; send at least one character")
+        # A character is 1 to 4 bytes, so most prompts need no encoding to be measured.
+        limit = self.config.max_prompt_bytes
+        if len(prompt) * 4 <= limit or len(prompt.encode()) <= limit:
+            return None
+        return InvalidPrompt(
+            f"the prompt has {len(prompt.encode())} bytes, the service takes up to {limit}; "
+            "it reads only the beginning: send that"
+        )
+
+
+def _finished(result: Result, curve: LengthCurve | None) -> Scored | ScoringError:
+    if isinstance(result, ScoringError):
+        return result
+    length = None if curve is None else curve.at(result.score)
+    return Scored(result.score, result.prompt_tokens, result.truncated, length)
+
+
+def _length_curve(model: RankerModel, target_model: str) -> LengthCurve | None:
+    if not target_model:
+        return None
+    try:
+        return model.length_curves[target_model]
+    except KeyError:
+        known = ", ".join(sorted(model.length_curves)) or "none: it was not calibrated"
+        raise InvalidPrompt(
+            f"no calibration for target model {target_model!r}; this bundle knows {known}"
+        ) from None

@@ -1,0 +1,42 @@
+"""The engine benchmark measures what it says, on a small load."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduler_adapters.commands.bench.engine import main
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+
+def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--policy=pascal", "--running=8", "--waiting=20", "--steps=40", "--json"]
+    assert main([*arguments, "--throughput-rounds=1"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["policy"], result["running"], result["waiting"]) == ("pascal", 8, 20)
+    # What ours adds is part of what ours takes, and more than an override that does nothing adds.
+    assert 0 < result["added_us_schedule"] < result["schedule_us_ours"]
+    assert 0 < result["added_us_empty"] < result["added_us_per_step"]
+    low, high = result["added_us_per_step_low"], result["added_us_per_step_high"]
+    assert low <= result["added_us_per_step"] <= high
+    ratio = result["schedule_us_ours"] / result["schedule_us_stock"]
+    assert result["overhead_ratio"] == pytest.approx(ratio)
+    # Without thoughts that end, and with blocks for all, PASCAL makes the batches of FCFS.
+    assert result["steps_per_burst_ours"] == result["steps_per_burst_stock"] > 90
+    ratio = result["tokens_per_cpu_s_ours"] / result["tokens_per_cpu_s_stock"]
+    assert result["throughput_ratio"] == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [("--running=0", "running is 0"), ("--policy=nobody", "no policy named 'nobody'")],
+)
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], argument: str, message: str
+) -> None:
+    assert main([argument]) == 2
+    assert message in capsys.readouterr().err

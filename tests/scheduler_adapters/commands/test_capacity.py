@@ -1,0 +1,125 @@
+"""`capacity`: bisection finds what it should, and the command says it with its spread."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_adapters.__main__ import main
+from scheduler_adapters.commands import capacity as capacity_module
+from scheduler_adapters.commands.capacity import highest_rate, interval
+
+
+@given(st.floats(0.06, 900))
+def test_bisection_finds_the_edge_however_far_it_is(edge):
+    found = highest_rate(lambda rate: rate <= edge, low=0.05, high=1.0, tolerance=0.01, grows=True)
+    assert edge * 0.985 <= found <= edge
+
+
+def test_the_ends_of_the_range_are_answers_too():
+    assert highest_rate(lambda rate: False, low=1, high=2, tolerance=0.1) == 0.0
+    assert highest_rate(lambda rate: True, low=1, high=2, tolerance=0.1) == 2
+
+
+@given(edge=st.integers(1, 500), most=st.integers(2, 500))
+def test_a_search_over_whole_numbers_ends_at_the_last_good_one(edge, most):
+    tried = []
+
+    def meets(count):
+        tried.append(count)
+        return count <= edge
+
+    found = highest_rate(meets, low=1, high=2, tolerance=1e-9, grows=True, most=most, whole=True)
+    assert found == min(edge, most)
+    assert all(isinstance(count, int) and count <= most for count in tried)
+
+
+def test_the_interval_is_students():
+    assert interval([2.0]) == (2.0, 2.0)
+    low, high = interval([1.0, 2.0, 3.0])
+    # sd 1, n 3: half width 4.30 / sqrt(3)
+    assert (low, high) == pytest.approx((2 - 2.483, 2 + 2.483), abs=0.01)
+
+
+def test_a_looser_target_allows_a_higher_rate(capsys):
+    rates = []
+    for most_s in (10, 40):
+        arguments = ["--num_requests=150", "--max_num_seqs=8", "--seeds=1", "--tolerance=0.1"]
+        slo = '--slo={"e2e_s.p90": ' + str(most_s) + "}"
+        assert main(["capacity", *arguments, slo, "--policies=[fcfs]", "--json"]) == 0
+        rates.append(json.loads(capsys.readouterr().out)["capacity"][0]["mean"])
+    assert 0 < rates[0] < rates[1]
+
+
+def test_more_clients_than_seats_break_a_target_on_the_queue(capsys, tmp_path):
+    # With 8 seats nobody queues among 8 clients; the ninth waits for a seat.
+    arguments = ["--num_requests=120", "--max_num_seqs=8", "--seeds=2", "--by=concurrency"]
+    arguments += ['--slo={"queueing_s.p50": 0.1}', "--policies=[fcfs]", f"--out={tmp_path}"]
+    assert main(["capacity", *arguments, "--tolerance=0.001", "--json", "--mlruns-dir=null"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["capacity"]
+    assert all(8 <= clients <= 16 for clients in row["clients"])
+    table = pd.read_csv(tmp_path / "capacity.csv")
+    assert table["mean"][0] == row["mean"]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "capacity.csv",
+        "capacity.svg",
+        "report.html",
+    }
+
+
+def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
+    run_requests = capacity_module.run_requests
+    searched = []
+
+    def interrupted(requests, policy, *rest, **more):
+        searched.append(policy.name)
+        if searched[-1] != "fcfs":
+            raise KeyboardInterrupt
+        return run_requests(requests, policy, *rest, **more)
+
+    monkeypatch.setattr(capacity_module, "run_requests", interrupted)
+    arguments = ["--num_requests=40", "--max_num_seqs=8", "--seeds=1", "--tolerance=0.5"]
+    assert main(["capacity", *arguments, "--policies=[fcfs, pars]", "--json"]) == 130
+    captured = capsys.readouterr()
+    assert [row["policy"] for row in json.loads(captured.out)["capacity"]] == ["fcfs"]
+    assert "1 of 2 searches are left out" in captured.err
+
+
+def test_a_seed_whose_requests_all_are_too_long_is_not_called_slow(caplog):
+    # Of the requests of seed 0 one fits, of those of seed 1 none.
+    arguments = ["--kv_blocks=2", "--seeds=2", "--tolerance=0.5", "--policies=[fcfs]"]
+    assert main(["capacity", *arguments]) == 0
+    assert "1999 of 2000 requests need more than 2 KV blocks" in caplog.text
+    assert "not one request fits into 2 KV blocks" in caplog.text
+    assert "misses a target" not in caplog.text
+
+
+@pytest.mark.parametrize("by", ["rate", "concurrency"])
+def test_a_search_that_ends_at_its_limit_says_so(by, capsys, caplog):
+    arguments = ["--num_requests=40", "--seeds=1", "--policies=[fcfs]", f"--by={by}"]
+    assert main(["capacity", *arguments, '--slo={"ttft_s.p99": 1e9}']) == 0
+    assert "fcfs meets the targets" in caplog.text
+    assert "seed 0." in capsys.readouterr().out  # and no others
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ('--slo={"ttft_s.p99": -1}', "slo ttft_s.p99 is -1"),
+        ('--slo={"ttft_s.p99": .nan}', "slo ttft_s.p99 is nan"),
+        ("--slo={}", "slo is empty"),
+        ("--policies=[fcfs, fcfs]", "names 'fcfs' twice"),
+        ('--settings={"rad": {}}', "settings are for 'rad'"),
+        ('--slo={"speed.p99": 1}', "slo names 'speed.p99'"),
+        ("--seeds=0", "seeds is 0"),
+        ("--rate_per_s=3", "rate_per_s is 3.0, but capacity searches the load"),
+        ("--kv_blocks=1", "all 2,000 requests need more than 1 KV blocks"),
+    ],
+)
+def test_bad_input_is_one_line(argument, complaint, capsys):
+    assert main(["capacity", argument]) == 2
+    assert complaint in capsys.readouterr().err

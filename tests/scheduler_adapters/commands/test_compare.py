@@ -1,0 +1,162 @@
+"""`compare`: one table over policies and rates, and files that stand alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scheduler_adapters.__main__ import main
+from scheduler_adapters.commands import compare as compare_module
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.workload.requests import gamma_arrivals_s, shock_arrivals_s
+from scoring_service.errors import ConfigError
+
+SMALL = ("--num_requests=60", "--max_num_seqs=8", "--mlruns-dir=null")
+
+
+def test_every_policy_runs_at_every_rate_and_the_files_hold_it(tmp_path, capsys):
+    out = tmp_path / "runs"
+    arguments = [*SMALL, "--rates_per_s=[2, 8]", "--policies=[fcfs, sarathi]", f"--out={out}"]
+    assert main(["compare", *arguments, "--json"]) == 0
+
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [(run["policy"], run["rate_per_s"]) for run in printed["runs"]] == [
+        ("fcfs", 2.0),
+        ("sarathi", 2.0),
+        ("fcfs", 8.0),
+        ("sarathi", 8.0),
+    ]
+    assert len(pd.read_csv(out / "summary.csv")) == 4
+    assert len(pd.read_parquet(out / "sarathi_q8.parquet")) == 60
+    page = (out / "report.html").read_text()
+    assert "<svg" in page
+    assert 'src="http' not in page
+
+
+def test_the_order_of_the_papers_holds_on_a_burst(capsys):
+    main(["compare", "--num_requests=400", "--max_num_seqs=16", "--json"])
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    latency_s = {run["policy"]: run["normalized_latency_mean_s"] for run in runs}
+    assert latency_s["oracle"] < latency_s["pars"] < latency_s["fcfs"]
+
+
+def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
+    run_with_load = compare_module.run_with_load
+
+    def interrupted(requests, policy, *rest, **more):
+        if policy.name != "fcfs":
+            raise KeyboardInterrupt
+        return run_with_load(requests, policy, *rest, **more)
+
+    monkeypatch.setattr(compare_module, "run_with_load", interrupted)
+    assert main(["compare", *SMALL, f"--out={tmp_path}", "--json"]) == 130
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["runs"]) == 1
+    assert "left out pars, oracle" in captured.err
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_policy_that_fails_is_named_and_the_others_are_kept(tmp_path, capsys, monkeypatch):
+    def rank(self, request, load):
+        raise KeyError("score")
+
+    monkeypatch.setattr(Sarathi, "rank", rank)
+    policies = "--policies=[fcfs, sarathi, oracle]"
+    assert main(["compare", *SMALL, policies, f"--out={tmp_path}", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert [run["policy"] for run in json.loads(captured.out)["runs"]] == ["fcfs"]
+    assert "left out sarathi, oracle" in captured.err
+    assert "error: policy 'sarathi' failed to rank" in captured.err
+    assert (tmp_path / "report.html").exists()
+
+
+def test_each_figure_lies_beside_the_table_it_drew(tmp_path, capsys):
+    arguments = [*SMALL, "--rates_per_s=[2, 8]", "--policies=[fcfs, slai]", f"--out={tmp_path}"]
+    more = ['--slo={"ttft_s.p90": 3}', "--seeds=1", "--tolerance=0.5"]
+    assert main(["compare", *arguments, *more]) == 0
+    assert "capacity, requests/s" in capsys.readouterr().out
+    figures = {path.stem for path in tmp_path.glob("*.svg")}
+    assert figures == {"latency_by_rate", "latencies", "load", "capacity"}
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == len(figures)
+    for figure in figures:
+        table = pd.read_csv(tmp_path / f"{figure}.csv")
+        assert set(table["policy"]) == {"fcfs", "slai"}
+    for said in ("llama-3-8b@a100-80g", "Poisson arrivals", ", 60 requests", "seed 0"):
+        assert said in page
+
+
+def test_one_policy_is_compared_with_itself_under_other_settings(capsys):
+    settings = {"slai-late": {"policy": "slai", "offset": 10.0}}
+    arguments = ["--policies=[slai, slai-late]", f"--settings={json.dumps(settings)}"]
+    assert main(["compare", *SMALL, *arguments, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["policy"] for run in runs] == ["slai", "slai-late"]
+
+
+def test_user_classes_have_their_shares_and_targets(tmp_path, capsys):
+    classes = {"paying": {"share": 0.25, "tbt_s": 0.1}, "free": {"share": 0.75}}
+    arguments = [f"--classes={json.dumps(classes)}", "--policies=[slai]", f"--out={tmp_path}"]
+    limits = ["--num_requests=400", "--mlruns-dir=null", "--json"]
+    assert main(["compare", *limits, *arguments]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["tbt_p99_s_paying"] < run["tbt_p99_s_free"]
+    table = pd.read_parquet(tmp_path / "slai.parquet")
+    assert (table["user_class"] == "paying").mean() == pytest.approx(0.25, abs=0.07)
+    assert (table["tbt_s"] == 0.1).tolist() == (table["user_class"] == "paying").tolist()
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "pars", "sarathi", "round-robin"])
+def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys):
+    rate = ["--rate_per_s=10", "--kv_blocks=600", f"--policies=[{policy}]", "--json"]
+    runs = []
+    for engine in ("plain", "vllm"):
+        assert main(["compare", *SMALL, *rate, f"--engine={engine}"]) == 0
+        runs += json.loads(capsys.readouterr().out)["runs"]
+    assert [run["num_finished"] for run in runs] == [60, 60]
+    # A request that arrives during a step is not in the next one.
+    assert runs[1]["queueing_mean_s"] > runs[0]["queueing_mean_s"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ("--policies=[]", "policies is empty"),
+        ('--classes={"a": {"share": 0.5}}', "sum to 1"),
+        ('--classes={"a": {"share": 1, "tbt": 1}}', "class 'a' has ['tbt']"),
+        ('--classes={"a": {"share": 1, "tbt_s": -1}}', "tbt_s of class 'a' is -1"),
+        ("--settings={pars: {speed: 1}}", "unexpected keyword argument 'speed'"),
+        ("--policies=[fcfs, best]", "no policy named 'best'"),
+        ("--rates_per_s=[0]", "rate_per_s is 0"),
+        ("--rates_per_s=[2, 4, 2]", "name each rate once"),
+        ("--rates_per_s=[2, 4]; --rate_per_s=3", "use one of them"),
+        ("--rates_per_s=2,4", "use '[2, 4]'"),
+        ("--policies=fcfs,pars", "policies is 'fcfs,pars'; use '[fcfs, pars]'"),
+        ("--kv_blocks=1", "all 60 requests need more than 1 KV blocks"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_file(argument, complaint, capsys, tmp_path):
+    assert main(["compare", *SMALL, f"--out={tmp_path / 'runs'}", *argument.split("; ")]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert len(error.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_gamma_gaps_have_the_rate_and_the_variation():
+    gaps_s = np.diff(gamma_arrivals_s(40_000, rate_per_s=5.0, cv=3.0, seed=1))
+    assert gaps_s.mean() == pytest.approx(0.2, rel=0.05)
+    assert gaps_s.std() / gaps_s.mean() == pytest.approx(3.0, rel=0.05)
+    with pytest.raises(ConfigError, match="cv is 0"):
+        gamma_arrivals_s(10, rate_per_s=1.0, cv=0.0, seed=0)
+
+
+def test_a_shock_is_faster_in_the_middle_and_nowhere_else():
+    gaps_s = np.diff(shock_arrivals_s(50_000, rate_per_s=5.0, factor=5.0, seed=1))
+    assert gaps_s[20_000:30_000].mean() == pytest.approx(0.04, rel=0.05)
+    assert gaps_s[:20_000].mean() == pytest.approx(0.2, rel=0.05)
+    with pytest.raises(ConfigError, match="factor"):
+        shock_arrivals_s(10, rate_per_s=1.0, factor=0.0, seed=0)

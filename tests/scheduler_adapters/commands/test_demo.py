@@ -1,0 +1,103 @@
+"""The demo end to end on a toy bundle: everything real but the ranker's skill and vLLM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scheduler_adapters.__main__ import main
+from scheduler_adapters.commands.demo import DemoConfig, run_demo
+from scheduler_adapters.engines.vllm_v1 import offline as vllm_offline
+from scoring_service.bundle import ModelBundle
+from scoring_service.errors import BundleError, DataError
+
+NUM_PROMPTS = 150
+
+
+@pytest.fixture
+def trained(tiny_bundle: ModelBundle, tmp_path: Path) -> Path:
+    """What a training run leaves: a bundle, and held-out prompts whose lengths vary."""
+    (tmp_path / "bundle").symlink_to(tiny_bundle.path, target_is_directory=True)
+    lengths = np.random.default_rng(0).geometric(1 / 60, NUM_PROMPTS)
+    prompts = [f"hello {i} " * (1 + i % 5) for i in range(NUM_PROMPTS)]
+    frame = pd.DataFrame({"prompt": prompts, "output_tokens": lengths})
+    frame.to_parquet(tmp_path / "test.parquet")
+    return tmp_path
+
+
+def a_config(trained: Path, **changes: float) -> DemoConfig:
+    settings = {"num_engine_requests": 0, "simulator_max_num_seqs": 8, **changes}
+    return DemoConfig(trained=trained, **settings)  # type: ignore[arg-type]
+
+
+def test_the_oracle_beats_fcfs_and_the_report_is_written(trained: Path) -> None:
+    figures = run_demo(a_config(trained))
+    means = {k: v["mean_normalized_latency_s"] for k, v in figures["simulator"].items()}
+    assert means["oracle"] < means["fcfs"]
+    assert means["oracle"] <= means["pars"]
+    assert figures["vllm"] is None
+    assert "<svg" in Path(figures["report"]).read_text()
+    json.dumps(figures, allow_nan=False)
+
+
+def test_without_vllm_the_simulator_alone_is_shown_and_a_line_says_so(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(vllm_offline, "find_spec", lambda name: None)
+    figures = run_demo(a_config(trained, num_engine_requests=20))
+    assert figures["vllm"] is None
+    assert figures["simulator"].keys() == {"fcfs", "pars", "oracle"}
+    assert "vLLM is not installed" in caplog.text
+    assert "the demo leaves the real engine out" in caplog.text
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+def test_all_schedulers_serve_the_same_requests_in_one_engine(trained: Path) -> None:
+    figures = run_demo(a_config(trained, num_engine_requests=41))
+    served = figures["vllm"]
+    assert (served["num_requests"], served["num_bursts"]) == (41, 4)
+    means = {name: served[name]["mean_normalized_latency_s"] for name in ("fcfs", "oracle")}
+    assert 0 < means["oracle"] < means["fcfs"]
+    assert 0 < served["pars"]["mean_e2e_s"] < 100
+    assert "41 of the same requests in 4 bursts" in Path(figures["report"]).read_text()
+    json.dumps(figures, allow_nan=False)
+
+
+def test_without_scores_the_order_falls_back_to_fcfs_and_says_so(
+    trained: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    figures = run_demo(a_config(trained, scoring_timeout_s=1e-6))
+    assert figures["simulator"]["pars"] == figures["simulator"]["fcfs"]
+    assert "scheduled FCFS" in caplog.text
+    assert f"0 of {NUM_PROMPTS} prompts had a score" in Path(figures["report"]).read_text()
+
+
+def test_a_folder_without_a_bundle_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--trained", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert "python -m training fit" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_held_out_prompts_must_be_there(tiny_bundle: ModelBundle, tmp_path: Path) -> None:
+    (tmp_path / "bundle").symlink_to(tiny_bundle.path, target_is_directory=True)
+    with pytest.raises(DataError, match=r"test\.parquet"):
+        run_demo(a_config(tmp_path))
+
+
+def test_a_damaged_bundle_is_refused(trained: Path, tiny_bundle: ModelBundle) -> None:
+    copy = trained / "copy" / "bundle"
+    copy.mkdir(parents=True)
+    for file in tiny_bundle.path.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    (copy / "model.onnx").write_bytes(b"not a model")
+    with pytest.raises(BundleError, match="damaged"):
+        run_demo(a_config(trained / "copy"))

@@ -1,0 +1,93 @@
+"""The prefill profile: what it measures and writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scheduler_adapters.commands.profile_prefill import ProfileConfig, _attend_without_mask, main
+from scheduler_adapters.engines.random_model import SHAPES, llama_config, make_random_model
+from scoring_service.errors import ConfigError
+
+
+def test_the_7b_shape_has_the_parameters_of_llama_2_7b() -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(llama_config("7b"))
+    assert sum(p.numel() for p in model.parameters()) == 6_738_415_616
+
+
+@pytest.mark.parametrize("wrong", [{"prompt_tokens": []}, {"batch_sizes": [0]}, {"repeats": 0}])
+def test_impossible_profiles_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        ProfileConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_an_unknown_shape_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--shape", "70b"]) == 2
+    printed = capsys.readouterr().err
+    assert all(shape in printed for shape in SHAPES)
+
+
+@pytest.mark.parametrize("out", ["nodir/prefill.csv", "prefill.txt"])
+def test_a_place_that_cannot_be_written_is_refused_before_a_model_is_made(
+    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("scheduler_adapters.commands.profile_prefill.measure", None)
+    assert main(["--out", out]) == 2
+    assert out in capsys.readouterr().err
+
+
+def test_cuda_graphs_are_refused_where_there_is_no_gpu() -> None:
+    with pytest.raises(ConfigError, match="cuda_graphs"):
+        ProfileConfig(device="cpu", cuda_graphs=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_attention_without_a_mask_is_the_models_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from torch.nn import functional
+
+    model = make_random_model("tiny", "cpu", max_tokens=64)
+    prompts_BL = torch.arange(96).reshape(2, 48)
+    with torch.inference_mode():
+        own = model(prompts_BL, logits_to_keep=1).logits
+        _attend_without_mask(model)
+        attend, masks = functional.scaled_dot_product_attention, []
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            masks.append((kwargs["attn_mask"], kwargs["is_causal"]))
+            return attend(*args, **kwargs)
+
+        monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
+        monkeypatch.setattr(
+            "transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True
+        )
+        ours = model(prompts_BL, logits_to_keep=1, use_cache=False).logits
+    assert torch.equal(own, ours)
+    assert set(masks) == {(None, True)}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_command_writes_a_row_per_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "prefill.csv"
+    lengths = ["--prompt_tokens", "[8, 16, 32]", "--batch_sizes", "[1, 2]", "--repeats", "2"]
+    assert main([*lengths, "--device", "cpu", "--out", str(out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    table = pd.read_csv(out)
+    assert printed["num_samples"] == len(table) == 2 * 3 * 2
+    assert (table["latency_s"] > 0).all()
+    assert list(table) == [
+        "prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s", "model", "device",
+    ]  # fmt: skip

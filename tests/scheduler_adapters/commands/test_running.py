@@ -1,0 +1,108 @@
+"""Watched runs: the same results, their load, their progress, and Ctrl-C in the middle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.commands.running import Interrupted, Load, run_requests, run_with_load
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.progress import Progress
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.views import Rank
+from scheduler_adapters.workload.requests import make_requests
+
+INSTANCE = Instance(latency=AffineLatency(base_s=0.01, per_token_s=1e-4), kv_blocks=60)
+ALL_ENGINES = [("plain", None), ("plain", 7), ("vllm", None), ("vllm", 7)]
+
+
+def requests_of(count: int):
+    random = np.random.default_rng(0)
+    return make_requests(
+        prompt_tokens=random.integers(1, 100, count),
+        output_tokens=random.integers(1, 50, count),
+        arrival_s=np.cumsum(random.exponential(0.03, count)),
+    )
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "slai", "round-robin"])
+def test_watching_changes_nothing(policy):
+    requests = requests_of(80)
+    watched, _ = run_with_load(requests, load_policy(policy), INSTANCE, Progress(1))
+    plain = Engine(load_policy(policy), INSTANCE).run(requests)
+    np.testing.assert_array_equal(watched.finished_s, plain.finished_s)
+    np.testing.assert_array_equal(watched.tick_s, plain.tick_s)
+
+
+@pytest.mark.parametrize(("engine", "clients"), ALL_ENGINES)
+def test_every_engine_serves_all_and_its_load_is_what_memory_allows(engine, clients):
+    requests = requests_of(80)
+    timeline, load = run_with_load(
+        requests, FCFS(), INSTANCE, Progress(1), engine=engine, clients=clients
+    )
+    assert np.isfinite(timeline.finished_s).all()
+    assert len(load.end_s) == len(load.duration_s) == len(load.num_waiting)
+    assert 0 < load.used_blocks.max() <= INSTANCE.kv_blocks
+    assert (load.num_resident + load.num_waiting).max() <= (clients or 80)
+
+
+def test_the_mean_load_is_weighted_by_time_and_idle_time_counts_as_none():
+    load = Load(
+        end_s=np.array([1.0, 2.0, 6.0]),
+        duration_s=np.array([1.0, 1.0, 2.0]),
+        used_blocks=np.array([4.0, 8.0, 2.0]),
+        num_waiting=np.zeros(3),
+        num_resident=np.zeros(3),
+    )
+    # 4 for one second, 8 for one, nobody for two, 2 for two.
+    assert load.mean(load.used_blocks, np.array([0.0, 2.0, 4.0, 6.0, 8.0])).tolist() == [6, 0, 2, 0]
+    assert load.mean(load.used_blocks, np.array([0.0, 8.0])).tolist() == [2]
+
+
+class _PressesCtrlC(FCFS):
+    """Stops the run when it is asked about the request with this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def rank(self, request, load):
+        if request.number == self.number:
+            raise KeyboardInterrupt
+        return Rank()
+
+
+@pytest.mark.parametrize(("engine", "clients"), ALL_ENGINES)
+def test_an_interrupted_run_keeps_what_had_finished(engine, clients):
+    requests = requests_of(80)
+    with pytest.raises(Interrupted) as caught:
+        run_requests(
+            requests, _PressesCtrlC(60), INSTANCE, Progress(1), engine=engine, clients=clients
+        )
+    whole = run_requests(requests, FCFS(), INSTANCE, Progress(1), engine=engine, clients=clients)
+    timeline = caught.value.timeline
+    finished = ~np.isnan(timeline.finished_s)
+    assert 0 < finished.sum() < 80
+    np.testing.assert_array_equal(timeline.finished_s[finished], whole.finished_s[finished])
+    for row in np.flatnonzero(finished):
+        np.testing.assert_array_equal(timeline.token_s(row), whole.token_s(row))
+
+
+def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_elsewhere(
+    capsys, monkeypatch
+):
+    def run():
+        with Progress(1) as progress:
+            progress.begin("fcfs")
+            run_requests(requests_of(20), FCFS(), INSTANCE, progress)
+            progress.step("fcfs")
+        return capsys.readouterr().err
+
+    assert run() == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    line = run()
+    assert "fcfs: virtual time 0 s, 0/20 requests" in line
+    assert "####################" in line
+    assert "1/1 0 s  fcfs" in line

@@ -1,0 +1,220 @@
+"""`serve-vllm` refuses at the start what would fail later, and tells vLLM the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.__main__ import main
+from scheduler_adapters.commands import serve_vllm as vllm_serve
+from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
+from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig
+from scoring_service.ranker.model import RankerModel
+from scoring_service.server.server import ScoringServer
+from scoring_service.service.config import ServerConfig
+
+
+class Started(Exception):
+    """Raised in place of becoming vLLM; holds its command line."""
+
+
+@pytest.fixture(autouse=True)
+def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM takes ten seconds to import; what needs it is tested with the real server."""
+
+    def exec_instead(program: str, command: list[str]) -> None:
+        raise Started(command)
+
+    monkeypatch.setattr(os, "execv", exec_instead)
+    monkeypatch.setattr(vllm_serve, "_require_engine", lambda policy: None)
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(METRICS_FOLDER, "/somewhere")
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(*arguments: str) -> list[str]:
+    with pytest.raises(Started) as started:
+        main(["serve-vllm", *arguments])
+    command: list[str] = started.value.args[0]
+    return command
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["serve-vllm", *arguments]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    return errors[0]
+
+
+def test_vllm_is_told_policy_settings_address_and_its_own_options(port: int) -> None:
+    settings = json.dumps({"starve_after_s": 60})
+    command = start(
+        "some/model", "--port", str(port), "--settings", settings, "--", "--max-num-seqs", "4"
+    )
+    assert command[:2] == [sys.executable, "-m"]
+    assert "some/model" in command
+    assert command[-2:] == ["--max-num-seqs", "4"]
+    options = dict(option[2:].split("=", 1) for option in command if "=" in option)
+    assert json.loads(options["additional-config"]) == {
+        "lengthwise": {"policy": "pars", "starve_after_s": 60}
+    }
+    assert options["scheduler-cls"] == "scheduler_adapters.engines.vllm_v1.measured.scheduler"
+    assert options["port"] == str(port)
+
+
+def test_the_middleware_is_told_whom_to_ask(
+    tiny_bundle: Any, tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "classes.json").write_text('{"classes": {"chat": {}}}')
+    monkeypatch.chdir(tmp_path)
+    service = ScoringServer(
+        RankerModel.load(tiny_bundle), ServerConfig(address="127.0.0.1:0", drain_grace_s=0)
+    )
+    service.start()
+    start("m", f"--port={port}", "--scorer", service.target, "--classes", "classes.json")
+    service.stop()
+    told = MiddlewareConfig.from_json(os.environ[VARIABLE])
+    assert told.scorer == service.target
+    assert told.classes == str(tmp_path / "classes.json")
+
+
+def test_a_target_model_that_the_service_is_not_calibrated_for_is_refused(
+    tiny_bundle: Any, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = ScoringServer(
+        RankerModel.load(tiny_bundle), ServerConfig(address="127.0.0.1:0", drain_grace_s=0)
+    )
+    service.start()
+    asks = ("m", f"--port={port}", "--scorer", service.target, "--target_model")
+    said = refusal(capsys, *asks, "nobody")
+    start(*asks, "tiny-llm")
+    service.stop()
+    assert "it knows tiny-llm" in said
+    assert MiddlewareConfig.from_json(os.environ[VARIABLE]).target_model == "tiny-llm"
+
+
+def test_help_shows_a_file_of_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve-vllm", "--help"])
+    shown = capsys.readouterr().out
+    start_at = shown.index('{"classes"')
+    example, _ = json.JSONDecoder().raw_decode(shown[start_at:])
+    assert example["api_keys"] == {"sk-3f9c": "chat"}
+
+
+def test_vllms_processes_get_a_folder_to_share_metrics_in(
+    port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(METRICS_FOLDER)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    start("m", f"--port={port}")
+    made = os.environ[METRICS_FOLDER]
+    assert Path(made).parent == tmp_path
+    assert MiddlewareConfig.from_json(os.environ[VARIABLE]).metrics_dir == made
+
+
+def test_a_folder_for_metrics_that_is_set_already_is_left_alone(port: int) -> None:
+    start("m", f"--port={port}")
+    assert os.environ[METRICS_FOLDER] == "/somewhere"
+    assert MiddlewareConfig.from_json(os.environ[VARIABLE]).metrics_dir is None
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = refusal(capsys, "m", "--policy", "parsley")
+    assert "'parsley'" in said
+    assert "fcfs" in said
+    assert "pars," in said
+
+
+def test_a_setting_that_is_not_the_policys_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'no_such'" in refusal(capsys, "m", "--settings", '{"no_such": 1}')
+
+
+def test_a_scoring_service_that_does_not_answer_is_refused(
+    capsys: pytest.CaptureFixture[str], port: int
+) -> None:
+    said = refusal(capsys, "m", f"--port={port}", "--scorer", "127.0.0.1:1")
+    assert "no scoring service answers at 127.0.0.1:1" in said
+    assert "--start_without_scorer true" in said
+
+
+def test_it_starts_without_the_scoring_service_where_that_was_asked_for(port: int) -> None:
+    start("m", f"--port={port}", "--scorer", "127.0.0.1:1", "--start_without_scorer", "true")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--scheduling-policy", "priority"],
+        ["--scheduling_policy=priority"],
+        ["--max-num-seqs", "4", "--scheduling-policy=priority"],
+    ],
+)
+def test_vllms_own_priority_policy_is_refused(
+    capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert "'priority' and sorts against ours" in refusal(capsys, "m", "--", *options)
+
+
+def test_vllms_fcfs_may_be_named(port: int) -> None:
+    start("m", f"--port={port}", "--", "--scheduling-policy", "fcfs")
+
+
+def test_a_policy_of_phases_needs_to_know_what_ends_thinking(
+    capsys: pytest.CaptureFixture[str], port: int
+) -> None:
+    assert "--reasoning-parser" in refusal(capsys, "m", "--policy", "pascal")
+    pascal = ("m", f"--port={port}", "--policy", "pascal")
+    start(*pascal, "--settings", '{"think_end": [5]}')
+    start(*pascal, "--", "--reasoning-parser", "deepseek_r1")
+
+
+@pytest.mark.parametrize("option", ["--scheduler-cls=x.Y", "--port", "--additional_config={}"])
+def test_an_option_of_ours_is_refused_behind_the_dashes(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert "before the --" in refusal(capsys, "m", "--", option)
+
+
+def test_a_port_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1:{taken}" in refusal(capsys, "m", f"--port={taken}")
+
+
+def test_a_host_that_is_not_ours_is_refused(capsys: pytest.CaptureFixture[str], port: int) -> None:
+    assert "cannot listen" in refusal(capsys, "m", f"--port={port}", "--host", "192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port=0"], "port is 0"),
+        (["--timeline", "t.csv"], "ends in .jsonl"),
+        (["--timeline", "/no/such/t.jsonl"], "folder that exists"),
+        (["--classes", "/no/such.json"], "give a class file"),
+        (["--deadline_s=0", "--port=65000"], "deadline_s is 0"),
+        (["--scorer_token=t", "--scorer=192.0.2.1:5", "--port=65001"], "in the clear"),
+    ],
+)
+def test_wrong_settings_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert said in refusal(capsys, "m", *arguments)

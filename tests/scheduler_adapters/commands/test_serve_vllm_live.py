@@ -1,0 +1,380 @@
+"""`serve-vllm` whole: the unmodified `openai` client, a scoring service that dies and returns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.engines.vllm_v1.offline import ENVIRONMENT
+from scoring_service.bundle import ModelBundle
+
+pytestmark = pytest.mark.vllm
+
+START_WITHIN_S = 240
+NUM_CLIENTS = 64
+MAX_TOKENS = 12
+SEATS = 4
+CLASSES = {
+    "classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
+    "api_keys": {"sk-chat": "chat"},
+    "default": "batch",
+}
+PROMPTS = {"yes": "yes no short", "essay": "long essay poem"}
+"""The tiny ranker's shortest and longest: what the prompts say is what their scores follow."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A word-level tokenizer over the tiny model's vocabulary, with a chat template."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["[UNK]", "</s>", "yes", "no", "short", "long", "essay", "poem"]
+    words += [f"w{number}" for number in range(VOCABULARY - len(words))]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", eos_token="</s>", pad_token="</s>"
+    )
+    fast.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    fast.save_pretrained(folder)
+
+
+class ScoringProcess:
+    """A scoring service that can be killed and started again at the same address."""
+
+    def __init__(self, bundle: Path) -> None:
+        self.bundle = bundle
+        self.address = f"127.0.0.1:{free_port()}"
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "scoring_service", "serve"]
+        command += ["--bundle", str(self.bundle), "--address", self.address]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert "serving" in self.process.stdout.readline()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@dataclass
+class Live:
+    """The running server and its scoring service."""
+
+    url: str
+    scoring: ScoringProcess
+    pid: int
+    timeline: Path
+
+    def samples(self, name: str) -> list[Any]:
+        """The samples of one name on /metrics."""
+        with urlopen(f"{self.url}/metrics", timeout=30) as response:
+            families = list(text_string_to_metric_families(response.read().decode()))
+        return [s for family in families for s in family.samples if s.name == name]
+
+    def sample(self, name: str, **labels: str) -> float:
+        """Their sum over the samples with these labels."""
+        return sum(s.value for s in self.samples(name) if labels.items() <= s.labels.items())
+
+    def outcomes(self) -> Counter[str]:
+        """Requests so far by what became of their score: "scored", "unscored unavailable", ..."""
+        return Counter(
+            {
+                f"{s.labels['outcome']} {s.labels['reason']}".strip(): int(s.value)
+                for s in self.samples("lengthwise_requests_total")
+            }
+        )
+
+    def outcomes_since(self, before: Counter[str]) -> Counter[str]:
+        return self.outcomes() - before
+
+    def memory_mib(self) -> float:
+        """Resident memory of vLLM's processes."""
+        server = psutil.Process(self.pid)
+        each = (p.memory_info().rss for p in [server, *server.children(recursive=True)])
+        return sum(each) / 2**20
+
+    def wait_until_idle(self) -> None:
+        deadline_s = time.monotonic() + 60
+        while sum(self.sample(f"vllm:num_requests_{state}") for state in ("running", "waiting")):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("serve")
+    model = make_tiny_model(folder / "model")
+    write_tokenizer(model)
+    (folder / "classes.json").write_text(json.dumps(CLASSES))
+    scoring = ScoringProcess(tiny_bundle.path)
+    port = free_port()
+    command = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", str(model)]
+    command += ["--policy=pars", f"--port={port}", f"--scorer={scoring.address}"]
+    command += ["--deadline-s=3", "--target-model=tiny-llm", f"--classes={folder / 'classes.json'}"]
+    command += [f"--timeline={folder / 'timeline.jsonl'}", "--"]
+    command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
+    command += ["--max-model-len=1024", f"--max-num-seqs={SEATS}", "--max-num-batched-tokens=256"]
+    command += [f"--kv-cache-memory-bytes={32 << 20}", "--enforce-eager"]
+    environment = {**os.environ, **ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    log = folder / "log"
+    with log.open("w") as written:
+        server = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
+    try:
+        wait_until_healthy(f"http://127.0.0.1:{port}", server, log)
+        yield Live(f"http://127.0.0.1:{port}", scoring, server.pid, folder / "timeline.jsonl")
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+        scoring.kill()
+
+
+def wait_until_healthy(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while time.monotonic() < deadline_s:
+        assert server.poll() is None, log.read_text()[-4000:]
+        with suppress(URLError, ConnectionError), urlopen(f"{url}/health", timeout=5):
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"no answer within {START_WITHIN_S} s: {log.read_text()[-4000:]}")
+
+
+def client(live: Live) -> Any:
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(base_url=f"{live.url}/v1", api_key="sk-chat", max_retries=0, timeout=120)
+
+
+async def stream(
+    openai: Any, number: int, kind: str, max_tokens: int = MAX_TOKENS
+) -> tuple[str, float]:
+    """Ask as chat or as completion; the kind and the instant of the last chunk."""
+    prompt = f"{PROMPTS[kind]} w{number}"
+    common = {"model": "tiny", "max_tokens": max_tokens, "stream": True, "temperature": 0}
+    common["extra_body"] = {"ignore_eos": True}
+    if number % 2:
+        chunks = await openai.completions.create(prompt=prompt, **common)
+    else:
+        messages = [{"role": "user", "content": prompt}]
+        chunks = await openai.chat.completions.create(messages=messages, **common)
+    reasons = [c.choices[0].finish_reason async for c in chunks if c.choices]
+    assert reasons[-1] == "length"
+    return kind, time.monotonic()
+
+
+async def burst(live: Live, kill_after: int | None = None) -> list[str]:
+    """All clients at once, short and long prompts shuffled; the kinds in order of completion."""
+    kinds = [kind for kind in PROMPTS for _ in range(NUM_CLIENTS // 2)]
+    random.Random(0).shuffle(kinds)
+    openai = client(live)
+    tasks = [asyncio.create_task(stream(openai, n, kind)) for n, kind in enumerate(kinds)]
+    if kill_after is not None:
+        while sum(task.done() for task in tasks) < kill_after:
+            await asyncio.sleep(0.005)
+        live.scoring.kill()
+    finished = await asyncio.gather(*tasks)
+    await openai.close()
+    return [kind for kind, _ in sorted(finished, key=lambda one: one[1])]
+
+
+def lead(order: list[str]) -> float:
+    """How many places the short ones finish before the long ones, on average; at most 32."""
+    places = {kind: [p for p, k in enumerate(order) if k == kind] for kind in PROMPTS}
+    return mean(places["essay"]) - mean(places["yes"])
+
+
+def test_every_client_is_scored_and_the_short_finish_first(live: Live) -> None:
+    before = live.outcomes()
+    order = asyncio.run(burst(live))
+    assert live.outcomes_since(before) == {"scored": NUM_CLIENTS}
+    assert lead(order) > NUM_CLIENTS / 4
+    assert live.sample("lengthwise_ttft_seconds_count", user_class="chat") == NUM_CLIENTS
+    assert live.sample("lengthwise_tpot_seconds_count", user_class="chat") == NUM_CLIENTS
+    assert live.sample("lengthwise_e2e_seconds_count") == NUM_CLIENTS
+    assert live.sample("lengthwise_engine_requests_total", hint="scored") == NUM_CLIENTS
+    assert live.sample("lengthwise_resident_requests") == 0
+    for name in ("ttfat_seconds", "qoe"):
+        assert live.sample(f"lengthwise_{name}_count", user_class="chat") == NUM_CLIENTS
+    gaps = live.sample("lengthwise_tbt_seconds_count", user_class="chat", phase="answering")
+    assert gaps == NUM_CLIENTS * (MAX_TOKENS - 1)
+    ttft_s, e2e_s = (
+        live.sample(f"lengthwise_{name}_seconds_sum", user_class="chat") for name in ("ttft", "e2e")
+    )
+    vllms_s = live.sample("vllm:time_to_first_token_seconds_sum")
+    assert 0 < ttft_s < e2e_s
+    assert ttft_s == pytest.approx(vllms_s, rel=0.05)
+
+
+def test_a_response_is_scored_and_counted_to_its_class(live: Live) -> None:
+    from openai import OpenAI
+
+    before = live.outcomes()
+    served = live.sample("lengthwise_e2e_seconds_count", user_class="chat")
+    with OpenAI(base_url=f"{live.url}/v1", api_key="sk-chat", max_retries=0) as openai:
+        answer = openai.responses.create(model="tiny", input="essay", max_output_tokens=5)
+    assert answer.status in ("completed", "incomplete")
+    assert live.outcomes_since(before) == {"scored": 1}
+    assert live.sample("lengthwise_e2e_seconds_count", user_class="chat") == served + 1
+
+
+def test_a_router_reads_the_load_of_an_idle_engine(live: Live) -> None:
+    live.wait_until_idle()
+    with urlopen(f"{live.url}/lengthwise/load", timeout=30) as response:
+        (report,) = json.load(response)
+    assert report["waiting"] == report["answering"] == report["kv_tokens"] == 0
+    assert report["on_time"]
+
+
+def test_the_scoring_service_dies_and_returns_and_no_request_fails(live: Live) -> None:
+    asyncio.run(burst(live, kill_after=8))
+    before = live.outcomes()
+    order = asyncio.run(burst(live))
+    counts = live.outcomes_since(before)
+    assert counts.total() == NUM_CLIENTS
+    assert counts.keys() <= {"unscored breaker_open", "unscored unavailable", "late timeout"}
+    assert abs(lead(order)) < NUM_CLIENTS / 8  # by arrival, and those are shuffled
+    live.scoring.start()
+    deadline_s, before = time.monotonic() + 60, live.outcomes()
+    while not live.outcomes_since(before)["scored"]:
+        assert time.monotonic() < deadline_s
+        asyncio.run(burst(live))
+    before = live.outcomes()
+    assert lead(asyncio.run(burst(live))) > NUM_CLIENTS / 4
+    assert live.outcomes_since(before) == {"scored": NUM_CLIENTS}
+
+
+def test_clients_that_leave_make_room_for_others(live: Live) -> None:
+    async def leave(openai: Any, number: int) -> None:
+        chunks = await openai.completions.create(
+            model="tiny", prompt=f"essay w{number}", max_tokens=900, stream=True,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        if number % 2:
+            await anext(aiter(chunks))
+        await chunks.close()
+
+    async def main() -> None:
+        openai = client(live)
+        leaving = [asyncio.create_task(leave(openai, number)) for number in range(48)]
+        # Some leave while they still wait for a seat.
+        _, waiting = await asyncio.wait(leaving, timeout=2)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+        await openai.close()
+
+    asyncio.run(main())
+    live.wait_until_idle()
+    assert live.sample("vllm:kv_cache_usage_perc") == 0
+    asyncio.run(burst(live))
+
+
+def complete(live: Live, **body: Any) -> dict[str, Any]:
+    content = json.dumps({"model": "tiny", "prompt": "yes", "max_tokens": 3, **body}).encode()
+    request = Request(f"{live.url}/v1/completions", content, {"Content-Type": "application/json"})
+    with urlopen(request, timeout=60) as response:
+        answer: dict[str, Any] = json.load(response)
+    return answer
+
+
+@pytest.mark.parametrize("score", [3, -1.5, "long", [1, 2]])
+def test_a_score_of_the_clients_own_is_left_alone(live: Live, score: Any) -> None:
+    before = live.outcomes()
+    complete(live, vllm_xargs={"lengthwise_score": score})
+    assert live.outcomes_since(before) == {"explicit": 1}
+
+
+@pytest.mark.parametrize("xargs", [{"lengthwise_score": {"a": 1}}, [1], "x"])
+def test_what_vllm_cannot_carry_it_refuses_itself(live: Live, xargs: Any) -> None:
+    with pytest.raises(HTTPError, match="400"):
+        complete(live, vllm_xargs=xargs)
+    assert complete(live)["usage"]["completion_tokens"] == 3
+    live.wait_until_idle()
+
+
+def test_the_engines_timeline_agrees_with_what_vllm_reports(live: Live) -> None:
+    from scheduler_adapters.timeline.metrics import summarize
+    from scheduler_adapters.timeline.timeline import read_timeline
+
+    asyncio.run(burst(live))
+    live.wait_until_idle()
+    newest = read_timeline(live.timeline)
+    newest = newest.take(np.arange(len(newest.requests)) >= len(newest.requests) - NUM_CLIENTS)
+    assert (newest.requests.output_tokens == 12).all()
+    assert set(newest.requests.user_class) == {"chat"}
+    assert set(newest.requests.tbt_s) == {0.05}
+    assert (newest.requests.arrival_s <= newest.scheduled_s).all()
+    assert (newest.scheduled_s < newest.first_token_s).all()
+    assert summarize(newest).num_finished == NUM_CLIENTS
+    requests = sum(s.value for s in live.samples("lengthwise_e2e_seconds_count"))
+    assert len(live.timeline.read_text().splitlines()) == requests
+
+
+async def mixed_requests(live: Live, numbers: range) -> None:
+    """One in four each: served, served with unusable hints, refused, and left by its client."""
+    import aiohttp
+
+    async def one(session: aiohttp.ClientSession, number: int) -> None:
+        body: dict[str, Any] = {"model": "tiny", "prompt": f"poem w{number % 500}", "max_tokens": 1}
+        kind = number % 4
+        if kind == 1:
+            body["vllm_xargs"] = {"lengthwise_score": "NaN", "lengthwise_tbt_s": -1}
+        if kind == 2:
+            body["vllm_xargs"] = {"lengthwise_score": {"not": "a number"}}
+        if kind == 3:
+            body |= {"stream": True, "max_tokens": 500, "ignore_eos": True}
+        async with session.post(f"{live.url}/v1/completions", json=body) as response:
+            assert response.status == (400 if kind == 2 else 200)
+            await (response.content.readany() if kind == 3 else response.read())
+
+    timeout = aiohttp.ClientTimeout(total=120)
+    headers = {"Authorization": "Bearer sk-chat"}
+    connector = aiohttp.TCPConnector(limit=NUM_CLIENTS)
+    async with aiohttp.ClientSession(
+        timeout=timeout, headers=headers, connector=connector
+    ) as session:
+        await asyncio.gather(*(one(session, number) for number in numbers))
+
+
+def test_five_thousand_requests_leave_nothing_behind(live: Live) -> None:
+    asyncio.run(mixed_requests(live, range(1000)))
+    live.wait_until_idle()
+    before_mib = live.memory_mib()
+    invalid = live.sample("lengthwise_engine_requests_total", hint="invalid")
+    asyncio.run(mixed_requests(live, range(1000, 5000)))
+    live.wait_until_idle()
+    # 5 MiB were seen; 3,000 requests that the engine holds on to would be 12 more.
+    assert live.memory_mib() - before_mib < 12
+    assert live.sample("vllm:kv_cache_usage_perc") == 0
+    assert live.sample("lengthwise_resident_requests") == 0
+    assert live.sample("lengthwise_engine_requests_total", hint="invalid") == invalid + 1000

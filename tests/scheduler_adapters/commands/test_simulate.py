@@ -1,0 +1,234 @@
+"""The `simulate` command: what it prints, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.__main__ import COMMANDS, main
+from scheduler_adapters.commands import simulate as simulate_module
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policy import POLICIES
+from scheduler_adapters.timeline.timeline import read_timeline
+
+
+def simulate(capsys, *arguments: str) -> tuple[int, str, str]:
+    limits = ["--num_requests=60", "--max-num-seqs=8", "--mlruns-dir=null"]
+    code = main(["simulate", *limits, *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_json_is_one_object_on_the_last_line(capsys):
+    code, out, _ = simulate(capsys, "--policy=pars", "--json")
+    summary = json.loads(out.splitlines()[-1])
+    assert code == 0
+    assert summary["policy"] == "pars"
+    assert summary["num_finished"] == 60
+    assert summary["normalized_latency_s"]["mean"] > 0
+
+
+def test_one_seed_prints_the_same_bytes_twice(capsys):
+    first = simulate(capsys, "--rate_per_s=5", "--seed=7")
+    assert simulate(capsys, "--rate_per_s=5", "--seed=7") == first
+    assert simulate(capsys, "--rate_per_s=5", "--seed=8") != first
+
+
+def test_shorter_first_shortens_the_wait(capsys):
+    latency_s = {}
+    for policy in ("fcfs", "pars", "oracle"):
+        _, out, _ = simulate(capsys, f"--policy={policy}", "--json")
+        latency_s[policy] = json.loads(out)["normalized_latency_s"]["mean"]
+    assert latency_s["oracle"] < latency_s["pars"] < latency_s["fcfs"]
+
+
+def test_every_request_is_written(capsys, tmp_path):
+    path = tmp_path / "timeline.parquet"
+    simulate(capsys, f"--out={path}")
+    assert len(read_timeline(path).requests) == 60
+
+
+def test_the_phases_of_a_request_fill_its_life(capsys, tmp_path):
+    path, trace = tmp_path / "timeline.parquet", tmp_path / "trace.json"
+    simulate(capsys, f"--out={path}", f"--chrome_trace={trace}")
+    timeline = read_timeline(path)
+    lived_us = {row: 0.0 for row in range(60)}
+    for event in json.loads(trace.read_text())["traceEvents"]:
+        lived_us[event["tid"]] += event["dur"]
+    for row, total_us in lived_us.items():
+        e2e_s = timeline.finished_s[row] - timeline.requests.arrival_s[row]
+        assert total_us == pytest.approx(e2e_s * 1e6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--policy=shortest"], "no policy named 'shortest'; use one of fcfs"),
+        (["--profile=gpt-5@a100-80g"], "llama-3-8b"),
+        (["--trace=absent.csv"], "absent.csv"),
+        (["--rate_per_s=0"], "rate_per_s is 0"),
+        (["--arrivals=gamma"], "arrivals is 'gamma', but no arrivals have a rate"),
+        (["--arrivals=shock", "--rate_per_s=2", "--clients=3"], "arrivals is 'shock', but no"),
+        (["--rate_per_s=fast"], "rate_per_s is 'fast'; it takes float | None"),
+        (["--engine=sglang"], "engine is 'sglang'; it takes Literal['plain', 'vllm']"),
+        (["--speed=3"], "unrecognized arguments: --speed=3"),
+        (["--policy=json:loads"], "cannot be made with {} (TypeError"),
+        (["--seed=-1"], "seed is -1"),
+        (["--tau_b=2"], "tau_b is 2"),
+        (["--num_requests=0"], "num_requests is 0"),
+        (["--kv_blocks=0"], "kv_blocks is 0"),
+        (["--out=timeline.xlsx"], "no known format"),
+        (["--out=absent/timeline.parquet"], "absent"),
+        (["--chrome_trace=trace.txt"], ".json"),
+        (["--scores=best"], "scores is 'best'; use one of trace, oracle"),
+        (["--scores=bundle:run/bundle"], "there is no trace"),
+        (["--scores=trace"], "there is no trace"),
+        (["--clients=0"], "clients is 0"),
+        (["--policy=round-robin", '--settings={"offload": true}'], "--host_gb_per_s 50"),
+        (["--host_gb_per_s=-3"], "host_gb_per_s is -3"),
+        (["--rate_per_s=2", "--clients=3"], "rate_per_s is 2.0 and clients 3; use one"),
+        (["--kv_blocks=1"], "all 60 requests need more than 1 KV blocks of 16 tokens"),
+        (["--host_blocks=5"], "give host_gb_per_s as well"),
+        (["--host_gb_per_s=50", "--engine=vllm"], "only the plain engine"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, complaint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = simulate(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert complaint in err
+    assert len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bundle_orders_the_queue_by_the_prompts(capsys, tmp_path, tiny_bundle):
+    trace = tmp_path / "trace.csv"
+    rows = ["a long long essay,5,400", "short,5,9"] * 30
+    trace.write_text("\n".join(["prompt,prompt_tokens,output_tokens", *rows]))
+    latency_s = {}
+    for scores in ("constant", f"bundle:{tiny_bundle.path}"):
+        _, out, _ = simulate(capsys, f"--trace={trace}", f"--scores={scores}", "--json")
+        latency_s[scores.partition(":")[0]] = json.loads(out)["normalized_latency_s"]["mean"]
+    assert latency_s["bundle"] < 0.7 * latency_s["constant"]
+
+
+def write_scored(path, sign):
+    rows = [f"5,{length},{sign * length}" for length in (400, 9)] * 30
+    path.write_text("\n".join(["prompt_tokens,output_tokens,score", *rows]))
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare", "capacity"])
+def test_scores_of_a_trace_are_used_unasked_and_their_source_is_said(capsys, tmp_path, command):
+    own, none = tmp_path / "own.csv", tmp_path / "none.csv"
+    write_scored(own, 1)
+    none.write_text("prompt_tokens,output_tokens\n" + "5,400\n5,9\n" * 30)
+    quick = ["--seeds=1", "--tolerance=0.5"] * (command == "capacity")
+    for trace, source in {own: "the trace's own", none: "synthetic (tau_b 0.75)"}.items():
+        assert main([command, f"--trace={trace}", "--max_num_seqs=8", *quick]) == 0
+        assert f"scores: {source}" in capsys.readouterr().out
+
+
+def test_scores_of_a_trace_order_the_queue(capsys, tmp_path):
+    latency_s = {}
+    for name, sign in {"right": 1, "wrong": -1}.items():
+        path = tmp_path / f"{name}.csv"
+        write_scored(path, sign)
+        _, out, _ = simulate(capsys, f"--trace={path}", "--json")
+        summary = json.loads(out)
+        assert summary["scores"] == "trace"
+        latency_s[name] = summary["normalized_latency_s"]["mean"]
+    assert latency_s["right"] < 0.7 * latency_s["wrong"]
+
+
+def test_a_slower_host_link_makes_the_evicted_wait_longer(capsys):
+    settings = json.dumps({"offload": True, "quantum_tokens": 20})
+    given = ["--policy=round-robin", f"--settings={settings}", "--kv_blocks=600", "--json"]
+    latency_s = {}
+    for gb_per_s in (50, 0.5):
+        _, out, _ = simulate(capsys, *given, f"--host_gb_per_s={gb_per_s}")
+        summary = json.loads(out)
+        assert summary["num_finished"] == 60
+        assert summary["num_preemptions"] > 0
+        latency_s[gb_per_s] = summary["e2e_s"]["mean"]
+    assert latency_s[0.5] > latency_s[50]
+
+
+def test_requests_that_the_memory_cannot_hold_are_counted_and_said(capsys, caplog):
+    code, out, _ = simulate(capsys, "--kv_blocks=20", "--json")
+    summary = json.loads(out)
+    assert code == 0
+    assert 0 < summary["num_rejected"] < 60
+    assert f"{summary['num_rejected']} of 60 requests need more than 20 KV blocks" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "advice"),
+    [(None, "return a StepRule"), (RuntimeError("no rule today"), "correct its step_rule()")],
+)
+def test_a_policy_without_a_step_rule_is_named_and_the_run_ends(capsys, monkeypatch, rule, advice):
+    def step_rule(self, load):
+        if isinstance(rule, Exception):
+            raise rule
+        return rule
+
+    monkeypatch.setattr(FCFS, "step_rule", step_rule)
+    code, out, err = simulate(capsys, "--policy=fcfs")
+    assert (code, out) == (2, "")
+    assert "policy 'fcfs'" in err
+    assert advice in err
+
+
+def test_a_setting_that_is_no_limit_of_a_step_is_refused_before_the_run(capsys):
+    for policy, setting in [("sarathi", "max_tokens"), ("orca", "max_batch")]:
+        for value in ("0", "-1", '"many"'):
+            code, out, err = simulate(
+                capsys, f"--policy={policy}", f'--settings={{"{setting}": {value}}}'
+            )
+            assert (code, out) == (2, "")
+            assert f"{setting} is " in err
+            assert "use a whole number, 1 or more" in err
+
+
+def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_path, monkeypatch):
+    path = tmp_path / "timeline.parquet"
+    run_requests = simulate_module.run_requests
+
+    def interrupted(requests, policy, *rest, **more):
+        rank = policy.rank
+
+        def rank_until_stopped(request, load):
+            if request.number == 50:
+                raise KeyboardInterrupt
+            return rank(request, load)
+
+        monkeypatch.setattr(policy, "rank", rank_until_stopped)
+        return run_requests(requests, policy, *rest, **more)
+
+    monkeypatch.setattr(simulate_module, "run_requests", interrupted)
+    code, out, err = simulate(capsys, f"--out={path}", "--policy=slai", "--rate_per_s=1", "--json")
+    summary = json.loads(out)
+    assert code == 130
+    assert 0 < summary["num_finished"] < 60
+    assert f"{summary['num_unfinished']} requests are left out" in err
+    assert np.isfinite(read_timeline(path).finished_s).sum() == summary["num_finished"]
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+def test_help_names_every_policy(capsys):
+    with pytest.raises(SystemExit):
+        main(["simulate", "--help"])
+    words = capsys.readouterr().out.replace(".", ",").replace(",", " ").split()
+    assert POLICIES.keys() <= set(words)
+
+
+def test_an_unknown_command_is_refused_with_the_list(capsys):
+    assert main(["simulatte"]) == 2
+    assert "simulate" in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""`validate` on a short trace: what it prints, and that the figures come from both sides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scheduler_adapters.commands import validate as vllm_validate
+from scheduler_adapters.commands.validate import main, order_in_pairs
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+
+def test_the_simulator_with_fitted_steps_comes_near_the_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Few seats, so that there is a queue and its order has something to say.
+    arguments = ["--policy=pars", "--shape=tiny", "--num-requests=80", "--pieces=4"]
+    arguments += ["--rate-per-s=30", "--max-num-seqs=8", "--repeats=2", "--json"]
+    assert main([*arguments, f"--figures={tmp_path}"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["num_requests"], result["repeats"], result["clock"]) == (40, 2, "steady")
+    assert {"e2e_mape", "tpot_mape", "ttft_mape"} <= result.keys()
+    assert result["decisions_replayed"] == 2 * 40
+    assert result["decisions_equal_fraction"] == 1.0
+    # Wide, for machines shared with others: a simulator that got queueing wrong is further off.
+    assert abs(result["e2e_bias"]) < 0.5
+    assert 0 < result["e2e_mape"] < 0.6
+    assert 0 < result["e2e_noise_mape"] < result["e2e_floor_mape"] < 0.8
+    for metric in ("e2e", "tpot", "ttft"):
+        assert (tmp_path / f"{metric}.svg").exists()
+        drawn = pd.read_csv(tmp_path / f"{metric}.csv")
+        assert len(drawn) == 40
+        assert (drawn.lowest_s <= drawn.measured_s).all()
+        error = (drawn.simulated_s - drawn.measured_s).abs() / drawn.measured_s
+        assert error.mean() == pytest.approx(result[f"{metric}_mape"])
+
+
+@pytest.mark.parametrize("num_pieces", [2, 7, 10])
+def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces: int) -> None:
+    dice = np.random.default_rng(0)
+    orders = [order_in_pairs(num_pieces, dice) for _ in range(8)]
+    for order in orders:
+        assert sorted(order) == list(range(num_pieces))
+        for compared in range(1, num_pieces, 2):
+            assert order.index(compared) == order.index(compared - 1) + 1
+    assert num_pieces == 2 or len(set(map(tuple, orders))) > 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--policy=nobody"], ["--policy=slai", '--settings={"default_tbt_s": -3}']]
+)
+def test_a_wrong_policy_or_setting_is_told_before_a_model_is_made(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("too late")
+
+    monkeypatch.setattr(vllm_validate, "make_tiny_model", fail)
+    assert main(arguments) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--num-requests=3"], "num_requests is 3"),
+        (["--pieces=1"], "pieces is 1"),
+        (["--repeats=0"], "repeats is 0"),
+        (["--rate-per-s=0"], "rate_per_s is 0"),
+        (["--policy=nobody"], "no policy named 'nobody'"),
+        (["--trace=nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("error:") == 1

@@ -1,0 +1,241 @@
+"""The same policy decides the same in transformers and in the reference simulator, step by step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.engines.transformers_batching.border import PAGE_SETTING
+from scheduler_adapters.planner.hints import hints_of
+from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policies.starvation_guard import StarvationGuard
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency, Chunk
+from scheduler_adapters.validation.step_fit import StepRecord
+from scheduler_adapters.workload.requests import Requests
+from tests.scheduler_adapters.engines import decisions
+from tests.scheduler_adapters.engines.decisions import (
+    LATENCY,
+    Clock,
+    Dice,
+    Steps,
+    assert_same_steps,
+    steps_of_simulator,
+    thoughts_in,
+)
+from tests.scheduler_adapters.simulator.reference import ReferenceEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+SEATS, BUDGET, PAGE = 8, 128, 16
+# Here blocks run out. Before there were pages a request took its next block before it needed it,
+# which no plan knows; there KV is plenty.
+BLOCKS = 24 if PAGE_SETTING == "page_size" else 96
+workload = partial(decisions.workload, count=16)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """Small enough that a step costs its bookkeeping; in float32 no batch moves an argmax."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    config = LlamaConfig(vocab_size=512, num_attention_heads=2, num_key_value_heads=1, **shape)
+    return LlamaForCausalLM(config).eval()
+
+
+def steps_of_engine(
+    model: Any,
+    policy: Policy | None,
+    requests: Requests,
+    think_end: tuple[int, ...] = (),
+    recorded: list[StepRecord] | None = None,
+) -> tuple[Steps, list[list[int]]]:
+    """What each step of the engine ran, and the tokens each request got; no policy: stock FIFO."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        clock = Clock()
+        monkeypatch.setattr(
+            "scheduler_adapters.engines.transformers_batching.rank_scheduler.time.perf_counter",
+            clock,
+        )
+        return _steps_of_engine(model, policy, requests, think_end, clock, recorded)
+
+
+def _steps_of_engine(
+    model: Any,
+    policy: Policy | None,
+    requests: Requests,
+    think_end: tuple[int, ...],
+    clock: Clock,
+    recorded: list[StepRecord] | None,
+) -> tuple[Steps, list[list[int]]]:
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
+
+    hints: dict[str, Any] = {}
+    scheduler_type = "fifo"
+    if policy is not None:
+        scheduler_type = use_policy(policy, hints, think_end=think_end, steps=recorded)
+    manager = model.init_continuous_batching(
+        generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
+        continuous_batching_config=ContinuousBatchingConfig(
+            scheduler_type=scheduler_type,
+            num_blocks=BLOCKS,
+            max_batch_tokens=BUDGET,
+            max_requests_per_batch=SEATS,
+            safety_margin=0.0,
+            allow_block_sharing=False,
+            use_async_batching=False,
+            **{PAGE_SETTING: PAGE},
+        ),
+    )
+    processor = manager._create_batch_processor()
+    scheduler = processor.scheduler
+    if policy is not None:
+        scheduler.lengthwise.clock = clock
+    steps: Steps = []
+    added = 0
+    outputs: dict[int, list[int]] = {}
+    while len(outputs) < len(requests):
+        if not scheduler.has_pending_requests():
+            clock.now_s = max(clock.now_s, float(requests.arrival_s[added]))
+        while added < len(requests) and requests.arrival_s[added] <= clock.now_s:
+            hints[str(added)] = hints_of(requests, added)
+            prompt = random.Random(added).choices(range(3, 500), k=requests.prompt_tokens[added])
+            manager.add_request(
+                prompt, request_id=str(added), max_new_tokens=int(requests.output_tokens[added])
+            )
+            # The engine stamps arrivals itself, on a clock that is not the virtual one.
+            manager.input_queue.queue[-1].created_time = float(requests.arrival_s[added])
+            added += 1
+        assert processor.prepare_next_batch()
+        batch = processor.inputs_and_outputs.requests_in_batch
+        steps.append({int(f.state.request_id): f.query_length for f in batch})
+        clock.step(sum(steps[-1].values()))
+        processor._generation_step(model)
+        processor.update_batch()
+        while not manager.output_router.output_queue.empty():
+            done = manager.output_router.output_queue.get()
+            assert done.error is None
+            outputs[int(done.request_id)] = list(done.generated_tokens)
+    if policy is not None:
+        scheduler.clear_cancelled_requests()  # as the next turn begins, so the last step is over
+        assert not scheduler._queue
+        assert not scheduler.active_requests
+    return steps, [outputs[row] for row in range(len(requests))]
+
+
+def assert_same(
+    model: Any, make: Callable[[], Policy], requests: Requests, think_end: tuple[int, ...] = ()
+) -> None:
+    expected = steps_of_simulator(
+        make(), requests, seats=SEATS, budget=BUDGET, blocks=BLOCKS, block_tokens=PAGE
+    )
+    actual, outputs = steps_of_engine(model, make(), requests, think_end)
+    assert_same_steps(actual, expected)
+    assert outputs == stock_outputs(model, requests)
+
+
+def stock_outputs(model: Any, requests: Requests) -> list[list[int]]:
+    """What the engine answers under its own scheduler; asked once for the same requests."""
+    key = (*requests.prompt_tokens, *requests.output_tokens)
+    if key not in _STOCK:
+        _, _STOCK[key] = steps_of_engine(model, None, requests)
+    return _STOCK[key]
+
+
+_STOCK: dict[tuple[int, ...], list[list[int]]] = {}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("displaces", [False, True])
+def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
+    model: Any, displaces: bool, seed: int
+) -> None:
+    requests = workload(seed, longest=60)
+    if displaces:
+        requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
+    assert_same(model, lambda: Dice(seed, chunks="only", displaces=displaces), requests)
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=32, max_resident=6),
+    "slai": lambda: SLAI(max_tokens=32, max_resident=6, max_decodes=3),
+    "slai as in the text": lambda: SLAI(max_tokens=24, max_decodes=3, evaluate="recompute"),
+    "slai by class": lambda: SLAI(max_tokens=24, max_decodes=4, paying_first=True, offset=2.0),
+    "rad": lambda: RAD(max_started=5, tile=3, chunk=16),
+    "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=16),
+    "round robin": lambda: RoundRobin(quantum_tokens=10),
+    "a guard around": lambda: StarvationGuard(SLAI(max_tokens=24, max_decodes=3), after_s=0.5),
+    "classes around": lambda: ClassPriority(Sarathi(order="spf", max_tokens=24)),
+}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_gives_the_steps_of_the_simulator(model: Any, name: str, seed: int) -> None:
+    assert_same(model, POLICIES[name], workload(seed, longest=60))
+
+
+@pytest.mark.parametrize("name", ["sarathi by prompt", "round robin"])
+def test_the_steps_recorded_are_those_the_simulator_charges_for(model: Any, name: str) -> None:
+    requests, recorded, charged = workload(0, longest=60), list[StepRecord](), list[StepRecord]()
+
+    class Noting(AffineLatency):
+        def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+            seconds = super().step_s(num_decodes, decode_context, prefills)
+            tokens = sum(chunk for _, chunk in prefills)
+            pairs = sum(chunk * (before + chunk / 2) for before, chunk in prefills)
+            sizes = (num_decodes, decode_context, len(prefills), tokens, pairs)
+            charged.append(StepRecord(*sizes, seconds))
+            return seconds
+
+    latency = Noting(base_s=LATENCY.base_s, per_token_s=LATENCY.per_token_s)
+    instance = Instance(
+        latency=latency,
+        kv_blocks=BLOCKS,
+        max_num_seqs=SEATS,
+        max_tokens=BUDGET,
+        block_tokens=PAGE,
+        watermark_fraction=0.0,
+    )
+    ReferenceEngine(POLICIES[name](), instance).run(requests)
+    steps_of_engine(model, POLICIES[name](), requests, recorded=recorded)
+    assert recorded == charged
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulators(
+    model: Any, seed: int
+) -> None:
+    assert_same(model, lambda: pars(starve_after_s=0.5), workload(seed, longest=22))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model: Any, seed: int) -> None:
+    requests = workload(seed, longest=60)
+    outputs = stock_outputs(model, requests)
+    think_end, thinking = thoughts_in(outputs)
+    assert_same(
+        model,
+        lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),
+        replace(requests, reasoning_tokens=np.array(thinking)),
+        (think_end,),
+    )

@@ -1,0 +1,219 @@
+"""transformers on a GPU: the same decisions and answers as on a CPU, and a prefill profile.
+
+`python -m pytest -m gpu` runs these; with GPU_TESTS_ON=cpu they try themselves out without a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from scheduler_adapters.commands import profile_prefill
+from scheduler_adapters.commands.bench import transformers_burst
+from scheduler_adapters.timeline.timeline import Timeline, read_timeline
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+
+REQUESTS = 60
+
+
+@pytest.fixture
+def device() -> str:
+    """Where torch runs."""
+    import torch
+
+    if "GPU_TESTS_ON" not in os.environ and not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU")
+    return os.environ.get("GPU_TESTS_ON", "cuda")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Requests whose scores are their lengths, disturbed, without ties."""
+    random = np.random.default_rng(4)
+    lengths = random.integers(1, 40, REQUESTS)
+    table = {
+        "prompt_tokens": random.integers(2, 50, REQUESTS),
+        "output_tokens": lengths,
+        "score": lengths + random.normal(0, 8, REQUESTS),
+    }
+    pd.DataFrame(table).to_parquet(tmp_path / "trace.parquet")
+    return tmp_path / "trace.parquet"
+
+
+def burst(trace: Path, device: str, out: Path, *settings: str) -> dict[str, Timeline]:
+    """Policy -> its timeline; 8 seats, steps of 64 tokens."""
+    arguments = [
+        "--trace", str(trace), "--device", device, "--out", str(out), "--max_num_seqs", "8",
+        "--max_tokens", "64", "--policies", "[fcfs, pars, oracle]", "--json", *settings,
+    ]  # fmt: skip
+    assert transformers_burst.main(arguments) == 0
+    return {name: read_timeline(out / f"{name}.jsonl") for name in ("fcfs", "pars", "oracle")}
+
+
+def admitted_in(timeline: Timeline) -> NDArray[np.int64]:
+    """By request: in the how manieth step that admitted any it was admitted."""
+    order = np.argsort(timeline.requests.request_id.astype(int))
+    return np.unique(timeline.scheduled_s, return_inverse=True)[1][order]
+
+
+def test_a_burst_is_admitted_in_the_order_of_its_ranks_and_step_by_step_as_on_a_cpu(
+    device: str, trace: Path, tmp_path: Path
+) -> None:
+    """No policy here looks at a clock, and lengths are given: so neither the device nor steps that
+    are replayed as CUDA graphs may change a step."""
+    on_device = burst(trace, device, tmp_path / "device")
+    others = [burst(trace, "cpu", tmp_path / "cpu")]
+    if device.startswith("cuda"):
+        others.append(burst(trace, device, tmp_path / "eager", "--cuda_graphs", "false"))
+    drawn = pd.read_parquet(trace)
+    ranks = {
+        "fcfs": np.arange(REQUESTS),
+        "pars": drawn["score"].to_numpy(),
+        "oracle": drawn["output_tokens"].to_numpy(),
+    }
+    for name, rank in ranks.items():
+        timeline = on_device[name]
+        assert np.isfinite(timeline.finished_s).all()
+        assert sorted(timeline.requests.output_tokens) == sorted(drawn["output_tokens"])
+        steps = admitted_in(timeline)
+        assert (np.diff(rank[np.lexsort((rank, steps))]) >= 0).all()
+        for other in others:
+            assert (steps == admitted_in(other[name])).all()
+    assert (admitted_in(on_device["fcfs"]) != admitted_in(on_device["pars"])).any()
+
+
+def answers(model: Any, policy_name: str, prompts: list[list[int]]) -> dict[str, list[int]]:
+    """Request -> its tokens, under a policy with eight seats."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    from scheduler_adapters.commands.setup import make_policy
+    from scheduler_adapters.engines.transformers_batching.border import PAGE_SETTING
+    from scheduler_adapters.engines.transformers_batching.rank_scheduler import (
+        require_ours,
+        use_policy,
+    )
+
+    hints: dict[str, Mapping[str, Any]] = {}
+    manager = model.init_continuous_batching(
+        generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
+        continuous_batching_config=ContinuousBatchingConfig(
+            scheduler_type=use_policy(make_policy(policy_name, {}), hints),
+            num_blocks=64,
+            max_batch_tokens=64,
+            max_requests_per_batch=8,
+            allow_block_sharing=False,
+            use_async_batching=False,
+            **{PAGE_SETTING: 16},
+        ),
+    )
+    for number, prompt in enumerate(prompts):
+        hints[str(number)] = {"lengthwise_score": float(-number)}
+        manager.add_request(prompt, request_id=str(number), max_new_tokens=5 + number)
+    manager.start()
+    try:
+        require_ours(manager)
+        found = {}
+        while len(found) < len(prompts):
+            result = manager.get_result(timeout=60)
+            assert result is not None
+            assert result.error is None
+            found[result.request_id] = list(result.generated_tokens)
+    finally:
+        manager.stop(block=True)
+    return found
+
+
+def test_packed_attention_is_that_of_each_request_alone(device: str) -> None:
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from scheduler_adapters.engines.transformers_batching.packed_attention import attend
+
+    if not device.startswith("cuda"):
+        pytest.skip("the kernel needs a GPU")
+    torch.manual_seed(0)
+    heads, kv_heads, width = 8, 4, 64
+    new, past = [1, 5, 1, 17], [0, 12, 300, 31]
+    ends_q, ends_k = (np.cumsum([0, *sizes]) for sizes in (new, np.add(new, past)))
+    make = {"dtype": torch.bfloat16, "device": device}
+    query = torch.randn(1, heads, ends_q[-1], width, **make)
+    keys, values = torch.randn(2, ends_k[-1], kv_heads, width, **make)
+
+    class Cache:
+        def update(self, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            return keys, values
+
+    class Layer:
+        layer_idx = 0
+
+    borders = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in (ends_q, ends_k)]
+    arguments: dict[str, Any] = dict.fromkeys(("read_index", "write_index"))
+    arguments |= {"cu_seq_lens_q": borders[0], "cu_seq_lens_k": borders[1]}
+    arguments |= {"max_seqlen_q": max(new), "max_seqlen_k": max(np.add(new, past))}
+    packed, _ = attend(Layer(), query, keys, values, None, cache=Cache(), **arguments)
+    shared_by = heads // kv_heads
+    for number, (size, before) in enumerate(zip(new, past, strict=True)):
+        mine, its = slice(*ends_q[number : number + 2]), slice(*ends_k[number : number + 2])
+        key, value = (
+            kept[its].float().transpose(0, 1).repeat_interleave(shared_by, 0)
+            for kept in (keys, values)
+        )
+        causal = torch.ones(size, size + before, dtype=torch.bool, device=device).tril(before)
+        alone = scaled_dot_product_attention(
+            query[0, :, mine].float(), key, value, attn_mask=causal
+        )
+        assert torch.allclose(packed[mine].float(), alone.transpose(0, 1), atol=0.02)
+
+
+def test_nobody_is_answered_otherwise_for_being_served_in_another_order(device: str) -> None:
+    """In float32: who shares a step moves the last bits of a sum, and no two tokens of a random
+    model are that close. In bfloat16 some are, so there answers may differ."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from scheduler_adapters.engines.random_model import llama_config
+
+    torch.manual_seed(0)
+    config = llama_config("tiny", max_tokens=256)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(device).eval()
+    random = np.random.default_rng(5)
+    prompts = [random.integers(3, 512, size).tolist() for size in random.integers(1, 60, 24)]
+    under_fcfs, under_pars = (answers(model, name, prompts) for name in ("fcfs", "pars"))
+    assert list(under_fcfs) != list(under_pars)
+    assert under_fcfs == under_pars
+    assert [len(under_fcfs[str(number)]) for number in range(24)] == list(range(5, 29))
+
+
+def test_longer_prompts_take_longer_and_the_profile_can_be_calibrated(
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from training.__main__ import main as training
+
+    lengths = [512, 2048, 8192] if device.startswith("cuda") else [64, 256, 1024]
+    samples, cost = tmp_path / "prefill.csv", tmp_path / "cost.json"
+    arguments = ["--shape", "small", "--prompt_tokens", str(lengths), "--batch_sizes", "[1, 8]"]
+    arguments += ["--device", device, "--repeats", "3", "--out", str(samples), "--json"]
+    assert profile_prefill.main(arguments) == 0
+    table = pd.read_csv(samples)
+    medians = table.groupby(["batch_size", "prompt_tokens"]).median(numeric_only=True)
+    of_eight = medians.loc[8]
+    assert (np.diff(of_eight["latency_s"]) > 0).all()
+    assert (table["peak_flop_per_s"] > 0).all()
+    if device.startswith("cuda"):
+        shortest = medians.loc[1, lengths[0]]
+        assert shortest["latency_s"] < shortest["eager_s"]  # launches, which a graph spares
+    arguments = ["calibrate", "--samples", str(samples), "--out", str(cost), "--json"]
+    assert training([*arguments, "--mlruns-dir", str(tmp_path / "runs")]) == 0
+    fitted = json.loads(cost.read_text())
+    assert fitted["alpha"] >= 0
+    assert fitted["alpha"] + fitted["beta"] > 0
+    assert fitted["num_samples"] == len(table) == 2 * 3 * 3

@@ -1,0 +1,260 @@
+"""Our policies inside transformers' continuous batching, on the CPU, with a tiny random model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.engines.tiny_model import make_tiny_model
+from scheduler_adapters.engines.transformers_batching.rank_scheduler import (
+    border as transformers_border,
+)
+from scheduler_adapters.engines.transformers_batching.rank_scheduler import require_ours, use_policy
+from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.timeline.live_log import TimelineLog
+from scheduler_adapters.timeline.timeline import read_timeline
+from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+from scoring_service.errors import ConfigError, UnsupportedByEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+LENGTHS = [40, 5, 30, 10, 50, 3]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path: Path = make_tiny_model(tmp_path_factory.mktemp("transformers") / "model")
+    torch.set_num_threads(1)
+    # In float32 what a request is answered does not depend on who shares its step.
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
+def make_manager(model: Any, scheduler_type: str, **limits: Any) -> Any:
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    settings = {
+        transformers_border.PAGE_SETTING: 16,
+        "num_blocks": 64,
+        "max_batch_tokens": 64,
+        "max_requests_per_batch": 1,
+        "allow_block_sharing": False,
+        "use_async_batching": False,
+        **limits,
+    }
+    return model.init_continuous_batching(
+        generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
+        continuous_batching_config=ContinuousBatchingConfig(
+            scheduler_type=scheduler_type, **settings
+        ),
+    )
+
+
+def serve(
+    model: Any, scheduler_type: str, *, ours: bool = True, **limits: Any
+) -> tuple[list[str], dict[str, list[int]], Any]:
+    """Names in order of completion, what each was answered, and the scheduler."""
+    manager = make_manager(model, scheduler_type, **limits)
+    for number, size in enumerate(LENGTHS):
+        manager.add_request([7 + number, 11, 13], request_id=str(size), max_new_tokens=size)
+    manager.start()
+    if ours:
+        scheduler = require_ours(manager)
+    answers: dict[str, list[int]] = {}
+    while len(answers) < len(LENGTHS):
+        result = manager.get_result(timeout=60)
+        assert result is not None
+        assert result.error is None
+        answers[result.request_id] = list(result.generated_tokens)
+    if not ours:
+        scheduler = None
+        with pytest.raises(UnsupportedByEngine, match="FIFOScheduler"):
+            require_ours(manager)
+    manager.stop(block=True)
+    return list(answers), answers, scheduler
+
+
+def scored(policy: Policy, **settings: Any) -> str:
+    """The scheduler type under which the requests of `serve` carry their lengths."""
+    hints: dict[str, Mapping[str, Any]] = {str(n): {"lengthwise_score": float(n)} for n in LENGTHS}
+    return use_policy(policy, hints, **settings)
+
+
+def test_the_queue_is_served_in_the_policys_order_and_answers_stay_the_same(model: Any) -> None:
+    stock_order, stock, _ = serve(model, "fifo", ours=False)
+    fcfs_order, under_fcfs, _ = serve(model, scored(FCFS()))
+    pars_order, under_pars, _ = serve(model, scored(pars()))
+    assert stock_order == fcfs_order == [str(n) for n in LENGTHS]
+    assert pars_order == [str(n) for n in sorted(LENGTHS)]
+    assert stock == under_fcfs == under_pars
+
+
+def test_starving_requests_are_served_by_arrival(model: Any) -> None:
+    order, _, _ = serve(model, scored(pars(starve_after_s=0.0)))
+    assert order == [str(n) for n in LENGTHS]
+
+
+@pytest.mark.parametrize("policy", [pars(), SLAI(max_tokens=16, max_decodes=4)])
+def test_requests_that_lose_their_blocks_keep_score_answer_and_times(
+    model: Any, policy: Policy, tmp_path: Path
+) -> None:
+    """Six requests of up to 53 tokens, at once, where there is room for 64 tokens."""
+    _, stock, _ = serve(model, "fifo", ours=False)
+    log = TimelineLog(str(tmp_path / "timeline.jsonl"), start_s=0.0)
+    limits = {"num_blocks": 4, "max_requests_per_batch": 6, "safety_margin": 0.0}
+    _, answers, scheduler = serve(model, scored(policy, timeline=log), **limits)
+    timeline = read_timeline(tmp_path / "timeline.jsonl")
+    assert answers == stock
+    assert timeline.preemptions.sum() > 0
+    assert scheduler.lengthwise.hint_counts == HintCounts(scored=len(LENGTHS))
+    assert sorted(timeline.requests.output_tokens) == sorted(LENGTHS)
+    assert (timeline.requests.score == timeline.requests.output_tokens).all()
+    assert (timeline.requests.arrival_s <= timeline.scheduled_s).all()
+    assert (timeline.scheduled_s < timeline.first_token_s).all()
+    assert (timeline.first_token_s <= timeline.finished_s).all()
+
+
+def test_cancelled_requests_leave_nothing_behind(model: Any) -> None:
+    manager = make_manager(model, scored(Sarathi(max_tokens=8)), max_requests_per_batch=2)
+    manager.batch_processor = processor = manager._create_batch_processor()
+    for size in LENGTHS:
+        manager.add_request([7, 11, 13], request_id=str(size), max_new_tokens=size)
+    for _ in range(2):
+        assert step(manager)
+    scheduler = require_ours(manager)
+    assert len(scheduler.planner.residents) == 2
+    for size in LENGTHS:
+        processor.scheduler.set_request_cancellation(str(size))
+    assert not processor.prepare_next_batch()
+    assert not scheduler._queue
+    assert not scheduler.planner.residents
+    assert not scheduler.active_requests
+
+
+def step(manager: Any) -> list[str]:
+    """One turn of the engine's loop: who ran."""
+    processor = manager.batch_processor
+    assert processor.prepare_next_batch()
+    ran = [future.state.request_id for future in processor.inputs_and_outputs.requests_in_batch]
+    processor._generation_step(manager.model)
+    processor.update_batch()
+    return ran
+
+
+class NewFirst(FCFS):
+    """Waiting requests before running ones, and never both in a step."""
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return Rank(lane=int(request.phase > Phase.PREFILL))
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(mixed=False)
+
+
+def test_work_goes_on_where_the_engine_runs_none_of_a_plan(model: Any) -> None:
+    manager = make_manager(model, use_policy(NewFirst(), {}), max_requests_per_batch=2)
+    manager.batch_processor = manager._create_batch_processor()
+    manager.add_request([7, 11, 13], request_id="first", max_new_tokens=9)
+    assert step(manager) == ["first"]
+    manager.add_request([7, 11, 13], request_id="second", max_new_tokens=9)
+    manager.batch_processor.scheduler.block_new_requests = True
+    assert step(manager) == ["first"]
+    manager.batch_processor.scheduler.block_new_requests = False
+    assert step(manager) == ["second"]
+
+
+class Chunks(FCFS):
+    """Wants each prefill in chunks, however many there are."""
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(chunk=8)
+
+
+class LaterChunks(FCFS):
+    """Wants so from the second step on."""
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(max_tokens=32, chunk=8 if load.step else None)
+
+
+class Offloads(FCFS):
+    requires = frozenset({Capability.OFFLOAD})
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (Offloads(), "requires OFFLOAD"),
+        (Chunks(), "one budget for all"),
+        (PrefillFirst(), "wants prompts whole"),
+        (RequestLevel(), "wants prompts whole"),
+    ],
+)
+def test_what_the_engine_cannot_do_is_refused_at_start(policy: Policy, reason: str) -> None:
+    with pytest.raises(UnsupportedByEngine, match=reason):
+        use_policy(policy, {})
+
+
+def test_phases_need_a_token_that_ends_thinking() -> None:
+    with pytest.raises(ConfigError, match="think_end"):
+        use_policy(Pascal(), {})
+
+
+def test_a_rule_that_turns_into_one_the_engine_cannot_keep_is_refused_then(model: Any) -> None:
+    manager = make_manager(model, use_policy(LaterChunks(), {}), max_requests_per_batch=4)
+    manager.batch_processor = manager._create_batch_processor()
+    manager.add_request([7] * 20, request_id="first", max_new_tokens=9)
+    step(manager)
+    for name in ("second", "third"):
+        manager.add_request([7] * 20, request_id=name, max_new_tokens=9)
+    with pytest.raises(UnsupportedByEngine, match="max_prefills=1"):
+        step(manager)
+
+
+def test_requests_for_several_sequences_fail_alone(model: Any) -> None:
+    manager = make_manager(model, scored(FCFS()))
+    manager.num_return_sequences = 2
+    manager.add_request([7, 11, 13], request_id="twins", max_new_tokens=4)
+    manager.num_return_sequences = 1
+    manager.add_request([7, 11, 13], request_id="single", max_new_tokens=4)
+    manager.start()
+    results = [manager.get_result(timeout=60) for _ in range(2)]
+    manager.stop(block=True)
+    assert {r.request_id: r.error is None for r in results} == {"twins": False, "single": True}
+    assert "send it as often" in next(r.error for r in results if r.error)
+
+
+def test_planning_ahead_of_the_tokens_is_refused(model: Any) -> None:
+    manager = make_manager(model, use_policy(SLAI(), {}))
+    manager.batch_processor = manager._create_batch_processor()
+    manager.batch_processor.use_async_batching = True
+    with pytest.raises(UnsupportedByEngine, match="use_async_batching=False"):
+        require_ours(manager)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"finish_request": lambda self, state: None}, "finish_request takes"),
+        ({"schedule_batch": lambda self, budget: None}, "schedule_batch takes"),
+    ],
+)
+def test_an_unknown_layout_is_refused_before_anything_is_served(
+    change: dict[str, Any], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, method in change.items():
+        monkeypatch.setattr(transformers_border.FIFOScheduler, name, method)
+    with pytest.raises(UnsupportedByEngine, match=f"does not know: .*{found}.*use 5"):
+        use_policy(FCFS(), {})

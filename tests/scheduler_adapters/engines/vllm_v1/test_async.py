@@ -1,0 +1,170 @@
+"""vLLM's asynchronous scheduling under our policies: a step is scheduled before the last one ends.
+
+The CPU build switches it off, so no whole engine runs here. The schedulers are vLLM's and ours; two
+steps are in flight as in `EngineCore.step_with_batch_queue`, and what stands in for the model gives
+each token by request and position, as a greedy model does.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.engines.vllm_v1.offline import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.planner.hints import SCORE, TBT_S
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.rad import RAD
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policy import Policy
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+IN_FLIGHT = 2
+Steps = list[dict[str, int]]
+
+
+@pytest.fixture(scope="module")
+def settings() -> Iterator[dict[str, Any]]:
+    """What a scheduler is made with, of an engine that was asked to schedule asynchronously."""
+    config = OfflineConfig(
+        scheduler="fcfs",
+        settings={"think_end": [7]},
+        max_num_seqs=8,
+        max_num_batched_tokens=256,
+        kv_cache_mib=1,
+    )
+    with open_engine(
+        config, max_model_len=512, enable_prefix_caching=False, async_scheduling=True
+    ) as engine:
+        scheduler = scheduler_of(engine)
+        names = ("vllm_config", "kv_cache_config", "structured_output_manager", "block_size")
+        yield {name: getattr(scheduler, name) for name in (*names, "hash_block_size")}
+
+
+def requests(count: int = 24) -> list[Any]:
+    from vllm import SamplingParams
+    from vllm.v1.request import Request
+
+    dice = random.Random(0)
+    made = []
+    for number in range(count):
+        size = dice.randint(1, 60)
+        hints = {SCORE: float(size), TBT_S: dice.choice([0.001, 10.0])}
+        params = SamplingParams(max_tokens=size, ignore_eos=True, extra_args=hints)
+        prompt = [5] * dice.randint(4, 150)
+        made.append(Request(str(number), prompt, params, None, arrival_time=time.time()))
+    return made
+
+
+def next_token(request: Any) -> int:
+    return 3 + (int(request.request_id) * 31 + request.num_computed_tokens) % 17
+
+
+def serve(scheduler: Any) -> tuple[Steps, dict[str, list[int]]]:
+    """All that is asked for, with two steps in flight: the steps, and the tokens of each request
+    in the order in which they finished."""
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    for request in requests():
+        scheduler.add_request(request)
+    flying: deque[tuple[Any, Any]] = deque()
+    steps: Steps = []
+    tokens: dict[str, list[int]] = defaultdict(list)
+    finished: dict[str, list[int]] = {}
+    while scheduler.has_unfinished_requests() or flying:
+        if scheduler.has_unfinished_requests() and len(flying) < IN_FLIGHT:
+            scheduled = scheduler.schedule()
+            assert scheduled.total_num_scheduled_tokens or flying, "an engine would spin here"
+            names = list(scheduled.num_scheduled_tokens)
+            steps.append(dict(scheduled.num_scheduled_tokens))
+            here = [scheduler.requests[name] for name in names]
+            sampled = [[] if one.is_prefill_chunk else [next_token(one)] for one in here]
+            index = {name: at for at, name in enumerate(names)}
+            flying.append((scheduled, ModelRunnerOutput(names, index, sampled)))
+            if len(flying) < IN_FLIGHT:
+                continue
+        for outputs in scheduler.update_from_output(*flying.popleft()).values():
+            for one in outputs.outputs:
+                tokens[one.request_id] += one.new_token_ids
+                if one.finish_reason is not None:
+                    finished[one.request_id] = tokens[one.request_id]
+    return steps, finished
+
+
+def served_by(settings: dict[str, Any], policy: Policy) -> tuple[Any, Steps, dict[str, list[int]]]:
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import AsyncRankScheduler
+
+    scheduler = AsyncRankScheduler(**settings)
+    scheduler.lengthwise_start(policy)
+    return scheduler, *serve(scheduler)
+
+
+def expected() -> dict[str, list[int]]:
+    """Each token by its position: position p is sampled once p tokens have been computed."""
+    made = {}
+    for request in requests():
+        request.num_computed_tokens = request.num_prompt_tokens
+        answer = made[request.request_id] = []
+        for _ in range(request.max_tokens):
+            answer.append(next_token(request))
+            request.num_computed_tokens += 1
+    return made
+
+
+def test_the_cpu_build_resets_async_scheduling_and_gets_the_synchronous_class(
+    settings: dict[str, Any],
+) -> None:
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import AsyncRankScheduler, scheduler
+
+    config = settings["vllm_config"]
+    assert not config.scheduler_config.async_scheduling  # though it was asked for
+    assert not isinstance(scheduler(**settings), AsyncRankScheduler)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(config.scheduler_config, "async_scheduling", True)
+        assert isinstance(scheduler(**settings), AsyncRankScheduler)
+
+
+def test_fcfs_takes_the_steps_of_vllms_own_asynchronous_scheduler(settings: dict[str, Any]) -> None:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    stock_steps, stock_tokens = serve(AsyncScheduler(**settings))
+    _, steps, tokens = served_by(settings, FCFS())
+    assert steps == stock_steps
+    assert tokens == stock_tokens == expected()
+
+
+def test_pars_starts_the_shortest_first(settings: dict[str, Any]) -> None:
+    _, steps, tokens = served_by(settings, pars())
+    assert tokens == expected()
+    sizes = {request.request_id: request.max_tokens for request in requests()}
+    started = list(dict.fromkeys(name for step in steps for name in step))
+    assert [sizes[name] for name in started] == sorted(sizes.values())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SLAI(max_tokens=64, max_decodes=3),
+        lambda: RAD(tile=4, chunk=32),
+        lambda: RoundRobin(quantum_tokens=10),
+        lambda: Pascal(quantum_tokens=10, max_decodes=4),
+    ],
+    ids=["slai", "rad", "round-robin", "pascal"],
+)
+def test_policies_that_plan_steps_lose_no_token_and_leave_no_state(
+    settings: dict[str, Any], make: Callable[[], Policy]
+) -> None:
+    scheduler, _, tokens = served_by(settings, make())
+    assert tokens == expected()
+    planner = scheduler._lengthwise_planner
+    assert not planner.residents
+    assert not scheduler.waiting
+    assert not scheduler.running

@@ -1,0 +1,345 @@
+"""The same policy decides the same in vLLM and in the reference simulator, step by step."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.engines.tiny_model import make_tiny_model
+from scheduler_adapters.engines.vllm_v1.offline import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.planner.hints import hints_of
+from scheduler_adapters.planner.settings import require_capabilities
+from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel
+from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policies.starvation_guard import StarvationGuard
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.workload.requests import Requests, make_requests
+from scoring_service.errors import UnsupportedByEngine
+from tests.scheduler_adapters.engines import decisions
+from tests.scheduler_adapters.engines.decisions import (
+    LATENCY,
+    Clock,
+    Dice,
+    Steps,
+    assert_same_steps,
+    steps_of_simulator,
+    thoughts_in,
+)
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+SEATS, BUDGET = 8, 512
+workload = partial(decisions.workload, count=24)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    config = OfflineConfig(
+        scheduler="fcfs", max_num_seqs=SEATS, max_num_batched_tokens=BUDGET, kv_cache_mib=1
+    )
+    with open_engine(config, max_model_len=512, enable_prefix_caching=False) as engine:
+        yield engine
+
+
+def steps_of_engine(
+    engine: Any, policy: Policy, requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Steps, list[list[int]]]:
+    """What each step of vLLM ran, and the tokens each request got."""
+    from vllm import SamplingParams
+
+    scheduler, clock = scheduler_of(engine), Clock()
+    scheduler.lengthwise_start(policy)
+    scheduler.lengthwise.clock = clock
+    # An arrival is stamped in wall-clock time; here both clocks are the virtual one.
+    monkeypatch.setattr("scheduler_adapters.engines.vllm_v1.rank_scheduler.time.time", clock)
+    outputs: list[list[int]] = [[] for _ in range(len(requests))]
+    steps: Steps = []
+    schedule = type(scheduler).schedule
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        output = schedule(scheduler, *args, **kwargs)
+        if output.num_scheduled_tokens:
+            steps.append({row_of(k): n for k, n in output.num_scheduled_tokens.items()})
+            clock.step(output.total_num_scheduled_tokens)
+        return output
+
+    monkeypatch.setattr(scheduler, "schedule", watched)
+    added = 0
+    while added < len(requests) or engine.has_unfinished_requests():
+        if not engine.has_unfinished_requests():
+            clock.now_s = max(clock.now_s, float(requests.arrival_s[added]))
+        while added < len(requests) and requests.arrival_s[added] <= clock.now_s:
+            size = int(requests.output_tokens[added])
+            params = SamplingParams(
+                temperature=0.0,
+                # A random model would repeat itself; this way answers differ, and share tokens.
+                repetition_penalty=50.0,
+                allowed_token_ids=list(range(3, 99)),
+                max_tokens=size,
+                ignore_eos=True,
+                detokenize=False,
+            )
+            params.extra_args = hints_of(requests, added)
+            prompt = random.Random(added).choices(range(3, 500), k=requests.prompt_tokens[added])
+            engine.add_request(
+                str(added),
+                {"prompt_token_ids": prompt},
+                params,
+                arrival_time=float(requests.arrival_s[added]),
+            )
+            added += 1
+        for output in engine.step():
+            if output.finished:
+                outputs[int(output.request_id)] = list(output.outputs[0].token_ids)
+    monkeypatch.undo()
+    return steps, outputs
+
+
+def row_of(request_id: str) -> int:
+    """The engine appends random characters to the name we gave."""
+    return int(request_id.partition("-")[0])
+
+
+class Deadlines(Policy):
+    """Ranks a whole group once per token, as SLAI does: by when the next token is due."""
+
+    name = "deadlines"
+    requires = frozenset({Capability.DEFER_RUNNING})
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        if request.phase is Phase.WAITING:
+            return Rank((request.prompt_tokens,), lane=2)
+        if request.phase is Phase.PREFILL or request.last_token_s is None:
+            return Rank((request.admission_number or 0,), lane=1)
+        assert request.tbt_s is not None
+        due_s = request.last_token_s + request.tbt_s - 2 * load.mean_step_s
+        critical = Rank((due_s,), lane=0, valid_tokens=1, group=request.tbt_s)
+        if due_s <= load.now_s:
+            return critical
+        return critical._replace(lane=3, valid_until_s=due_s, then=critical)
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(max_tokens=24, max_decodes=3, max_resident=6)
+
+
+def assert_same(engine: Any, make: Callable[[], Policy], requests: Requests) -> None:
+    expected = steps_of_simulator(
+        make(),
+        requests,
+        seats=SEATS,
+        budget=BUDGET,
+        blocks=scheduler_of(engine).kv_cache_manager.block_pool.num_gpu_blocks - 1,
+        block_tokens=32,
+    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        actual, outputs = steps_of_engine(engine, make(), requests, monkeypatch)
+    assert_same_steps(actual, expected)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _, in_fcfs_order = steps_of_engine(engine, FCFS(), requests, monkeypatch)
+    assert outputs == in_fcfs_order
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", [{}, {"chunks": "every"}, {"displaces": True}])
+def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
+    engine: Any, seed: int, kind: dict[str, Any]
+) -> None:
+    requests = workload(seed, longest=160)
+    if kind.get("displaces"):
+        requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
+    assert_same(engine, lambda: Dice(seed, **kind), requests)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_shared_by_a_group_give_the_steps_of_the_simulator(engine: Any, seed: int) -> None:
+    assert_same(engine, Deadlines, workload(seed, longest=100))
+
+
+POLICIES_IN_SMALL: dict[str, Callable[[], Policy]] = {
+    "sarathi": lambda: Sarathi(max_tokens=64, max_resident=6),
+    "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=64, max_resident=6),
+    "prefill first": lambda: PrefillFirst(max_tokens=BUDGET, max_resident=6),
+    "orca": lambda: Orca(max_batch=4),
+    "request level": lambda: RequestLevel(max_batch=4),
+    "slai": lambda: SLAI(max_tokens=64, max_resident=6, max_decodes=3),
+    "slai as in the text": lambda: SLAI(max_tokens=24, max_decodes=3, evaluate="recompute"),
+    "slai by class": lambda: SLAI(max_tokens=32, max_decodes=4, paying_first=True, offset=2.0),
+    "rad": lambda: RAD(max_started=5, tile=3, chunk=32),
+    "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=32),
+    "round robin": lambda: RoundRobin(quantum_tokens=20),
+    "a guard around": lambda: StarvationGuard(SLAI(max_tokens=24, max_decodes=3), after_s=0.5),
+    "classes around": lambda: ClassPriority(Sarathi(order="spf", max_tokens=48)),
+}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", POLICIES_IN_SMALL)
+def test_a_policy_gives_the_steps_of_the_simulator(engine: Any, name: str, seed: int) -> None:
+    assert_same(engine, POLICIES_IN_SMALL[name], workload(seed, longest=120))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulators(
+    engine: Any, seed: int
+) -> None:
+    assert_same(engine, lambda: pars(starve_after_s=0.5), workload(seed, longest=55))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(
+    engine: Any, seed: int
+) -> None:
+    requests = workload(seed, longest=120)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _, outputs = steps_of_engine(engine, FCFS(), requests, monkeypatch)
+    think_end, thinking = thoughts_in(outputs)
+    settings = scheduler_of(engine).vllm_config.additional_config["lengthwise"]
+    settings["think_end"] = [think_end]
+    assert_same(
+        engine,
+        lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),
+        replace(requests, reasoning_tokens=np.array(thinking)),
+    )
+
+
+def test_slai_keeps_tight_requests_on_time_while_loose_ones_wait_and_no_kv_is_lost(
+    engine: Any,
+) -> None:
+    """Four decodes, two of them in a hurry, and then a burst of prompts for twelve whole steps."""
+    tight_s, loose_s = 2**-5, 2**-2
+    requests = make_requests(
+        prompt_tokens=[8] * 4 + [120] * 4,
+        output_tokens=[60] * 4 + [4] * 4,
+        arrival_s=[0.0] * 4 + [0.125] * 4,
+        tbt_s=[tight_s, tight_s, loose_s, loose_s] + [loose_s] * 4,
+    )
+    policy = SLAI(max_tokens=48, offset=2.0)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        steps, _ = steps_of_engine(engine, policy, requests, monkeypatch)
+    ends_s = np.cumsum([LATENCY.base_s + sum(s.values()) * LATENCY.per_token_s for s in steps])
+    gaps_s = [
+        np.diff([t for t, step in zip(ends_s, steps, strict=True) if row in step])
+        for row in range(4)
+    ]
+    longest_step_s = LATENCY.base_s + 48 * LATENCY.per_token_s
+    assert max(gaps_s[0].max(), gaps_s[1].max()) <= tight_s + longest_step_s
+    assert min(gaps_s[2].max(), gaps_s[3].max()) > 2 * tight_s
+    # Whenever a loose one waits, it does for the prompts.
+    for row in (2, 3):
+        ran = [number for number, step in enumerate(steps) if row in step]
+        waited = set(range(ran[0], ran[-1])) - set(ran)
+        assert len(waited) >= 5
+        assert all(any(late in steps[number] for late in range(4, 8)) for number in waited)
+    # No token was computed twice: whoever waited kept its KV blocks.
+    assert sum(sum(step.values()) for step in steps) == sum(
+        requests.prompt_tokens + requests.output_tokens - 1
+    )
+    assert scheduler_of(engine)._lengthwise_planner.num_deferred > 0
+
+
+NEVER_SAID = 2
+"""A token that the requests of this file are not allowed to answer with."""
+
+
+@contextmanager
+def thinking_ends_with(engine: Any, token: int) -> Iterator[None]:
+    settings = scheduler_of(engine).vllm_config.additional_config["lengthwise"]
+    settings["think_end"] = [token]
+    yield
+    del settings["think_end"]
+
+
+def test_pascal_serves_reasoning_before_answering_and_pauses_lose_no_kv(engine: Any) -> None:
+    requests = make_requests(
+        prompt_tokens=[8] * 6, output_tokens=[60] * 6, arrival_s=[0.0] * 3 + [0.25] * 3
+    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _, outputs = steps_of_engine(engine, FCFS(), requests, monkeypatch)
+    said = Counter(token for o in outputs for token in set(o[5:40]))
+    think_end, how_often = said.most_common(1)[0]
+    assert how_often > 1
+    with pytest.MonkeyPatch.context() as monkeypatch, thinking_ends_with(engine, think_end):
+        steps, again = steps_of_engine(engine, Pascal(max_decodes=2), requests, monkeypatch)
+    assert again == outputs
+    generated = [0] * 6
+    num_left_out = 0
+    for step in steps:
+        decoding = [row for row in range(6) if 0 < generated[row] < 60]
+        thinks = {row: think_end not in outputs[row][: generated[row]] for row in decoding}
+        waits = [row for row in decoding if row not in step]
+        num_left_out += len(waits)
+        assert not (
+            any(thinks[row] for row in waits) and any(not thinks[r] for r in decoding if r in step)
+        )
+        for row in step:
+            generated[row] += 1  # these prompts are computed in one step, and that gives a token
+    assert num_left_out > 50
+    # Nothing was computed twice.
+    assert sum(sum(step.values()) for step in steps) == sum(
+        requests.prompt_tokens + requests.output_tokens - 1
+    )
+
+
+@pytest.mark.parametrize(("demote_above", "gives_way"), [(310, True), (5000, False)])
+def test_demotion_frees_the_memory_of_a_long_thought_for_a_new_one(
+    engine: Any, demote_above: int, gives_way: bool
+) -> None:
+    """Two long thoughts fill the memory, and then a prompt comes that finds no room."""
+    requests = make_requests(
+        prompt_tokens=[100, 100, 300], output_tokens=[350, 350, 20], arrival_s=[0.0, 0.0, 2.0]
+    )
+    policy = Pascal(demote_above_tokens=demote_above)
+    with pytest.MonkeyPatch.context() as monkeypatch, thinking_ends_with(engine, NEVER_SAID):
+        steps, outputs = steps_of_engine(engine, policy, requests, monkeypatch)
+    assert [len(tokens) for tokens in outputs] == [350, 350, 20]
+    rows = [set(step) for step in steps]
+    first_of_new = next(number for number, step in enumerate(rows) if 2 in step)
+    last_of_old = max(number for number, step in enumerate(rows) if step & {0, 1})
+    assert (first_of_new < last_of_old - 20) == gives_way
+    computed = sum(sum(step.values()) for step in steps)
+    at_least = sum(requests.prompt_tokens + requests.output_tokens - 1)
+    assert (computed > at_least) == gives_way  # one of the two is computed anew
+
+
+def test_a_policy_that_offloads_is_refused_without_a_connector(engine: Any) -> None:
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import CAPABILITIES, ENGINE
+
+    with pytest.raises(UnsupportedByEngine, match="OFFLOAD"):
+        require_capabilities(Pascal(offload=True), CAPABILITIES, ENGINE)
+
+
+def test_the_end_of_thinking_comes_from_vllms_reasoning_parser(engine: Any, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from vllm import EngineArgs
+
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import think_end_of
+
+    make_tiny_model(tmp_path)
+    words = {"[UNK]": 0, "</s>": 1, "<think>": 5, "</think>": 7}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+    fast.save_pretrained(tmp_path)
+    told = EngineArgs(model=str(tmp_path), reasoning_parser="deepseek_r1").create_engine_config()
+    assert think_end_of(SimpleNamespace(vllm_config=told)) == (7,)
+    untold = EngineArgs(model=str(tmp_path)).create_engine_config()
+    assert think_end_of(SimpleNamespace(vllm_config=untold)) == ()

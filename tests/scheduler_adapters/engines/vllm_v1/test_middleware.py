@@ -1,0 +1,471 @@
+"""The middleware in front of a server that echoes what reached it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from scheduler_adapters.engines.engine_metrics import write_load
+from scheduler_adapters.engines.user_classes import CLASSES_IN_FLIGHT, UserClasses
+from scheduler_adapters.engines.vllm_v1.middleware import (
+    VARIABLE,
+    MiddlewareConfig,
+    ScoreMetrics,
+    ScoreMiddleware,
+    VllmScores,
+)
+from scoring_service.client import Score
+from scoring_service.client.channel import ClientSecurity
+from scoring_service.client.fail_open import Answer, FailOpenScorer
+from scoring_service.errors import ConfigError
+from scoring_service.ranker.model import RankerModel
+from scoring_service.server.server import ScoringServer
+from scoring_service.service.config import ServerConfig
+
+CLASSES = UserClasses(
+    tbt_s={"chat": 0.05, "batch": None},
+    api_keys={"sk-1": "chat"},
+    header="X-User-Class",
+    default="batch",
+)
+
+
+@pytest.fixture(autouse=True)
+def nobody_in_flight() -> None:
+    """Event loops that end before their timers leave classes behind; servers' loops do not."""
+    CLASSES_IN_FLIGHT._classes.clear()
+
+
+class FakeScorer:
+    """Scores a prompt by its length, unless it has something else to answer."""
+
+    def __init__(
+        self, outcome: str = "scored", quantiles: Mapping[float, float] | None = None
+    ) -> None:
+        self.outcome = outcome
+        self.quantiles = quantiles or {}
+        self.asked: list[str] = []
+
+    async def ask_async(self, prompt: str) -> Answer:
+        self.asked.append(prompt)
+        if self.outcome != "scored":
+            return Answer(None, self.outcome)
+        score = Score(
+            value=float(len(prompt)),
+            revision="r",
+            prompt_tokens=1,
+            truncated=False,
+            quantiles=self.quantiles,
+        )
+        return Answer(score, "scored")
+
+
+class Server:
+    """Reads the whole body, then streams three chunks."""
+
+    def __init__(self) -> None:
+        self.content = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.classes: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.headers = dict(scope["headers"])
+        sent_id = self.headers.get(b"x-request-id", b"").decode()
+        parts = []
+        while (message := await receive())["type"] == "http.request":
+            parts.append(message["body"])
+            if not message["more_body"]:
+                break
+        self.content = b"".join(parts)
+        named = json.loads(self.content).get("request_id") if b"request_id" in self.content else ""
+        reported_id = f"{named}_0" if named else f"cmpl-{sent_id}-0"
+        self.classes.append(CLASSES_IN_FLIGHT.of(reported_id))
+        self.last = message["type"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for chunk in (b"a", b"b", b"c"):
+            await send({"type": "http.response.body", "body": chunk, "more_body": chunk != b"c"})
+
+
+class Bench:
+    """A middleware with a fake server behind it, and what it counted."""
+
+    def __init__(self, scorer: Any, **settings: Any) -> None:
+        self.server = Server()
+        self.registry = CollectorRegistry()
+        self.middleware = ScoreMiddleware(
+            self.server, scorer=scorer, metrics=ScoreMetrics(self.registry), **settings
+        )
+
+    def post(self, body: Any, path: str = "/v1/completions", **settings: Any) -> dict[str, Any]:
+        """Send `body` in pieces; the body that reached the server."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        asyncio.run(self.call(content, path, **settings))
+        return json.loads(self.server.content)
+
+    async def call(
+        self,
+        content: bytes,
+        path: str,
+        headers: dict[str, str] | None = None,
+        content_type: str = "application/json; charset=utf-8",
+        pieces: int = 3,
+    ) -> list[Any]:
+        given = {"content-type": content_type, "content-length": str(len(content))}
+        given |= headers or {}
+        size = len(content) // pieces + 1
+        incoming = [content[at : at + size] for at in range(0, pieces * size, size)]
+        waiting = [
+            {"type": "http.request", "body": piece, "more_body": number < pieces - 1}
+            for number, piece in enumerate(incoming)
+        ]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "headers": [(k.lower().encode(), v.encode()) for k, v in given.items()],
+        }
+        await self.middleware(scope, receive, send)
+        return sent
+
+    def count(self, outcome: str, reason: str = "") -> float:
+        labels = {"outcome": outcome, "reason": reason}
+        return self.registry.get_sample_value("lengthwise_requests_total", labels) or 0.0
+
+
+def test_a_completion_carries_its_score_and_nothing_else_changes() -> None:
+    bench = Bench(FakeScorer())
+    sent = {"model": "m", "prompt": "hello", "temperature": 0.1, "logit_bias": {"5": 1}}
+    assert bench.post(sent) == sent | {"vllm_xargs": {"lengthwise_score": 5.0}}
+    assert int(bench.server.headers[b"content-length"]) == len(bench.server.content)
+    assert bench.count("scored") == 1
+
+
+def test_a_chat_is_scored_by_the_users_newest_message() -> None:
+    scorer = FakeScorer()
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "answer"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "what is"},
+                {"type": "image_url", "image_url": {"url": "data:"}},
+                {"type": "text", "text": "this?"},
+            ],
+        },
+        {"role": "tool", "content": "42"},
+    ]
+    Bench(scorer).post({"messages": messages}, "/v1/chat/completions")
+    assert scorer.asked == ["what is\nthis?"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "what is this?",
+        [{"role": "user", "content": "what is this?"}],
+        [
+            {"role": "user", "content": "first"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text"}]},
+            {"role": "user", "content": [{"type": "input_text", "text": "what is this?"}]},
+            {"type": "function_call_output", "call_id": "1", "output": "42"},
+        ],
+    ],
+)
+def test_a_response_is_scored_as_a_chat_is(given: Any) -> None:
+    scorer = FakeScorer()
+    reached = Bench(scorer).post({"model": "m", "input": given}, "/v1/responses")
+    assert scorer.asked == ["what is this?"]
+    assert reached["vllm_xargs"] == {"lengthwise_score": 13.0}
+
+
+@pytest.mark.parametrize("given", [None, 5, [], [{"type": "reasoning"}], ["text"]])
+def test_a_response_without_text_is_served_without_a_score(given: Any) -> None:
+    bench = Bench(FakeScorer())
+    assert bench.post({"input": given}, "/v1/responses") == {"input": given}
+    assert bench.count("unscored", "no_text") == 1
+
+
+def test_quantiles_travel_with_the_score_unless_the_client_sent_its_own() -> None:
+    bench = Bench(FakeScorer(quantiles={0.9: 640.0, 0.5: 210.0}))
+    reached = bench.post({"prompt": "hello"})["vllm_xargs"]
+    assert reached == {"lengthwise_score": 5.0, "lengthwise_quantiles": [0.5, 210.0, 0.9, 640.0]}
+    own = {"lengthwise_quantiles": [0.5, 1.0]}
+    reached = bench.post({"prompt": "hello", "vllm_xargs": own})["vllm_xargs"]
+    assert reached == own | {"lengthwise_score": 5.0}
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_of_a_long_prompt_the_start_is_scored_and_all_is_served(path: str) -> None:
+    scorer = FakeScorer()
+    text = "x" * 1_000_000
+    body = {"prompt": text, "messages": [{"role": "user", "content": text}]}
+    reached = Bench(scorer).post(body, path)
+    assert scorer.asked == ["x" * 16_384]
+    assert reached["prompt"] == reached["messages"][0]["content"] == text
+
+
+def test_what_the_client_says_itself_wins() -> None:
+    scorer = FakeScorer()
+    bench = Bench(scorer, classes=CLASSES)
+    explicit = {"lengthwise_score": 7, "lengthwise_class": "vip", "other": "x"}
+    reached = bench.post({"prompt": "hello", "vllm_xargs": explicit})
+    assert reached["vllm_xargs"] == explicit
+    assert scorer.asked == []
+    assert bench.count("explicit") == 1
+
+
+CHAT = {"lengthwise_class": "chat", "lengthwise_tbt_s": 0.05}
+BATCH = {"lengthwise_class": "batch"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "hints"),
+    [
+        ({"Authorization": "Bearer sk-1"}, CHAT),
+        ({"Authorization": "Bearer sk-2", "X-User-Class": "chat"}, CHAT),
+        ({"Authorization": "Bearer sk-1", "X-User-Class": "batch"}, CHAT),
+        ({"X-User-Class": "no such class"}, BATCH),
+        ({}, BATCH),
+    ],
+)
+def test_the_class_comes_from_the_key_then_the_header_then_the_default(
+    headers: dict[str, str], hints: dict[str, Any]
+) -> None:
+    reached = Bench(None, classes=CLASSES).post({"prompt": "x"}, headers=headers)
+    assert reached["vllm_xargs"] == hints
+
+
+def test_the_class_is_known_while_the_server_is_at_it_and_forgotten_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler_adapters.engines.vllm_v1.middleware._LINGER_S", 0.01)
+    bench = Bench(FakeScorer(), classes=CLASSES)
+    key = {"Authorization": "Bearer sk-1"}
+
+    async def main() -> None:
+        body = b'{"prompt": "x"}'
+        await bench.call(body, "/v1/completions", headers={**key, "X-Request-Id": "a-1"})
+        await bench.call(body, "/v1/completions", headers=key)
+        await bench.call(b'{"prompt": "x"}', "/v1/completions")
+        await bench.call(b'{"input": "x"}', "/v1/responses", headers=key)
+        await bench.call(b'{"input": "x", "request_id": "mine"}', "/v1/responses", headers=key)
+        deadline_s = time.monotonic() + 5
+        while len(CLASSES_IN_FLIGHT):
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert bench.server.classes == ["chat", "chat", "batch", "chat", "chat"]
+    assert len(CLASSES_IN_FLIGHT) == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counted"),
+    [
+        ("timeout", ("late", "timeout")),
+        ("breaker_open", ("unscored", "breaker_open")),
+        ("unavailable", ("unscored", "unavailable")),
+    ],
+)
+def test_without_a_score_the_request_goes_on_as_it_was_sent(
+    outcome: str, counted: tuple[str, str]
+) -> None:
+    bench = Bench(FakeScorer(outcome))
+    sent = b'{"prompt":  "hello"}'
+    bench.post(sent)
+    assert bench.server.content == sent
+    assert bench.count(*counted) == 1
+
+
+@pytest.mark.parametrize(
+    "prompt", [[1, 2, 3], [[1, 2], [3]], ["two", "prompts"], "", None, {"a": 1}, 5]
+)
+def test_a_prompt_without_one_text_is_not_scored(prompt: Any) -> None:
+    scorer = FakeScorer()
+    bench = Bench(scorer)
+    assert bench.post({"prompt": prompt}) == {"prompt": prompt}
+    assert scorer.asked == []
+    assert bench.count("unscored", "no_text") == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not json",
+        b"[1, 2]",
+        b"\xff\xfe\x00",
+        b'{"prompt": "x", "vllm_xargs": [1]}',
+        b'{"prompt": "x", "vllm_xargs": "y"}',
+        b'{"prompt": ' + b"[" * 100_000,
+        b'{"prompt": 1' + b"0" * 5000 + b"}",
+    ],
+)
+def test_what_is_no_request_passes_unchanged(content: bytes) -> None:
+    bench = Bench(FakeScorer())
+    asyncio.run(bench.call(content, "/v1/completions"))
+    assert bench.server.content == content
+    assert bench.count("unscored", "unreadable") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"),
+    [("/v1/embeddings", "application/json"), ("/v1/completions", "text/plain")],
+)
+def test_other_requests_are_not_touched(path: str, content_type: str) -> None:
+    bench = Bench(FakeScorer())
+    content = b'{"prompt": "x"}'
+    asyncio.run(bench.call(content, path, content_type=content_type))
+    assert bench.server.content == content
+    assert bench.count("scored") == bench.count("unscored", "unreadable") == 0
+
+
+def test_a_body_above_the_limit_passes_unread() -> None:
+    bench = Bench(FakeScorer(), max_body_bytes=10)
+    sent = {"prompt": "x" * 100}
+    assert bench.post(sent) == sent
+    assert bench.count("unscored", "too_large") == 1
+
+
+def test_a_stream_comes_out_chunk_by_chunk_as_the_server_sent_it() -> None:
+    sent = asyncio.run(Bench(FakeScorer()).call(b'{"prompt": "x"}', "/v1/completions"))
+    assert [message.get("body") for message in sent] == [None, b"a", b"b", b"c"]
+
+
+def test_the_server_hears_of_a_client_that_leaves() -> None:
+    server = Server()
+    heard = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await server(scope, receive, send)
+        heard.append((await receive())["type"])
+
+    bench = Bench(FakeScorer())
+    bench.middleware._app = app
+    asyncio.run(bench.call(b'{"prompt": "x"}', "/v1/completions"))
+    assert heard == ["http.disconnect"]
+
+
+def test_a_client_that_leaves_amid_its_body_is_not_counted() -> None:
+    bench = Bench(FakeScorer())
+    gone = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive() -> Any:
+        return gone.pop(0)
+
+    async def send(message: Any) -> None: ...
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
+    asyncio.run(bench.middleware(scope, receive, send))
+    assert bench.server.last == "http.disconnect"
+    assert bench.count("unscored", "too_large") == bench.count("unscored", "unreadable") == 0
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text() | st.just("prompt"), json_values, max_size=5))
+def test_every_body_reaches_the_server_with_all_that_was_in_it(body: dict[str, Any]) -> None:
+    reached = Bench(FakeScorer()).post(body)
+    if body.get("vllm_xargs") is None and "vllm_xargs" in reached:
+        del reached["vllm_xargs"]
+    assert repr(reached) == repr({k: v for k, v in body.items() if k in reached})
+    assert body.keys() - reached.keys() <= {"vllm_xargs"}
+
+
+def test_against_a_real_service_it_scores_fails_open_and_recovers(tiny_bundle: Any) -> None:
+    model = RankerModel.load(tiny_bundle)
+    service = ScoringServer(model, ServerConfig(address="127.0.0.1:0", drain_grace_s=0))
+    service.start()
+    with FailOpenScorer(service.target, budget_s=0.3) as scorer:
+        bench = Bench(scorer)
+        assert "lengthwise_score" in bench.post({"prompt": "long essay"})["vllm_xargs"]
+        service.stop()
+        for _ in range(5):
+            started_s = time.monotonic()
+            assert bench.post({"prompt": "poem"}) == {"prompt": "poem"}
+            assert time.monotonic() - started_s < 0.3 + 0.2
+        service = ScoringServer(model, ServerConfig(address=service.target))
+        service.start()
+        deadline_s = time.monotonic() + 10
+        while "vllm_xargs" not in bench.post({"prompt": "poem"}):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        service.stop()
+
+
+def test_vllms_middleware_takes_its_settings_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    classes = tmp_path / "classes.json"
+    classes.write_text('{"classes": {"chat": {"tbt_s": 0.1}}, "default": "chat"}')
+    config = MiddlewareConfig(
+        scorer="127.0.0.1:1", classes=str(classes), security=ClientSecurity(token="t")
+    )
+    assert MiddlewareConfig.from_json(config.to_json()) == config
+    monkeypatch.setenv(VARIABLE, config.to_json())
+    monkeypatch.setattr(
+        "scheduler_adapters.engines.vllm_v1.middleware.ScoreMetrics",
+        lambda: ScoreMetrics(CollectorRegistry()),
+    )
+    made = VllmScores(Server())
+    assert isinstance(made._scorer, FailOpenScorer)
+    assert made._classes.tbt_s == {"chat": 0.1}
+    made._scorer.close()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"deadline": 1}', '{"deadline_s": -1}'])
+def test_settings_that_serve_vllm_did_not_write_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        MiddlewareConfig.from_json(text)
+
+
+def test_a_router_is_answered_here_and_nothing_else_is(tmp_path: Any) -> None:
+    bench = Bench(FakeScorer(), metrics_folder=tmp_path)
+    write_load(tmp_path, {"engine": 0, "waiting": 3})
+
+    async def get(path: str) -> list[Any]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+        await bench.middleware(scope, receive, send)
+        return sent
+
+    start, body = asyncio.run(get("/lengthwise/load"))
+    assert start["status"] == 200
+    assert json.loads(body["body"]) == [{"engine": 0, "waiting": 3}]
+    assert [message.get("body") for message in asyncio.run(get("/metrics"))] == [
+        None,
+        b"a",
+        b"b",
+        b"c",
+    ]

@@ -1,0 +1,211 @@
+"""PARS inside the real vLLM: one engine in this process, one seat, so that order is everything."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.engines.engine_clock import make_clock
+from scheduler_adapters.engines.vllm_v1.offline import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.engines.vllm_v1.recording import record
+from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.validation.decision_replay import Queued
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.errors import UnsupportedByEngine
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+STARVE_AFTER_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def live_engine() -> Iterator[Any]:
+    config = OfflineConfig(
+        scheduler="pars", settings={"starve_after_s": STARVE_AFTER_S}, max_num_seqs=1
+    )
+    with open_engine(config, max_model_len=1024) as engine:
+        yield engine
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def engine(live_engine: Any) -> Iterator[Any]:
+    """The engine, empty before and after, with fresh counters and a clock that stands still."""
+    ranker = scheduler_of(live_engine).lengthwise
+    ranker.clock, ranker.hint_counts = Clock(), HintCounts()
+    yield live_engine
+    finish(live_engine)
+    assert not scheduler_of(live_engine).requests
+    assert len(scheduler_of(live_engine).waiting) == 0
+
+
+def add(engine: Any, name: str, tokens: int, hints: Mapping[str, Any] | None = None) -> None:
+    from vllm import SamplingParams
+
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=tokens,
+        ignore_eos=True,
+        detokenize=False,
+        extra_args=None if hints is None else dict(hints),
+    )
+    engine.add_request(name, {"prompt_token_ids": [3 + tokens % 500, 5, 8]}, params)
+
+
+def scored(engine: Any, name: str, tokens: int, score: Any) -> None:
+    add(engine, name, tokens, {"lengthwise_score": score})
+
+
+def finish(engine: Any) -> list[str]:
+    """Step until nothing is left; the requests in order of completion."""
+    done = []
+    while engine.has_unfinished_requests():
+        done += [output.request_id for output in engine.step() if output.finished]
+    return done
+
+
+def test_requests_with_oracle_scores_finish_in_order_of_length(engine: Any) -> None:
+    lengths = [120, 10, 80, 20, 160, 5]
+    for tokens in lengths:
+        scored(engine, str(tokens), tokens, float(tokens))
+    assert finish(engine) == [str(tokens) for tokens in sorted(lengths)]
+    assert scheduler_of(engine).lengthwise.hint_counts == HintCounts(scored=6)
+
+
+def test_a_running_request_is_not_displaced_by_a_shorter_one(engine: Any) -> None:
+    scored(engine, "long", 30, 30)
+    engine.step()
+    scored(engine, "short", 3, 3)
+    assert finish(engine) == ["long", "short"]
+
+
+def test_a_starving_request_goes_before_shorter_ones(engine: Any) -> None:
+    scored(engine, "long", 40, 900)
+    scored(engine, "short 1", 4, 4)
+    scored(engine, "short 2", 5, 5)
+    engine.step()  # short 1 runs
+    scheduler_of(engine).lengthwise.clock.now_s += STARVE_AFTER_S
+    scored(engine, "newcomer", 2, 2)
+    # Both waited too long and go by arrival; the newcomer has not.
+    assert finish(engine) == ["short 1", "long", "short 2", "newcomer"]
+
+
+def test_without_scores_the_order_is_arrival(engine: Any) -> None:
+    for name, tokens in (("a", 9), ("b", 3), ("c", 6)):
+        add(engine, name, tokens)
+    assert finish(engine) == ["a", "b", "c"]
+    assert scheduler_of(engine).lengthwise.hint_counts == HintCounts(unscored=3)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf"), "12", [12], {"a": 1}, True, None])
+def test_a_bad_score_is_served_as_fcfs_would(engine: Any, bad: Any) -> None:
+    scored(engine, "first", 4, bad)
+    scored(engine, "second", 5, 5)
+    scored(engine, "third", 3, 3)
+    assert finish(engine) == ["first", "third", "second"]
+    counts = scheduler_of(engine).lengthwise.hint_counts
+    assert (counts.scored, counts.unscored, counts.invalid) == (2, 1, int(bad is not None))
+
+
+def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
+    requests = make_requests(
+        prompt_tokens=[100, 70], output_tokens=[5, 9], arrival_s=[0.0, 1e4], scores=[2.0, 1.0]
+    )
+    for _ in range(2):
+        recording = record(engine, requests, clock=make_clock("cpu"), seed=0)
+        # Were blocks of the first time found, the second would have fewer tokens to compute.
+        assert sum(step.prefill_tokens for step in recording.steps) == 170
+        assert sum(step.seconds for step in recording.steps) < 100
+        queued = [each.view for each in recording.decisions if isinstance(each, Queued)]
+        assert [view.number for view in queued] == [0, 1]
+        # The policy's time is the clock's, which skips what is idle.
+        assert [view.arrival_s for view in queued] == pytest.approx([0.0, 1e4], abs=0.1)
+        assert recording.timeline.preemptions.tolist() == [0, 0]
+        waited_s = recording.timeline.scheduled_s - requests.arrival_s
+        assert (waited_s >= 0).all()
+        assert (recording.timeline.first_token_s >= recording.timeline.scheduled_s).all()
+
+
+def test_aborted_requests_leave_no_state(engine: Any) -> None:
+    scheduler = scheduler_of(engine)
+    for number in range(200):
+        scored(engine, str(number), 50, float(number))
+    engine.step()
+    kept = [weakref.ref(request) for request in scheduler.requests.values()]
+    engine.abort_request([str(number) for number in range(0, 200, 2)])
+    assert len(scheduler.waiting) + len(scheduler.running) == 100
+    engine.abort_request([str(number) for number in range(200)])
+    finish(engine)
+    engine.step()  # the step after the last drops the engine's own references
+    gc.collect()
+    assert not scheduler.running
+    assert not [ref for ref in kept if ref() is not None]
+    assert len(scheduler.waiting.queue._timers) <= 65
+
+
+def test_the_mixin_shadows_nothing_of_the_engine_by_accident() -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
+
+    ours = {name for name in vars(RankMixin) if not name.startswith("__")}
+    assert ours & set(dir(Scheduler)) == {"schedule", "update_from_output", "_free_request"}
+
+
+def test_the_engines_own_priority_policy_is_refused(live_engine: Any) -> None:
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
+
+    class Base:
+        """The live scheduler, but for its policy."""
+
+        scheduler_config = SimpleNamespace(policy="priority")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(scheduler_of(live_engine), name)
+
+    class Ours(RankMixin, Base):
+        pass
+
+    with pytest.raises(UnsupportedByEngine, match="--scheduling-policy fcfs"):
+        Ours()
+
+
+def test_an_unknown_scheduler_layout_is_refused() -> None:
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
+
+    with pytest.raises(UnsupportedByEngine, match="has no vllm_config"):
+        RankMixin()
+
+
+def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import scheduler as vllm_v1
+
+    class Scheduler:
+        """It never asks a queue for anything."""
+
+    monkeypatch.setattr(vllm_v1, "Scheduler", Scheduler)
+    with pytest.raises(UnsupportedByEngine, match="never calls peek_request"):
+        vllm_v1._probe_classes()
+
+
+def test_every_policy_has_a_factory_and_no_other_name_does() -> None:
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import scheduler as vllm_v1
+    from scheduler_adapters.policy import POLICIES
+
+    assert all(callable(getattr(vllm_v1, name.replace("-", "_"))) for name in POLICIES)
+    with pytest.raises(AttributeError, match="no policy 'parsley'"):
+        _ = vllm_v1.parsley

@@ -1,0 +1,129 @@
+"""The planner beside a border of a few lines: what needs no engine to be seen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.planner.planner import Planner
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
+from scoring_service.errors import InvalidDecision
+
+
+class Border:
+    """Requests are their `Tracked`, one block each, and a step makes a token of each that ran."""
+
+    max_num_seqs = 64
+    max_tokens = 64
+    block_tokens = 1000
+    total_blocks = 1000
+    watermark_blocks = 0
+    think_end = ()
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, list[int]] = {}
+
+    def tracked(self, item: Tracked) -> Tracked:
+        return item
+
+    def output(self, item: Tracked) -> list[int]:
+        return self.tokens.setdefault(item.view.number, [])
+
+    def computed(self, item: Tracked) -> int:
+        return item.view.prompt_tokens if self.output(item) else 0
+
+    def context(self, item: Tracked) -> int:
+        return item.view.prompt_tokens + len(self.output(item))
+
+    def growth(self, items: Sequence[Tracked]) -> int:
+        return 0
+
+    def ending_in(self, items: Iterable[Tracked], token: int) -> list[Tracked]:
+        return []
+
+    def free_blocks(self) -> int:
+        return self.total_blocks - sum(map(bool, self.tokens.values()))
+
+    def evict(self, item: Tracked) -> None:
+        raise AssertionError("there are blocks for all")
+
+
+class Shuffled(Policy):
+    """A new place every few tokens, and a step that never holds everybody."""
+
+    name = "shuffled"
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        if request.phase <= Phase.PREFILL:
+            return Rank()
+        dice = random.Random(f"{request.number} {request.generated_tokens}")
+        return Rank(
+            (dice.random(),),
+            lane=dice.randint(0, 1),
+            valid_tokens=dice.randint(1, 40),
+            evict_key=dice.choice([None, (dice.randint(0, 20),)]),
+        )
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(max_decodes=10)
+
+
+def test_the_first_decodes_in_order_run_and_the_worst_resident_is_known_whoever_moved() -> None:
+    ranker, border = Ranker(Shuffled(), clock=lambda: 0.0), Border()
+    queue: RankedQueue[Tracked] = RankedQueue()
+    planner = Planner(ranker, border, queue)
+    dice = random.Random(0)
+    live: dict[str, Tracked] = {}
+    for step in range(600):
+        while len(queue) < 2:
+            new = ranker.track(f"{step} {len(queue)}", age_s=0.0, prompt_tokens=1, carried=None)
+            queue.add(new, new.view.number, new.rank)
+        decodes = dict(planner.residents.decoding)
+        plan = planner.plan()
+        assert plan is not None
+        by_rank = sorted(
+            decodes.values(), key=lambda item: (item.rank.lane, item.rank.key, item.view.number)
+        )
+        hidden = {item.view.number for item in plan.hidden}
+        assert hidden == {item.view.number for item in by_rank[10:]}
+        for new in plan.newcomers:
+            queue.remove(new.view.number)
+            planner.residents.admitted(new)
+            live[new.view.request_id] = new
+        for item in live.values():
+            if item.view.number not in hidden:
+                border.output(item).append(0)
+        ranker.end_step(0.0)
+        if dice.random() < 0.5 and planner.residents.decoding:
+            gone = dice.choice(list(planner.residents.decoding))
+            planner.residents.left(gone)
+            border.tokens.pop(live.pop(gone).view.number)
+        planner.residents.step_ended()
+        keys = [item.rank.evict_key for item in planner.residents]
+        limit = (dice.randint(0, 20),)
+        assert planner.residents.any_after(limit) == any(key and key > limit for key in keys)
+
+
+@pytest.mark.parametrize("answer", [ZeroDivisionError("boom"), None, 512])
+def test_a_rule_that_is_none_stops_the_step_and_names_the_policy(answer: Any) -> None:
+    class Broken(Shuffled):
+        name = "broken"
+
+        def step_rule(self, load: LoadView) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    ranker = Ranker(Broken(), clock=lambda: 0.0)
+    queue: RankedQueue[Tracked] = RankedQueue()
+    planner = Planner(ranker, Border(), queue)
+    new = ranker.track("0", age_s=0.0, prompt_tokens=1, carried=None)
+    queue.add(new, new.view.number, new.rank)
+    with pytest.raises(InvalidDecision, match=r"policy 'broken' .* the rule of step 0"):
+        planner.plan()
+    assert len(queue) == 1

@@ -1,0 +1,137 @@
+"""The queue in rank order, against a list that is sorted anew whenever anybody looks."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.views import Rank
+
+ranks = st.builds(
+    Rank,
+    key=st.lists(st.integers(0, 3), max_size=2).map(tuple),
+    lane=st.integers(0, 1),
+    valid_until_s=st.sampled_from([1.0, 2.0, 3.0, inf]),
+)
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), ranks),
+        st.tuples(st.just("pop"), st.none()),
+        st.tuples(st.just("remove"), st.integers(0, 20)),
+        st.tuples(st.just("expire"), st.sampled_from([0.5, 1.0, 2.5, 9.0])),
+    ),
+    max_size=40,
+)
+
+
+@given(operations=operations)
+def test_the_queue_is_always_what_sorting_would_give(operations: list[tuple[str, Any]]) -> None:
+    queue: RankedQueue[str] = RankedQueue()
+    model: dict[int, Rank] = {}
+    for number, (kind, value) in enumerate(operations):
+        if kind == "add":
+            queue.add(f"item {number}", number, value)
+            model[number] = value
+        elif kind == "pop" and model:
+            first = min(model, key=lambda n: (model[n].lane, model[n].key, n))
+            assert queue.first() == queue.pop_first() == f"item {first}"
+            del model[first]
+        elif kind == "remove":
+            found = queue.remove(value)
+            assert found == (f"item {value}" if model.pop(value, None) else None)
+        elif kind == "expire":
+            due = {n for n, rank in model.items() if rank.valid_until_s <= value}
+            assert set(queue.pop_expired(value)) == {f"item {n}" for n in due}
+            for n in due:
+                del model[n]
+        in_order = sorted(model, key=lambda n: (model[n].lane, model[n].key, n))
+        assert list(queue) == [f"item {n}" for n in in_order]
+        assert len(queue) == len(model)
+        assert all(n in queue for n in model)
+
+
+def test_an_empty_queue_says_so() -> None:
+    queue: RankedQueue[str] = RankedQueue()
+    with pytest.raises(IndexError):
+        queue.first()
+    with pytest.raises(IndexError):
+        queue.pop_first()
+
+
+def test_timers_do_not_keep_a_removed_item_alive_and_do_not_pile_up() -> None:
+    class Item:
+        pass
+
+    queue: RankedQueue[Item] = RankedQueue()
+    last = Item()
+    gone = weakref.ref(last)
+    for number in range(10_000):
+        queue.add(last, number, Rank(valid_until_s=1e9 + number))
+        queue.remove(number)
+    del last
+    gc.collect()
+    assert gone() is None
+    assert len(queue._timers) <= 65
+
+
+class Clock:
+    """Time that stands still until told otherwise, in seconds."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def track(ranker: Ranker, score: float | None, *, age_s: float = 0.0) -> Tracked:
+    carried = None if score is None else {"lengthwise_score": score}
+    return ranker.track("request", age_s=age_s, prompt_tokens=3, carried=carried)
+
+
+def fill(queue: RankedQueue[Tracked], *requests: Tracked) -> None:
+    for tracked in requests:
+        queue.add(tracked, tracked.view.number, tracked.rank)
+
+
+def test_a_starving_request_outranks_a_shorter_one() -> None:
+    clock = Clock()
+    ranker = Ranker(pars(starve_after_s=120.0), clock)
+    queue: RankedQueue[Tracked] = RankedQueue()
+    long, short = track(ranker, 900.0), track(ranker, 5.0)
+    fill(queue, long, short)
+    assert queue.first() is short
+    clock.now_s += 120.0
+    newcomer = track(ranker, 1.0)
+    fill(queue, newcomer)
+    for tracked in queue.pop_expired(clock()):
+        ranker.expire(tracked)
+        fill(queue, tracked)
+    assert list(queue) == [long, short, newcomer]
+
+
+def test_the_age_of_a_request_counts_from_its_arrival_at_the_front_end() -> None:
+    ranker = Ranker(pars(starve_after_s=120.0), Clock())
+    late = track(ranker, 900.0, age_s=121.0)
+    assert late.view.arrival_s == 1000.0 - 121.0
+    assert late.rank.key == ()
+
+
+def test_clocks_that_disagree_make_no_request_arrive_in_the_future() -> None:
+    assert track(Ranker(pars(), Clock()), 1.0, age_s=-5.0).view.arrival_s == 1000.0
+
+
+def test_a_request_without_a_score_is_served_before_any_scored_one() -> None:
+    ranker = Ranker(pars(), Clock())
+    queue: RankedQueue[Tracked] = RankedQueue()
+    scored, unscored, other = track(ranker, -1e9), track(ranker, None), track(ranker, None)
+    fill(queue, scored, other, unscored)
+    assert list(queue) == [unscored, other, scored]

@@ -1,0 +1,198 @@
+"""The laws of the simulator, whatever the workload; and how it takes what cannot be served."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_adapters.checks import LAWS, Run, _Observed
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
+from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
+from scoring_service.errors import ConfigError, InvalidDecision, SchedulingError
+
+LATENCY = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-7)
+
+
+@st.composite
+def workloads(draw) -> Requests:
+    count = draw(st.integers(1, 25))
+
+    def column(low: int, high: int) -> list[int]:
+        return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+
+    output_tokens = column(1, 70)
+    return make_requests(
+        prompt_tokens=column(1, 90),
+        output_tokens=output_tokens,
+        reasoning_tokens=[tokens // 2 for tokens in output_tokens],
+        arrival_s=np.cumsum(column(0, 40)) * 0.01,
+        scores=[float(score) for score in column(0, 3)],
+    )
+
+
+instances = st.builds(
+    Instance,
+    latency=st.just(LATENCY),
+    kv_blocks=st.integers(5, 60),
+    max_num_seqs=st.integers(1, 8),
+    max_tokens=st.one_of(st.none(), st.integers(1, 200)),
+    watermark_fraction=st.sampled_from([0.0, 0.01, 0.1]),
+    decode_headroom_blocks=st.integers(0, 1),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(workloads(), instances, st.sampled_from([FCFS, pars]))
+def test_every_run_keeps_every_law(requests, instance, make_policy):
+    def run(watched: Instance):
+        return simulate(requests, make_policy(), watched)
+
+    observed = _Observed(instance.latency)
+    timeline = run(replace(instance, latency=observed))
+    summary = summarize(timeline)
+    assert summary.num_finished + summary.num_rejected == len(requests)
+
+    served = ~timeline.rejected
+    if served.any():
+        seen = Run(
+            policy=make_policy(),
+            instance=instance,
+            requests=requests.take(served),
+            timeline=timeline.take(served),
+            steps=observed.steps,
+            again=lambda: run(instance).take(served),
+        )
+        assert [law(seen) for law in LAWS] == [""] * len(LAWS)
+
+
+def test_a_request_larger_than_the_memory_is_rejected_and_the_others_are_served():
+    requests = make_requests(prompt_tokens=[10, 5000, 10], output_tokens=[5, 5, 5])
+    timeline = simulate(requests, FCFS(), Instance(latency=LATENCY, kv_blocks=50))
+    assert timeline.rejected.tolist() == [False, True, False]
+    assert summarize(timeline).num_finished == 2
+    assert summarize(timeline).num_rejected == 1
+
+
+def test_only_requests_that_cannot_be_served_end_without_a_step():
+    requests = make_requests(prompt_tokens=[5000], output_tokens=[5])
+    timeline = simulate(requests, FCFS(), Instance(latency=LATENCY, kv_blocks=50))
+    assert len(timeline.tick_s) == 0
+    assert summarize(timeline).num_unfinished == 0
+
+
+def test_two_requests_by_hand():
+    """Budget 8: prompt 10 takes steps of 8 and 2 tokens; the second prompt fills the rest."""
+    requests = make_requests(prompt_tokens=[10, 4], output_tokens=[3, 2])
+    instance = Instance(
+        latency=AffineLatency(base_s=1.0, per_token_s=0.1), kv_blocks=10, max_tokens=8
+    )
+    timeline = simulate(requests, FCFS(), instance)
+    # Steps: 8 tokens | 2 + 4 | 1 + 1 | 1
+    np.testing.assert_allclose(timeline.tick_s, [1.8, 3.4, 4.6, 5.7])
+    np.testing.assert_allclose(timeline.token_s(0), [3.4, 4.6, 5.7])
+    np.testing.assert_allclose(timeline.token_s(1), [3.4, 4.6])
+    np.testing.assert_allclose(timeline.scheduled_s, [0.0, 1.8])
+
+
+def test_an_evicted_request_is_computed_anew_and_keeps_its_tokens():
+    """Two requests grow to 3 blocks each; 4 blocks in all, so the later one has to go."""
+    requests = make_requests(prompt_tokens=[16, 16], output_tokens=[20, 20])
+    instance = Instance(
+        latency=AffineLatency(base_s=1.0), kv_blocks=4, watermark_fraction=0.0, max_tokens=64
+    )
+    timeline = simulate(requests, FCFS(), instance)
+    assert timeline.preemptions.tolist() == [0, 1]
+    assert len(timeline.token_s(1)) == 20
+    assert timeline.first_token_s.tolist() == [1.0, 1.0]
+    # Seventeen tokens side by side; then the first finishes alone, then the second.
+    assert timeline.finished_s.tolist() == [20.0, 23.0]
+
+
+def test_one_seat_and_constant_service_waits_as_pollaczek_and_khinchine_say():
+    load, service_s, count = 0.5, 0.01, 100_000
+    requests = make_requests(
+        prompt_tokens=np.ones(count),
+        output_tokens=np.ones(count),
+        arrival_s=poisson_arrivals_s(count, rate_per_s=load / service_s, seed=1),
+    )
+    instance = Instance(latency=AffineLatency(base_s=service_s), kv_blocks=10, max_num_seqs=1)
+    summary = summarize(simulate(requests, FCFS(), instance, engine="python"))
+    assert summary.queueing_s.mean == pytest.approx(load * service_s / (2 * (1 - load)), rel=0.02)
+
+
+class Thrashes(Policy):
+    """Whoever waits may take the place of whoever runs, so nobody gets anywhere."""
+
+    name = "thrashes"
+    requires = frozenset({Capability.EVICT})
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return Rank(evict_key=(float(request.phase),))
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(displace=True)
+
+
+def test_an_eviction_loop_is_detected_and_the_policy_named():
+    requests = make_requests(prompt_tokens=[100, 100], output_tokens=[5, 5])
+    one_fits = Instance(latency=LATENCY, kv_blocks=9, max_tokens=8)
+    with pytest.raises(SchedulingError, match="'thrashes' evicts without end"):
+        simulate(requests, Thrashes(), one_fits)
+
+
+class Raises(Policy):
+    name = "raises"
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        raise KeyError("weights")
+
+
+def test_a_policy_that_raises_is_named_and_the_run_stops():
+    requests = make_requests(prompt_tokens=[1], output_tokens=[1], request_id=["r17"])
+    expected = r"'raises' \(.*:Raises\) failed to rank request 'r17': KeyError.*correct its rank"
+    with pytest.raises(InvalidDecision, match=expected):
+        simulate(requests, Raises(), Instance(latency=LATENCY, kv_blocks=10))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kv_blocks", 0),
+        ("max_num_seqs", 0),
+        ("max_tokens", 0),
+        ("block_tokens", 0),
+        ("watermark_fraction", 1.0),
+        ("decode_headroom_blocks", 2),
+    ],
+)
+def test_an_instance_that_cannot_be_is_refused(field, value):
+    with pytest.raises(ConfigError, match=field):
+        replace(Instance(latency=LATENCY, kv_blocks=10), **{field: value})
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-8b@tpu", "gpt-5@a100-80g"])
+def test_an_unknown_preset_is_refused_with_the_list(name):
+    with pytest.raises(ConfigError, match=r"llama-3-8b.*a100-80g"):
+        Instance.preset(name)
+
+
+def test_a_model_that_does_not_fit_its_gpu_is_refused():
+    with pytest.raises(ConfigError, match="no room"):
+        Instance.preset("deepseek-r1-distill-qwen-32b@a100-40g")
+
+
+def test_a_step_that_takes_no_time_is_refused():
+    with pytest.raises(ConfigError, match="must take time"):
+        AffineLatency(base_s=0.0)
+    assert issubclass(InvalidDecision, SchedulingError)

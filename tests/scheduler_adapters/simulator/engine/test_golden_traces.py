@@ -1,0 +1,130 @@
+"""Every decision of every policy on a small crowded workload, step by step, as it has always been.
+
+`tests/golden/<policy>.crowd.jsonl` holds one line per step: its end, the requests that decode,
+those that prefill with their tokens, and those that were evicted while it was filled. After a new
+policy, or a change that is meant to change decisions:
+`pytest --regen-golden tests/scheduler_adapters/simulator/test_golden_traces.py`, and read the diff.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.policies.fcfs import OffloadingFCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.prefill_first import Orca
+from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policy import POLICIES, load_policy
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.host_link import HostLink
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
+
+GOLDEN = Path(__file__).parents[3] / "golden"
+
+LATENCY = AffineLatency(base_s=0.01, per_token_s=0.001)
+
+SCARCE = Instance(
+    latency=LATENCY,
+    kv_blocks=9,
+    max_num_seqs=4,
+    max_tokens=48,
+    host=HostLink(kv_bytes_per_token=1, bytes_per_s=2000.0),
+)
+"""Less memory than four of the requests need, and a link that takes steps for a copy."""
+
+ALIASES = {"pointwise", "listwise", "oracle"}
+"""PARS with other scores."""
+
+MAKERS = {
+    **{name: lambda name=name: load_policy(name) for name in POLICIES if name not in ALIASES},
+    "sarathi-spf": lambda: Sarathi(order="spf"),
+    "pars-starving": lambda: pars(starve_after_s=0.1),
+    "slai-fcfs": lambda: SLAI(order="fcfs", offset=2.0),
+    "rad-small": lambda: RAD(max_started=3, tile=2, chunk=16),
+    "rad-twin-small": lambda: RADTwin(max_started=3, tile=2, chunk=16),
+    "orca-reserved": lambda: Orca(reserved_blocks=4),
+    "round-robin-small": lambda: RoundRobin(quantum_tokens=5),
+    "pascal-small": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40),
+    "fcfs-offload": OffloadingFCFS,
+    "round-robin-offload": lambda: RoundRobin(quantum_tokens=5, offload=True),
+    "pascal-offload": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40, offload=True),
+}
+
+
+def crowd() -> Requests:
+    """Ten requests that arrive faster than they can be served; every fourth has no score."""
+    random = np.random.default_rng(7)
+    output_tokens = random.integers(2, 24, 10)
+    scores = output_tokens + random.normal(0, 4, 10).round(1)
+    scores[::4] = np.nan
+    return make_requests(
+        prompt_tokens=random.integers(4, 60, 10),
+        output_tokens=output_tokens,
+        reasoning_tokens=output_tokens // 2,
+        arrival_s=poisson_arrivals_s(10, rate_per_s=20.0, seed=7),
+        scores=scores,
+        user_class=np.where(np.arange(10) % 2, "paying", "free"),
+        tbt_s=np.where(np.arange(10) % 2, 0.05, 0.3),
+    )
+
+
+class Recording(Engine):
+    """Writes a line for every step."""
+
+    def run(self, requests):
+        self.lines: list[str] = []
+        self.evicted: list[int] = []
+        return super().run(requests)
+
+    def _evict(self, live):
+        self.evicted.append(live.row)
+        super()._evict(live)
+
+    def _pass(self, duration_s):
+        decodes = sorted(row for cohort in self.placed for row in cohort.members)
+        super()._pass(duration_s)
+        step = {
+            "time": round(self.load.now_s, 9),
+            "decodes": decodes,
+            "prefills": [[live.row, chunk] for live, chunk in self.chunks],
+            "evicted": self.evicted,
+        }
+        self.lines.append(json.dumps(step, separators=(",", ":")) + "\n")
+        self.evicted = []
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_policy_decides_as_it_always_has(name, pytestconfig):
+    engine = Recording(MAKERS[name](), SCARCE, skip_ahead=False)
+    engine.run(crowd())
+    path = GOLDEN / f"{name}.crowd.jsonl"
+    if pytestconfig.getoption("--regen-golden"):
+        GOLDEN.mkdir(exist_ok=True)
+        path.write_text("".join(engine.lines))
+    assert engine.lines == path.read_text().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_is_golden_serves_everybody(name):
+    timeline = Engine(MAKERS[name](), SCARCE).run(crowd())
+    assert np.isfinite(timeline.finished_s).all()
+    tokens = np.bincount(timeline.runs[:, 0], timeline.runs[:, 2] - timeline.runs[:, 1] + 1)
+    assert tokens.tolist() == crowd().output_tokens.tolist()
+
+
+def test_the_workload_evicts_under_most_policies():
+    """Otherwise golden traces would miss half of the rules."""
+    evicting = [
+        name for name in MAKERS if Engine(MAKERS[name](), SCARCE).run(crowd()).preemptions.sum()
+    ]
+    assert len(evicting) > len(MAKERS) / 2

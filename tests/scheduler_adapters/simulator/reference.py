@@ -1,0 +1,518 @@
+"""The rules of an engine step, written as plainly as possible: it walks every request every step.
+
+The fast engine must equal this one bit for bit; here each rule can be read in one place.
+
+Between two steps: arrivals due by now join; requests whose state changed are ranked again, in order
+of arrival; ranks whose validity ended give way to their successor, or are asked again.
+
+A step is filled lane by lane, ascending. In a lane first the decodes, each taking a block where its
+next token needs one; then the prefills in progress; then waiting requests, as long as seats, KV
+blocks and the budget last: the first that does not fit ends admission for this step.
+
+When a decode finds no block, the resident with the greatest (evict_key, receive number) that is not
+in the step yet and ranks after the asker loses its blocks and waits again, to be computed anew
+(prompt and what it has generated); if there is none, the asker does.
+
+Under a rule that offloads, what was computed is copied to the host instead. The blocks are free at
+once, as the step needs them. When the request is up for admission and its copy has landed, it takes
+a seat and its blocks and is copied back; when that has landed, it goes on where it was. It has to
+leave the blocks that the decodes need for their next token: they could not evict it, for a copy is
+never interrupted. Copies land between two steps, before arrivals join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import inf, isnan
+
+from scheduler_adapters.policy import Policy, ask_rank, ask_rule
+from scheduler_adapters.simulator.host_link import Copies
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.timeline.columns import Record
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.workload.requests import Requests
+from scoring_service.errors import InvalidDecision, SchedulingError
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request inside the engine."""
+
+    row: int
+    view: RequestView
+    output_tokens: int
+    reasoning_tokens: int
+    rank: Rank = field(default_factory=Rank)
+    ask_at_tokens: float = inf
+    """Ask again once this many tokens are generated."""
+    blocks: int = 0
+    prefill_left: int = 0
+    """Tokens still to prefill; meaningful while resident."""
+    context: int = 0
+    """Tokens the request consists of so far: prompt + generated."""
+    evicted_s: float = -1.0
+    host_blocks: int = 0
+    """Blocks kept on the host; 0 unless it was offloaded."""
+    is_moving: bool = False
+    """Whether they are being copied: away where it holds no blocks, else back."""
+
+    @property
+    def is_resident(self) -> bool:
+        return self.blocks > 0 and not self.is_moving
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.is_resident and self.prefill_left == 0
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.blocks == 0
+
+    @property
+    def next_context(self) -> int:
+        """Tokens it has after the next one."""
+        return self.context if self.host_blocks and not self.prefill_left else self.context + 1
+
+    @property
+    def decode_phase(self) -> Phase:
+        thinks = self.view.generated_tokens < self.reasoning_tokens
+        return Phase.REASONING if thinks else Phase.ANSWERING
+
+    @property
+    def order(self) -> tuple[tuple[float, ...], int]:
+        return self.rank.key, self.view.number
+
+    @property
+    def evict_order(self) -> tuple[bool, tuple[float, ...], int]:
+        """Greater goes first; a request without evict_key goes for no other."""
+        key = self.rank.evict_key
+        return key is not None, key or (), self.view.number
+
+
+@dataclass(slots=True)
+class _Step:
+    """What has been placed in the step so far, and what may still be."""
+
+    rule: StepRule
+    budget: float
+    decodes: list[_Live] = field(default_factory=list)
+    prefills: list[tuple[_Live, int]] = field(default_factory=list)
+    admissions: int = 0
+    admission_closed: bool = False
+
+    @property
+    def members(self) -> set[int]:
+        """Rows of the placed requests."""
+        return {live.row for live in self.decodes} | {live.row for live, _ in self.prefills}
+
+    def takes_decodes(self) -> bool:
+        return (
+            (self.rule.mixed or not self.prefills)
+            and len(self.decodes) < _limit(self.rule.max_decodes)
+            and self.budget >= 1
+        )
+
+    def chunk(self, tokens: int) -> int:
+        """How many of `tokens` a further prefill may do in this step; 0 for none."""
+        if not (self.rule.mixed or not self.decodes):
+            return 0
+        if len(self.prefills) >= _limit(self.rule.max_prefills):
+            return 0
+        if self.rule.whole_prompts:
+            fits = not self.prefills or self.cost(tokens) <= self.budget
+            return tokens if fits else 0
+        return int(max(0, min(tokens, _limit(self.rule.chunk), self.budget)))
+
+    def cost(self, tokens: int) -> float:
+        """What a prefill of `tokens` takes from the budget."""
+        if not self.rule.padded_tokens:
+            return tokens
+        chunks = [chunk for _, chunk in self.prefills]
+        return (len(chunks) + 1) * max([tokens, *chunks]) - len(chunks) * max([0, *chunks])
+
+
+def _limit(limit: int | None) -> float:
+    return inf if limit is None else limit
+
+
+class ReferenceEngine:
+    """Runs requests under a policy on one instance; one object per run."""
+
+    def __init__(self, policy: Policy, instance: Instance) -> None:
+        self.policy = policy
+        self.instance = instance
+        self.load = LoadView(total_blocks=instance.kv_blocks)
+        self.live: list[_Live] = []
+        self.evictions_without_token = 0
+        instance.check(policy)
+        self.host_used_blocks = 0
+        self.copies: Copies | None = None
+        if instance.host is not None:
+            self.copies = Copies(instance.host, block_tokens=instance.block_tokens)
+
+    def run(self, requests: Requests) -> Timeline:
+        """Run until all requests are finished.
+
+        Raises:
+            InvalidDecision: the policy raised, ranked with NaN, or let runnable work lie.
+            SchedulingError: requests evict each other for ever.
+        """
+        record = Record(requests, self.instance)
+        arrivals = iter(self._views(requests, record))
+        coming = next(arrivals, None)
+        while coming is not None or self.live:
+            if not self.live and coming is not None:
+                self.load.now_s = max(self.load.now_s, coming.view.arrival_s)
+            self._land()
+            fresh = []
+            while coming is not None and coming.view.arrival_s <= self.load.now_s:
+                fresh.append(coming)
+                coming = next(arrivals, None)
+            self.live += fresh
+            self._count()
+            for live in fresh:
+                self._ask(live)
+            self._expire()
+            evictions = self.evictions_without_token
+            step = self._fill()
+            if step.members:
+                self._run_step(record, step)
+            elif self.evictions_without_token == evictions:
+                # Everybody is being copied, or waits for that.
+                assert self.copies is not None
+                next_s = inf if coming is None else coming.view.arrival_s
+                self.load.now_s = min(next_s, self.copies.next_landing_s)
+        return record.timeline()
+
+    def _land(self) -> None:
+        """Requests whose copies have landed: on the host, or back and running again."""
+        rows = self.copies.land(self.load.now_s) if self.copies is not None else []
+        live_at = {live.row: live for live in self.live}
+        back = [live_at[row] for row in rows if live_at[row].blocks]
+        for row in rows:
+            live_at[row].is_moving = False
+        for live in back:
+            self.host_used_blocks -= live.host_blocks
+            live.host_blocks = 0
+            live.view.phase = Phase.PREFILL if live.prefill_left else live.decode_phase
+        self._count()
+        for live in back:
+            self._ask(live)
+
+    def _views(self, requests: Requests, record: Record) -> Iterable[_Live]:
+        """The requests that fit into this instance at all."""
+        for row in range(len(requests)):
+            prompt_tokens = int(requests.prompt_tokens[row])
+            output_tokens = int(requests.output_tokens[row])
+            if record.rejected[row]:
+                continue
+            score, tbt_s = float(requests.score[row]), float(requests.tbt_s[row])
+            view = RequestView(
+                request_id=str(requests.request_id[row]),
+                number=row,
+                arrival_s=float(requests.arrival_s[row]),
+                prompt_tokens=prompt_tokens,
+                score=None if score != score else score,
+                user_class=str(requests.user_class[row]),
+                tbt_s=None if tbt_s != tbt_s else tbt_s,
+            )
+            yield _Live(
+                row=row,
+                view=view,
+                output_tokens=output_tokens,
+                reasoning_tokens=int(requests.reasoning_tokens[row]),
+                context=prompt_tokens,
+            )
+
+    def _ask(self, live: _Live) -> None:
+        if live.view.previous is not None and live.view.previous.sticky:
+            return
+        self._take(live, ask_rank(self.policy, live.view, self.load))
+
+    def _take(self, live: _Live, rank: Rank) -> None:
+        live.rank = live.view.previous = rank
+        live.ask_at_tokens = live.view.generated_tokens + rank.valid_tokens
+
+    def _expire(self) -> None:
+        """Replace the ranks that ended; each may be replaced by one that ended as well."""
+        for live in self.live:
+            for _ in range(_MAX_SUCCESSORS):
+                rank = live.rank
+                if rank.valid_until_s > self.load.now_s or (rank.sticky and rank.then is None):
+                    break
+                if live.rank.then is not None:
+                    self._take(live, live.rank.then)
+                else:
+                    self._ask(live)
+            else:
+                raise InvalidDecision(
+                    f"policy {self.policy.name!r} keeps answering with ranks that have ended "
+                    f"(valid_until_s {live.rank.valid_until_s} at {self.load.now_s} s); "
+                    "return a later time, or none"
+                )
+
+    def _count(self) -> None:
+        self.load.num_waiting = sum(not live.is_resident for live in self.live)
+        self.load.num_decoding = sum(live.is_decoding for live in self.live)
+        self.load.num_prefilling = len(self.live) - self.load.num_waiting - self.load.num_decoding
+
+    def _fill(self) -> _Step:
+        """Ask for the rule and fill the step by it; by none where the rule would place nothing."""
+        rule = ask_rule(self.policy, self.load)
+        step = self._fill_by(rule)
+        if not step.members:
+            # A real engine must not stall because of a rule: work that can run does.
+            step = self._fill_by(StepRule(offload=rule.offload))
+        return step
+
+    def _fill_by(self, rule: StepRule) -> _Step:
+        budget = min(_limit(rule.max_tokens), _limit(self.instance.max_tokens))
+        step = _Step(rule, budget)
+        if rule.displace:
+            self._displace(step)
+        done = -inf
+        # An evicted request may change its lane, so the lanes are looked up anew each time.
+        while lanes := [live.rank.lane for live in self.live if live.rank.lane > done]:
+            done = min(lanes)
+            self._place_decodes(step, done)
+            self._place_prefills(step, done)
+            if not rule.displace:
+                self._admit(step, done)
+        return step
+
+    def _in_lane(self, lane: float, which: Callable[[_Live], bool]) -> list[_Live]:
+        members = [live for live in self.live if live.rank.lane == lane and which(live)]
+        return sorted(members, key=lambda live: live.order)
+
+    def _place_decodes(self, step: _Step, lane: float) -> None:
+        for live in self._in_lane(lane, lambda live: live.is_decoding):
+            if not live.is_decoding:  # evicted meanwhile
+                continue
+            if not step.takes_decodes():
+                break
+            if self._secure_block(step, live):
+                step.decodes.append(live)
+                step.budget -= 1
+
+    def _place_prefills(self, step: _Step, lane: float) -> None:
+        for live in self._in_lane(lane, lambda live: live.is_resident and not live.is_decoding):
+            if not self._prefill(step, live):
+                break
+
+    def _prefill(self, step: _Step, live: _Live) -> bool:
+        chunk = step.chunk(live.prefill_left)
+        if chunk:
+            step.budget -= step.cost(chunk)
+            step.prefills.append((live, chunk))
+        return chunk > 0
+
+    def _admit(self, step: _Step, lane: float) -> None:
+        if step.admission_closed:
+            return
+        for live in self._in_lane(lane, lambda live: live.is_waiting):
+            if not self._fits(step, live):
+                step.admission_closed = True
+                break
+            self._admit_one(step, live)
+            if not live.is_moving:
+                self._prefill(step, live)
+
+    def _fits(self, step: _Step, live: _Live) -> bool:
+        free_after = self._free_blocks() - self.instance.blocks(live.context)
+        if live.host_blocks:
+            placed = step.members
+            free_after -= sum(
+                self._growth(other)
+                for other in self.live
+                if other.is_decoding and other.row not in placed
+            )
+            reserve = max(self.instance.watermark_blocks, self.instance.decode_headroom_blocks)
+            return not live.is_moving and self._has_seat(step) and free_after >= reserve
+        return (
+            self._has_seat(step)
+            and free_after >= self.instance.watermark_blocks
+            and step.chunk(live.context) > 0
+        )
+
+    def _has_seat(self, step: _Step) -> bool:
+        residents = sum(not live.is_waiting for live in self.live)
+        seats = min(self.instance.max_num_seqs, _limit(step.rule.max_resident))
+        return residents < seats and step.admissions < _limit(step.rule.max_admissions)
+
+    def _admit_one(self, step: _Step, live: _Live) -> None:
+        """Give a request its seat and its blocks, to be computed or copied back."""
+        if live.host_blocks:
+            assert self.copies is not None
+            is_whole = live.prefill_left == 0
+            live.blocks = live.host_blocks if is_whole else self.instance.blocks(live.context)
+            live.is_moving = True
+            self.copies.start(self.load.now_s, live.row, live.host_blocks)
+        else:
+            live.blocks = self.instance.blocks(live.context)
+            live.prefill_left = live.context
+            live.view.phase = Phase.PREFILL
+        self.load.used_blocks += live.blocks
+        self.load.num_started += 1
+        live.view.admission_number = self.load.num_started
+        step.admissions += 1
+
+    def _free_blocks(self) -> int:
+        return self.instance.kv_blocks - self.load.used_blocks
+
+    def _growth(self, live: _Live) -> int:
+        """Blocks that the next token of a decode needs on top of what the request holds."""
+        return self.instance.blocks(live.context) - live.blocks
+
+    def _secure_block(self, step: _Step, live: _Live) -> bool:
+        """Take the block for the next token of a decode, by eviction where need be."""
+        needed = self._growth(live)
+        while self._free_blocks() < max(needed, self.instance.decode_headroom_blocks):
+            placed = step.members
+            victims = [
+                other
+                for other in self.live
+                if other.is_resident
+                and other.row not in placed
+                and other.rank.evict_key is not None
+                and other.evict_order > live.evict_order
+            ]
+            victim = max(victims, key=lambda other: other.evict_order, default=live)
+            self._evict(step, victim)
+            if victim is live:
+                return False
+        live.blocks += needed
+        self.load.used_blocks += needed
+        return True
+
+    def _displace(self, step: _Step) -> None:
+        """Admit the best waiting requests, evicting worse residents if that makes enough room."""
+        while waiting := [live for live in self.live if live.is_waiting]:
+            best = min(waiting, key=lambda live: (live.rank.lane, live.order))
+            if best.is_moving or best.evicted_s == self.load.now_s:
+                return
+            if not self._make_room(step, best):
+                return
+            self._admit_one(step, best)
+
+    def _make_room(self, step: _Step, best: _Live) -> bool:
+        """Evict the fewest worst residents that let `best` in; none where that is impossible."""
+        if step.admissions >= _limit(step.rule.max_admissions):
+            return False
+        seats = min(self.instance.max_num_seqs, _limit(step.rule.max_resident))
+        residents = [live for live in self.live if live.is_resident]
+        growth = sum(self._growth(live) for live in residents if live.is_decoding)
+        room = self._free_blocks() - growth - self.instance.blocks(best.next_context)
+        if best.host_blocks:
+            room -= self.instance.decode_headroom_blocks
+        free_seats = seats - sum(not live.is_waiting for live in self.live) - 1
+        worse = [
+            live
+            for live in residents
+            if live.rank.evict_key is not None
+            and best.rank.evict_key is not None
+            and live.rank.evict_key > best.rank.evict_key
+        ]
+        victims = []
+        for victim in sorted(worse, key=lambda live: live.evict_order, reverse=True):
+            if room >= 0 and free_seats >= 0:
+                break
+            victims.append(victim)
+            room += victim.blocks + (self._growth(victim) if victim.is_decoding else 0)
+            free_seats += 1
+        if room < 0 or free_seats < 0:
+            return False
+        for victim in victims:
+            self._evict(step, victim)
+        return True
+
+    def _evict(self, step: _Step, live: _Live) -> None:
+        if step.rule.offload and self.instance.host is not None:
+            self._offload(live)
+        self.load.used_blocks -= live.blocks
+        live.blocks = 0
+        live.evicted_s = self.load.now_s
+        live.view.phase = Phase.WAITING
+        live.view.preemptions += 1
+        self.evictions_without_token += 1
+        if self.evictions_without_token > _MAX_EVICTIONS_PER_REQUEST * len(self.live):
+            raise SchedulingError(
+                f"policy {self.policy.name!r} evicts without end at {self.load.now_s} s, last "
+                f"request {live.view.request_id!r}; let a request run before it can be evicted"
+            )
+        self._ask(live)
+
+    def _offload(self, live: _Live) -> None:
+        """Copy what a victim has computed to the host, where that has room."""
+        assert self.instance.host is not None
+        assert self.copies is not None
+        is_whole = live.prefill_left == 0
+        done = self.instance.blocks(live.context - live.prefill_left)
+        blocks = live.blocks if is_whole else done
+        if blocks and self.host_used_blocks + blocks <= _limit(self.instance.host.max_blocks):
+            live.host_blocks, live.is_moving = blocks, True
+            self.host_used_blocks += blocks
+            self.copies.start(self.load.now_s, live.row, blocks)
+
+    def _run_step(self, record: Record, step: _Step) -> None:
+        duration_s = self.instance.latency.step_s(
+            len(step.decodes),
+            sum(live.context for live in step.decodes),
+            [(live.context - live.prefill_left, chunk) for live, chunk in step.prefills],
+        )
+        if not duration_s > 0:
+            raise SchedulingError(f"a step took {duration_s} s; latency must be above 0")
+        for live in [*step.decodes, *(live for live, _ in step.prefills)]:
+            if isnan(record.scheduled_s[live.row]):
+                record.scheduled_s[live.row] = self.load.now_s
+        load = self.load
+        load.now_s = load.last_step_end_s = load.now_s + duration_s
+        load.step += 1
+        load.mean_step_s += (duration_s - load.mean_step_s) / load.step
+        record.tick_s.append(load.now_s)
+        self._book(record, step)
+
+    def _book(self, record: Record, step: _Step) -> None:
+        """Count the step's tokens, let the finished go, then rank whoever changed."""
+        changed = []
+        for live, chunk in step.prefills:
+            live.prefill_left -= chunk
+            if live.prefill_left == 0:
+                self._emit(record, live)
+                changed.append(live)
+            elif live.prefill_left == live.context - chunk:
+                changed.append(live)
+        for live in step.decodes:
+            before = live.view.phase
+            self._emit(record, live)
+            if live.view.phase != before or live.view.generated_tokens >= live.ask_at_tokens:
+                changed.append(live)
+        self.live = [live for live in self.live if live.view.generated_tokens < live.output_tokens]
+        self._count()
+        for live in sorted(changed, key=lambda live: live.row):
+            if live.view.generated_tokens < live.output_tokens:
+                self._ask(live)
+
+    def _emit(self, record: Record, live: _Live) -> None:
+        """One output token at the end of the step that just ended."""
+        self.evictions_without_token = 0
+        view, tick = live.view, len(record.tick_s) - 1
+        view.generated_tokens += 1
+        view.thinking_tokens = min(view.generated_tokens, live.reasoning_tokens)
+        view.phase = live.decode_phase
+        view.last_token_s = self.load.now_s
+        live.context += 1
+        record.run(live.row, tick, tick)
+        if view.generated_tokens == 1:
+            record.first_token_s[live.row] = self.load.now_s
+        if view.generated_tokens == live.output_tokens:
+            record.finished_s[live.row] = self.load.now_s
+            record.preemptions[live.row] = view.preemptions
+            self.load.used_blocks -= live.blocks
+            live.blocks = 0
+
+
+_MAX_SUCCESSORS = 100
+_MAX_EVICTIONS_PER_REQUEST = 10
+"""Without any token in between; more is a loop."""

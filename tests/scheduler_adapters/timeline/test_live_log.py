@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduler_adapters.timeline.live_log import TimelineLog
+from scheduler_adapters.timeline.timeline import read_timeline
+from scheduler_adapters.views import RequestView
+from scoring_service.errors import ConfigError
+
+
+def view(name: str, number: int, arrival_s: float) -> RequestView:
+    return RequestView(
+        request_id=name,
+        number=number,
+        arrival_s=arrival_s,
+        prompt_tokens=4,
+        user_class="chat",
+        tbt_s=0.1 if name == "late" else None,
+        thinking_tokens=1 if name == "late" else 0,
+        preemptions=2 if name == "late" else 0,
+        score=2.5 if name == "late" else None,
+    )
+
+
+def test_what_is_written_reads_as_a_timeline(tmp_path: Path) -> None:
+    log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=100.0)
+    log.admitted(view("early", 0, 101.0), 101.5)
+    log.admitted(view("late", 1, 102.0), 102.0)
+    log.admitted(view("gone", 2, 102.0), 102.0)
+    log.emitted("late", 1, 103.0)
+    log.emitted("early", 2, 103.0)
+    log.emitted("gone", 1, 103.0)
+    log.emitted("late", 1, 103.5)
+    log.finished("late")
+    log.forget(["gone", "late"])
+    log.emitted("gone", 1, 104.0)
+    log.finished("gone")
+    log.emitted("early", 1, 104.0)
+    log.finished("early")
+    log.flush()
+    timeline = read_timeline(tmp_path / "t.jsonl")
+    # Written as they finished, read as they arrived.
+    assert list(timeline.requests.request_id) == ["early", "late"]
+    assert list(timeline.requests.arrival_s) == [1.0, 2.0]
+    assert list(timeline.token_s(0)) == [3.0, 3.0, 4.0]
+    assert list(timeline.token_s(1)) == [3.0, 3.5]
+    assert list(timeline.scheduled_s) == [1.5, 2.0]
+    assert list(timeline.first_answer_s) == [3.0, 3.5]
+    assert list(timeline.preemptions) == [0, 2]
+    assert timeline.requests.score[1] == 2.5
+
+
+def test_two_engines_append_to_one_file(tmp_path: Path) -> None:
+    for number in range(2):
+        log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0, instance=number)
+        log.admitted(view("a", 0, 1.0), 1.0)
+        log.emitted("a", 1, 2.0)
+        log.finished("a")
+        log.flush()
+        log.flush()
+    assert list(read_timeline(tmp_path / "t.jsonl").instance) == [0, 1]
+
+
+def test_a_closed_log_has_written_all_and_holds_no_file(tmp_path: Path) -> None:
+    descriptors = Path("/proc/self/fd")
+    path = tmp_path / "t.jsonl"
+    log = TimelineLog(str(path), start_s=0.0)
+    assert path in {link.resolve() for link in descriptors.iterdir()}
+    log.admitted(view("a", 0, 1.0), 1.0)
+    log.emitted("a", 1, 2.0)
+    log.finished("a")
+    log.close()
+    log.close()
+    assert len(read_timeline(path).requests) == 1
+    assert path not in {link.resolve() for link in descriptors.iterdir()}
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="choose another place"):
+        TimelineLog(str(tmp_path / "none" / "t.jsonl"), start_s=0.0)

@@ -1,0 +1,130 @@
+"""Loading a model: what fits together is served, what does not is refused before it serves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from tokenizers import Tokenizer
+
+from scoring_service.bundle import FP32, MANIFEST, TOKENIZER, ModelBundle
+from scoring_service.errors import BundleError, ScoringError
+from scoring_service.ranker.model import RankerModel
+
+
+def changed(bundle: ModelBundle, folder: Path, change, **manifest) -> ModelBundle:
+    """A copy of `bundle` in which `change(folder)` has altered the files."""
+
+    def fill(work: Path) -> None:
+        for name in bundle.manifest.files:
+            (work / name).write_bytes((bundle.path / name).read_bytes())
+        change(work)
+
+    return ModelBundle.write(folder / "bundle", replace(bundle.manifest, **manifest), fill)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=32), min_size=1, max_size=8))
+def test_a_score_does_not_depend_on_its_batch(tiny_model, prompts):
+    alone = [tiny_model.scorer.score([prompt])[0] for prompt in prompts]
+    assert tiny_model.scorer.score(prompts) == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", [FP32, TOKENIZER])
+def test_a_damaged_file_is_refused_by_its_checksum(tiny_bundle, tmp_path, name):
+    bundle = changed(tiny_bundle, tmp_path, lambda work: None)
+    (bundle.path / name).write_bytes(b"damaged")
+    with pytest.raises(BundleError, match="damaged"):
+        ModelBundle.load(bundle.path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": 2}', '{"format": 1}', "\x00"])
+def test_a_damaged_manifest_is_refused(tmp_path, content):
+    (tmp_path / MANIFEST).write_text(content)
+    with pytest.raises(BundleError):
+        ModelBundle.load(tmp_path)
+
+
+def test_a_file_that_is_no_model_is_refused(tiny_bundle, tmp_path):
+    bundle = changed(tiny_bundle, tmp_path, lambda work: (work / FP32).write_bytes(b"no model"))
+    with pytest.raises(BundleError, match="cannot be loaded"):
+        RankerModel.load(bundle)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tiny_bundle, tmp_path):
+    def grow(work: Path) -> None:
+        tokenizer = Tokenizer.from_file(str(work / TOKENIZER))
+        tokenizer.add_tokens(["unheardof"])
+        tokenizer.save(str(work / TOKENIZER))
+
+    with pytest.raises(BundleError, match="cannot score its tokenizer's"):
+        RankerModel.load(changed(tiny_bundle, tmp_path, grow))
+
+
+def test_a_model_with_other_outputs_is_refused(tiny_bundle, tmp_path):
+    def rename(work: Path) -> None:
+        model = onnx.load(work / FP32)
+        model.graph.node[-1].output[0] = model.graph.output[0].name = "logits"
+        onnx.save(model, work / FP32)
+
+    with pytest.raises(BundleError, match="logits"):
+        RankerModel.load(changed(tiny_bundle, tmp_path, rename))
+
+
+def test_a_model_with_broken_weights_is_refused(tiny_bundle, tmp_path):
+    def break_weights(work: Path) -> None:
+        model = onnx.load(work / FP32)
+        nan = np.full(numpy_helper.to_array(model.graph.initializer[0]).shape, np.nan, np.float32)
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(nan, "weights"))
+        onnx.save(model, work / FP32)
+
+    with pytest.raises(BundleError, match="weights are broken"):
+        RankerModel.load(changed(tiny_bundle, tmp_path, break_weights))
+
+
+def test_a_precision_the_bundle_lacks_is_refused_with_what_it_holds(tiny_bundle):
+    with pytest.raises(BundleError, match=r"no int8 model.*model\.onnx"):
+        RankerModel.load(tiny_bundle, "int8")
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        {},
+        {"scores": [1.0, 0.0], "quantiles": {"0.5": [1.0, 2.0]}},
+        {"scores": [0.0, 1.0], "quantiles": {"0.5": [1.0]}},
+        {"scores": [], "quantiles": {"0.5": []}},
+        {"scores": [0.0], "quantiles": {"half": [1.0]}},
+    ],
+)
+def test_a_malformed_calibration_is_refused(tiny_bundle, tmp_path, curve):
+    bundle = changed(tiny_bundle, tmp_path, lambda work: None, calibration={"llm": curve})
+    with pytest.raises(BundleError, match="calibration of llm"):
+        RankerModel.load(bundle)
+
+
+@given(st.floats(-5, 5), st.floats(-5, 5))
+def test_a_higher_score_never_means_fewer_expected_tokens(tiny_model, a, b):
+    curve = tiny_model.length_curves["tiny-llm"]
+    low, high = sorted((a, b))
+    assert curve.at(low).expected_tokens <= curve.at(high).expected_tokens
+
+
+def test_an_onnx_failure_at_run_time_is_a_scoring_error(tiny_model):
+    with pytest.raises(ScoringError, match="the model failed"):
+        tiny_model.scorer.score([[10_000]])
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider 'CUDAExecutionProvider'")
+def test_a_gpu_runtime_without_a_gpu_serves_as_on_a_cpu(tiny_bundle, monkeypatch, caplog):
+    on_cpu = RankerModel.load(tiny_bundle)
+    monkeypatch.setattr("scoring_service.ranker.model.has_gpu_runtime", lambda: True)
+    model = RankerModel.load(tiny_bundle)
+    assert (model.scorer.device, model.precision) == ("cpu", on_cpu.precision)
+    assert "no GPU can be used" in caplog.text

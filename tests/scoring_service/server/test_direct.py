@@ -1,0 +1,202 @@
+"""Calls without threads: each gets one answer, none harms the server, nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from scoring_service.server.direct import DirectMethod, supports
+
+METHOD = "/test.Service/Method"
+
+
+class Echo:
+    """A server whose one method does what its message says; `held` calls are answered by hand."""
+
+    def __init__(self, max_calls=1000):
+        self.held, self.cancelled = [], []
+        self.server = grpc.server(ThreadPoolExecutor(2))
+        assert supports(self.server)
+        self.method = DirectMethod(self.server, METHOD, self.handle, max_calls=max_calls)
+        port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+        self.method.start()
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        self.call = self.channel.unary_unary(METHOD)
+
+    def handle(self, call, message):
+        call.on_cancel = lambda: self.cancelled.append(message)
+        if message == b"raise":
+            raise ValueError("as told")
+        if message == b"answer, then raise":
+            call.respond(b"answered")
+            raise ValueError("as told")
+        if message == b"fail":
+            call.fail(grpc.StatusCode.NOT_FOUND, "as told: \u00e4", (("key-bin", b"\0value"),))
+        elif message == b"hold":
+            self.held.append(call)
+        elif message == b"elsewhere":
+            threading.Timer(0.001, call.respond, [b"elsewhere"]).start()
+        else:
+            call.respond(message)
+
+    def wait_for(self, condition):
+        deadline_s = time.monotonic() + 5
+        while not condition():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.002)
+
+    @property
+    def num_open(self):
+        return self.method._num_open
+
+
+@pytest.fixture
+def echo():
+    made = []
+
+    def make(**settings):
+        made.append(Echo(**settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for call in one.held:
+            call.fail_if_open(grpc.StatusCode.CANCELLED, "the test is over")
+        one.channel.close()
+        assert one.server.stop(0.5).wait(5)
+
+
+def test_a_call_is_answered_from_any_thread(echo):
+    echo = echo()
+    assert echo.call(b"x" * 100_000, timeout=5) == b"x" * 100_000
+    assert echo.call(b"", timeout=5) == b""
+    assert echo.call(b"elsewhere", timeout=5) == b"elsewhere"
+    echo.wait_for(lambda: echo.num_open == 0)
+
+
+def test_a_failure_carries_code_details_and_metadata(echo):
+    with pytest.raises(grpc.RpcError) as caught:
+        echo().call(b"fail", timeout=5)
+    error = caught.value
+    assert (error.code(), error.details()) == (grpc.StatusCode.NOT_FOUND, "as told: \u00e4")
+    assert ("key-bin", b"\0value") in error.trailing_metadata()
+
+
+def test_a_handler_that_raises_ends_its_call_only(echo, caplog):
+    echo = echo()
+    with pytest.raises(grpc.RpcError) as caught:
+        echo.call(b"raise", timeout=5)
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert echo.call(b"answer, then raise", timeout=5) == b"answered"
+    assert echo.call(b"still here", timeout=5) == b"still here"
+    assert "as told" in caplog.text
+
+
+def test_a_caller_that_leaves_is_noticed_and_an_answer_to_it_goes_nowhere(echo):
+    echo = echo()
+    future = echo.call.future(b"hold", timeout=5)
+    echo.wait_for(lambda: echo.held)
+    future.cancel()
+    echo.wait_for(lambda: echo.cancelled == [b"hold"])
+    echo.held[0].respond(b"too late")
+    echo.wait_for(lambda: echo.num_open == 0)
+    assert echo.call(b"next", timeout=5) == b"next"
+
+
+def test_a_passed_deadline_cancels_the_call_and_is_known_to_the_handler(echo):
+    echo = echo()
+    with pytest.raises(grpc.RpcError) as caught:
+        echo.call(b"hold", timeout=0.2)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    echo.wait_for(lambda: echo.cancelled)
+    assert echo.held[0].deadline_s == pytest.approx(time.monotonic(), abs=0.2)
+    unlimited = echo.call.future(b"hold")
+    echo.wait_for(lambda: len(echo.held) == 2)
+    assert echo.held[1].deadline_s is None
+    echo.held[1].respond(b"at last")
+    assert unlimited.result(5) == b"at last"
+
+
+def test_calls_beyond_the_limit_are_refused_until_others_end(echo):
+    echo = echo(max_calls=2)
+    held = [echo.call.future(b"hold", timeout=5) for _ in range(2)]
+    echo.wait_for(lambda: len(echo.held) == 2)
+    with pytest.raises(grpc.RpcError) as caught:
+        echo.call(b"one more", timeout=5)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    for call in echo.held:
+        call.respond(b"done")
+    assert [future.result(5) for future in held] == [b"done"] * 2
+    echo.wait_for(lambda: echo.num_open == 0)
+    assert echo.call(b"one more", timeout=5) == b"one more"
+
+
+def test_a_call_without_its_message_is_refused(echo):
+    echo = echo()
+    stream = echo.channel.stream_unary(METHOD)
+    with pytest.raises(grpc.RpcError) as caught:
+        stream(iter(()), timeout=5)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert echo.call(b"next", timeout=5) == b"next"
+
+
+def test_other_methods_are_served_as_ever(echo):
+    with pytest.raises(grpc.RpcError) as caught:
+        echo().channel.unary_unary("/test.Service/Other")(b"", timeout=5)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("grace_s", [None, 0.1, 5.0])
+def test_a_stopping_server_waits_for_open_calls_within_its_grace(echo, grace_s):
+    echo = echo()
+    future = echo.call.future(b"hold", timeout=10)
+    echo.wait_for(lambda: echo.held)
+    threading.Timer(0.3, echo.held[0].respond, [b"done"]).start()
+    stopped = echo.server.stop(grace_s)
+    assert stopped.wait(5)
+    if grace_s == 5.0:
+        assert future.result(1) == b"done"
+    else:
+        assert future.exception(1).code() in {
+            grpc.StatusCode.CANCELLED,
+            grpc.StatusCode.UNAVAILABLE,
+        }
+
+
+def test_a_storm_of_callers_leaves_nothing_behind(echo):
+    echo = echo()
+    dice = random.Random(0)
+
+    def one(number):
+        message = dice.choice([b"elsewhere", b"raise", b"fail", b"%d" % number])
+        future = echo.call.future(message, timeout=dice.choice([0.0005, 0.005, 5]))
+        if dice.random() < 0.3:
+            future.cancel()
+            return None
+        try:
+            return future.result()
+        except grpc.RpcError as error:
+            return error.code()
+
+    with ThreadPoolExecutor(16) as callers:
+        answers = list(callers.map(one, range(600)))
+    assert any(isinstance(answer, bytes) for answer in answers)
+    echo.wait_for(lambda: echo.num_open == 0)
+    assert echo.server._state.rpc_states == {echo.method}
+    assert echo.call(b"well", timeout=5) == b"well"
+
+
+def test_a_grpc_without_what_is_needed_is_recognised(monkeypatch):
+    server = grpc.server(ThreadPoolExecutor(1))
+    assert supports(server)
+    monkeypatch.delattr("grpc._cython.cygrpc.ReceiveMessageOperation")
+    assert not supports(server)
+    monkeypatch.undo()
+    del server._cy_server
+    assert not supports(server)

@@ -1,0 +1,244 @@
+"""What the world does to a service: garbage, slow and vanished clients, restarts, clock jumps."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+import scoring_service
+from scoring_service.bench.processes import free_port, rss_bytes
+from scoring_service.client import Score, ScoringClient
+from scoring_service.client.breaker import CircuitBreaker
+from scoring_service.client.fail_open import FailOpenScorer
+from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.server.rpc import SERVICE
+from scoring_service.server.server import ScoringServer
+from scoring_service.service.config import ServerConfig
+
+OK_OR_INVALID = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
+
+
+@pytest.fixture
+def process(tiny_bundle):
+    """A server process: a function that starts it on a port, killing the one before."""
+    port = free_port()
+    running: list[subprocess.Popen[str]] = []
+
+    def start() -> tuple[subprocess.Popen[str], str]:
+        command = [sys.executable, "-m", "scoring_service", "serve", "--bundle"]
+        command += [str(tiny_bundle.path), "--address", f"127.0.0.1:{port}"]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        line = running[-1].stdout.readline()
+        assert line.startswith("serving"), line
+        return running[-1], f"127.0.0.1:{port}"
+
+    yield start
+    for one in running:
+        one.kill()
+        one.wait()
+        one.stdout.close()
+
+
+def random_message(rng: random.Random) -> bytes:
+    """Garbage, or a request with random fields, possibly cut or with a byte changed."""
+    if rng.random() < 0.3:
+        return rng.randbytes(rng.randrange(200))
+    texts = ["", "yes", "x" * rng.randrange(3000), "漢" * rng.randrange(50), "\0\u202e\ufeff"]
+    request = pb.ScoreBatchRequest(
+        prompts=rng.choices(texts, k=rng.randrange(12)),
+        target_model=rng.choice(["", "tiny-llm", "unknown", "\n"]),
+    )
+    serialized = bytearray(request.SerializeToString())
+    if serialized and rng.random() < 0.5:
+        serialized[rng.randrange(len(serialized))] = rng.randrange(256)
+    if rng.random() < 0.2:
+        del serialized[rng.randrange(len(serialized) + 1) :]
+    return bytes(serialized)
+
+
+@pytest.mark.slow
+def test_ten_thousand_malformed_and_random_requests_do_no_harm(process):
+    server, target = process()
+    rng = random.Random(0)
+    methods = ["Score", "ScoreBatch", "Info", "Report"]
+    with grpc.insecure_channel(target) as channel:
+        calls = {name: channel.unary_unary(f"/{SERVICE}/{name}") for name in methods}
+
+        def fuzz(num: int) -> None:
+            rpcs = [calls[rng.choice(methods)].future(random_message(rng)) for _ in range(num)]
+            allowed = OK_OR_INVALID | {grpc.StatusCode.RESOURCE_EXHAUSTED}
+            assert {rpc.code() for rpc in rpcs} <= allowed
+
+        for _ in range(40):
+            fuzz(50)
+        warm = rss_bytes(server.pid)
+        for _ in range(160):
+            fuzz(50)
+        assert rss_bytes(server.pid) < warm * 1.1
+        with pytest.raises(grpc.RpcError) as unknown:
+            channel.unary_unary(f"/{SERVICE}/NoSuchMethod")(b"", timeout=5)
+        assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    with ScoringClient(target, timeout_s=5) as client:
+        assert isinstance(client.score("yes"), Score)
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(15) == 0
+
+
+def test_bytes_that_are_no_http_do_no_harm(server, client):
+    rng = random.Random(1)
+    host, _, port = server.target.rpartition(":")
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    for _ in range(100):
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(rng.choice([b"", preface]) + rng.randbytes(rng.randrange(400)))
+    assert isinstance(client.score("yes"), Score)
+
+
+def test_half_open_connections_take_no_one_s_place(server, client):
+    host, _, port = server.target.rpartition(":")
+    silent = [socket.create_connection((host, int(port)), timeout=5) for _ in range(100)]
+    assert isinstance(client.score("yes"), Score)
+    for connection in silent:
+        connection.close()
+
+
+def test_clients_that_vanish_in_mid_call_take_no_one_s_place(tiny_model, monkeypatch):
+    config = ServerConfig(address="127.0.0.1:0", max_concurrent_calls=4, cache_entries=0)
+    server = ScoringServer(tiny_model, config)
+    server.start()
+    for _ in range(20):
+        client = ScoringClient(server.target, timeout_s=5)
+        for n in range(4):
+            client._stub.Score.future(pb.ScoreRequest(prompt=f"poem {n}"))
+        client.close()
+    with ScoringClient(server.target, timeout_s=5) as client:
+        deadline_s = time.monotonic() + 5
+        while not isinstance(client.score_batch(["yes"])[0], Score):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    server.stop()
+
+
+def test_more_calls_than_places_are_refused_and_health_still_answers(tiny_model, monkeypatch):
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    config = ServerConfig(address="127.0.0.1:0", max_concurrent_calls=2, cache_entries=0)
+    server = ScoringServer(tiny_model, config)
+    server.start()
+    gate = threading.Event()
+    real = tiny_model.scorer.score
+    monkeypatch.setattr(tiny_model.scorer, "score", lambda p: (gate.wait(5), real(p))[1])
+    with (
+        grpc.insecure_channel(server.target) as channel,
+        ScoringClient(server.target, timeout_s=5) as client,
+    ):
+        rpcs = [client._stub.Score.future(pb.ScoreRequest(prompt=f"poem {n}")) for n in range(6)]
+        deadline_s = time.monotonic() + 5
+        while sum(rpc.done() for rpc in rpcs) < 4:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        refused = [rpc for rpc in rpcs if rpc.done()]
+        served = [rpc for rpc in rpcs if not rpc.done()]
+        assert {rpc.code() for rpc in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        check = health_pb2_grpc.HealthStub(channel).Check
+        serving = health_pb2.HealthCheckResponse.SERVING
+        assert check(health_pb2.HealthCheckRequest(), timeout=5).status == serving
+        gate.set()
+        assert [rpc.code() for rpc in served] == [grpc.StatusCode.OK] * 2
+    server.stop()
+
+
+@pytest.mark.slow
+def test_a_server_killed_under_load_costs_no_caller_more_than_its_budget(process):
+    server, target = process()
+    budget_s, stop = 0.2, threading.Event()
+    breaker = CircuitBreaker(open_s=0.1, max_open_s=0.3)
+    scorer = FailOpenScorer(target, budget_s=budget_s, breaker=breaker)
+
+    def ask(number: int) -> list[tuple[float, bool, float]]:
+        seen = []
+        while not stop.is_set():
+            begun_s = time.monotonic()
+            score = scorer.score(f"essay {number} {begun_s}")
+            seen.append((begun_s, score is not None, time.monotonic() - begun_s))
+            time.sleep(0.005)
+        return seen
+
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(ask, number) for number in range(8)]
+        time.sleep(0.7)
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
+        killed_s = time.monotonic()
+        time.sleep(0.7)
+        process()
+        restarted_s = time.monotonic()
+        time.sleep(4)
+        stop.set()
+        seen = [entry for future in futures for entry in future.result(10)]
+    scorer.close()
+    assert max(took_s for _, _, took_s in seen) < budget_s + 0.3
+    assert any(scored for begun_s, scored, _ in seen if begun_s < killed_s)
+    assert not any(s for begun, s, _ in seen if killed_s + 0.05 < begun < restarted_s - 0.5)
+    last = [scored for begun_s, scored, _ in seen if begun_s > restarted_s + 3]
+    assert sum(last) > 0.5 * len(last) > 0  # A busy machine may cost some their budget.
+
+
+@pytest.mark.parametrize("jump_s", [-1e9, -3600.0, 3600.0, 1e9])
+def test_a_wall_clock_that_jumps_during_a_call_changes_nothing(server, client, monkeypatch, jump_s):
+    real_time, real_score = time.time, server.service.model.scorer.score
+    one_at_a_time = threading.Lock()  # Two runs at once would restore each other's clock.
+
+    def score_while_the_clock_jumps(prompts):
+        with one_at_a_time, monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: real_time() + jump_s)
+            time.sleep(0.05)
+            return real_score(prompts)
+
+    monkeypatch.setattr(server.service.model.scorer, "score", score_while_the_clock_jumps)
+    assert isinstance(client.score(f"poem {jump_s}"), Score)
+    assert len(client.score_batch([f"essay {n} {jump_s}" for n in range(8)])) == 8
+
+
+def test_durations_and_deadlines_never_come_from_the_wall_clock():
+    wall = {"time.time", "datetime.now", "datetime.utcnow"}
+    # gRPC's core tells a deadline on the wall clock; it is turned into time left at once.
+    exempt = "direct.py"
+    for path in Path(scoring_service.__file__).parent.rglob("*.py"):
+        if path.name == exempt:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                assert f"{node.value.id}.{node.attr}" not in wall, path
+
+
+def test_a_full_queue_is_an_overload_with_a_time_to_wait(tiny_model, monkeypatch):
+    config = ServerConfig(
+        address="127.0.0.1:0", num_runners=1, max_queued_prompts=4, cache_entries=0
+    )
+    server = ScoringServer(tiny_model, config)
+    server.start()
+    gate = threading.Event()
+    real = tiny_model.scorer.score
+    monkeypatch.setattr(tiny_model.scorer, "score", lambda p: (gate.wait(5), real(p))[1])
+    with ScoringClient(server.target, timeout_s=10) as client, ThreadPoolExecutor(1) as pool:
+        future = pool.submit(client.score_batch, [f"poem {n}" for n in range(20)])
+        time.sleep(0.3)
+        gate.set()
+        results = future.result(10)
+    server.stop()
+    refused = [result for result in results if not isinstance(result, Score)]
+    assert len(refused) >= 15
+    assert all(error.retry_after_s is not None for error in refused)

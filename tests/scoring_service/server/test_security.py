@@ -1,0 +1,203 @@
+"""TLS, mTLS, tokens, and the refusal to serve other machines in the clear."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from scoring_service.client import ScoringClient
+from scoring_service.client.channel import ClientSecurity, is_loopback
+from scoring_service.errors import AccessDenied, ConfigError, ServiceUnavailable
+from scoring_service.server.server import ScoringServer
+from scoring_service.service.config import ServerConfig
+
+x509 = pytest.importorskip("cryptography.x509")
+from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
+
+DAY = datetime.timedelta(days=1)
+
+
+class Authority:
+    """Signs certificates for this test."""
+
+    def __init__(self, folder: Path, name: str = "ca") -> None:
+        self.folder = folder
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        certificate = self._sign(self.name, self.key.public_key(), days=10, ca=True)
+        self.file = folder / f"{name}.pem"
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, name: str, *, days: float = 10) -> tuple[str, str]:
+        """Certificate and key files for 127.0.0.1; expired if `days` is negative."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        certificate = self._sign(subject, key.public_key(), days=days)
+        files = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        files[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return str(files[0]), str(files[1])
+
+    def _sign(self, subject, public_key, *, days: float, ca: bool = False):
+        now = datetime.datetime.now(datetime.UTC)
+        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - 20 * DAY)
+            .not_valid_after(now + days * DAY)
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def serve(tiny_model):
+    """Start a server with some settings; all are stopped at the end."""
+    servers = []
+
+    def start(**settings) -> str:
+        server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0", **settings))
+        server.start()
+        servers.append(server)
+        return server.target
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def score(target: str, **security: str) -> float:
+    with ScoringClient(target, timeout_s=3, security=ClientSecurity(**security)) as client:
+        return client.score("yes").value
+
+
+def tls(authority: Authority, **options) -> dict[str, str]:
+    certificate, key = authority.issue("server", **options)
+    return {"tls_certificate_file": certificate, "tls_key_file": key}
+
+
+def test_tls_serves_who_trusts_the_signer_and_no_one_else(serve, authority, tmp_path):
+    target = serve(**tls(authority))
+    assert score(target, ca_file=str(authority.file)) < 0
+    with pytest.raises(ServiceUnavailable):
+        score(target)
+    with pytest.raises(ServiceUnavailable):
+        score(target, ca_file=str(Authority(tmp_path, "stranger").file))
+
+
+def test_an_expired_certificate_is_not_trusted(serve, authority):
+    target = serve(**tls(authority, days=-1))
+    with pytest.raises(ServiceUnavailable):
+        score(target, ca_file=str(authority.file))
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(serve, authority):
+    target = serve(**tls(authority, days=-1))
+    certificate, _ = authority.issue("server")
+    os.utime(certificate, ns=(time.time_ns() + 10**9,) * 2)
+    assert score(target, ca_file=str(authority.file)) < 0
+
+
+def test_a_broken_renewal_keeps_the_old_certificate(serve, authority):
+    settings = tls(authority)
+    target = serve(**settings)
+    Path(settings["tls_certificate_file"]).write_text("garbage")
+    assert score(target, ca_file=str(authority.file)) < 0
+
+
+def test_mtls_serves_only_clients_with_a_certificate(serve, authority, tmp_path):
+    target = serve(**tls(authority), tls_client_ca_file=str(authority.file))
+    certificate, key = authority.issue("client")
+    own = {"ca_file": str(authority.file), "certificate_file": certificate, "key_file": key}
+    assert score(target, **own) < 0
+    with pytest.raises(ServiceUnavailable):
+        score(target, ca_file=str(authority.file))
+    certificate, key = Authority(tmp_path, "stranger").issue("intruder")
+    with pytest.raises(ServiceUnavailable):
+        score(target, ca_file=str(authority.file), certificate_file=certificate, key_file=key)
+
+
+def test_a_token_is_asked_for_but_not_for_health(serve, tmp_path):
+    from grpc import insecure_channel
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    tokens = tmp_path / "tokens"
+    tokens.write_text("first\nsecond\n")
+    target = serve(token_file=str(tokens))
+    assert score(target, token="first") == score(target, token="second")
+    for wrong in ({}, {"token": "third"}, {"token": "firs"}):
+        with pytest.raises(AccessDenied, match="bearer token"):
+            score(target, **wrong)
+    with insecure_channel(target) as channel:
+        request = health_pb2.HealthCheckRequest()
+        status = health_pb2_grpc.HealthStub(channel).Check(request, timeout=3).status
+    assert status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_plaintext_off_this_machine_is_refused_unless_asked_for(tiny_model):
+    with pytest.raises(ConfigError, match="allow_plaintext"):
+        ScoringServer(tiny_model, ServerConfig(address="0.0.0.0:0"))
+
+
+def test_a_token_is_not_sent_in_the_clear():
+    with pytest.raises(ConfigError, match="in the clear"):
+        ScoringClient("scores.example.com:443", security=ClientSecurity(token="secret"))
+
+
+@pytest.mark.parametrize(
+    ("address", "stays"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.8.8.8:1", True),
+        ("[::1]:1", True),
+        ("localhost:1", True),
+        ("unix:/tmp/x", True),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        ("10.0.0.1:1", False),
+        ("localhost.example.com:1", False),
+    ],
+)
+def test_loopback_is_told_from_the_rest(address, stays):
+    assert is_loopback(address) == stays
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tls_certificate_file": "a.pem"},
+        {"tls_client_ca_file": "a.pem"},
+        {"tls_certificate_file": "/nonexistent.pem", "tls_key_file": "/nonexistent.key"},
+        {"token_file": "/nonexistent"},
+    ],
+)
+def test_incomplete_or_unreadable_settings_are_refused(tiny_model, settings):
+    with pytest.raises(ConfigError):
+        ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0", **settings))
+
+
+def test_half_a_client_certificate_is_refused():
+    with pytest.raises(ConfigError, match="belong together"):
+        ClientSecurity(ca_file="a", certificate_file="b")

@@ -1,0 +1,99 @@
+"""Several processes behind one port."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scoring_service.__main__ import _parse
+from scoring_service.client import Score, ScoringClient
+from scoring_service.server.supervisor import _options
+from scoring_service.service.config import ServerConfig
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture
+def supervisor(tiny_bundle):
+    command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
+    command += ["--bundle", str(tiny_bundle.path), "--address", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    assert line.startswith("serving tiny"), line
+    yield process, line.split()[-1]
+    if process.poll() is None:
+        process.terminate()
+    process.wait(30)
+    process.stdout.close()
+
+
+def answers(target: str) -> list[bool]:
+    """Each over a connection of its own."""
+    found = []
+    for _ in range(12):
+        with ScoringClient(target, timeout_s=5) as client:
+            found.append(isinstance(client.score_batch(["yes"])[0], Score))
+    return found
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ServerConfig(),
+        ServerConfig(reload_poll_s=None, metrics_address="127.0.0.1:9", num_runners=3),
+        ServerConfig(
+            address="0.0.0.0:1", allow_plaintext=True, token_file="a b=c", precision="fp32"
+        ),
+    ],
+)
+def test_a_configuration_survives_its_way_through_the_command_line(config):
+    _, parsed = _parse(["serve", "--bundle=x", *_options(config)])
+    assert parsed["config"] == config
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_port_survive_a_death_and_end_together(supervisor):
+    process, target = supervisor
+    children = children_of(process.pid)
+    assert len(children) == 2
+    assert all(answers(target))
+
+    os.kill(children[0], signal.SIGKILL)
+    deadline_s = time.monotonic() + 20
+    while not (len(children_of(process.pid)) == 2 and children[0] not in children_of(process.pid)):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    while not all(answers(target)):
+        assert time.monotonic() < deadline_s
+
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert not any(answers(target))
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_start_is_one_clear_line(tmp_path):
+    command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
+    command += ["--bundle", str(tmp_path / "none"), "--address", "127.0.0.1:0"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "is not a model bundle" in run.stderr
+    assert run.stdout == ""
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_refused_before_anything_starts(supervisor, tiny_bundle):
+    _, target = supervisor
+    command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
+    command += ["--bundle", str(tiny_bundle.path), "--address", target]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "cannot listen" in run.stderr

@@ -1,0 +1,545 @@
+"""Labels from an endpoint: every prompt once, whatever the endpoint, the network or kill -9 do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pandas as pd
+import pytest
+
+from scoring_service.errors import ConfigError, ServiceUnavailable
+from training.__main__ import main
+from training.collection.answers import AnswerLog
+from training.collection.endpoint import Endpoint, PromptRefused, measure
+from training.data.cards import load_data
+
+PROMPTS = [f"Tell me about the number {number}." for number in range(40)]
+
+
+class FakeEndpoint(ThreadingHTTPServer):
+    """Answers prompt N with N + 1 tokens; `plan(prompt, times asked before)` may say otherwise."""
+
+    daemon_threads = True
+    request_queue_size = 64  # Connections beyond it would be tried again after a second.
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.plan: Callable[[str, int], tuple[int, dict[str, Any]] | None] = lambda *_: None
+        self.delay_s = 0.0
+        self.asked: Counter[str] = Counter()
+        self.requests: list[dict[str, Any]] = []
+        self.keys: set[str | None] = set()
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeEndpoint
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # Head and body in one packet: two would wait 40 ms for each other.
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        prompt = request["messages"][0]["content"] if "messages" in request else request["prompt"]
+        with self.server.lock:
+            before = self.server.asked[prompt]
+            self.server.asked[prompt] += 1
+            self.server.requests.append(request)
+            self.server.keys.add(self.headers["authorization"])
+        time.sleep(self.server.delay_s)
+        status, body = self.server.plan(prompt, before) or (200, answer(number_in(prompt) + 1))
+        content = json.dumps(body).encode()
+        with contextlib.suppress(OSError):  # The client may have been killed.
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on stderr."""
+
+
+def number_in(prompt: str) -> int:
+    return int(prompt.rstrip(".").split()[-1])
+
+
+def answer(tokens: int, finish_reason: str = "stop", **message: str) -> dict[str, Any]:
+    return {
+        "choices": [{"message": {"content": "x", **message}, "finish_reason": finish_reason}],
+        "usage": {"completion_tokens": tokens},
+    }
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with FakeEndpoint() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    return path
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "lengths" / "tiny-llm.jsonl"
+
+
+@pytest.fixture
+def collect(
+    endpoint: FakeEndpoint, prompts: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, Any]]:
+    """Runs the command; its status and what --json printed, or its error line."""
+
+    def run(*settings: str) -> tuple[int, Any]:
+        status = main(command(endpoint.url, prompts, out, *settings)[3:])
+        captured = capsys.readouterr()
+        if status == 2:
+            assert captured.out == ""
+            return status, captured.err.splitlines()[-1]
+        return status, json.loads(captured.out)
+
+    return run
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Back-off takes no time; the waits asked for are noted."""
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(delay_s: float) -> None:
+        waits.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr("training.collection.endpoint.asyncio.sleep", note)
+    return waits
+
+
+def command(url: str, prompts: Path, out: Path, *settings: str) -> list[str]:
+    options = ["--endpoint", url, "--model", "tiny-llm", "--prompts", str(prompts)]
+    run = [sys.executable, "-m", "training", "collect", *options, "--out", str(out)]
+    return [*run, "--json", *settings]
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def assert_every_prompt_once(out: Path) -> None:
+    found = {row["prompt"]: row["output_tokens"] for row in rows(out)}
+    assert len(rows(out)) == len(found) == len(PROMPTS)
+    assert found == {prompt: number + 1 for number, prompt in enumerate(PROMPTS)}
+
+
+def test_every_prompt_becomes_one_row_and_the_card_loads_at_once(
+    collect: Callable[..., tuple[int, Any]], out: Path
+) -> None:
+    status, result = collect()
+    assert (status, result["rows"], result["new_rows"]) == (0, 40, 40)
+    assert result["output_tokens"] == sum(range(1, 41))
+    assert_every_prompt_once(out)
+    data = load_data(result["card"])
+    assert {(r.prompt, r.output_tokens) for r in data.records} == {
+        (prompt, number + 1) for number, prompt in enumerate(PROMPTS)
+    }
+    assert {r.model for r in data.records} == {"tiny-llm"}
+
+
+def test_the_same_command_again_asks_nothing(
+    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path
+) -> None:
+    collect()
+    before = out.read_bytes()
+    status, result = collect()
+    assert (status, result["new_rows"], result["rows"]) == (0, 0, 40)
+    assert out.read_bytes() == before
+    assert set(endpoint.asked.values()) == {1}
+
+
+@pytest.mark.slow
+def test_kill_9_and_ctrl_c_neither_lose_nor_repeat_a_prompt(
+    endpoint: FakeEndpoint, prompts: Path, out: Path
+) -> None:
+    endpoint.delay_s = 0.5  # Slow enough that a busy machine still stops it midway.
+    run = command(endpoint.url, prompts, out, "--concurrency", "4")
+    kept = 0
+    for stop_at, stop_by, status in ((9, signal.SIGKILL, -9), (22, signal.SIGINT, 130)):
+        process = subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while sum(endpoint.asked.values()) < stop_at and process.poll() is None:
+            time.sleep(0.002)
+        os.kill(process.pid, stop_by)
+        assert process.wait() == status
+        complete = rows(out)
+        assert kept < len(complete) < len(PROMPTS)
+        kept = len(complete)
+    card = str(out.with_name("card.yaml"))
+    assert len(load_data(card).records) == kept  # Ctrl-C leaves something to train on.
+    endpoint.delay_s = 0.0
+    finished = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert json.loads(finished.stdout)["new_rows"] == len(PROMPTS) - kept
+    assert_every_prompt_once(out)
+    # Only what was in flight when the process died was asked twice.
+    assert sum(endpoint.asked.values()) <= len(PROMPTS) + 2 * 4
+    assert len(load_data(card).records) == len(PROMPTS)
+
+
+@pytest.mark.parametrize("cut", [1, 30, 100])
+def test_a_torn_last_row_is_dropped_and_asked_again(
+    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path, cut: int
+) -> None:
+    collect()
+    os.truncate(out, out.stat().st_size - cut)
+    status, result = collect()
+    assert (status, result["new_rows"]) == (0, 1)
+    assert_every_prompt_once(out)
+    assert sum(endpoint.asked.values()) == 41
+
+
+def test_a_busy_or_broken_endpoint_is_asked_again_ever_more_slowly(
+    collect: Callable[..., tuple[int, Any]],
+    endpoint: FakeEndpoint,
+    out: Path,
+    no_waiting: list[float],
+) -> None:
+    statuses = [429, 503, 500]
+    endpoint.plan = lambda _, before: (statuses[before], {}) if before < 3 else None
+    status, result = collect("--concurrency", "1")
+    assert (status, result["retries"]) == (0, 3 * 40)
+    assert_every_prompt_once(out)
+    for attempt in range(3):
+        longest = 0.5 * 2**attempt
+        assert all(longest / 2 <= wait <= longest for wait in no_waiting[attempt::3])
+
+
+def test_an_outage_stops_the_run_and_keeps_what_was_collected(
+    collect: Callable[..., tuple[int, Any]],
+    endpoint: FakeEndpoint,
+    out: Path,
+    no_waiting: list[float],
+) -> None:
+    endpoint.plan = lambda *_: (503, {}) if len(endpoint.asked) > 12 else None
+    status, line = collect("--concurrency", "2", "--max-attempts", "3")
+    assert status == 2
+    assert "failed 3 times in a row, the last: HTTP 503" in line
+    kept = len(rows(out))
+    assert kept in (11, 12)  # On a busy machine the second worker may be in the middle of one.
+    assert kept == len(load_data(str(out.with_name("card.yaml"))).records)
+    endpoint.plan = lambda *_: None
+    assert collect()[0] == 0
+    assert_every_prompt_once(out)
+
+
+def test_a_prompt_that_is_refused_is_told_and_the_others_are_collected(
+    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path
+) -> None:
+    refusal = {"error": {"message": "This model's maximum context\nlength is 8 tokens."}}
+    endpoint.plan = lambda prompt, _: (400, refusal) if prompt == PROMPTS[7] else None
+    status, result = collect()
+    assert (status, result["rows"], result["unanswered"]) == (1, 39, 1)
+    assert result["first_refusal"].endswith("maximum context length is 8 tokens.")
+    endpoint.plan = lambda *_: None
+    assert collect()[1]["new_rows"] == 1
+    assert_every_prompt_once(out)
+
+
+def test_one_prompt_that_breaks_the_endpoint_does_not_stop_the_others(
+    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, no_waiting: list[float]
+) -> None:
+    endpoint.plan = lambda prompt, _: (500, {}) if prompt == PROMPTS[3] else None
+    # Enough attempts that the other worker gets an answer meanwhile: nothing waits in this test.
+    status, result = collect("--concurrency", "2", "--max-attempts", "40")
+    assert (status, result["rows"], result["unanswered"]) == (1, 39, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (401, {"error": {"message": "bad key"}}, "HTTP 401: bad key); check --endpoint"),
+        (404, {"message": "no such model"}, "HTTP 404: no such model"),
+        (422, {"detail": "max_tokens?"}, "refuses every prompt"),
+        (200, {"choices": []}, "without usage.completion_tokens"),
+        (200, ["what?"], "not JSON"),
+    ],
+)
+def test_an_endpoint_that_cannot_work_stops_the_run_at_once(
+    collect: Callable[..., tuple[int, Any]],
+    endpoint: FakeEndpoint,
+    out: Path,
+    status: int,
+    body: dict[str, Any],
+    message: str,
+) -> None:
+    endpoint.plan = lambda *_: (status, body)
+    code, line = collect("--concurrency", "2")
+    assert code == 2
+    assert line.startswith("error: ")
+    assert message in line
+    assert sum(endpoint.asked.values()) <= 12
+    assert not list(out.parent.iterdir())
+
+
+def test_no_server_at_the_address_is_said_at_once(
+    prompts: Path, out: Path, endpoint: FakeEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint.server_close()
+    assert main(command(endpoint.url, prompts, out)[3:]) == 2
+    assert "no server answers at" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_rows_asked_for_otherwise_are_never_mixed(
+    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path
+) -> None:
+    collect("--max-tokens", "64")
+    before = out.read_bytes()
+    for settings in (["--max-tokens", "65"], ["--max-tokens", "64", "--extra", '{"top_p": 0.5}']):
+        status, line = collect(*settings)
+        assert status == 2
+        assert "was collected with" in line
+    assert "exists; choose another --out" in collect("--max-tokens", "64", "--no-resume")[1]
+    assert out.read_bytes() == before
+
+
+def test_two_processes_never_append_to_one_file(
+    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path
+) -> None:
+    with AnswerLog(out):
+        status, line = collect()
+    assert status == 2
+    assert "is being written by another process" in line
+    assert not endpoint.asked
+
+
+def test_a_card_of_another_table_is_not_replaced(
+    collect: Callable[..., tuple[int, Any]], out: Path
+) -> None:
+    out.parent.mkdir()
+    out.with_name("card.yaml").write_text("path: other.parquet\n")
+    status, line = collect()
+    assert status == 2
+    assert "describes another table" in line
+    assert not out.exists()
+
+
+def test_the_request_carries_the_settings_and_the_key(
+    collect: Callable[..., tuple[int, Any]],
+    endpoint: FakeEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    collect(
+        "--max-tokens", "9", "--temperature", "0.7", "--extra", '{"seed": 3}',
+        "--api", "completions", "--samples", "2",
+    )  # fmt: skip
+    expected = {"model": "tiny-llm", "max_tokens": 9, "temperature": 0.7, "seed": 3}
+    assert endpoint.keys == {"Bearer sk-1"}
+    assert set(endpoint.asked.values()) == {2}
+    for request in endpoint.requests:
+        assert request.pop("prompt") in PROMPTS
+        assert request == expected
+
+
+def test_samples_of_a_prompt_stay_apart_and_repeats_of_it_do_not(
+    collect: Callable[..., tuple[int, Any]], prompts: Path, out: Path
+) -> None:
+    with prompts.open("a") as file:
+        file.write(json.dumps({"prompt": PROMPTS[0].upper()}) + "\n")
+    status, result = collect("--samples", "2")
+    assert (status, result["prompts"], result["repeated_prompts"]) == (0, 40, 1)
+    assert len({(row["prompt"], row["sample"]) for row in rows(out)}) == len(rows(out)) == 80
+
+
+def test_responses_that_were_cut_are_counted(
+    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint
+) -> None:
+    endpoint.plan = lambda prompt, _: (200, answer(8, "length")) if "1" in prompt else None
+    assert collect()[1]["cut"] == sum("1" in prompt for prompt in PROMPTS)
+
+
+@pytest.mark.slow
+def test_what_was_collected_can_be_trained_on_at_once(
+    endpoint: FakeEndpoint, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from training.data import synthetic
+
+    records, _ = synthetic.generate(400, seed=1)
+    tokens = {record.prompt: record.output_tokens for record in records}
+    endpoint.plan = lambda prompt, _: (200, answer(tokens[prompt]))
+    prompts, out = tmp_path / "prompts.parquet", tmp_path / "collected" / "lengths.jsonl"
+    pd.DataFrame(records).to_parquet(prompts)
+    assert main(command(endpoint.url, prompts, out)[3:]) == 0
+    capsys.readouterr()
+    card = str(out.with_name("card.yaml"))
+    options = ["--out", str(tmp_path / "run"), "--mlruns-dir", str(tmp_path / "mlruns")]
+    small = ["--encoder.backbone", str(tiny_bert), "--epochs", "1", "--threads", "1"]
+    assert main(["fit", "demo", *options, *small, "--data.dataset", card, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["dataset"] == "lengths"
+    assert result["train_prompts"] + result["test_prompts"] > 300
+
+
+@pytest.mark.parametrize(
+    ("usage", "message", "expected"),
+    [
+        ({}, {"content": "yes"}, (100, 0, "none")),
+        ({"reasoning_tokens": 70}, {"content": "yes"}, (100, 70, "usage")),
+        ({"reasoning_tokens": 0}, {"content": "x" * 10}, (100, 0, "none")),
+        ({"reasoning_tokens": None}, {"content": "ab", "reasoning": "c" * 6}, (100, 75, "text")),
+        ({}, {"content": "ab", "reasoning_content": "c" * 6}, (100, 75, "text")),
+        ({}, {"content": None, "reasoning_content": "cut here"}, (100, 100, "text")),
+        ({}, {"content": "<think>12345</think>" + "y" * 20}, (100, 50, "text")),
+        ({}, {"content": "<think>no end"}, (100, 100, "text")),
+    ],
+)
+def test_reasoning_is_counted_wherever_the_endpoint_puts_it(
+    usage: dict[str, Any], message: dict[str, Any], expected: tuple[int, int, str]
+) -> None:
+    length = measure(
+        {
+            "choices": [{"message": message, "finish_reason": "stop"}],
+            "usage": {"completion_tokens": 100, "completion_tokens_details": usage},
+        }
+    )
+    assert (length.output_tokens, length.reasoning_tokens, length.reasoning_from) == expected
+    assert length.answer_tokens == 100 - length.reasoning_tokens
+
+
+def test_reasoning_reaches_the_card(
+    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint
+) -> None:
+    endpoint.plan = lambda *_: (200, answer(10, reasoning_content="y" * 4))
+    _, result = collect()
+    assert result["reasoning_tokens"] == 40 * 8
+    (lengths,) = {
+        (r.output_tokens, r.reasoning_tokens, r.answer_tokens)
+        for r in load_data(result["card"]).records
+    }
+    assert lengths == (10, 8, 2)
+
+
+def test_the_endpoint_says_when_to_come_back(no_waiting: list[float]) -> None:
+    answers = [
+        httpx.Response(429, headers={"retry-after": "17"}),
+        httpx.Response(200, json=answer(3)),
+    ]
+    assert ask(lambda _: answers.pop(0)).output_tokens == 3
+    assert no_waiting == [17.0]
+
+
+def test_lost_connections_are_tried_again_once_the_endpoint_has_answered(
+    no_waiting: list[float],
+) -> None:
+    def lose(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("too slow", request=request)
+
+    with pytest.raises(ServiceUnavailable, match="ReadTimeout: too slow"):
+        ask(lose)
+    assert len(no_waiting) == 9
+
+
+def ask(handler: Callable[[httpx.Request], httpx.Response]) -> Any:
+    async def run() -> Any:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
+            return await Endpoint(client, "http://llm", {"model": "m"}).ask("hello")
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('{"prompt": ""}\n', "row 0: prompt is ''"),
+        ('{"prompt": "a"}\n{"prompt": null}\n', "row 1: prompt is nan"),
+        ('{"prompt": 3}\n', "prompt is 3"),
+        ('{"text": "a"}\n', "no column 'prompt'"),
+        ("", "is empty"),
+    ],
+)
+def test_bad_prompts_are_one_line_and_ask_nothing(
+    collect: Callable[..., tuple[int, Any]],
+    endpoint: FakeEndpoint,
+    prompts: Path,
+    out: Path,
+    table: str,
+    message: str,
+) -> None:
+    prompts.write_text(table)
+    status, line = collect()
+    assert status == 2
+    assert message in line
+    assert not endpoint.asked
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["--concurrency", "0"], "concurrency is 0"),
+        (["--out", "lengths.parquet"], "ends in .jsonl"),
+        (["--endpoint", "localhost:8000"], "use an address such as"),
+        (["--timeout-s", "0"], "timeout_s is 0"),
+        (["--extra", '{"n": 2}'], "extra holds n"),
+    ],
+)
+def test_bad_settings_are_one_line(
+    collect: Callable[..., tuple[int, Any]], settings: list[str], message: str
+) -> None:
+    status, line = collect(*settings)
+    assert status == 2
+    assert message in line
+
+
+def test_a_file_that_is_not_ours_is_left_alone(
+    collect: Callable[..., tuple[int, Any]], out: Path
+) -> None:
+    out.parent.mkdir()
+    for content, message in (
+        ("notes\n", "row 0: not a JSON object"),
+        ('{"a": 1}\n', "collect wrote"),
+    ):
+        out.write_text(content)
+        status, line = collect()
+        assert status == 2
+        assert message in line
+        assert out.read_text() == content
+
+
+def test_a_refusal_blames_the_prompt_and_a_wrong_key_the_settings() -> None:
+    with pytest.raises(ConfigError, match="refuses to answer"):
+        ask(lambda _: httpx.Response(403))
+    with pytest.raises(PromptRefused, match="HTTP 413"):
+        ask(lambda _: httpx.Response(413))
+
+
+def test_without_json_the_counts_are_told_in_words(
+    endpoint: FakeEndpoint, prompts: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    *arguments, last = command(endpoint.url, prompts, out)[3:]
+    assert last == "--json"
+    assert main(arguments) == 0
+    assert f"{len(PROMPTS)}, {len(PROMPTS)} of them new" in capsys.readouterr().out

@@ -1,0 +1,336 @@
+"""`python -m training fit` end to end on a tiny random encoder, and what it does with bad input."""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scoring_service.bundle import FP32, INT8, MANIFEST, ModelBundle
+from training.__main__ import main
+from training.data.records import PromptResponse, read_table
+from training.data.synthetic import generate
+
+RECORDS, ATTAINABLE = generate(400, seed=5)
+
+
+@pytest.fixture
+def fit(tiny_bert: Path, tmp_path: Path) -> Callable[..., int]:
+    """Runs the demo recipe on a card, small and fast; settings as on the command line."""
+
+    def run(card: Path | str, *settings: str, out: str = "out") -> int:
+        return main(
+            [
+                "fit", "demo", "--out", str(tmp_path / out),
+                "--mlruns-dir", str(tmp_path / "mlruns"),
+                "--data.dataset", str(card), "--encoder.backbone", str(tiny_bert),
+                "--optim.encoder_lr", "3e-3", "--batch_size", "16", "--threads", "1", *settings,
+            ]
+        )  # fmt: skip
+
+    return run
+
+
+def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+@pytest.mark.slow
+def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    card = make_card(RECORDS)
+    assert fit(card, "--epochs", "6", "--json") == 0
+    result = last_json(capsys)
+    bundle = ModelBundle.load(str(result["bundle"]))
+    held_out = read_table(tmp_path / "out" / "test.parquet")
+    assert list(held_out.columns) == ["prompt", "output_tokens", "model"]
+    assert len(held_out) == result["test_prompts"]
+    assert result["champion"] is True
+    assert 0.4 < float(str(result["tau_b"])) <= ATTAINABLE + 0.1
+    assert bundle.manifest.metrics["tau_b"] == result["tau_b"]
+    assert len(bundle.manifest.history) >= 12
+    assert {"step", "epoch", "train/loss", "val/tau_b"} <= set(bundle.manifest.history[0])
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+    assert fit(card, "--epochs", "1", "--optim.encoder_lr", "0", "--json") == 0
+    assert last_json(capsys)["champion"] is False
+
+
+@pytest.mark.slow
+def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    card = make_card(generate(1200, seed=5)[0])
+    assert fit(card, "--epochs", "1", "--int8_max_tau_b_drop", "1", "--json") == 0
+    result = last_json(capsys)
+    logged = ModelBundle.load(result["bundle"])
+    assert {FP32, INT8} < set(logged.manifest.files)
+    assert logged.manifest.calibration
+    assert str(Path(__file__).parents[3]).encode() not in logged.model_path("fp32").read_bytes()
+
+    run, mlruns = result["mlflow_run_id"], tmp_path / "mlruns"
+    artifacts = mlruns / "artifacts" / run / "artifacts"
+    for name in (FP32, INT8):  # What an export of old wrote is not read.
+        (artifacts / "bundle" / name).unlink()
+    content = json.loads((artifacts / "bundle" / MANIFEST).read_text())
+    content["calibration"]["llama"] = {}
+    (artifacts / "bundle" / MANIFEST).write_text(json.dumps(content))
+    again = tmp_path / "deep" / "again"
+    rebuild = ["export", "--run", run, "--out", str(again), "--mlruns-dir", str(mlruns)]
+    rebuild += ["--rebuild", "--dataset", str(card)]
+    assert main(rebuild) == 0
+    assert ModelBundle.load(again).manifest == logged.manifest
+    assert "not calibrated any more for llama" in caplog.text
+
+    capsys.readouterr()
+    (artifacts / "checkpoint" / "scorer.json").unlink()
+    assert main(rebuild) == 2
+    assert "logged too little" in one_error_line(capsys)
+    assert ModelBundle.load(again).manifest == logged.manifest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("average", [(), ("--optim.ema_decay", ".8")], ids=["plain", "averaged"])
+def test_an_interrupted_run_resumes_to_the_same_end(
+    average: tuple[str, ...],
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from training.ranker.module import LengthRanker
+
+    card = make_card(RECORDS)
+    assert fit(card, "--json", *average, out="whole") == 0
+    whole = last_json(capsys)
+    step_of = LengthRanker.training_step
+    for number, stop in enumerate((7, 23)):
+
+        def step_and_interrupt(self, batch, batch_idx, stop=stop):  # type: ignore[no-untyped-def]
+            if self.global_step == stop:
+                signal.raise_signal(signal.SIGINT)
+            return step_of(self, batch, batch_idx)
+
+        monkeypatch.setattr(LengthRanker, "training_step", step_and_interrupt)
+        assert fit(card, *average, *(["--resume"] if number else []), out="parts") == 130
+        assert not (tmp_path / "parts" / "bundle").exists()
+    monkeypatch.setattr(LengthRanker, "training_step", step_of)
+    capsys.readouterr()
+    assert fit(card, *average, "--resume", "--epochs", "3", out="parts") == 2
+    assert "another epochs" in capsys.readouterr().err
+    assert fit(card, *average, "--resume", "--json", out="parts") == 0
+    parts = last_json(capsys)
+    for key in ("tau_b", "tau_b_fp32", "encoder_passes"):
+        assert parts[key] == pytest.approx(whole[key], abs=1e-6)
+    histories = [
+        ModelBundle.load(str(result["bundle"])).manifest.history for result in (whole, parts)
+    ]
+    for one, other in zip(*histories, strict=True):
+        assert one["val/tau_b"] == pytest.approx(other["val/tau_b"], abs=1e-6)
+        assert one["train/loss"] == pytest.approx(other["train/loss"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_each_length_of_a_reasoning_model_gets_a_head_and_a_bundle(
+    fit: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "prompt": record.prompt,
+            "output_tokens": record.output_tokens + answer,
+            "reasoning_tokens": record.output_tokens,
+            "group": record.prompt.split()[0],
+        }
+        # The answers know nothing of the prompt.
+        for record, answer in zip(RECORDS, rng.integers(1, 50, len(RECORDS)).tolist(), strict=True)
+    ]
+    for row in rows[::10]:
+        row["reasoning_tokens"] = 0
+    table = tmp_path / "logs.parquet"
+    pd.DataFrame(rows).to_parquet(table)
+    assert fit(str(table), "--data.heads", '["reasoning_tokens"]', "--json") == 0
+    result = last_json(capsys)
+    reasoning = result["heads"]["reasoning_tokens"]
+    assert min(result["tau_b"], reasoning["tau_b"]) > 0.3
+    assert reasoning["test_prompts"] < result["test_prompts"]
+    assert {"tau_b_within_groups", "tau_b_group_means"} <= set(result)
+    labels = ("output_tokens", "reasoning_tokens")
+    for label, figures in zip(labels, (result, reasoning), strict=True):
+        manifest = ModelBundle.load(figures["bundle"]).manifest
+        assert (manifest.label, figures["label"]) == (label, label)
+        assert manifest.metrics["tau_b"] == figures["tau_b"]
+        assert "val/tau_b_reasoning_tokens" in manifest.history[0]
+    assert set(labels) < set(read_table(tmp_path / "out" / "test.parquet").columns)
+
+    table = str(tmp_path / "out" / "test.parquet")
+    options = ["--group-column", "group", "--json"]
+    assert main(["evaluate", "--bundle", reasoning["bundle"], "--data", table, *options]) == 0
+    again = last_json(capsys)
+    assert again["n"] == reasoning["test_prompts"]
+    assert again["tau_b"] == pytest.approx(reasoning["tau_b"])
+    assert again["tau_b_within_groups"] == pytest.approx(reasoning["tau_b_within_groups"])
+    assert again["baselines"]["group_means"] == pytest.approx(reasoning["tau_b_group_means"])
+
+
+def one_error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert lines[-1].startswith("error: ")
+    assert "Traceback" not in captured.err
+    return lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("records", "changes", "message"),
+    [
+        (RECORDS, {"fields": {"output_tokens": "length"}}, "no column 'length'"),
+        (RECORDS, {"sha256": "0" * 64}, "the card says 000000000000"),
+        (RECORDS, {"rows": 7}, "the card says 7"),
+        (RECORDS, {"licenze": "MIT"}, "licenze"),
+        ([], {}, "no rows"),
+        ([PromptResponse(prompt="a", output_tokens=n) for n in range(1, 9)], {}, "only 1 distinct"),
+        (RECORDS[:1], {}, "only 1 distinct"),
+        ([PromptResponse(prompt=r.prompt, output_tokens=9) for r in RECORDS], {}, "every length"),
+    ],
+)  # fmt: skip
+def test_bad_data_is_one_line_and_leaves_nothing(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    records: list[PromptResponse],
+    changes: dict[str, object],
+    message: str,
+) -> None:
+    assert fit(make_card(records, **changes)) == 2
+    assert message in one_error_line(capsys)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "mlruns").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["--loss.delta", "2"], "loss.delta is 2"),
+        (["--batch_size", "1"], "batch_size is 1"),
+        (["--data.heads", '["output_tokens"]'], "name each once"),
+        (["--data.heads", '["answer_tokens"]'], "the data has no answer_tokens"),
+        (["--split.test_fraction", "0"], "split.test_fraction is 0"),
+        (["--encoder.backbone", "/no/such/model"], "backbone '/no/such/model' cannot be loaded"),
+    ],
+)
+def test_bad_settings_are_one_line(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    settings: list[str],
+    message: str,
+) -> None:
+    assert fit(make_card(RECORDS), *settings) == 2
+    assert message in one_error_line(capsys)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "mlruns").exists()
+
+
+def test_an_unknown_recipe_data_set_or_command_lists_the_known_ones(
+    fit: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "nothing", "--out", "x"]) == 2
+    assert "use one of demo" in one_error_line(capsys)
+    assert fit("nothing") == 2
+    assert "alpaca-vicuna7b" in one_error_line(capsys)
+    assert main(["train"]) == 2
+    assert "use one of fit" in one_error_line(capsys)
+
+
+def test_a_data_folder_without_the_file_is_an_error_and_never_synthetic(
+    fit: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit("alpaca-vicuna7b", "--data-dir", str(tmp_path)) == 2
+    assert "lacks alpaca-vicuna7b/" in one_error_line(capsys)
+
+
+@pytest.mark.parametrize("blocked", ["mlruns", "out"])
+def test_a_folder_that_cannot_be_written_is_one_line(
+    fit: Callable[..., int],
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    blocked: str,
+) -> None:
+    (tmp_path / blocked).write_text("a file where a folder should be")
+    assert fit(make_card(RECORDS)) == 2
+    assert "cannot be written" in one_error_line(capsys)
+
+
+def test_resume_without_an_interrupted_run_says_so(
+    fit: Callable[..., int], make_card: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit(make_card(RECORDS), "--resume") == 2
+    assert "holds no interrupted run" in one_error_line(capsys)
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "python -m training fit demo --out" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        main(["fit", "demo", "--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert "recipes:" in text
+    assert "resampling the same" in " ".join(text.split())
+
+
+def test_a_full_disk_leaves_no_torn_checkpoint(tmp_path: Path) -> None:
+    from training.commands.fit import _without_torn_checkpoints
+
+    with zipfile.ZipFile(tmp_path / "best.ckpt", "w") as whole:
+        whole.writestr("data", "weights")
+    (tmp_path / "last.ckpt").write_bytes((tmp_path / "best.ckpt").read_bytes()[:40])
+    with pytest.raises(OSError, match="No space"), _without_torn_checkpoints(tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert [path.name for path in tmp_path.iterdir()] == ["best.ckpt"]
+
+
+@pytest.mark.parametrize(
+    ("has_int8", "val_drop", "line"),
+    [
+        (True, 0.0, "INT8 loses              +0.0111 tau_b on test  (validation +0.0000: kept)"),
+        (False, 0.02, "INT8 left out           it loses too much tau_b  (validation +0.0200)"),
+    ],
+)
+def test_what_int8_loses_is_told_with_what_it_was_chosen_by(
+    has_int8: bool, val_drop: float, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from training.commands.fit import _print_result
+
+    figures = ("tau_b", "tau_b_tfidf_ridge", "train_cpu_s", "onnx_max_abs_diff")
+    others = ("test_prompts", "label", "encoder_passes", "bundle", "registry_version", "verdict")
+    _print_result(
+        dict.fromkeys(figures, 0.5)
+        | dict.fromkeys(others, "x")
+        | {"tau_b_ci": [0.4, 0.6], "has_int8": has_int8}
+        | {"int8_val_tau_b_drop": val_drop, "int8_tau_b_drop": 0.0111 if has_int8 else 0.0}
+    )
+    assert line in capsys.readouterr().out.splitlines()

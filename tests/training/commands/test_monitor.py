@@ -1,0 +1,247 @@
+"""A ranker that has drifted is found out, one that has not is left alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scoring_service.bundle import MANIFEST, ModelBundle
+from scoring_service.errors import DataError
+from training.__main__ import main
+from training.data.records import PromptResponse
+from training.evaluation.drift import (
+    MAX_WINDOWS,
+    Window,
+    judge,
+    measure_window,
+    miscovered,
+    window_bounds,
+)
+
+RHO = 0.81
+"""Correlation of score and log length that gives a tau_b of .6, as a good ranker has."""
+WORDS = ("yes", "no", "short", "poem", "long", "essay")
+CALIBRATION = {
+    "scores": [0.0, 1.0],
+    "mean": [500.0, 500.0],
+    "quantiles": {"0.25": [250.0, 250.0], "0.9": [900.0, 900.0]},
+}
+
+
+def log_rows(count: int, *, drifted: bool = False) -> list[PromptResponse]:
+    """Prompts of the tiny ranker's words; their lengths follow from them, unless drifted."""
+    rng = np.random.default_rng(0)
+    records = []
+    for number in range(count):
+        words = rng.integers(len(WORDS), size=4)
+        mean = rng.normal(2.5, 1) if drifted else words.mean()
+        length = int(np.exp(mean + rng.normal(0, 0.3)) * 20) + 1
+        text = " ".join([*(WORDS[word] for word in words), str(number)])
+        records.append(PromptResponse(prompt=text, output_tokens=length))
+    return records
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle: ModelBundle, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
+    """The tiny ranker with the figures that a test split would have given it."""
+
+    def fill(folder: Path) -> None:
+        for name in tiny_bundle.manifest.files:
+            (folder / name).write_bytes((tiny_bundle.path / name).read_bytes())
+
+    metrics = {"tau_b": 0.65, "tau_b_ci": [0.5, 0.7]}
+    folder = tmp_path_factory.mktemp("monitored") / "bundle"
+    return ModelBundle.write(folder, replace(tiny_bundle.manifest, metrics=metrics), fill)
+
+
+@pytest.fixture(scope="module")
+def mlruns(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mlruns")
+
+
+@pytest.fixture
+def monitor(
+    bundle: ModelBundle, mlruns: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, Any]]:
+    """Runs the command on these rows; its status and what --json printed, or its error line."""
+
+    def run(rows: list[PromptResponse], *settings: str) -> tuple[int, Any]:
+        log = tmp_path / "log.parquet"
+        pd.DataFrame(rows).to_parquet(log)
+        options = ["--log", str(log), "--mlruns-dir", str(mlruns), "--json", *settings]
+        status = main(["monitor", "--bundle", str(bundle.path), *options])
+        captured = capsys.readouterr()
+        if status == 2:
+            assert captured.out == ""
+            return status, captured.err.splitlines()[-1]
+        return status, json.loads(captured.out)
+
+    return run
+
+
+def test_a_ranker_that_fits_its_log_holds_its_gate(
+    monitor: Callable[..., tuple[int, Any]], mlruns: Path
+) -> None:
+    status, result = monitor(log_rows(300), "--window", "100")
+    assert (status, result["verdict"], result["gate_tau_b"]) == (0, "holds", 0.5)
+    assert (result["rows"], result["n"], len(result["windows"])) == (300, 100, 9)
+    assert result["tau_b"] == result["windows"][-1]["tau_b"] > 0.5
+    assert set(result["coverage"]) == {"0.5", "0.9"}
+
+    from training.release.tracking import Store
+
+    assert Path(result["figure"]).is_file()
+    store = Store(mlruns)
+    run = store.client.get_run(result["mlflow_run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["verdict"] == result["reason"]
+    history = store.client.get_metric_history(result["mlflow_run_id"], "monitor/tau_b")
+    assert [(point.step, point.value) for point in history] == [
+        (window["end_row"], window["tau_b"]) for window in result["windows"]
+    ]
+
+
+def test_drift_in_the_newest_rows_is_an_alarm(monitor: Callable[..., tuple[int, Any]]) -> None:
+    rows = log_rows(300) + log_rows(100, drifted=True)
+    for settings in ((), ("--require-certainty",)):
+        status, result = monitor(rows, "--window", "100", *settings)
+        assert (status, result["verdict"], result["certain"]) == (1, "below_gate", True)
+        assert result["windows"][0]["tau_b"] > 0.5
+    assert monitor(rows[:300], "--window", "100")[0] == 0
+
+
+def test_a_gate_of_ones_own_and_what_may_be_chance(
+    monitor: Callable[..., tuple[int, Any]],
+) -> None:
+    rows = log_rows(60)
+    _, result = monitor(rows)
+    between = (result["tau_b"] + result["tau_b_ci"][1]) / 2
+    status, uncertain = monitor(rows, "--gate-tau-b", str(between))
+    assert (status, uncertain["verdict"], uncertain["certain"]) == (1, "below_gate", False)
+    assert "may be chance" in uncertain["reason"]
+    assert monitor(rows, "--gate-tau-b", str(between), "--require-certainty")[0] == 0
+    assert monitor(rows, "--gate-tau-b", "0.99", "--require-certainty")[0] == 1
+
+
+@given(rows=st.integers(1, 5000), window=st.integers(20, 2000))
+def test_windows_end_with_the_log_and_cover_its_newest_rows(rows: int, window: int) -> None:
+    bounds = window_bounds(rows, window)
+    assert 1 <= len(bounds) <= MAX_WINDOWS
+    assert bounds[-1][1] == rows
+    assert all(0 <= first < end and end - first == min(rows, window) for first, end in bounds)
+    steps = {later[1] - earlier[1] for earlier, later in pairwise(bounds)}
+    assert steps <= {window // 4}
+
+
+def test_coverage_is_the_share_of_lengths_at_or_below_the_quantile() -> None:
+    scores, lengths = np.linspace(-1, 2, 1000), np.arange(1.0, 1001.0)
+    window = measure_window(scores, lengths, CALIBRATION, first_row=7)
+    assert window.coverage == {"0.25": 0.25, "0.9": 0.9}
+    assert (window.first_row, window.end_row, window.tau_b) == (7, 1007, 1.0)
+    assert miscovered(window) == []
+    shifted = measure_window(scores, lengths + 100, CALIBRATION, first_row=0)
+    assert miscovered(shifted) == ["0.25", "0.9"]
+
+
+def test_few_rows_excuse_a_coverage_that_many_do_not() -> None:
+    def window(rows: int) -> Window:
+        interval = (0.0, 1.0)
+        return Window(
+            first_row=0, end_row=rows, tau_b=0.5, tau_b_ci=interval, coverage={"0.5": 0.6}
+        )
+
+    assert miscovered(window(100)) == []
+    assert miscovered(window(1000)) == ["0.5"]
+
+
+def test_an_undefined_tau_b_is_no_verdict() -> None:
+    window = measure_window(np.arange(30.0), np.full(30, 7.0), None, first_row=0)
+    assert math.isnan(window.tau_b)
+    with pytest.raises(DataError, match="all their lengths or all their scores are equal"):
+        judge(window, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        (log_rows(5), [], "5 rows with a length; give 20 or more"),
+        ([replace(row, output_tokens=7) for row in log_rows(30)], [], "is undefined"),
+        (log_rows(30), ["--window", "3"], "window is 3"),
+        (log_rows(30), ["--gate-tau-b", "7"], "gate_tau_b is 7"),
+        (log_rows(30), ["--length-column", "tokens"], "no column 'tokens'"),
+        (log_rows(30), ["--target-model", "gpt-9"], "but for tiny-llm"),
+        (log_rows(30), ["--model", "gpt-9"], "give both or neither"),
+        (log_rows(30), ["--model", "gpt-9", "--model-column", "model"], "0 rows"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line_and_logs_nothing(
+    monitor: Callable[..., tuple[int, Any]],
+    tmp_path: Path,
+    rows: list[PromptResponse],
+    settings: list[str],
+    message: str,
+) -> None:
+    status, line = monitor(rows, "--mlruns-dir", str(tmp_path / "none"), *settings)
+    assert status == 2
+    assert message in line
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_bundle_without_a_test_figure_needs_a_gate(
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.parquet"
+    pd.DataFrame(log_rows(30)).to_parquet(log)
+    assert json.loads((tiny_bundle.path / MANIFEST).read_text())["metrics"] == {}
+    assert main(["monitor", "--bundle", str(tiny_bundle.path), "--log", str(log)]) == 2
+    assert "give --gate-tau-b" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_false_alarms_are_as_rare_as_the_help_says() -> None:
+    rng = np.random.default_rng(0)
+
+    def rows(count: int, random_part: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        scores, noise = rng.normal(size=(2, count))
+        logs = np.where(rng.random(count) < random_part, rng.normal(size=count), RHO * scores)
+        return scores, np.exp(4 + logs + noise * math.sqrt(1 - RHO**2))
+
+    def alarms(checks: int, num_rows: int, random_part: float) -> tuple[float, float]:
+        """Shares of checks that are below the gate of twice as many test rows, and surely so."""
+        below, certain = 0, 0
+        for _ in range(checks):
+            gate = measure_window(*rows(2 * num_rows), None, first_row=0).tau_b_ci[0]
+            window = measure_window(*rows(num_rows, random_part), None, first_row=0)
+            verdict = judge(window, gate)
+            below += verdict.below_gate
+            certain += verdict.below_gate and verdict.certain
+        return below / checks, certain / checks
+
+    # Without drift the shares depend on the ratio of the two numbers of rows only.
+    below, certain = alarms(60, 250, 0.0)
+    assert 0.02 <= below <= 0.26  # One of eight; three standard deviations of 60 checks beside it.
+    assert certain <= 0.05
+    below, certain = alarms(12, 1000, 0.1)
+    assert below >= 0.9
+    assert certain >= 0.5
+
+
+def test_without_json_the_verdict_is_told_in_words(
+    bundle: ModelBundle, mlruns: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.parquet"
+    pd.DataFrame(log_rows(100)).to_parquet(log)
+    options = ["--log", str(log), "--mlruns-dir", str(mlruns), "--window", "100"]
+    assert main(["monitor", "--bundle", str(bundle.path), *options]) == 0
+    assert "verdict           holds: " in capsys.readouterr().out

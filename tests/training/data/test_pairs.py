@@ -1,0 +1,52 @@
+"""Pairs: the longer first, never equal, always far enough apart, the same for the same seed."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.data.pairs import relative_gap, sample_pairs
+
+lengths_st = st.lists(st.integers(1, 500), min_size=2, max_size=60).map(
+    lambda values: np.array(values, np.float64)
+)
+
+
+@given(lengths_st, st.floats(0, 0.9), st.integers(0, 99))
+def test_every_pair_is_in_order_and_beyond_delta(
+    lengths: np.ndarray, delta: float, seed: int
+) -> None:
+    pairs = sample_pairs(lengths, pairs_per_prompt=2, delta=delta, seed=seed)
+    longer, shorter = lengths[pairs].T
+    assert (longer > shorter).all()
+    assert (relative_gap(longer, shorter) >= delta).all()
+
+
+@given(lengths_st, st.integers(0, 99))
+def test_pairs_are_antisymmetric(lengths: np.ndarray, seed: int) -> None:
+    pairs = sample_pairs(lengths, pairs_per_prompt=5, delta=0, seed=seed)
+    drawn = {(int(a), int(b)) for a, b in pairs}
+    assert not drawn & {(b, a) for a, b in drawn}
+
+
+@given(lengths_st, st.integers(0, 99))
+def test_reversing_the_lengths_reverses_every_pair(lengths: np.ndarray, seed: int) -> None:
+    # 1/x keeps every relative gap and turns the order round.
+    forth = sample_pairs(lengths, pairs_per_prompt=2, delta=0.0, seed=seed)
+    back = sample_pairs(1 / lengths, pairs_per_prompt=2, delta=0.0, seed=seed)
+    np.testing.assert_array_equal(forth, back[:, ::-1])
+
+
+def test_the_seed_decides_the_pairs() -> None:
+    lengths = np.arange(1.0, 51.0)
+    first, again, other = (
+        sample_pairs(lengths, pairs_per_prompt=1, delta=0.2, seed=seed) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert len(first) == 50
+    assert not np.array_equal(first, other)
+
+
+def test_equal_lengths_give_no_pairs() -> None:
+    assert sample_pairs(np.full(9, 7.0), pairs_per_prompt=3, delta=0, seed=0).shape == (0, 2)

@@ -1,0 +1,130 @@
+"""Rows are checked at the door: one clear error that names the row, or a record that is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from scoring_service.errors import DataError
+from training.data.records import FieldMap, normalise, prompt_hash, read_table, to_records
+
+
+def table(**columns: list[object]) -> pd.DataFrame:
+    return pd.DataFrame({"prompt": ["a", "b", "c"], "output_tokens": [3, 5, 7]} | columns)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
+def test_the_same_table_reads_alike_from_every_format(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"logs.{suffix}"
+    if suffix == "parquet":
+        table().to_parquet(path)
+    elif suffix == "jsonl":
+        table().to_json(path, orient="records", lines=True)
+    else:
+        table().to_csv(path, index=False)
+    records, dropped = to_records(read_table(path), FieldMap())
+    assert [(r.prompt, r.output_tokens) for r in records] == [("a", 3), ("b", 5), ("c", 7)]
+    assert dropped == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"output_tokens": [3, -5, 7]}, "row 1: output_tokens is -5"),
+        ({"output_tokens": [3.0, float("nan"), 7.0]}, "row 1: output_tokens is nan"),
+        ({"output_tokens": [3.0, 5.0, float("inf")]}, "row 2: output_tokens is inf"),
+        ({"output_tokens": ["3", "five", "7"]}, "row 1: output_tokens is 'five'"),
+        ({"output_tokens": [3, 5, None]}, "row 2: output_tokens is"),
+        ({"output_tokens": [3.5, 5.0, 7.0]}, "row 0: output_tokens is 3.5"),
+        ({"prompt": ["a", " ", "c"]}, "row 1: prompt is ' '"),
+        ({"prompt": ["a", None, "c"]}, "row 1: prompt is"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_row(columns: dict[str, list[object]], message: str) -> None:
+    with pytest.raises(DataError, match=r"logs\.parquet, ") as caught:
+        to_records(table(**columns), FieldMap(), path="logs.parquet")
+    assert message in str(caught.value)
+
+
+def test_a_missing_column_is_named_beside_the_columns_there_are() -> None:
+    with pytest.raises(
+        DataError, match="no column 'tokens'; the columns are: prompt, output_tokens"
+    ):
+        to_records(table(), FieldMap(output_tokens=("tokens",)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("logs.parquet", b"", "is empty"),
+        ("logs.csv", b"prompt,output_tokens\n", "no rows"),
+        ("logs.parquet", b"not parquet at all", "cannot be read as parquet"),
+        ("logs.jsonl", b'{"prompt": "a"', "cannot be read as jsonl"),
+        ("logs.xlsx", b"x", "'.xlsx' is unknown"),
+    ],
+)
+def test_a_file_that_holds_no_table_is_refused(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_table(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        read_table(tmp_path / "logs.parquet")
+
+
+def test_empty_responses_are_dropped_and_counted() -> None:
+    records, dropped = to_records(table(output_tokens=[3, 0, 7]), FieldMap())
+    assert [r.prompt for r in records] == ["a", "c"]
+    assert dropped == 1
+
+
+def test_several_length_columns_become_numbered_samples() -> None:
+    frame = table(second=[30, 50, 70])
+    records, _ = to_records(frame, FieldMap(output_tokens=("output_tokens", "second")))
+    assert [(r.prompt, r.sample, r.output_tokens) for r in records if r.prompt == "b"] == [
+        ("b", 0, 5),
+        ("b", 1, 50),
+    ]
+
+
+def test_case_and_spacing_do_not_make_another_prompt() -> None:
+    assert normalise("  Name\n three   BEES ") == "name three bees"
+    assert prompt_hash("Name  three bees") == prompt_hash("name three\nBees")
+    assert prompt_hash("name three bees", "x") != prompt_hash("name three bees", "y")
+
+
+def test_reasoning_and_answer_add_up_where_there_is_no_total() -> None:
+    frame = pd.DataFrame({"prompt": ["a", "b"], "thinking": [10, 0], "answer": [5, 7]})
+    fields = FieldMap(output_tokens=(), reasoning_tokens="thinking", answer_tokens="answer")
+    records, _ = to_records(frame, fields)
+    assert [r.output_tokens for r in records] == [15, 7]
+    assert [r.reasoning_tokens for r in records] == [10, 0]
+
+
+def test_an_answer_is_what_reasoning_leaves_of_the_output() -> None:
+    frame = pd.DataFrame(
+        {"prompt": ["a", "b"], "all": [9, 4], "thought": [7, 0], "id": ["maths/1", "maths/2"]}
+    )
+    fields = FieldMap(
+        output_tokens=("all",), reasoning_tokens="thought", group="id", group_until="/"
+    )
+    records, _ = to_records(frame, fields)
+    assert [record.answer_tokens for record in records] == [2, 4]
+    assert {record.group for record in records} == {"maths"}
+    with pytest.raises(DataError, match="8 reasoning tokens of 4 output tokens"):
+        to_records(frame.assign(thought=8), replace(fields, group=None, group_until=None))
+
+
+def test_one_word_among_the_numbers_of_a_csv_is_the_one_that_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "logs.csv"
+    path.write_text("prompt,output_tokens\na,5\nb,many\n")
+    with pytest.raises(DataError, match="row 1: output_tokens is 'many'"):
+        to_records(read_table(path), FieldMap(), path=path)

@@ -1,0 +1,78 @@
+"""The INT8 graph of a BERT: the trained scores, in little, and the same bits in any company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from torch import nn
+
+from scoring_service.ranker.scorer import OnnxScorer
+from training.data.synthetic import generate
+from training.evaluation.metrics import tau_b
+from training.export.onnx_models import export_fp32, export_int8, int8_bert, torch_scores
+from training.ranker.data_module import tokenize
+from training.ranker.encoder import PromptScorer, build_scorer
+
+RECORDS, _ = generate(80, seed=3)
+POOLINGS = ["mean", "cls", "pooler"]
+
+
+@pytest.fixture
+def scorer(tiny_bert: Path, request: pytest.FixtureRequest) -> PromptScorer:
+    scorer, _ = build_scorer(str(tiny_bert), request.param, seed=0, max_prompt_tokens=32)
+    for layer in scorer.backbone.modules():
+        if isinstance(layer, nn.Linear):  # Fresh weights are so small that all prompts look alike.
+            layer.weight.data *= 5
+    return scorer.eval()
+
+
+@pytest.fixture(scope="module")
+def ids(tiny_bert: Path) -> list[list[int]]:
+    _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=32)
+    return tokenize(tokenizer, [record.prompt for record in RECORDS]).ids
+
+
+def write(scorer: PromptScorer, ids: list[list[int]], folder: Path) -> OnnxScorer:
+    onnx.save(
+        int8_bert.build_int8(scorer, int8_bert.observe_ranges(scorer, ids)), folder / "model.onnx"
+    )
+    return OnnxScorer(folder / "model.onnx")
+
+
+@pytest.mark.parametrize("scorer", POOLINGS, indirect=True)
+def test_prompts_that_no_range_was_taken_from_score_nearly_as_they_were_trained_to(
+    scorer: PromptScorer, ids: list[list[int]], tmp_path: Path
+) -> None:
+    trained = torch_scores(scorer, ids[40:])
+    model = write(scorer, ids[:40], tmp_path)
+    served = np.array([model.score([one])[0] for one in ids[40:]])
+    assert np.std(served - trained) < 0.15 * np.std(trained)
+    assert tau_b(served, trained) > 0.9
+
+
+@pytest.mark.parametrize("scorer", POOLINGS, indirect=True)
+def test_a_score_does_not_depend_on_company_by_one_bit(
+    scorer: PromptScorer, ids: list[list[int]], tmp_path: Path
+) -> None:
+    served = write(scorer, ids, tmp_path)
+    alone = [served.score([one])[0] for one in ids]
+    rng = np.random.default_rng(0)
+    for size in (2, 3, 8):
+        members = rng.choice(len(ids), size, replace=False)
+        assert served.score([ids[n] for n in members]) == [alone[n] for n in members]
+    cut = [one[: rng.integers(2, len(one) + 1)] for one in ids[:16]]
+    assert served.score(cut) == [served.score([one])[0] for one in cut]
+
+
+@pytest.mark.parametrize("scorer", ["last"], indirect=True)
+def test_what_the_graph_cannot_say_is_left_to_dynamic_quantization(
+    scorer: PromptScorer, ids: list[list[int]], tmp_path: Path
+) -> None:
+    assert not int8_bert.is_supported(scorer)
+    export_fp32(scorer, tmp_path / "fp32.onnx")
+    export_int8(scorer, tmp_path / "fp32.onnx", tmp_path / "int8.onnx", ids)
+    kinds = {node.op_type for node in onnx.load(tmp_path / "int8.onnx").graph.node}
+    assert "DynamicQuantizeLinear" in kinds

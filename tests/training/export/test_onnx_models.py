@@ -1,0 +1,90 @@
+"""The exported model ranks as the trained one does, or is not exported."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
+from scoring_service.errors import BundleError
+from training.data.synthetic import generate
+from training.export.onnx_models import export_fp32, measure_parity, torch_scores, write_models
+from training.export.scores import score_prompts
+from training.ranker.data_module import tokenize
+from training.ranker.encoder import PromptScorer, build_scorer, load_scorer, save_scorer
+
+pytestmark = pytest.mark.slow
+
+RECORDS, _ = generate(60, seed=3)
+PROMPTS = [record.prompt for record in RECORDS]
+LENGTHS = np.array([float(record.output_tokens) for record in RECORDS])
+
+
+@pytest.fixture(scope="module")
+def scorer(tiny_bert: Path) -> PromptScorer:
+    scorer, _ = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=32)
+    return scorer.eval()
+
+
+@pytest.fixture(scope="module")
+def ids(tiny_bert: Path) -> list[list[int]]:
+    _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=32)
+    return tokenize(tokenizer, PROMPTS).ids
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler", "last"])
+def test_every_pooling_survives_the_export(
+    tiny_bert: Path, tmp_path: Path, ids: list[list[int]], pooling: str
+) -> None:
+    scorer, _ = build_scorer(str(tiny_bert), pooling, seed=0, max_prompt_tokens=32)  # type: ignore[arg-type]
+    export_fp32(scorer.eval(), tmp_path / FP32)
+    parity = measure_parity(scorer, tmp_path / FP32, ids)
+    assert parity.max_abs_diff < 1e-5
+    assert parity.tau_b == pytest.approx(1.0)
+
+
+def test_a_model_that_changed_after_its_export_is_refused(
+    scorer: PromptScorer, tmp_path: Path, ids: list[list[int]]
+) -> None:
+    export_fp32(scorer, tmp_path / FP32)
+    with torch.no_grad():
+        scorer.head.bias += 0.1
+    with pytest.raises(BundleError, match=r"differs by 0\.1 from the trained one"):
+        measure_parity(scorer, tmp_path / FP32, ids)
+
+
+def test_int8_is_left_out_where_it_loses_more_than_the_gate(
+    scorer: PromptScorer, tmp_path: Path, ids: list[list[int]]
+) -> None:
+    lengths = np.argsort(np.argsort(torch_scores(scorer, ids))) + 1.0  # FP32 ranks them perfectly.
+    write = partial(write_models, scorer, tmp_path, sample_ids=ids, val_ids=ids)
+    _, drop = write(val_lengths=lengths, max_tau_b_drop=1.0)
+    assert (tmp_path / INT8).is_file()
+    assert drop > 0
+    _, again = write(val_lengths=lengths, max_tau_b_drop=drop / 2)
+    assert again == pytest.approx(drop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FP32]
+
+
+def test_a_saved_scorer_comes_back_whole_and_serves_the_same_scores(
+    tiny_bert: Path, scorer: PromptScorer, tmp_path: Path, ids: list[list[int]]
+) -> None:
+    _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=32)
+    save_scorer(tmp_path / "checkpoint", scorer, tokenizer)
+    loaded, _ = load_scorer(tmp_path / "checkpoint")
+    expected = torch_scores(scorer, ids)
+    np.testing.assert_allclose(torch_scores(loaded, ids), expected, atol=1e-6)
+
+    def fill(folder: Path) -> None:
+        export_fp32(loaded, folder / FP32)
+        tokenizer.save(str(folder / TOKENIZER))
+
+    manifest = Manifest(
+        name="t", label="output_tokens", label_tokenizer="none", max_prompt_tokens=32
+    )
+    bundle = ModelBundle.write(tmp_path / "bundle", manifest, fill)
+    np.testing.assert_allclose(score_prompts(bundle, PROMPTS), expected, atol=1e-5)

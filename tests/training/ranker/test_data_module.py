@@ -1,0 +1,144 @@
+"""Batches: every prompt once per epoch, resumable anywhere, and padding that nobody can see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.config import DataConfig, LossConfig, TrainConfig
+from training.data.buckets import bucket, pad, padding_fraction
+from training.data.labels import LabelledPrompt
+from training.data.splits import Splits
+from training.ranker.data_module import Batch, LengthData, PromptBatches, tokenize
+from training.ranker.encoder import build_scorer
+from training.ranker.losses import all_pairs_margin_loss
+
+CONFIG = TrainConfig(batch_size=8, micro_batch_size=3, validations_per_epoch=1)
+IDS = [[2, *range(5, 5 + n % 7), 3] for n in range(40)]
+LENGTHS = np.arange(1.0, 41.0)[:, None]
+
+
+def batches_of(config: TrainConfig = CONFIG, **settings: int) -> PromptBatches:
+    return PromptBatches(IDS, LENGTHS, 0, config, shuffle=True, **settings)
+
+
+def lengths_of(batches: list[Batch]) -> list[list[float]]:
+    return [batch.lengths_BK[:, 0].tolist() for batch in batches]
+
+
+def test_a_batch_is_cut_into_micro_batches_of_8_on_a_cpu_and_not_at_all_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = replace(CONFIG, batch_size=20, micro_batch_size=None)
+    for has_gpu, sizes in {False: [4, 8, 8], True: [20]}.items():
+        monkeypatch.setattr("torch.cuda.is_available", lambda has_gpu=has_gpu: has_gpu)
+        for batch in batches_of(config):
+            assert sorted(len(ids) for ids, _ in batch.micro_batches) == sizes
+
+
+def test_an_epoch_holds_every_prompt_once_and_each_epoch_is_another_order() -> None:
+    loader = batches_of()
+    first, second = lengths_of(list(loader)), lengths_of(list(loader))
+    assert sorted(sum(first, [])) == sorted(sum(second, [])) == LENGTHS[:, 0].tolist()  # noqa: RUF017
+    assert first != second
+    assert lengths_of(list(batches_of())) == first
+
+
+@given(st.integers(0, 9))
+def test_a_reloaded_stream_goes_on_where_the_saved_one_stood(stop: int) -> None:
+    whole = batches_of()
+    expected = lengths_of([*whole, *whole])
+    interrupted = batches_of()
+    seen: list[Batch] = []
+    stream = iter(interrupted)
+    for _ in range(stop):
+        batch = next(stream, None)
+        if batch is None:
+            stream = iter(interrupted)
+            batch = next(stream)
+        seen.append(batch)
+    resumed = batches_of()
+    resumed.load_state_dict(interrupted.state_dict())
+    rest = [*resumed, *resumed]
+    assert lengths_of([*seen, *rest])[: len(expected)] == expected
+
+
+def test_labels_follow_their_prompts_through_the_buckets() -> None:
+    length_of = {tuple(ids): {LENGTHS[n, 0] for n in range(40) if IDS[n] == ids} for ids in IDS}
+    for batch in batches_of():
+        rows = [
+            tuple(ids[mask.bool()].tolist())
+            for input_ids, masks in batch.micro_batches
+            for ids, mask in zip(input_ids, masks, strict=True)
+        ]
+        for row, length in zip(rows, batch.lengths_BK[:, 0].tolist(), strict=True):
+            assert length in length_of[row]
+
+
+def test_pairs_point_at_the_longer_prompt_first() -> None:
+    config = replace(CONFIG, loss=LossConfig(objective="pairs", pairs_per_prompt=2))
+    loader = batches_of(config)
+    assert len(loader) == 20
+    for batch in loader:
+        longer, shorter = batch.lengths_BK[batch.pairs_P2, 0].T
+        assert len(longer) == 4
+        assert (longer > shorter).all()
+        assert sorted(batch.pairs_P2.reshape(-1).tolist()) == list(range(8))
+
+
+@pytest.mark.parametrize("objective", ["all-pairs", "pairs"])
+def test_processes_share_a_batch_without_overlap(objective: str) -> None:
+    config = replace(CONFIG, loss=LossConfig(objective=objective))  # type: ignore[arg-type]
+    whole = lengths_of(list(batches_of(config)))
+    parts = [lengths_of(list(batches_of(config, rank=r, world_size=2))) for r in (0, 1)]
+    for batch, mine, theirs in zip(whole, *parts, strict=True):
+        assert len(mine) == len(theirs) == 4
+        assert sorted([*mine, *theirs]) == sorted(batch)
+
+
+def test_sorting_a_batch_by_length_saves_padding() -> None:
+    one = padding_fraction(IDS, bucket(IDS, 40))
+    many = padding_fraction(IDS, bucket(IDS, 4))
+    assert 0 <= many < one
+    assert padding_fraction(IDS, bucket(IDS, 1)) == 0
+    assert padding_fraction(IDS, bucket(IDS, 1), 128) > 0.9
+
+
+def test_padding_moves_neither_scores_nor_loss(tiny_bert: Path) -> None:
+    scorer, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=32)
+    scorer.eval()
+    prompts = ["name bees", "write an essay about tea and salt in great detail", "list ten facts"]
+    ids = tokenize(tokenizer, prompts).ids
+    lengths = torch.tensor([3.0, 400.0, 80.0])
+    together = [torch.from_numpy(array) for array in pad(ids, 0)]
+    alone = torch.cat([scorer(*map(torch.from_numpy, pad([row], 0))) for row in ids])
+    scores = scorer(*together)
+    torch.testing.assert_close(scores, alone, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        all_pairs_margin_loss(scores, lengths, delta=0.2, margin=1),
+        all_pairs_margin_loss(alone, lengths, delta=0.2, margin=1),
+    )
+
+
+def test_prompts_longer_than_the_encoder_are_cut_and_counted(tiny_bert: Path) -> None:
+    _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=8)
+    tokenized = tokenize(tokenizer, ["name bees", "bees and " * 500])
+    assert [len(ids) for ids in tokenized.ids] == [4, 8]
+    assert tokenized.num_truncated == 1
+
+
+def test_padding_to_the_limit_stops_at_the_encoders_last_position(tiny_bert: Path) -> None:
+    _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=500)
+    config = replace(CONFIG, pad_to_limit=True, data=DataConfig(max_prompt_tokens=500))
+    prompts = [LabelledPrompt(prompt=f"bees {n}", model="m", lengths=(n + 1,)) for n in range(16)]
+    data = LengthData([Splits(train=prompts, val=prompts, test=[])], tokenizer, config)
+    padded = {ids.shape[1] for batch in data.train_dataloader() for ids, _ in batch.micro_batches}
+    chosen_by = {ids.shape[1] for batch in data.val_dataloader() for ids, _ in batch.micro_batches}
+    assert padded == {128}
+    assert max(chosen_by) < 10

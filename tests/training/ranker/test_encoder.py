@@ -1,0 +1,112 @@
+"""Every kind of backbone of the paper: encoder, decoder, encoder-decoder; tiny and random."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModel,
+    BertConfig,
+    OPTConfig,
+    PretrainedConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from scoring_service.bundle import FP32
+from scoring_service.errors import ConfigError
+from training.data.buckets import pad
+from training.data.synthetic import generate
+from training.export.onnx_models import export_fp32, measure_parity, torch_scores
+from training.ranker.data_module import tokenize
+from training.ranker.encoder import build_scorer, find_backbone, load_scorer, save_scorer
+
+CONFIGS: dict[str, PretrainedConfig] = {
+    "bert": BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+    ),
+    "opt": OPTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, ffn_dim=64,
+        word_embed_proj_dim=16, pad_token_id=0, max_position_embeddings=64,
+    ),
+    "t5": T5Config(d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, pad_token_id=0),
+}  # fmt: skip
+PROMPTS = [record.prompt for record in generate(40, seed=2)[0]]
+
+
+@pytest.fixture(params=list(CONFIGS))
+def backbone(request: pytest.FixtureRequest, tiny_bert: Path, tmp_path: Path) -> tuple[str, Path]:
+    """A random model of the kind, with the tokenizer of the tiny BERT."""
+    kind: str = request.param
+    config = CONFIGS[kind]
+    config.vocab_size = 200
+    torch.manual_seed(0)
+    model: Any = (
+        T5ForConditionalGeneration(config) if kind == "t5" else AutoModel.from_config(config)
+    )
+    model.save_pretrained(tmp_path / kind)
+    for path in tiny_bert.glob("tokenizer*"):
+        shutil.copy(path, tmp_path / kind)
+    return kind, tmp_path / kind
+
+
+POOLING = {"bert": "cls", "opt": "last", "t5": "mean"}
+
+
+@pytest.mark.slow
+def test_every_kind_of_backbone_exports_and_comes_back(
+    backbone: tuple[str, Path], tmp_path: Path
+) -> None:
+    kind, folder = backbone
+    scorer, tokenizer = build_scorer(str(folder), POOLING[kind], seed=0, max_prompt_tokens=32)  # type: ignore[arg-type]
+    ids = tokenize(tokenizer, PROMPTS).ids
+    scores = torch_scores(scorer.eval(), ids)
+    assert np.ptp(scores) > 0
+    alone = np.concatenate([torch_scores(scorer, [row]) for row in ids])
+    np.testing.assert_allclose(scores, alone, atol=1e-5)
+    export_fp32(scorer, tmp_path / FP32)
+    assert measure_parity(scorer, tmp_path / FP32, ids).max_abs_diff < 1e-5
+    save_scorer(tmp_path / "saved", scorer, tokenizer)
+    loaded, _ = load_scorer(tmp_path / "saved")
+    np.testing.assert_allclose(torch_scores(loaded, ids), scores, atol=1e-6)
+
+
+def test_one_lookup_for_a_batch_changes_neither_vectors_nor_gradients(
+    backbone: tuple[str, Path],
+) -> None:
+    kind, folder = backbone
+    scorer, tokenizer = build_scorer(str(folder), POOLING[kind], seed=0, max_prompt_tokens=32)  # type: ignore[arg-type]
+    scorer.eval()  # Dropout would draw in another order.
+    ids = tokenize(tokenizer, PROMPTS).ids
+    parts = [pad(ids[start : start + 3], 0) for start in (0, 3)]
+    micro_batches = [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in parts]
+    found = []
+    for pooled in (
+        torch.cat([scorer.pool(*micro) for micro in micro_batches]),
+        scorer.pool_batch(micro_batches),
+    ):
+        scorer.zero_grad()
+        pooled.square().sum().backward()
+        gradients = [p.grad.clone() for p in scorer.parameters() if p.grad is not None]
+        found.append([pooled.detach(), *gradients])
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
+
+
+def test_a_backbone_without_a_pooler_says_so(tiny_bert: Path, tmp_path: Path) -> None:
+    AutoModel.from_config(CONFIGS["opt"]).save_pretrained(tmp_path)
+    for path in tiny_bert.glob("tokenizer*"):
+        shutil.copy(path, tmp_path)
+    with pytest.raises(ConfigError, match="has no pooler; use pooling mean or last"):
+        build_scorer(str(tmp_path), "pooler", seed=0, max_prompt_tokens=32)
+
+
+def test_names_stand_for_the_models_of_the_paper() -> None:
+    assert find_backbone("bert").source == "google-bert/bert-base-uncased"
+    assert find_backbone("opt").source.startswith("facebook/opt")
+    assert find_backbone("my/model").source == "my/model"
+    assert find_backbone("auto").lr in (1e-4, 2e-5)

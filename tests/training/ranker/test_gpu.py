@@ -1,0 +1,104 @@
+"""Training on a GPU: what it learns, and that it learns what a CPU does.
+
+`python -m pytest -m gpu` runs these; with GPU_TESTS_ON=cpu they try themselves out without a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from scoring_service.bundle import ModelBundle
+from training.__main__ import main
+from training.data.records import read_table
+from training.data.synthetic import generate
+from training.evaluation.metrics import tau_b
+from training.export.scores import score_prompts
+
+pytestmark = pytest.mark.gpu
+
+RECORDS, ATTAINABLE = generate(400, seed=5)
+
+
+@pytest.fixture
+def device() -> str:
+    """The accelerator to train on."""
+    if "GPU_TESTS_ON" not in os.environ and not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU")
+    return os.environ.get("GPU_TESTS_ON", "gpu")
+
+
+@pytest.fixture
+def fit(
+    make_card: Callable[..., Path],
+    tiny_bert: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., tuple[ModelBundle, dict[str, Any]]]:
+    """Trains on a device, without dropout, whose random numbers differ between devices."""
+    card, backbone = make_card(RECORDS), tmp_path / "backbone"
+    shutil.copytree(tiny_bert, backbone)
+    settings = json.loads((backbone / "config.json").read_text())
+    settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (backbone / "config.json").write_text(json.dumps(settings))
+
+    def run(device: str, *settings: str) -> tuple[ModelBundle, dict[str, Any]]:
+        trainer, devices = L.Trainer, []
+
+        def on_device(**arguments: Any) -> L.Trainer:
+            made = trainer(**{**arguments, "accelerator": device})
+            devices.append(made.strategy.root_device.type)
+            return made
+
+        monkeypatch.setattr("training.ranker.learning.L.Trainer", on_device)
+        arguments = [
+            "fit", "demo", "--out", str(tmp_path / device), "--mlruns-dir", str(tmp_path / "runs"),
+            "--data.dataset", str(card), "--encoder.backbone", str(backbone), "--json",
+            "--optim.encoder_lr", "3e-3", "--batch_size", "16", "--threads", "1", *settings,
+        ]  # fmt: skip
+        assert main(arguments) == 0
+        assert devices == ["cpu" if device == "cpu" else "cuda"]
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        monkeypatch.setattr("training.ranker.learning.L.Trainer", trainer)
+        return ModelBundle.load(result["bundle"]), result
+
+    return run
+
+
+def test_what_was_trained_on_a_gpu_orders_unseen_prompts(
+    device: str, fit: Callable[..., tuple[ModelBundle, dict[str, Any]]], tmp_path: Path
+) -> None:
+    """In the precision and with the micro-batches that the device gets unless told otherwise."""
+    bundle, result = fit(device, "--epochs", "6", "--optim.ema_decay", ".8")
+    assert 0.4 < result["tau_b"] <= ATTAINABLE + 0.1
+    held_out = read_table(tmp_path / device / "test.parquet")
+    scores = score_prompts(bundle, held_out["prompt"].tolist())
+    assert tau_b(scores, held_out["output_tokens"]) == pytest.approx(result["tau_b"], abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:GPU available but not used")
+def test_a_cpu_learns_the_same_from_the_same_seed(
+    device: str, fit: Callable[..., tuple[ModelBundle, dict[str, Any]]]
+) -> None:
+    """Up to what float32 rounds differently, which 24 steps do not blow up."""
+    scores: list[NDArray[np.float64]] = []
+    histories = []
+    for where in (device, "cpu"):
+        bundle, _ = fit(where, "--epochs", "1", "--precision", "fp32")
+        scores.append(score_prompts(bundle, [record.prompt for record in RECORDS], "fp32"))
+        histories.append([point["train/loss"] for point in bundle.manifest.history])
+    on_gpu, on_cpu = scores
+    assert np.ptp(on_cpu) > 0.1
+    assert np.abs(on_gpu - on_cpu).max() < 0.01 * np.ptp(on_cpu)
+    assert histories[0] == pytest.approx(histories[1], rel=1e-3)

@@ -1,0 +1,4 @@
+"""Response lengths measured at a live endpoint.
+
+Start with `endpoint.py`.
+"""

@@ -1,0 +1,265 @@
+"""`python -m training fit`: recipe -> trained ranker, model bundle, MLflow run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jsonargparse import ArgumentParser
+
+from scoring_service.errors import ConfigError
+from training.command_line import configure_logging, make_parser
+from training.config import TrainConfig
+from training.data.prepared import prepare
+from training.ranker.processes import rank
+from training.recipes import RECIPES, recipe
+
+if TYPE_CHECKING:
+    from training.data.prepared import Prepared
+    from training.ranker.learning import Trained
+    from training.release.tracking import Tracker
+
+DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
+
+Writes OUT/bundle (the model bundle), OUT/test.parquet (the held-out prompts) and an MLflow run.
+Ctrl-C leaves a run that --resume continues. Each length of --data.heads gets a bundle of its own,
+OUT/bundle-LENGTH, from the same encoder. Under torchrun every process takes its part of each batch,
+on a GPU of its own where there are GPUs; --batch_size counts the prompts of all processes, and all
+of them are compared. Any setting of the recipe can be overridden, e.g. --epochs 3 --loss.delta .25;
+`python -m training fit RECIPE --help` lists them with their values.
+
+recipes:
+{recipes}
+
+examples:
+  python -m training fit demo --out mlruns/demo --data-dir DIR
+  python -m training fit demo --data.dataset logs.jsonl --data.heads '["answer_tokens"]' --out run
+  torchrun --nproc-per-node 4 -m training fit best --out run        four GPUs, or CPU processes
+  torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST:29500 -m training fit best --out run
+"""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """Where a run reads and writes."""
+
+    out: Path
+    data_dir: str | None = None
+    mlruns_dir: Path = Path("mlruns")
+    resume: bool = False
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where --resume goes on from; gone once the bundle is written."""
+        return self.out / "checkpoints"
+
+    @property
+    def state(self) -> Path:
+        """The configuration and the MLflow run that the checkpoints belong to."""
+        return self.checkpoints / "run.json"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point of the command."""
+    parser = _parser(argv)
+    arguments = parser.parse_args(list(argv))
+    values = parser.instantiate(arguments).as_dict()
+    options = FitOptions(
+        out=Path(values.pop("out")),
+        data_dir=values.pop("data_dir"),
+        mlruns_dir=Path(values.pop("mlruns_dir")),
+        resume=values.pop("resume"),
+    )
+    as_json = values.pop("json")
+    del values["recipe"]
+    configure_logging()
+    try:
+        result = fit(TrainConfig(**values), options)
+    except KeyboardInterrupt:
+        if options.state.is_file():
+            logger.info("interrupted; the same command with --resume goes on from here")
+        raise
+    if rank() > 0:
+        return 0
+    if as_json:
+        print(json.dumps(result, allow_nan=False))
+        return 0
+    for head in (result, *result.get("heads", {}).values()):
+        _print_result(head)
+    return 0
+
+
+def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
+    """Run one experiment from data to registry; returns the figures that `--json` prints.
+
+    Under torchrun every process trains, and the first one does all the rest; the others return
+    nothing.
+
+    Raises:
+        ConfigError: a setting is wrong, or a folder cannot be written.
+        DataError: the data breaks its card.
+        KeyboardInterrupt: the run was interrupted and can be resumed.
+    """
+    run_id = _interrupted_run(config, options) if options.resume else None
+    prepared = prepare(config, options.data_dir)
+    labels = [part.splits for part in (prepared, *prepared.heads)]
+
+    # torch and MLflow take seconds to import; bad input is told before.
+    from training.ranker.learning import learn, load_encoder
+
+    encoder = load_encoder(config, len(labels))
+    if rank() > 0:
+        learn(config, encoder, labels, options.checkpoints, False, resume=options.resume)
+        return {}
+    from training.release.publish import write_test_prompts
+    from training.release.tracking import Tracker
+
+    tracker = Tracker(options.mlruns_dir, run_name=config.name, run_id=run_id)
+    with tracker, _without_torn_checkpoints(options.checkpoints):
+        if run_id is None:
+            tracker.log_params(asdict(config) | {"card_sha256": prepared.data.card.digest})
+            _begin(config, options, tracker.run_id)
+        trained = learn(
+            config,
+            encoder,
+            labels,
+            options.checkpoints,
+            tracker.lightning_logger(),
+            resume=options.resume,
+        )
+        write_test_prompts(options.out / "test.parquet", prepared)
+        results = [
+            _publish(part, trained.only(number), options.out, tracker)
+            for number, part in enumerate([prepared, *prepared.heads])
+        ]
+        shutil.rmtree(options.checkpoints)
+    heads = dict(zip(config.data.heads, results[1:], strict=True))
+    return results[0] | ({"heads": heads} if heads else {})
+
+
+def _publish(prepared: Prepared, trained: Trained, out: Path, tracker: Tracker) -> dict[str, Any]:
+    """The bundle of one label, measured, logged and registered; returns its figures."""
+    from training.release.publish import BUNDLE, log_results, register, write_bundle
+
+    label, name, folder = prepared.config.data.label, prepared.data.card.id, out / BUNDLE
+    if prepared.is_further:
+        name, folder = f"{name}-{label}", out / f"{BUNDLE}-{label}"
+    bundle, scores = write_bundle(prepared, trained, folder, tracker.run_id, name)
+    log_results(tracker, bundle, trained, scores, prepared.splits)
+    version, verdict = register(tracker, bundle, prepared.splits)
+    return {
+        "dataset": bundle.manifest.dataset["id"],
+        "label": label,
+        "train_prompts": bundle.manifest.dataset["train_prompts"],
+        "test_prompts": bundle.manifest.dataset["test_prompts"],
+        **bundle.manifest.metrics,
+        "mlflow_run_id": tracker.run_id,
+        "bundle": str(bundle.path),
+        "registry_version": version,
+        "champion": verdict.promoted,
+        "verdict": verdict.reason,
+    }
+
+
+def _parser(argv: Sequence[str]) -> ArgumentParser:
+    """Settings take their defaults from the recipe, which is the first argument."""
+    lines = (f"  {name:8} {(make.__doc__ or '').strip()}" for name, make in RECIPES.items())
+    description = DESCRIPTION.format(recipes="\n".join(lines))
+    parser = make_parser("fit", "RECIPE --out DIR [settings]", description)
+    parser.add_argument("recipe", type=str, help="one of the recipes above")
+    parser.add_argument("--out", type=str, required=True, help="folder for the results")
+    parser.add_argument("--data-dir", type=str | None, help="folder that holds the data sets")
+    parser.add_argument(
+        "--mlruns-dir", type=str, default="mlruns", help="folder of the MLflow store"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the interrupted run in OUT"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON line")
+    parser.add_class_arguments(TrainConfig)
+    if argv and not argv[0].startswith("-"):
+        parser.set_defaults(asdict(recipe(argv[0])))
+    return parser
+
+
+def _begin(config: TrainConfig, options: FitOptions, run_id: str) -> None:
+    """Forget an older run in this folder and note what the coming checkpoints belong to."""
+    try:
+        shutil.rmtree(options.checkpoints, ignore_errors=True)
+        options.checkpoints.mkdir(parents=True)
+        options.state.write_text(json.dumps({"config": asdict(config), "mlflow_run_id": run_id}))
+    except OSError as error:
+        raise ConfigError(
+            f"{options.out} cannot be written ({error.strerror}); choose another --out"
+        ) from error
+
+
+def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
+    """The MLflow run to go on with.
+
+    Raises:
+        ConfigError: there is none, or it was started with other settings.
+    """
+    try:
+        state = json.loads(options.state.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{options.out} holds no interrupted run; start one without --resume"
+        ) from error
+    if state["config"] != asdict(config):
+        mine = json.loads(json.dumps(asdict(config)))
+        changed = [key for key in mine if mine[key] != state["config"].get(key)]
+        if changed:
+            raise ConfigError(
+                f"the run in {options.out} was started with another {', '.join(changed)}; "
+                "resume it with its own settings, or start anew without --resume"
+            )
+    return str(state["mlflow_run_id"])
+
+
+@contextlib.contextmanager
+def _without_torn_checkpoints(folder: Path) -> Iterator[None]:
+    """A disk that filled up while a checkpoint was written leaves none that cannot be read."""
+    try:
+        yield
+    except OSError:
+        for path in folder.glob("*.ckpt"):
+            if not zipfile.is_zipfile(path):  # torch writes zip files, whose directory comes last
+                path.unlink()
+        raise
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    low, high = result["tau_b_ci"]
+    print(f"test prompts            {result['test_prompts']}, ranked by {result['label']}")
+    print(f"tau_b                   {result['tau_b']:.3f}  (95% interval {low:.3f} to {high:.3f})")
+    print(f"tau_b, TF-IDF + ridge   {result['tau_b_tfidf_ridge']:.3f}  (same training prompts)")
+    if result.get("tau_b_within_groups") is not None:
+        within, means = result["tau_b_within_groups"], result["tau_b_group_means"]
+        print(f"tau_b within groups     {within:.3f}  (over all, group means reach {means:.3f})")
+    if "tau_b_geometric_mean" in result:
+        mean = result["tau_b_geometric_mean"]
+        print(f"tau_b, mean of samples  {mean:.3f}  (geometric mean of each prompt's samples)")
+    if "ceiling" in result:
+        print(f"tau_b, second sample    {result['ceiling']:.3f}  (the model's own next answer)")
+    passes, cpu_s = result["encoder_passes"], result["train_cpu_s"]
+    print(f"encoder passes          {passes} in {cpu_s:.1f} CPU-s")
+    print(f"ONNX max |difference|   {result['onnx_max_abs_diff']:.2g}")
+    # By the validation split it is kept or left out; what it costs is told by the test split.
+    chosen_by = f"validation {result['int8_val_tau_b_drop']:+.4f}"
+    if result["has_int8"]:
+        drop = result["int8_tau_b_drop"]
+        print(f"INT8 loses              {drop:+.4f} tau_b on test  ({chosen_by}: kept)")
+    else:
+        print(f"INT8 left out           it loses too much tau_b  ({chosen_by})")
+    print(f"bundle                  {result['bundle']}")
+    print(f"registry                version {result['registry_version']}: {result['verdict']}")

@@ -1,0 +1,4 @@
+"""Prompts and observed lengths: records, cards, labels, splits and pairs.
+
+Start with `records.py`, then `labels.py`.
+"""

@@ -1,0 +1,239 @@
+"""Data cards: what a data set is, where it comes from, and how to prove it is the same one.
+
+A card is `datasets/<id>/card.yaml`, or any path to such a file. Records are looked for in
+--data-dir, then $LENGTHWISE_DATA, then on the Hugging Face hub if the card names a repository
+there, and last the seeded synthetic set takes their place, loudly. For logs of your own the path of
+the table is enough, where its columns have the names of `PromptResponse`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from scoring_service.bundle import sha256_of
+from scoring_service.errors import DataError
+from training.data import synthetic
+from training.data.records import TABLE_SUFFIXES, FieldMap, PromptResponse, read_table, to_records
+
+CARDS: Final = Path(__file__).resolve().parents[2] / "datasets"
+ENVIRONMENT: Final = "LENGTHWISE_DATA"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """A second table that holds the prompts of the first, joined on one or more columns."""
+
+    path: str
+    sha256: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One data set. Parsed strictly: an unknown key is an error, and so is a missing one."""
+
+    id: str
+    path: str
+    """The table, relative to the data folder (or to the card, for a card of your own)."""
+    fields: FieldMap
+    tokenizer: str
+    """Which tokenizer counted the lengths."""
+    source: str = ""
+    """Repository the data comes from, owner/name; "generated" for the synthetic set."""
+    commit: str = ""
+    licence: str = ""
+    sha256: str = ""
+    """Of the table; a card of your own may leave it out, then the file is taken as it is."""
+    records: int | None = None
+    """Rows of the table, checked where given."""
+    model: str = ""
+    """Which model responded, where the table has no column for it."""
+    where: Mapping[str, Any] = field(default_factory=dict)
+    """Column -> value of the rows that are meant; the others are left out."""
+    prompts: Join | None = None
+    split_seed: int = 0
+    hub: str | None = None
+    """Data set repository on the Hugging Face hub that holds `path`; None where there is none."""
+    notes: str = ""
+    digest: str = ""
+    """SHA-256 of the card file itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedData:
+    """Records and where they were found."""
+
+    card: Card
+    records: list[PromptResponse]
+    origin: str
+    """For people: the folder or hub repository, or that the set is synthetic."""
+    num_empty: int
+    """Lengths of 0 that were dropped."""
+    attainable_tau_b: float | None = None
+    """Best tau_b any ranker can reach; known for the synthetic set only."""
+
+
+def read_card(dataset: str) -> Card:
+    """Read a card by the id of its data set, or by the path of the card file.
+
+    Raises:
+        DataError: no such card (the known ids are listed), or it breaks the schema.
+    """
+    path = Path(dataset) if dataset.endswith(".yaml") else CARDS / dataset / "card.yaml"
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        known = ", ".join(sorted(folder.parent.name for folder in CARDS.glob("*/card.yaml")))
+        raise DataError(
+            f"no data set {dataset!r}; use one of {known}, a card.yaml, or a table "
+            f"({', '.join(TABLE_SUFFIXES)})"
+        ) from error
+    except (OSError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"the card cannot be read: {reason}", path=path) from error
+    try:
+        mapping = dict(content.pop("fields"))
+        mapping["output_tokens"] = _names(mapping.get("output_tokens", "output_tokens"))
+        join = content.pop("prompts", None)
+        card = Card(
+            **content,
+            fields=FieldMap(**mapping),
+            prompts=Join(**{**join, "keys": _names(join["keys"])}) if join else None,
+            digest=sha256_of(path),
+        )
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        valid = ", ".join(f.name for f in fields(Card) if f.name != "digest")
+        raise DataError(
+            f"the card breaks its schema ({error}); its keys are: {valid}", path=path
+        ) from error
+    return card
+
+
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """One column name or several."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
+    """Find the records of a card and check them; see the module for where they are looked for.
+
+    Raises:
+        DataError: the card or the data is wrong, or an explicit `data_dir` lacks the file.
+    """
+    if Path(dataset).suffix in TABLE_SUFFIXES:
+        return _own_table(Path(dataset))
+    card = read_card(dataset)
+    if card.source == "generated":
+        return _synthetic(card)
+    for root, chosen in _roots(dataset, data_dir):
+        if (root / card.path).is_file():
+            return _from_folder(card, root, str(root / card.path))
+        if chosen:
+            raise DataError(
+                f"the folder lacks {card.path}, which card {card.id!r} describes", path=root
+            )
+    if card.hub is not None and (root_from_hub := _download(card, card.hub)):
+        return _from_folder(card, root_from_hub, f"hub:{card.hub}")
+    logger.warning("data set %r was not found: give --data-dir or $%s", card.id, ENVIRONMENT)
+    return _synthetic(read_card("synthetic"))
+
+
+def _own_table(path: Path) -> LoadedData:
+    """A table without a card: columns mean what their names say in `PromptResponse`."""
+    frame = read_table(path)
+    optional = ("model", "sample", "reasoning_tokens", "answer_tokens", "group")
+    present: dict[str, Any] = {name: name for name in optional if name in frame.columns}
+    card = Card(
+        id=path.stem,
+        path=path.name,
+        fields=FieldMap(**present),
+        tokenizer="unknown",
+        records=len(frame),
+        sha256=sha256_of(path),
+        digest=sha256_of(path),
+    )
+    records, num_empty = to_records(frame, card.fields, path=path)
+    return LoadedData(card=card, records=records, origin=str(path), num_empty=num_empty)
+
+
+def _roots(dataset: str, data_dir: str | None) -> list[tuple[Path, bool]]:
+    """Folders to look in, and whether the user insists on each."""
+    roots = []
+    if data_dir is not None:
+        roots.append((Path(data_dir), True))
+    if dataset.endswith(".yaml"):
+        roots.append((Path(dataset).parent, True))
+    if os.environ.get(ENVIRONMENT):
+        roots.append((Path(os.environ[ENVIRONMENT]), False))
+    return roots
+
+
+def _from_folder(card: Card, root: Path, origin: str) -> LoadedData:
+    path = root / card.path
+    _verify(path, card.sha256)
+    frame = read_table(path)
+    if card.records not in (None, len(frame)):
+        raise DataError(
+            f"{len(frame)} rows, the card says {card.records}; correct the card", path=path
+        )
+    if card.prompts is not None:
+        _verify(root / card.prompts.path, card.prompts.sha256)
+        prompts = read_table(root / card.prompts.path)
+        keys = list(card.prompts.keys)
+        new = [name for name in prompts.columns if name in keys or name not in frame.columns]
+        frame = frame.merge(prompts[new], on=keys, how="inner", validate="many_to_one")
+    for column, value in card.where.items():
+        frame = frame[frame[column] == value]
+    records, num_empty = to_records(frame, card.fields, model=card.model, path=path)
+    return LoadedData(card=card, records=records, origin=origin, num_empty=num_empty)
+
+
+def _verify(path: Path, expected: str) -> None:
+    if not path.is_file():
+        raise DataError("the file is missing; fetch the data set again", path=path)
+    if expected and (actual := sha256_of(path)) != expected:
+        raise DataError(
+            f"SHA-256 is {actual[:12]}..., the card says {expected[:12]}...; fetch the file again, "
+            "or write a card for the new version",
+            path=path,
+        )
+
+
+def _download(card: Card, hub: str) -> Path | None:
+    """The folder of the card's files from the hub; None where the hub cannot be reached."""
+    import huggingface_hub
+
+    names = [card.path] + ([card.prompts.path] if card.prompts else [])
+    try:
+        for name in names:
+            local = huggingface_hub.hf_hub_download(hub, name, repo_type="dataset")
+    except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:
+        logger.warning("hub data set %s cannot be had: %s", hub, str(error).splitlines()[0])
+        return None
+    return Path(str(local).removesuffix(names[-1]))
+
+
+def _synthetic(card: Card) -> LoadedData:
+    records, attainable = synthetic.generate(card.records or 0, seed=card.split_seed)
+    logger.warning(
+        "SYNTHETIC DATA: %d generated prompts; the best attainable tau_b is %.3f by construction. "
+        "Nothing measured on it says anything about a real model.",
+        len(records),
+        attainable,
+    )
+    return LoadedData(
+        card=card,
+        records=records,
+        origin=f"synthetic (seed {card.split_seed})",
+        num_empty=0,
+        attainable_tau_b=attainable,
+    )

@@ -1,0 +1,146 @@
+"""Records -> one labelled prompt each. Pure functions.
+
+The label is the length to be ranked by: all output tokens, or of a reasoning model only the
+reasoning or only the answer. Repeated samples of a prompt stay together, so no split can part them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoring_service.errors import DataError
+from training.data.records import PromptResponse, prompt_hash
+
+Label = Literal["output_tokens", "reasoning_tokens", "answer_tokens"]
+Repeats = Literal["first", "geometric_mean"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledPrompt:
+    """One prompt with every observed length of one model's responses to it."""
+
+    prompt: str
+    model: str
+    lengths: tuple[int, ...]
+    """In tokens, >= 1, in sample order."""
+    group: str = ""
+    source: str = ""
+    """The data set; lengths are compared within one only."""
+
+    @property
+    def observed(self) -> int:
+        """The length that tests compare with: one sample, as a scheduler will meet it."""
+        return self.lengths[0]
+
+    def target(self, repeats: Repeats) -> float:
+        """The length to learn from, in tokens: the first sample, or the geometric mean of all."""
+        if repeats == "first":
+            return float(self.lengths[0])
+        return math.exp(sum(map(math.log, self.lengths)) / len(self.lengths))
+
+
+def label_prompts(
+    records: Iterable[PromptResponse], label: Label = "output_tokens"
+) -> tuple[list[LabelledPrompt], int]:
+    """Group the records by (normalised prompt, model), in order of first appearance.
+
+    Returns the prompts and how many records were folded into another one's prompt. Lengths of 0
+    (a reasoning model that did not reason) are left out.
+
+    Raises:
+        DataError: a record lacks the label.
+    """
+    grouped: dict[tuple[str, str], list[PromptResponse]] = {}
+    num_records = 0
+    for record in records:
+        length = getattr(record, label)
+        if length is None:
+            raise DataError(f"the data has no {label}; map that column, or choose another label")
+        if length > 0:
+            num_records += 1
+            grouped.setdefault((prompt_hash(record.prompt), record.model), []).append(record)
+    prompts = [
+        LabelledPrompt(
+            prompt=repeats[0].prompt,
+            model=repeats[0].model,
+            lengths=tuple(getattr(r, label) for r in sorted(repeats, key=lambda r: r.sample)),
+            group=repeats[0].group,
+        )
+        for repeats in grouped.values()
+    ]
+    return prompts, num_records - len(prompts)
+
+
+def of_one_model(
+    prompts: Sequence[LabelledPrompt], *, model: str | None, consensus: bool, held_out: float
+) -> list[LabelledPrompt]:
+    """One label per prompt, from one model's responses or from the consensus of many.
+
+    Args:
+        prompts: labelled prompts of any number of models.
+        model: the model that is meant; None where there is only one, or a consensus is wanted.
+        consensus: whether the labels of several models are joined.
+        held_out: part of the models that a consensus leaves out (`is_held_out`).
+
+    Raises:
+        DataError: several models and no choice, or no such model.
+    """
+    if model is not None:
+        prompts = [item for item in prompts if item.model == model]
+    models = sorted({item.model for item in prompts})
+    if consensus and len(models) > 1:
+        return consensus_of([p for p in prompts if not is_held_out(p.model, held_out)])
+    if len(models) != 1:
+        known = ", ".join(models[:5]) if models else f"none called {model!r}"
+        raise DataError(
+            f"the data holds {len(models)} models ({known}...); choose data.model or data.consensus"
+        )
+    return list(prompts)
+
+
+def targets(items: Sequence[LabelledPrompt], repeats: Repeats) -> NDArray[np.float64]:
+    """Training labels in tokens, shape (N,)."""
+    return np.array([item.target(repeats) for item in items])
+
+
+def observed(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
+    """The one sample per prompt that figures are computed on, in tokens, shape (N,)."""
+    return np.array([item.observed for item in items], np.float64)
+
+
+def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:
+    """One label per prompt: the mean log length over models, each less its own mean.
+
+    A model that always answers at twice the length of another so says the same about a prompt. What
+    the models agree on is what a model never seen is most likely to do as well.
+    """
+    logs: dict[str, list[float]] = {}
+    for item in prompts:
+        logs.setdefault(item.model, []).append(math.log(item.observed))
+    offsets = {model: sum(values) / len(values) for model, values in logs.items()}
+    centre = sum(offsets.values()) / len(offsets)
+    deviations: dict[str, list[float]] = {}
+    first: dict[str, LabelledPrompt] = {}
+    for item in prompts:
+        key = prompt_hash(item.prompt)
+        first.setdefault(key, item)
+        deviations.setdefault(key, []).append(math.log(item.observed) - offsets[item.model])
+    return [
+        replace(
+            first[key],
+            model="consensus",
+            lengths=(max(1, round(math.exp(centre + sum(values) / len(values)))),),
+        )
+        for key, values in deviations.items()
+    ]
+
+
+def is_held_out(model: str, fraction: float) -> bool:
+    """Whether a model belongs to those never trained on; follows from its name alone."""
+    return int(prompt_hash(model, salt="lengthwise-models")[:12], 16) / 2**48 < fraction

@@ -1,0 +1,132 @@
+"""Settings -> labelled, split prompts: the start of every command that trains. No torch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from scoring_service.errors import ConfigError, DataError
+from training.config import TrainConfig
+from training.data.cards import LoadedData, load_data
+from training.data.labels import Label, LabelledPrompt, label_prompts, of_one_model
+from training.data.splits import Splits, split_prompts, training_part
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A data set, ready to be trained on."""
+
+    config: TrainConfig
+    data: LoadedData
+    splits: Splits
+    num_merged: int
+    """Records folded into another record's prompt: repeated samples and duplicates."""
+    heads: tuple[Prepared, ...] = ()
+    """The same prompts with the labels of `data.heads`; a head has no heads itself."""
+    is_further: bool = False
+    """Whether this is one of those."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest keeps of the data set."""
+        card, splits = self.data.card, self.splits
+        return {
+            "id": card.id,
+            "card_sha256": card.digest,
+            "origin": self.data.origin,
+            "train_prompts": len(splits.train),
+            "val_prompts": len(splits.val),
+            "test_prompts": len(splits.test),
+            "test_digest": splits.test_digest,
+            "merged_records": self.num_merged,
+            "dropped_empty": self.data.num_empty,
+            "attainable_tau_b": self.data.attainable_tau_b,
+        }
+
+
+def prepare(config: TrainConfig, data_dir: str | None) -> Prepared:
+    """Load the data set, label its prompts, split them, and say what came of it.
+
+    Raises:
+        DataError: the data breaks its card, or nothing can be ranked in it.
+    """
+    data = load_data(config.data.dataset, data_dir)
+    also = [(load_data(name, data_dir), times) for name, times in map(_times, config.data.also)]
+    first, *heads = (
+        _prepare_label(_labelled_by(config, label), data, also)
+        for label in (config.data.label, *config.data.heads)
+    )
+    splits = first.splits
+    logger.info(
+        "data %s from %s: %d train, %d validation, %d test prompts; %d records merged into the "
+        "prompt they repeat, %d empty responses dropped",
+        data.card.id,
+        data.origin,
+        len(splits.train),
+        len(splits.val),
+        len(splits.test),
+        first.num_merged,
+        data.num_empty,
+    )
+    return replace(first, heads=tuple(replace(head, is_further=True) for head in heads))
+
+
+def _labelled_by(config: TrainConfig, label: Label) -> TrainConfig:
+    """The configuration that makes `label` the first of the lengths it learns."""
+    others = (name for name in (config.data.label, *config.data.heads) if name != label)
+    return replace(config, data=replace(config.data, label=label, heads=tuple(others)))
+
+
+def _prepare_label(
+    config: TrainConfig, data: LoadedData, also: Sequence[tuple[LoadedData, int]]
+) -> Prepared:
+    prompts, num_merged = _labelled(data, config, config.data.model)
+    splits = split_prompts(prompts, config.split)
+    for other, times in also:
+        more, merged = _labelled(other, config, None)
+        part = training_part(more, config.split)
+        splits = replace(splits, train=splits.train + part * times)
+        num_merged += merged
+    for name in ("train", "val", "test"):
+        lengths = [item.observed for item in getattr(splits, name)]
+        if np.ptp(lengths) == 0:
+            raise DataError(
+                f"every length of the {name} part is {lengths[0]}, so there is no order to "
+                "learn and tau_b is undefined; give responses of different lengths"
+            )
+    return Prepared(config=config, data=data, splits=splits, num_merged=num_merged)
+
+
+def _labelled(
+    data: LoadedData, config: TrainConfig, model: str | None
+) -> tuple[list[LabelledPrompt], int]:
+    """The prompts of one data set with one label each, and how many records they came from more."""
+    prompts, _ = label_prompts(data.records, config.data.label)
+    chosen = of_one_model(
+        prompts,
+        model=model,
+        consensus=config.data.consensus,
+        held_out=config.data.held_out_models,
+    )
+    return [replace(item, source=data.card.id) for item in chosen], len(data.records) - len(chosen)
+
+
+def _times(name: str) -> tuple[str, int]:
+    """A data set of `also`, and how many times an epoch takes it."""
+    dataset, star, times = name.partition("*")
+    if star and (not times.isdigit() or int(times) < 1):
+        raise ConfigError(
+            f"data.also has {name!r}; use NAME or NAME*COUNT with a count of 1 or more"
+        )
+    return dataset, int(times or 1)
+
+
+def split_rule(config: Mapping[str, Any] | TrainConfig) -> dict[str, Any]:
+    """The part of a configuration that decides which prompts may be trained on."""
+    settings = asdict(config) if isinstance(config, TrainConfig) else config
+    return {key: settings["split"][key] for key in ("seed", "val_fraction", "test_fraction")}

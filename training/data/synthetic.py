@@ -1,0 +1,83 @@
+"""Generated prompts with lengths whose predictability is known by construction.
+
+A prompt is a task, a topic and a manner. The task sets the log of the expected length, the manner
+moves it, the more the longer the task (a capital's name stays short "in great detail"), and
+Gaussian noise of a chosen width makes the observed one. A ranker that knew the expected lengths
+would reach the attainable tau_b, and none can do better. For users without data, and for tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+import numpy as np
+
+from training.data.records import PromptResponse
+from training.evaluation.metrics import tau_b
+
+MODEL: Final = "synthetic"
+NOISE_SD: Final = 0.35
+"""Of the log length: near what one model shows when it answers a prompt twice."""
+
+TASKS: Final = {
+    "Name the capital city most connected with": 1.8,
+    "Give a one-word synonym for": 1.2,
+    "Classify the sentiment of a remark about": 1.5,
+    "Translate into French the phrase about": 2.6,
+    "Summarize the history of": 4.6,
+    "List ten facts about": 4.9,
+    "Explain the main idea behind": 4.4,
+    "Compare two views on": 5.0,
+    "Write a short poem about": 4.7,
+    "Write an essay about": 6.0,
+    "Plan a week of lessons on": 5.9,
+    "Write a Python program that simulates": 5.5,
+    "Tell a long story about": 6.3,
+    "Describe a photograph of": 3.9,
+}
+TOPICS: Final = (
+    "glaciers", "railways", "bees", "chess", "tea", "volcanoes", "violins", "deserts", "satellites",
+    "bread", "lighthouses", "whales", "markets", "bridges", "gardens", "comets", "libraries",
+    "castles", "rivers", "forests", "clocks", "maps", "kites", "harbours", "mirrors", "olives",
+    "paper", "glass", "wool", "salt", "copper", "rain", "owls", "horses", "coral", "moss",
+)  # fmt: skip
+MANNERS: Final = {
+    "in one sentence": -1.2,
+    "as briefly as possible": -1.5,
+    "for a child": -0.2,
+    "in plain words": -0.1,
+    "with two examples": 0.3,
+    "step by step": 0.6,
+    "in great detail": 1.0,
+    "as a table": 0.2,
+    "for an expert": 0.4,
+    "and justify every claim": 0.8,
+}
+
+
+def generate(num_prompts: int, *, seed: int = 0) -> tuple[list[PromptResponse], float]:
+    """Distinct prompts with noisy lengths, and the attainable tau_b on exactly these records.
+
+    The attainable value is the tau_b of the expected log lengths the generator itself used.
+    """
+    rng = np.random.default_rng(seed)
+    pairs = [f"{a} and {b}" for a, b in itertools.permutations(TOPICS, 2)]
+    combinations = len(TASKS) * len(pairs) * len(MANNERS)
+    chosen = rng.choice(combinations, size=num_prompts, replace=False)
+    task, rest = np.divmod(chosen, len(pairs) * len(MANNERS))
+    topic, manner = np.divmod(rest, len(MANNERS))
+    tasks, manners = list(TASKS), list(MANNERS)
+    base = np.array(list(TASKS.values()))[task]
+    strength = np.clip((base - 1) / 3, 0.1, 1.5)
+    expected = base + strength * np.array(list(MANNERS.values()))[manner]
+    lengths = np.maximum(1, np.rint(np.exp(rng.normal(expected, NOISE_SD)))).astype(int)
+    records = [
+        PromptResponse(
+            prompt=f"{tasks[task[n]]} {pairs[topic[n]]} {manners[manner[n]]}.",
+            output_tokens=int(lengths[n]),
+            model=MODEL,
+        )
+        for n in range(num_prompts)
+    ]
+    return records, tau_b(expected, lengths)

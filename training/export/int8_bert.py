@@ -1,0 +1,263 @@
+"""A BERT ranker as one INT8 ONNX graph, built from its weights.
+
+Weights are INT8 with a scale per output channel; what flows into them is UINT8 with one scale per
+layer, fixed beforehand by the range it takes over a sample of prompts. A few channels range many
+times as far as the others; half of that, as an exponent, goes into the weights (SmoothQuant, Xiao
+et al. 2023). Against ONNX Runtime's dynamic quantization, which scales each batch as it comes,
+
+- a prompt's score does not depend, bit for bit, on the prompts it shares a run with, so that a
+  service may batch short prompts;
+- a run spares a pass over its activations and, written in the runtime's own operators, most of the
+  exporter's small ones.
+
+Integer products are exact and all else works row by row, but for products of one row with a matrix:
+the runtime sums those in an order that depends on the padded length. So none has one row: means are
+taken by two equal rows, and where only the first token counts the last layer keeps two.
+
+Shapes: B prompts, L tokens, H width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+from transformers import BertModel
+
+from training.ranker.encoder import PromptScorer
+
+Ranges = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+"""Name of a linear layer -> lowest and highest value of every channel that flows into it."""
+
+_OPSET: Final = 18
+_IR_VERSION: Final = 9
+_RUNTIME: Final = "com.microsoft"
+_FIRST_TOKEN: Final = ("cls", "pooler")
+
+
+def is_supported(scorer: PromptScorer) -> bool:
+    """Whether `build_int8` can write this scorer; others are left to dynamic quantization."""
+    if type(scorer.backbone) is not BertModel or scorer.pooling == "last":
+        return False
+    config = _of(scorer.backbone).config
+    plain = not config.is_decoder and config.hidden_act == "gelu"
+    positions = getattr(config, "position_embedding_type", "absolute")
+    return plain and positions == "absolute" and scorer.head.out_features == 1
+
+
+def observe_ranges(scorer: PromptScorer, ids: Sequence[Sequence[int]]) -> Ranges:
+    """Ranges of what flows into every linear layer of the backbone over tokenized prompts."""
+    ranges: dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+
+    def watch(name: str) -> Any:
+        def note(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            low, high = (_array(part) for part in torch.aminmax(inputs[0].flatten(0, -2), dim=0))
+            lowest, highest = ranges.get(name, (low, high))
+            ranges[name] = np.minimum(lowest, low), np.maximum(highest, high)
+
+        return note
+
+    layers = [(n, m) for n, m in scorer.backbone.named_modules() if isinstance(m, nn.Linear)]
+    hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers]
+    try:
+        with torch.inference_mode():
+            for prompt in ids:
+                input_ids = torch.tensor([prompt])
+                scorer(input_ids, torch.ones_like(input_ids))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ranges
+
+
+def build_int8(scorer: PromptScorer, ranges: Ranges) -> onnx.ModelProto:
+    """The graph input_ids, attention_mask (int64, B x L, L >= 2) -> score (float32, B)."""
+    graph = _Graph(ranges)
+    x_BLH = _embed(graph, scorer)
+    mask_BL = graph.add("Cast", "attention_mask", to=TensorProto.INT32)
+    layers = _of(scorer.backbone).encoder.layer
+    for number, layer in enumerate(layers):
+        narrow = number == len(layers) - 1 and scorer.pooling in _FIRST_TOKEN
+        x_BLH = _layer(graph, layer, f"encoder.layer.{number}", x_BLH, mask_BL, narrow=narrow)
+    score_B1 = graph.add(
+        "Gemm",
+        _pool(graph, scorer, x_BLH),
+        graph.constant(_array(scorer.head.weight)),
+        graph.constant(_array(scorer.head.bias)),
+        transB=1,
+    )
+    graph.add("Squeeze", score_B1, graph.constant(np.array([1])), output="score")
+    return graph.model()
+
+
+def _embed(graph: _Graph, scorer: PromptScorer) -> str:
+    """Token vectors as INT8 rows with a scale each; types are 0, so they go into the positions."""
+    embeddings = _of(scorer.backbone).embeddings
+    words, scales = _quantize_rows(_array(embeddings.word_embeddings.weight))
+    rows = graph.add("Gather", graph.constant(words), "input_ids")
+    scales_BL1 = graph.add("Gather", graph.constant(scales[:, None]), "input_ids")
+    words_BLH = graph.add("Mul", graph.add("Cast", rows, to=TensorProto.FLOAT), scales_BL1)
+    positions = _array(embeddings.position_embeddings.weight)
+    table_LH = graph.constant(positions + _array(embeddings.token_type_embeddings.weight)[0])
+    length = graph.add("Shape", "input_ids", start=1, end=2)
+    first, axis = graph.constant(np.array([0])), graph.constant(np.array([0]))
+    positions_LH = graph.add("Slice", table_LH, first, length, axis)
+    summed_BLH = graph.add("Add", words_BLH, positions_LH)
+    return graph.layer_norm(summed_BLH, embeddings.LayerNorm)
+
+
+def _layer(graph: _Graph, layer: Any, name: str, x: str, mask: str, *, narrow: bool) -> str:
+    """A transformer layer; a narrow one answers for the first two tokens only."""
+    attention = layer.attention.self
+    projections = attention.query, attention.key, attention.value
+    quantized = graph.quantize_smooth(x, f"{name}.attention.self.query", *projections)
+    key = graph.linear(quantized, attention.key)
+    value = graph.linear(quantized, attention.value)
+    if narrow:
+        bounds = [graph.constant(np.array([number])) for number in (0, 2, 1)]
+        x = graph.add("Slice", x, *bounds)
+        quantized = replace(quantized, name=graph.add("Slice", quantized.name, *bounds))
+    query = graph.linear(quantized, attention.query)
+    heads = attention.num_attention_heads
+    mixed = graph.add(
+        "MultiHeadAttention", query, key, value, "", mask, domain=_RUNTIME, num_heads=heads
+    )
+    output = layer.attention.output
+    mixed = graph.linear(graph.quantize(mixed, f"{name}.attention.output.dense"), output.dense)
+    x = graph.layer_norm(graph.add("Add", mixed, x), output.LayerNorm)
+    grow = layer.intermediate.dense
+    wide = graph.linear(graph.quantize_smooth(x, f"{name}.intermediate.dense", grow), grow)
+    wide = graph.add("Gelu", wide, domain=_RUNTIME)
+    back = graph.linear(graph.quantize(wide, f"{name}.output.dense"), layer.output.dense)
+    return graph.layer_norm(graph.add("Add", back, x), layer.output.LayerNorm)
+
+
+def _pool(graph: _Graph, scorer: PromptScorer, x_BLH: str) -> str:
+    """One vector per prompt, (B, H)."""
+    first = graph.constant(np.array(0))
+    if scorer.pooling == "mean":
+        mask_BL = graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
+        mask_B1L = graph.add("Unsqueeze", mask_BL, graph.constant(np.array([1])))
+        mask_B2L = graph.add("Concat", mask_B1L, mask_B1L, axis=1)
+        sums_BH = graph.add("Gather", graph.add("MatMul", mask_B2L, x_BLH), first, axis=1)
+        counts_B1 = graph.add("ReduceSum", mask_BL, graph.constant(np.array([1])))
+        return graph.add("Div", sums_BH, counts_B1)
+    first_BH = graph.add("Gather", x_BLH, first, axis=1)
+    if scorer.pooling == "cls":
+        return first_BH
+    dense = _of(scorer.backbone).pooler.dense
+    return graph.add("Tanh", graph.linear(graph.quantize(first_BH, "pooler.dense"), dense))
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantized:
+    """Names of a UINT8 value, its scale and its zero point."""
+
+    name: str
+    scale: str
+    zero_point: str
+    shift: NDArray[np.float32] | None
+    """What its channels were divided by."""
+
+
+class _Graph:
+    """Nodes and constants of a graph that is being written; values go by their names."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: list[onnx.TensorProto] = []
+
+    def constant(self, array: NDArray[Any]) -> str:
+        name = f"constant_{len(self._constants)}"
+        self._constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def add(
+        self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any
+    ) -> str:
+        output = output or f"{kind}_{len(self._nodes)}"
+        node = helper.make_node(kind, inputs, [output], output, domain=domain, **attributes)
+        self._nodes.append(node)
+        return output
+
+    def quantize(self, x: str, layer: str) -> _Quantized:
+        """UINT8 by the range of what flows into a linear layer."""
+        return self._quantize(x, *self._ranges[layer])
+
+    def quantize_smooth(self, x: str, layer: str, *consumers: nn.Linear) -> _Quantized:
+        """The same with channels evened out: `x / shift`, and `linear` shifts the weights back."""
+        low, high = self._ranges[layer]
+        largest_x = np.maximum(np.abs(low), np.abs(high))
+        largest_w = np.max([np.abs(_array(each.weight)).max(axis=0) for each in consumers], axis=0)
+        shift = np.sqrt(np.maximum(largest_x, 1e-5) / np.maximum(largest_w, 1e-5))
+        even = self.add("Mul", x, self.constant(1 / shift))
+        return self._quantize(even, low / shift, high / shift, shift)
+
+    def _quantize(
+        self,
+        x: str,
+        low: NDArray[np.float32],
+        high: NDArray[np.float32],
+        shift: NDArray[np.float32] | None = None,
+    ) -> _Quantized:
+        lowest, highest = min(float(low.min()), 0.0), max(float(high.max()), 0.0)
+        scale = max((highest - lowest) / 255, 1e-9)
+        scale_name = self.constant(np.array(scale, dtype=np.float32))
+        zero_point = self.constant(np.array(round(-lowest / scale), dtype=np.uint8))
+        name = self.add("QuantizeLinear", x, scale_name, zero_point)
+        return _Quantized(name, scale_name, zero_point, shift)
+
+    def linear(self, x: _Quantized, layer: nn.Linear) -> str:
+        """float32 = x @ weights + bias."""
+        weight = _array(layer.weight)
+        weights, scales = _quantize_rows(weight if x.shift is None else weight * x.shift)
+        return self.add(
+            "MatMulIntegerToFloat",
+            x.name,
+            self.constant(np.ascontiguousarray(weights.T)),
+            x.scale,
+            self.constant(scales),
+            x.zero_point,
+            "",
+            self.constant(_array(layer.bias)),
+            domain=_RUNTIME,
+        )
+
+    def layer_norm(self, x: str, norm: nn.LayerNorm) -> str:
+        weight, bias = (self.constant(_array(part)) for part in (norm.weight, norm.bias))
+        return self.add("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.eps)
+
+    def model(self) -> onnx.ModelProto:
+        shape = ["batch", "tokens"]
+        inputs = [
+            helper.make_tensor_value_info(name, TensorProto.INT64, shape)
+            for name in ("input_ids", "attention_mask")
+        ]
+        score = helper.make_tensor_value_info("score", TensorProto.FLOAT, ["batch"])
+        graph = helper.make_graph(self._nodes, "ranker", inputs, [score], self._constants)
+        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_RUNTIME, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+
+
+def _quantize_rows(matrix: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """INT8 with a scale per row, symmetric."""
+    scales = np.maximum(np.abs(matrix).max(axis=1) / 127, 1e-9)
+    return np.round(matrix / scales[:, None]).astype(np.int8), scales
+
+
+def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.detach().float().numpy()
+    return array
+
+
+def _of(backbone: nn.Module) -> Any:
+    """A backbone, whose parts torch types as anything."""
+    return backbone

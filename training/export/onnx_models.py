@@ -1,0 +1,154 @@
+"""A trained scorer -> ONNX files of a bundle, with proof that they rank as the trained one does."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+
+from scoring_service.bundle import FP32, INT8
+from scoring_service.errors import BundleError
+from scoring_service.ranker.scorer import OnnxScorer
+from training.data.buckets import bucket, pad
+from training.evaluation.metrics import tau_b
+from training.export import int8_bert
+from training.export.scores import onnx_scores
+from training.ranker.encoder import PromptScorer
+
+OPSET: Final = 18
+MAX_ABS_DIFF: Final = 1e-3
+"""Between torch and ONNX Runtime; a correct export of a MiniLM differs by about 1e-6."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far the exported model is from the trained one, on the same prompts."""
+
+    max_abs_diff: float
+    tau_b: float
+    """Of the two sets of scores; 1 means that no pair changed its order."""
+
+
+def export_fp32(scorer: PromptScorer, path: Path) -> None:
+    """Write the scorer as ONNX with batch and tokens dynamic."""
+    example = {
+        "input_ids": torch.ones(2, 8, dtype=torch.int64),
+        "attention_mask": torch.ones(2, 8, dtype=torch.int64),
+    }
+    # 0 and 1 would be baked in as constants, so the example and the ranges start at 2.
+    shape = {0: torch.export.Dim("batch", max=4096), 1: torch.export.Dim("tokens", min=2)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The exporter's own deprecations.
+        torch.onnx.export(
+            scorer.eval(),
+            (),
+            path,
+            kwargs=example,
+            input_names=list(example),
+            output_names=["score"],
+            dynamic_shapes=dict.fromkeys(example, shape),
+            dynamo=True,
+            opset_version=OPSET,
+            external_data=False,
+            verbose=False,
+        )
+    model = onnx.load(path)
+    for node in model.graph.node:  # Stack traces: paths of this machine, and a revision by them.
+        del node.metadata_props[:]
+    onnx.save(model, path)
+
+
+def export_int8(
+    scorer: PromptScorer, fp32: Path, path: Path, sample_ids: Sequence[Sequence[int]]
+) -> None:
+    """Write the scorer in INT8, weights per channel.
+
+    A BERT gets a graph of its own with activations scaled by what `sample_ids` (tokenized prompts
+    that nothing is measured on) showed; every other backbone has them quantised as they come.
+    """
+    if int8_bert.is_supported(scorer):
+        ranges = int8_bert.observe_ranges(scorer.eval(), sample_ids)
+        onnx.save(int8_bert.build_int8(scorer, ranges), path)
+    else:
+        _quantize_dynamic(fp32, path)
+
+
+def _quantize_dynamic(fp32: Path, path: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(fp32)
+    # The exporter's shape annotations contradict what the quantiser infers, and it needs none.
+    del model.graph.value_info[:]
+    stripped = path.with_suffix(".stripped")
+    onnx.save(model, stripped)
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # It advises a preprocessing that fails on this graph.
+    try:
+        quantize_dynamic(stripped, path, per_channel=True, weight_type=QuantType.QInt8)
+    finally:
+        root.setLevel(level)
+        stripped.unlink()
+
+
+def measure_parity(scorer: PromptScorer, path: Path, ids: Sequence[Sequence[int]]) -> Parity:
+    """Compare torch with ONNX Runtime on tokenized prompts.
+
+    Raises:
+        BundleError: they differ by more than MAX_ABS_DIFF of the scores' spread.
+    """
+    trained = torch_scores(scorer, ids)
+    exported = onnx_scores(OnnxScorer(path), ids)
+    parity = Parity(float(np.abs(trained - exported).max()), tau_b(trained, exported))
+    if parity.max_abs_diff > MAX_ABS_DIFF * max(1.0, float(np.ptp(trained))):
+        raise BundleError(
+            f"the exported model differs by {parity.max_abs_diff:.2g} from the trained one; "
+            "this backbone does not survive ONNX export, choose another"
+        )
+    return parity
+
+
+def write_models(
+    scorer: PromptScorer,
+    folder: Path,
+    *,
+    sample_ids: Sequence[Sequence[int]],
+    val_ids: Sequence[Sequence[int]],
+    val_lengths: NDArray[np.float64],
+    max_tau_b_drop: float,
+) -> tuple[Parity, float]:
+    """Write both precisions; INT8 is removed again where it loses too much on validation prompts.
+
+    Args:
+        sample_ids: tokenized training prompts, from which INT8 takes its scales.
+
+    Returns the parity of FP32, and the tau_b that INT8 loses (negative: gains).
+    """
+    export_fp32(scorer, folder / FP32)
+    parity = measure_parity(scorer, folder / FP32, val_ids)
+    export_int8(scorer, folder / FP32, folder / INT8, sample_ids)
+    taus = [
+        tau_b(onnx_scores(OnnxScorer(folder / name), val_ids), val_lengths) for name in (FP32, INT8)
+    ]
+    drop = taus[0] - taus[1]
+    if not drop <= max_tau_b_drop:
+        (folder / INT8).unlink()
+    return parity, drop
+
+
+def torch_scores(scorer: PromptScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """Scores in the order of `ids` by the trained module."""
+    scores = np.empty(len(ids))
+    with torch.inference_mode():
+        for members in bucket(ids, 16):
+            padded, mask = pad([ids[n] for n in members], 0)
+            scores[members] = scorer(torch.from_numpy(padded), torch.from_numpy(mask)).numpy()
+    return scores

@@ -1,0 +1,1 @@
+"""Prefill latencies and the cost model fitted to them."""

@@ -1,0 +1,157 @@
+"""Measured prefill latencies, from a table of your own or from published measurements.
+
+Columns of a table: `prompt_tokens`, `latency_s`; optional `batch_size` (prompts of that length
+prefilled together, 1), `peak_flop_per_s`, `model`, `device`. That is what
+`python -m scheduler_adapters profile-prefill` writes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from scoring_service.bundle import sha256_of
+from scoring_service.errors import ConfigError, DataError
+from training.data.cards import ENVIRONMENT
+from training.data.records import read_table, require_columns
+
+NUMBERS: Final = ("prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s")
+SPLITWISE: Final = "splitwise-sim/perf_model.csv"
+GEMM: Final = {
+    "a100-80gb": "aiconfigurator/a100_sxm/vllm-0.14.0/gemm_perf.parquet",
+    "h100-80gb": "aiconfigurator/h100_sxm/vllm-0.24.0/gemm_perf.parquet",
+}
+"""Matrix products measured on the devices of Splitwise's table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillSamples:
+    """Prefills of one model on one device."""
+
+    table: pd.DataFrame
+    """prompt_tokens, batch_size, latency_s; one row per run, every number > 0."""
+    peak_flop_per_s: float
+    """Best sustained rate of a large 16-bit matrix product, all GPUs of the instance together."""
+    model: str
+    device: str
+    source: tuple[dict[str, str], ...]
+    """Path and SHA-256 of each file that was read."""
+
+
+def read_samples(
+    path: Path,
+    *,
+    model: str | None = None,
+    device: str | None = None,
+    peak_flop_per_s: float | None = None,
+) -> PrefillSamples:
+    """Read a table of runs; `model` and `device` choose rows where it holds several.
+
+    Raises:
+        ConfigError: rows of several models or devices and none chosen, or no peak rate is known.
+        DataError: a column is missing, or a number is not above 0.
+    """
+    frame = read_table(path)
+    require_columns(frame, ("prompt_tokens", "latency_s"), path)
+    names = {}
+    for column, chosen in (("model", model), ("device", device)):
+        if column in frame:
+            frame, names[column] = _only(frame, column, chosen, path)
+        else:
+            names[column] = chosen or "unknown"
+    frame = frame.assign(batch_size=frame.get("batch_size", 1))
+    _check_numbers(frame, path)
+    if peak_flop_per_s is None:
+        if "peak_flop_per_s" not in frame:
+            raise ConfigError(f"{path} does not say the peak rate; give --peak-flop-per-s")
+        peak_flop_per_s = float(frame["peak_flop_per_s"].max())
+    return PrefillSamples(
+        table=frame[["prompt_tokens", "batch_size", "latency_s"]],
+        peak_flop_per_s=peak_flop_per_s,
+        source=(_origin(path),),
+        **names,
+    )
+
+
+def published_samples(name: str, data_dir: str | None) -> PrefillSamples:
+    """Splitwise's measurements of MODEL/HARDWARE/GPUS, e.g. llama2-70b/a100-80gb/4.
+
+    The peak is the best BF16 product measured on that GPU (aiconfigurator), times the GPUs.
+
+    Raises:
+        ConfigError: no data folder is known.
+        DataError: a file is missing, or there is no such profile; the known ones are listed.
+    """
+    folder = data_dir or os.environ.get(ENVIRONMENT)
+    if not folder:
+        raise ConfigError(f"no data folder for profile {name!r}; give --data-dir or ${ENVIRONMENT}")
+    path = Path(folder, SPLITWISE)
+    frame = read_table(path)
+    frame = frame[(frame["batch_size"] == 1) & frame["hardware"].isin(list(GEMM))]
+    keys = frame["model"] + "/" + frame["hardware"] + "/" + frame["tensor_parallel"].astype(str)
+    if name not in set(keys):
+        raise DataError(f"no profile {name!r}; use one of {', '.join(sorted(set(keys)))}")
+    rows = frame[keys == name]
+    model, hardware, gpus = name.split("/")
+    gemm = Path(folder, GEMM[hardware])
+    table = pd.DataFrame(
+        {
+            "prompt_tokens": rows["prompt_size"],
+            "batch_size": rows["batch_size"],
+            "latency_s": rows["prompt_time"] / 1000,
+        }
+    )
+    return PrefillSamples(
+        table=table.reset_index(drop=True),
+        peak_flop_per_s=_best_product(gemm) * int(gpus),
+        model=model,
+        device=f"{gpus} x {hardware}",
+        source=(_origin(path), _origin(gemm)),
+    )
+
+
+def _best_product(path: Path) -> float:
+    """FLOP/s of the fastest BF16 matrix product in a table of latencies in ms."""
+    products = read_table(path)
+    products = products[products["gemm_dtype"] == "bfloat16"]
+    flop = 2.0 * products["m"] * products["n"] * products["k"]
+    return float((flop / (products["latency"] / 1000)).max())
+
+
+def _only(
+    frame: pd.DataFrame, column: str, chosen: str | None, path: Path
+) -> tuple[pd.DataFrame, str]:
+    """The rows of one model or device, and its name."""
+    found = sorted(map(str, frame[column].unique()))
+    if chosen is None and len(found) > 1:
+        raise ConfigError(
+            f"{path} holds {len(found)} of {column}: {', '.join(found)}; choose by --{column}"
+        )
+    name = found[0] if chosen is None else chosen
+    if name not in found:
+        raise ConfigError(f"{path} has no {column} {name!r}; it has {', '.join(found)}")
+    return frame[frame[column].astype(str) == name], name
+
+
+def _check_numbers(frame: pd.DataFrame, path: Path) -> None:
+    for name in NUMBERS:
+        if name not in frame:
+            continue
+        values = pd.to_numeric(frame[name], errors="coerce").to_numpy(float)
+        wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        if len(wrong):
+            raise DataError(
+                f"{name} is {frame[name].tolist()[wrong[0]]!r}; give a number above 0 or drop the "
+                "row",
+                path=path,
+                row=int(frame.index[wrong[0]]),
+            )
+
+
+def _origin(path: Path) -> dict[str, str]:
+    return {"path": str(path), "sha256": sha256_of(path)}

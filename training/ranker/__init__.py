@@ -1,0 +1,4 @@
+"""The neural ranker: encoder, losses, data module, Lightning module and training loop.
+
+Start with `learning.py`.
+"""

@@ -1,0 +1,237 @@
+"""Prompts -> token ids -> length-bucketed batches. Knows no loss.
+
+Shapes: N prompts of a split, B of a batch, G of a micro-batch, L tokens of its longest prompt, P
+pairs, K lengths that are learnt (mostly one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from training.config import TrainConfig
+from training.data.buckets import bucket, pad, padding_fraction
+from training.data.labels import LabelledPrompt
+from training.data.pairs import sample_pairs
+from training.data.records import prompt_hash
+from training.data.splits import Splits
+
+
+class Batch(NamedTuple):
+    """One optimiser step's prompts, as micro-batches of similar length.
+
+    Every other tensor is in the order of the concatenated micro-batches.
+    """
+
+    micro_batches: list[tuple[Tensor, Tensor]]
+    """(input_ids, attention_mask), int64 (G, L) each."""
+    lengths_BK: Tensor
+    """Training labels in tokens, > 0, float32; NaN where a prompt has no such length."""
+    pairs_P2: Tensor
+    """Positions of the longer and the shorter prompt; empty unless pairs are trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompts:
+    """Token ids of each prompt, and how many prompts had to be cut."""
+
+    ids: list[list[int]]
+    num_truncated: int
+
+
+def tokenize(tokenizer: Tokenizer, prompts: Sequence[str]) -> TokenizedPrompts:
+    """Token ids with special tokens, cut at the tokenizer's limit, without padding."""
+    # One prompt at a time: a batch would come back padded to its longest.
+    encodings = [tokenizer.encode(prompt) for prompt in prompts]
+    return TokenizedPrompts(
+        [list(encoding.ids) for encoding in encodings],
+        sum(bool(encoding.overflowing) for encoding in encodings),
+    )
+
+
+class PromptBatches:
+    """Batches of one split; iterating is one epoch, in an order drawn from (seed, epoch).
+
+    Stateful, so that a run resumed within an epoch sees exactly the batches it had not seen. A
+    training epoch has whole batches only, as many as fall evenly between its validations; which
+    prompts are left out changes with the order.
+    A training batch holds prompts of one source only, because lengths of different data sets do not
+    compare. With several processes each takes every world_size-th prompt of each batch.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[Sequence[int]],
+        lengths_NK: NDArray[np.float64],
+        pad_id: int,
+        config: TrainConfig,
+        *,
+        shuffle: bool,
+        min_tokens: int = 2,
+        sources: Sequence[str] = (),
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        """`min_tokens` is the least that a micro-batch is padded to."""
+        names = np.asarray(sources if len(sources) else [""] * len(ids))
+        self.members = [np.flatnonzero(names == name) for name in np.unique(names)]
+        self.ids, self.lengths_NK, self.pad_id, self.config = ids, lengths_NK, pad_id, config
+        self.micro_batch_size = micro_batch_size(config)
+        self.shuffle, self.min_tokens = shuffle, min_tokens
+        self.rank, self.world_size = rank, world_size
+        self._epoch = 0
+        self._next = 0
+
+    def __len__(self) -> int:
+        if not self.shuffle:
+            return -(-len(self.ids) // self.config.batch_size)
+        pairs = self.config.loss.objective == "pairs"
+        ratio = self.config.loss.pairs_per_prompt * 2 if pairs else 1.0
+        batches = (round(len(m) * ratio) // self.config.batch_size for m in self.members)
+        count = max(1, sum(batches))
+        return count - count % min(count, self.config.validations_per_epoch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = self._draw()
+        for number in range(self._next, len(batches)):
+            # Before the yield: Lightning counts the batches and never asks for one too many.
+            is_last = number + 1 == len(batches)
+            self._next = 0 if is_last else number + 1
+            self._epoch += is_last
+            yield self._collate(batches[number])
+
+    def state_dict(self) -> dict[str, int]:
+        """Where this epoch stands."""
+        return {"epoch": self._epoch, "next": self._next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there."""
+        self._epoch, self._next = state["epoch"], state["next"]
+
+    def _draw(self) -> list[NDArray[np.int64]]:
+        """Indices of the prompts of each batch; pairs occupy neighbouring positions."""
+        size, count = self.config.batch_size, len(self)
+        if not self.shuffle:
+            return [np.arange(len(self.ids))[n * size : (n + 1) * size] for n in range(count)]
+        rng = np.random.default_rng((self.config.seed, self._epoch))
+        size -= size % 2 if self.config.loss.objective == "pairs" else 0
+        batches = [
+            order[start : start + size]
+            for order in (self._order(members, rng) for members in self.members)
+            for start in range(0, max(1, len(order) - size + 1), size)
+        ]
+        return [batches[n] for n in rng.permutation(len(batches))[:count]]
+
+    def _order(self, members: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """The prompts of one source in this epoch's order; for pairs, two by two."""
+        if self.config.loss.objective != "pairs":
+            return rng.permutation(members)
+        pairs = sample_pairs(
+            self.lengths_NK[members, 0],
+            pairs_per_prompt=self.config.loss.pairs_per_prompt,
+            delta=self.config.loss.delta,
+            seed=(self.config.seed, self._epoch),
+        )
+        return members[pairs.reshape(-1)]
+
+    def _collate(self, chosen: NDArray[np.int64]) -> Batch:
+        is_pairs = self.shuffle and self.config.loss.objective == "pairs"
+        if self.world_size > 1:
+            step = 2 if is_pairs else 1
+            blocks = chosen.reshape(-1, step)
+            chosen = blocks[self.rank :: self.world_size].reshape(-1)
+        ids = [self.ids[n] for n in chosen]
+        buckets = bucket(ids, self.micro_batch_size)
+        order = np.concatenate(buckets)
+        pairs = np.empty((0, 2), np.int64)
+        if is_pairs:
+            pairs = np.argsort(order)[np.arange(len(order)).reshape(-1, 2)]
+        micro_batches = []
+        for members in buckets:
+            padded, mask = pad([ids[n] for n in members], self.pad_id, self.min_tokens)
+            micro_batches.append((torch.from_numpy(padded), torch.from_numpy(mask)))
+        lengths_BK = torch.from_numpy(self.lengths_NK[chosen[order]].astype(np.float32))
+        return Batch(micro_batches, lengths_BK, torch.from_numpy(pairs))
+
+
+class LengthData(L.LightningDataModule):  # type: ignore[misc]
+    """What is learnt from and chosen by, tokenized once."""
+
+    def __init__(self, labels: Sequence[Splits], tokenizer: Tokenizer, config: TrainConfig) -> None:
+        """`labels` are the splits by each length that is learnt; the prompts are the first's."""
+        super().__init__()
+        splits = labels[0]
+        self.splits, self.tokenizer, self.config = splits, tokenizer, config
+        self.train_lengths_NK = _beside(
+            [{_key(item): item.target(config.data.repeats) for item in s.train} for s in labels],
+            splits.train,
+        )
+        self.val_lengths_NK = _beside(
+            [{_key(item): item.observed for item in s.val} for s in labels], splits.val
+        )
+        self.pad_id = int((tokenizer.padding or {})["pad_id"])
+        # The tokenizer's limit, because an encoder may have fewer positions than the setting asks.
+        limit = int((tokenizer.truncation or {})["max_length"])
+        self.min_train_tokens = limit if config.pad_to_limit else 2
+        self.train = tokenize(tokenizer, [item.prompt for item in splits.train])
+        self.val = tokenize(tokenizer, [item.prompt for item in splits.val])
+
+    def padding_fraction(self) -> float:
+        """Of one training epoch: how much of the encoder's work is padding."""
+        shares, weights = [], []
+        for chosen in self._batches("train")._draw():
+            ids = [self.train.ids[n] for n in chosen]
+            buckets = bucket(ids, micro_batch_size(self.config))
+            shares.append(padding_fraction(ids, buckets, self.min_train_tokens))
+            weights.append(sum(map(len, ids)) / (1 - shares[-1]))
+        return float(np.average(shares, weights=weights))
+
+    def train_dataloader(self) -> PromptBatches:
+        """Batches for learning."""
+        return self._batches("train")
+
+    def val_dataloader(self) -> PromptBatches:
+        """Batches for choosing; every process sees all of them, so all choose alike."""
+        return self._batches("val")
+
+    def _batches(self, part: str) -> PromptBatches:
+        train = part == "train"
+        trainer: Any = self.trainer
+        distributed = train and trainer is not None
+        return PromptBatches(
+            (self.train if train else self.val).ids,
+            self.train_lengths_NK if train else self.val_lengths_NK,
+            self.pad_id,
+            self.config,
+            shuffle=train,
+            min_tokens=self.min_train_tokens if train else 2,
+            sources=[item.source for item in self.splits.train] if train else (),
+            rank=trainer.global_rank if distributed else 0,
+            world_size=trainer.world_size if distributed else 1,
+        )
+
+
+def micro_batch_size(config: TrainConfig) -> int:
+    """Prompts encoded together on this machine."""
+    if config.micro_batch_size is not None:
+        return config.micro_batch_size
+    return config.batch_size if torch.cuda.is_available() else 8
+
+
+def _key(item: LabelledPrompt) -> tuple[str, str]:
+    return item.source, prompt_hash(item.prompt)
+
+
+def _beside(
+    columns: Sequence[Mapping[tuple[str, str], float]], items: Sequence[LabelledPrompt]
+) -> NDArray[np.float64]:
+    """The lengths of each prompt side by side, shape (N, K); NaN where it has none."""
+    return np.array([[column.get(_key(item), np.nan) for column in columns] for item in items])

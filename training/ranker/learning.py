@@ -1,0 +1,174 @@
+"""Runs the Lightning trainer: splits and settings in, a trained scorer and its history out."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
+from tokenizers import Tokenizer
+
+from training.config import TrainConfig
+from training.data.splits import Splits
+from training.ranker.callbacks import ResumableInterrupt, TerminalProgress
+from training.ranker.data_module import LengthData
+from training.ranker.encoder import PromptScorer, build_scorer, find_backbone
+from training.ranker.module import LengthRanker
+from training.ranker.processes import local_world_size, world_size
+
+LAST: Final = "last.ckpt"
+BEST: Final = "best.ckpt"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The best checkpoint of a run, by validation tau_b."""
+
+    scorer: PromptScorer
+    tokenizer: Tokenizer
+    num_truncated: int
+    """Training and validation prompts that were longer than the encoder's limit."""
+    history: tuple[Mapping[str, float], ...]
+    num_encoded: int
+    """Prompts that went through the encoder for training."""
+    train_cpu_s: float
+    padding_fraction: float
+
+    def only(self, label: int) -> Trained:
+        """The same with the scorer of one label, by its position."""
+        return replace(self, scorer=self.scorer.only(label))
+
+
+def load_encoder(config: TrainConfig, num_labels: int) -> tuple[PromptScorer, Tokenizer]:
+    """The pretrained backbone with untrained heads for so many lengths, and its tokenizer.
+
+    Raises:
+        ConfigError: the backbone cannot be loaded.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    return build_scorer(
+        find_backbone(config.encoder.backbone).source,
+        config.encoder.pooling,
+        seed=config.seed,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        num_labels=num_labels,
+    )
+
+
+def learn(
+    config: TrainConfig,
+    encoder: tuple[PromptScorer, Tokenizer],
+    labels: Sequence[Splits],
+    folder: Path,
+    lightning_logger: Any,
+    *,
+    resume: bool = False,
+) -> Trained:
+    """Train, with `resume` going on from `folder/last.ckpt`; under torchrun with all its processes.
+
+    `encoder` is what `load_encoder` gave: apart, so that nothing is begun where it fails.
+    `labels` are the splits by each length that is learnt, that of `config.data.label` first.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C, with the state saved in the folder.
+    """
+    scorer, tokenizer = encoder
+    backbone = find_backbone(config.encoder.backbone)
+    data = LengthData(labels, tokenizer, config)
+    lr = config.optim.encoder_lr if config.optim.encoder_lr is not None else backbone.lr
+    num_batches = len(data.train_dataloader())
+    module = LengthRanker(
+        scorer,
+        config,
+        lengths_NK=data.train_lengths_NK,
+        encoder_lr=lr,
+        total_steps=num_batches * config.epochs,
+    )
+    padding = data.padding_fraction()
+    logger.info(
+        "backbone %s; %.1f%% of the encoder's work is padding", backbone.source, padding * 100
+    )
+    start = folder / LAST if resume and (folder / LAST).is_file() else None
+    _run(_trainer(config, num_batches, folder, lightning_logger), module, data, start)
+    best = torch.load(folder / BEST, weights_only=True)["state_dict"]
+    module.load_state_dict(best)
+    return Trained(
+        scorer=scorer.cpu().eval(),
+        tokenizer=tokenizer,
+        num_truncated=data.train.num_truncated + data.val.num_truncated,
+        history=tuple(module.history),
+        num_encoded=module.num_encoded,
+        train_cpu_s=module.train_cpu_s,
+        padding_fraction=padding,
+    )
+
+
+def _trainer(
+    config: TrainConfig, num_batches: int, folder: Path, lightning_logger: Any
+) -> L.Trainer:
+    best = ModelCheckpoint(
+        folder,
+        Path(BEST).stem,
+        monitor="val/tau_b",
+        mode="max",
+        # Lightning keeps averaged weights apart from a checkpoint of weights only.
+        save_weights_only=config.optim.ema_decay is None,
+        enable_version_counter=False,
+    )
+    last = ModelCheckpoint(
+        folder, Path(LAST).stem, save_on_train_epoch_end=False, enable_version_counter=False
+    )
+    callbacks = [best, last, ResumableInterrupt(folder / LAST)]
+    if config.patience is not None:
+        callbacks.append(EarlyStopping("val/tau_b", mode="max", patience=config.patience))
+    if config.optim.ema_decay is not None:
+        callbacks.append(EMAWeightAveraging(decay=config.optim.ema_decay))
+    if sys.stderr.isatty():
+        callbacks.append(TerminalProgress())
+    return L.Trainer(
+        accelerator="auto",
+        devices=local_world_size(),
+        num_nodes=world_size() // local_world_size(),
+        # A backbone's pooler goes unused unless it is what pools.
+        strategy="ddp_find_unused_parameters_true" if world_size() > 1 else "auto",
+        max_epochs=config.epochs,
+        precision="bf16-mixed" if _use_bf16(config) else "32-true",
+        logger=lightning_logger,
+        callbacks=callbacks,
+        val_check_interval=num_batches // min(num_batches, config.validations_per_epoch),
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def _use_bf16(config: TrainConfig) -> bool:
+    """Whether to compute in bf16: as told, or where the hardware does it natively."""
+    if config.precision != "auto":
+        return config.precision == "bf16"
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported())
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path | None) -> None:
+    with warnings.catch_warnings():
+        for category in (UserWarning, FutureWarning, DeprecationWarning):
+            warnings.filterwarnings("ignore", category=category, module="lightning")
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=False)
+        except SystemExit as error:  # What Lightning makes of Ctrl-C.
+            raise KeyboardInterrupt from error

@@ -1,0 +1,195 @@
+"""The Lightning module: steps, logging, optimiser. No data, no files.
+
+Shapes: N prompts of a split, B of a batch, P pairs, K lengths that are learnt (mostly one).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from training.config import TrainConfig
+from training.evaluation.metrics import tau_b
+from training.ranker import losses
+from training.ranker.data_module import Batch
+from training.ranker.encoder import PromptScorer
+
+
+class LengthRanker(L.LightningModule):  # type: ignore[misc]
+    """Learns to order prompts by the length of their responses."""
+
+    def __init__(
+        self,
+        scorer: PromptScorer,
+        config: TrainConfig,
+        *,
+        lengths_NK: NDArray[np.float64],
+        encoder_lr: float,
+        total_steps: int,
+    ) -> None:
+        """`lengths_NK` are the training labels in tokens; only their scale is used.
+
+        `total_steps` is not asked of the trainer: that loads the batches before the state of a
+        resumed run is restored, and Lightning would then start the epoch again.
+        """
+        super().__init__()
+        self.scorer, self.config = scorer, config
+        self.encoder_lr, self.total_steps = encoder_lr, total_steps
+        logs_NK = np.log(lengths_NK)
+        self.register_buffer("log_mean_K", _float32(np.nanmean(logs_NK, axis=0)), persistent=False)
+        log_sd_K = np.maximum(np.nanstd(logs_NK, axis=0), 1e-6)
+        self.register_buffer("log_sd_K", _float32(log_sd_K), persistent=False)
+        start = {"l1": np.nanmean(lengths_NK, axis=0), "log-l1": np.nanmean(logs_NK, axis=0)}
+        with torch.no_grad():
+            zeros_K = np.zeros(lengths_NK.shape[1])
+            scorer.head.bias.copy_(_float32(start.get(config.loss.objective, zeros_K)))
+        self.labels = (config.data.label, *config.data.heads)
+        self.num_encoded = 0
+        """Prompts that went through the encoder for training, over all processes."""
+        self.train_cpu_s = 0.0
+        """CPU seconds of this process in training steps."""
+        self.history: list[dict[str, float]] = []
+        self._val: list[tuple[Tensor, Tensor]] = []
+        self._losses: list[float] = []
+        self._cpu_start_s = 0.0
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Loss of one batch."""
+        pooled = self.scorer.pool_batch(batch.micro_batches)
+        scores_BK, lengths_BK = self.scorer.score(pooled).float(), batch.lengths_BK
+        loss = self._ranking_loss(scores_BK, lengths_BK, batch.pairs_P2)
+        if weight := self.config.loss.log_length_weight:
+            known = ~lengths_BK.isnan()
+            target_BK = (lengths_BK.log() - self.log_mean_K) / self.log_sd_K
+            loss = loss + weight * functional.huber_loss(
+                self.scorer.log_length(pooled).float()[known], target_BK[known]
+            )
+        self.num_encoded += len(scores_BK) * self.trainer.world_size
+        self._losses.append(float(loss.detach()))
+        return loss
+
+    def _ranking_loss(self, scores_BK: Tensor, lengths_BK: Tensor, pairs_P2: Tensor) -> Tensor:
+        """Mean over the labels, each on the prompts that have it."""
+        if self.config.loss.objective == "pairs":
+            longer, shorter = scores_BK[pairs_P2, 0].unbind(1)
+            return losses.margin_ranking_loss(longer, shorter, self.config.loss.margin)
+        scores_KB, lengths_KB = self._gather(scores_BK).T, self._gather(lengths_BK).T
+        known_KB = ~lengths_KB.isnan()
+        parts = [
+            self._objective(scores_B[known_B], lengths_B[known_B])
+            for scores_B, lengths_B, known_B in zip(scores_KB, lengths_KB, known_KB, strict=True)
+            if known_B.any()
+        ]
+        return torch.stack(parts).mean()
+
+    def _objective(self, scores_B: Tensor, lengths_B: Tensor) -> Tensor:
+        loss = self.config.loss
+        if loss.objective == "all-pairs":
+            return losses.all_pairs_margin_loss(
+                scores_B, lengths_B, delta=loss.delta, margin=loss.margin
+            )
+        if loss.objective == "ranknet":
+            return losses.ranknet_loss(scores_B, lengths_B, delta=loss.delta)
+        simple = {
+            "l1": losses.l1_loss,
+            "log-l1": losses.log_l1_loss,
+            "listmle": losses.listmle_loss,
+        }
+        return simple[loss.objective](scores_B, lengths_B)
+
+    def _gather(self, values_BK: Tensor) -> Tensor:
+        """The values of all processes, with gradients: a pair may span two of them."""
+        if self.trainer.world_size == 1:
+            return values_BK
+        gathered: Tensor = self.all_gather(values_BK, sync_grads=True)
+        return gathered.flatten(0, 1)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Keep the scores; tau_b needs all of them at once."""
+        pooled = self.scorer.pool_batch(batch.micro_batches)
+        self._val.append((self.scorer.score(pooled).float().cpu(), batch.lengths_BK.cpu()))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log val/tau_b and one point of the training curve."""
+        scores_NK, lengths_NK = (torch.cat(p).numpy() for p in zip(*self._val, strict=True))
+        self._val.clear()
+        taus = {}
+        for label, scores_N, lengths_N in zip(self.labels, scores_NK.T, lengths_NK.T, strict=True):
+            known_N = ~np.isnan(lengths_N)
+            # 0 where tau_b is undefined (all scores equal): such a checkpoint must never look best.
+            taus[label] = float(np.nan_to_num(tau_b(scores_N[known_N], lengths_N[known_N])))
+        value = float(np.mean(list(taus.values())))
+        by_label = {f"val/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1}
+        mean = torch.tensor(np.mean(self._losses) if self._losses else float("nan"))
+        loss = float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
+        self._losses.clear()
+        # Every process validates on every prompt, so there is nothing to reduce.
+        self.log_dict({"val/tau_b": value, "train/loss": loss, **by_label})
+        self.history.append(
+            {
+                "step": float(self.global_step),
+                "epoch": self.global_step / self.total_steps * self.config.epochs,
+                "train/loss": loss,
+                "val/tau_b": value,
+                **by_label,
+                "encoder_passes": float(self.num_encoded),
+                "cpu_s": round(self.train_cpu_s, 2),
+            }
+        )
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip here: Lightning declines to clip for a fused optimiser under mixed precision."""
+        torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.optim.clip_norm)
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Dropout follows from (seed, step, process) alone, so a resumed run repeats it."""
+        entropy = (self.config.seed, self.global_step, self.global_rank)
+        torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
+        self._cpu_start_s = time.process_time()
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Account the CPU time of the step."""
+        self.train_cpu_s += time.process_time() - self._cpu_start_s
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what the report needs and the weights do not hold."""
+        checkpoint["progress"] = (self.num_encoded, self.train_cpu_s, self.history, self._losses)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take it back."""
+        self.num_encoded, self.train_cpu_s, history, pending = checkpoint["progress"]
+        self.history, self._losses = list(history), list(pending)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW, the encoder slower than the heads; linear warm-up, then linear decay."""
+        optim = self.config.optim
+        heads = [*self.scorer.head.parameters(), *self.scorer.length_head.parameters()]
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": self.scorer.backbone.parameters(), "lr": self.encoder_lr},
+                {"params": heads, "lr": optim.head_lr},
+            ],
+            weight_decay=optim.weight_decay,
+            fused=True,
+        )
+        total = self.total_steps
+        warmup = max(1, round(optim.warmup_fraction * total))
+
+        def factor(step: int) -> float:
+            if step < warmup:
+                return (step + 1) / warmup
+            return (total - step) / max(1, total - warmup) if optim.decay else 1.0
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _float32(values: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32))

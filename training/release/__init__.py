@@ -1,0 +1,4 @@
+"""Trained rankers in MLflow: runs, bundles, the registry and its champion.
+
+Start with `tracking.py`.
+"""

@@ -1,0 +1,204 @@
+"""A trained ranker -> model bundle, held-out prompts, MLflow run, registry."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
+from scoring_service.errors import BundleError, ConfigError
+from scoring_service.ranker.scorer import OnnxScorer
+from training.data.labels import observed, targets
+from training.data.prepared import Prepared
+from training.data.records import prompt_hash
+from training.data.splits import Splits
+from training.evaluation import figures
+from training.evaluation.assess import assess
+from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
+from training.export.onnx_models import torch_scores, write_models
+from training.export.scores import onnx_scores
+from training.ranker.data_module import tokenize
+from training.ranker.encoder import PromptScorer, load_scorer, save_scorer
+from training.ranker.learning import Trained
+from training.release.champion import Verdict, judge
+from training.release.tracking import Tracker
+
+BUNDLE: Final = "bundle"
+"""Folder of the first label's bundle; those of the others are called bundle-LABEL."""
+CHECKPOINT: Final = "checkpoint"
+"""Folder of the first label's checkpoint; those of the others are called LABEL/checkpoint."""
+NUM_GOLDEN: Final = 32
+NUM_SAMPLED: Final = 256
+"""Training prompts that INT8 takes its scales from."""
+logger = logging.getLogger(__name__)
+
+
+def write_bundle(
+    prepared: Prepared, trained: Trained, folder: Path, run_id: str, name: str
+) -> tuple[ModelBundle, NDArray[np.float64]]:
+    """Export to ONNX, measure on the test split, write the bundle; `trained` is of one label.
+
+    Returns the bundle and the scores of the test prompts.
+    """
+    config, splits = prepared.config, prepared.splits
+    sample = [item.prompt for item in splits.train[:NUM_SAMPLED]]
+    val_ids = tokenize(trained.tokenizer, [item.prompt for item in splits.val]).ids
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as work:
+        models = Path(work)
+        parity, int8_drop = write_models(
+            trained.scorer,
+            models,
+            sample_ids=tokenize(trained.tokenizer, sample).ids,
+            val_ids=val_ids,
+            val_lengths=targets(splits.val, config.data.repeats),
+            max_tau_b_drop=config.int8_max_tau_b_drop,
+        )
+        if not (models / INT8).is_file():
+            logger.warning("INT8 left out: it loses %.4f tau_b on the validation split", int8_drop)
+        trained.tokenizer.save(str(models / TOKENIZER))
+        metrics, scores = assess(config, splits, trained, models, parity)
+        calibration = _calibration(models, splits, trained.tokenizer)
+        for entry in calibration.values():
+            metrics["coverage"] = coverage(entry, scores, observed(splits.test))
+        manifest = Manifest(
+            name=name,
+            label=config.data.label,
+            label_tokenizer=prepared.data.card.tokenizer,
+            max_prompt_tokens=(trained.tokenizer.truncation or {})["max_length"],
+            training=asdict(config),
+            dataset=prepared.describe() | {"truncated_prompts": trained.num_truncated},
+            metrics=metrics | {"int8_val_tau_b_drop": int8_drop},
+            history=trained.history,
+            calibration=calibration,
+            golden=_golden(splits, trained.scorer, val_ids),
+            mlflow_run_id=run_id,
+        )
+
+        def fill(target: Path) -> None:
+            shutil.copytree(models, target, dirs_exist_ok=True)
+
+        return ModelBundle.write(folder, manifest, fill), scores
+
+
+def restore(logged: Manifest, checkpoint: Path) -> Trained:
+    """What a run trained, from the checkpoint and the manifest that it logged.
+
+    Raises:
+        BundleError: it logged too little, being of an older version.
+    """
+    try:
+        scorer, tokenizer = load_scorer(checkpoint)
+        return Trained(
+            scorer=scorer,
+            tokenizer=tokenizer,
+            num_truncated=logged.dataset["truncated_prompts"],
+            history=logged.history,
+            num_encoded=logged.metrics["encoder_passes"],
+            train_cpu_s=logged.metrics["train_cpu_s"],
+            padding_fraction=logged.metrics["padding_fraction"],
+        )
+    except (ConfigError, KeyError) as error:
+        raise BundleError(
+            f"the run logged too little to be exported anew ({error}); train again, or leave out "
+            "--rebuild to get its bundle as it was logged"
+        ) from error
+
+
+def _golden(
+    splits: Splits, scorer: PromptScorer, val_ids: Sequence[Sequence[int]]
+) -> dict[str, float]:
+    """Scores that a service must reproduce before it serves the bundle."""
+    few = slice(NUM_GOLDEN)
+    scores = torch_scores(scorer, val_ids[few])
+    prompts = [item.prompt for item in splits.val[few]]
+    return dict(zip(prompts, scores.tolist(), strict=True))
+
+
+def _calibration(models: Path, splits: Splits, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Length curves of the model that was learnt from, by the precision that will be served.
+
+    Only the sample that tests compare with: others may be of another temperature, and their spread
+    is not the one that is asked for (it cost up to 3 points of coverage).
+    """
+    items = splits.calibration
+    if len(items) < MIN_ROWS:
+        logger.warning("no calibration: fewer than %d prompts were kept for it", MIN_ROWS)
+        return {}
+    served = next(models / name for name in (INT8, FP32) if (models / name).is_file())
+    ids = tokenize(tokenizer, [item.prompt for item in items]).ids
+    scores = onnx_scores(OnnxScorer(served), ids)
+    return {items[0].model or "default": calibrate(scores, observed(items))}
+
+
+def write_test_prompts(path: Path, prepared: Prepared) -> None:
+    """Write the held-out prompts, a column per label with the lengths that tests compare with.
+
+    0 is for a prompt without such a length. The file appears whole or not at all.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    test = prepared.splits.test
+    columns: dict[str, list[Any]] = {"prompt": [item.prompt for item in test]}
+    for part in (prepared, *prepared.heads):
+        lengths = {prompt_hash(item.prompt): item.observed for item in part.splits.test}
+        columns[part.config.data.label] = [lengths.get(prompt_hash(i.prompt), 0) for i in test]
+    columns["model"] = [item.model for item in test]
+    if any(item.group for item in test):
+        columns["group"] = [item.group for item in test]
+    work = path.with_name(f".{path.name}")
+    pq.write_table(pa.table(columns), work)
+    os.replace(work, path)
+
+
+def log_results(
+    tracker: Tracker,
+    bundle: ModelBundle,
+    trained: Trained,
+    scores: NDArray[np.float64],
+    splits: Splits,
+) -> None:
+    """Log a bundle, a checkpoint to start from, the figures and the metrics.
+
+    The names of all but the run's first label begin with the label.
+    """
+    metrics = bundle.manifest.metrics
+    prefix = "" if bundle.path.name == BUNDLE else f"{bundle.manifest.label}/"
+    tracker.log_folder(bundle.path, bundle.path.name)
+    with tempfile.TemporaryDirectory() as folder:
+        save_scorer(Path(folder), trained.scorer, trained.tokenizer)
+        tracker.log_folder(Path(folder), f"{prefix}{CHECKPOINT}")
+    low, high = metrics["tau_b_ci"]
+    numbers = {"tau_b_low": low, "tau_b_high": high}
+    numbers |= {k: v for k, v in metrics.items() if isinstance(v, int | float)}
+    numbers |= {f"coverage_{q}": share for q, share in metrics.get("coverage", {}).items()}
+    tracker.log_metrics({prefix + name: value for name, value in numbers.items()})
+    curve = figures.training_curve(trained.history, metrics["tau_b_tfidf_ridge"])
+    tracker.log_figure(curve, f"{prefix}training_curve")
+    title = f"{bundle.manifest.name}: {len(splits.test)} test prompts, tau_b {metrics['tau_b']:.3f}"
+    scatter = figures.predicted_against_real(scores, observed(splits.test), title)
+    tracker.log_figure(scatter, f"{prefix}predicted_against_real")
+
+
+def register(tracker: Tracker, bundle: ModelBundle, splits: Splits) -> tuple[str, Verdict]:
+    """Add a bundle of the run to the registry; it becomes champion only by beating the present one.
+
+    Returns the new version and the verdict.
+    """
+    name = bundle.manifest.name
+    prompts = [item.prompt for item in splits.test]
+    verdict = judge(bundle, tracker.champion(name), prompts, observed(splits.test))
+    version = tracker.register(name, bundle.path.name, {"verdict": verdict.reason})
+    if verdict.promoted:
+        tracker.promote(name, version)
+    return version, verdict
