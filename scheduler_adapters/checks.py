@@ -1,4 +1,4 @@
-"""Does a policy keep the laws of scheduling? `check_policy(make_policy)` runs it and says.
+"""Conformance of a policy with the laws of scheduling: `check_policy(make_policy)`.
 
     from scheduler_adapters.checks import check_policy
 
@@ -17,13 +17,20 @@ from functools import partial
 
 import numpy as np
 
-from scheduler_adapters.policy import Policy, ask_rank, describe, flaw_of, load_policy
+from scheduler_adapters.policy import (
+    Policy,
+    PolicyWrapper,
+    ask_rank,
+    describe,
+    flaw_of,
+    load_policy,
+)
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, Chunk, LatencyModel
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
+from scheduler_adapters.views import LoadView, Rank, RequestView
 from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
 from scoring_service.errors import ConfigError, InvalidDecision
 
@@ -68,7 +75,7 @@ def _maker(policy: MakePolicy | str) -> MakePolicy:
 class Run:
     """One run of a policy, with everything a law may want to see."""
 
-    policy: _Watched
+    policy: _Checked
     instance: Instance
     requests: Requests
     timeline: Timeline
@@ -104,12 +111,8 @@ class _Observed(LatencyModel):
         return duration_s
 
 
-class _Watched(Policy):
-    """A policy whose answers and manners are looked at while it is at work."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.name = policy.name  # type: ignore[misc]
+class _Checked(PolicyWrapper):
+    """A policy each of whose ranks is checked as it is given."""
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         before = _shown(request), replace(load)
@@ -125,9 +128,6 @@ class _Watched(Policy):
             )
         return rank
 
-    def step_rule(self, load: LoadView) -> StepRule:
-        return self.policy.step_rule(load)
-
 
 def _shown(request: RequestView) -> RequestView:
     """A copy of what the engine wrote; `enqueued_s` may keep its memory in the view."""
@@ -139,7 +139,7 @@ def _runs(make_policy: MakePolicy) -> Iterator[tuple[str, Run]]:
         made = make_policy()
         if not isinstance(made, Policy):
             raise ConfigError(f"{make_policy!r} made {made!r}; it must make a Policy")
-        policy = _Watched(made)
+        policy = _Checked(made)
         observed = _Observed(instance.latency)
         timeline = simulate(requests, policy, replace(instance, latency=observed))
         yield (

@@ -14,35 +14,45 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from math import inf
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 from scheduler_adapters.views import UNLIMITED, Capability, LoadView, Rank, RequestView, StepRule
 from scoring_service.errors import ConfigError, InvalidDecision, LengthwiseError
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traits:
+    """Properties of a policy that an engine reads once, at start."""
+
+    requires: frozenset[Capability] = frozenset()
+    """Compared with the capabilities of the engine (`UnsupportedByEngine`)."""
+    sees_thinking: bool = False
+    """The rank differs between reasoning and answering: the engine must watch for that change."""
+    is_static: bool = False
+    """The rank depends on the request's fixed fields and its phase only, up to a `then`, and the
+    step rule on the size of the KV memory at most: a fast simulator may ask beforehand."""
+
+
 class Policy(ABC):
     """Orders the requests of one instance. Pure: no clock, randomness, I/O or per-request state."""
 
-    name: ClassVar[str]
+    name: str
     """In tables and messages; left out, the name of the class."""
-    requires: ClassVar[frozenset[Capability]] = frozenset()
-    """Compared with the engine's capabilities once, at start (`UnsupportedByEngine`)."""
-
-    keeps_time: ClassVar[bool] = False
-    """The key holds the time of asking, so an engine must notice expiry in the step it happens."""
-    sees_thinking: ClassVar[bool] = False
-    """The rank differs between reasoning and answering: the engine must watch for that change."""
-
-    is_static: ClassVar[bool] = False
-    """The rank depends on the request's fixed fields and its phase only, up to a `then`, and the
-    step rule on the size of the KV memory at most: a fast simulator may ask beforehand."""
+    traits: Traits = Traits()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if not hasattr(cls, "name"):
             cls.name = cls.__name__
+        for field in Traits.__dataclass_fields__:
+            if field in vars(cls):
+                raise ConfigError(
+                    f"policy {cls.__name__} sets {field}, which no engine reads; "
+                    f"set traits = Traits({field}=...)"
+                )
 
     @abstractmethod
     def rank(self, request: RequestView, load: LoadView) -> Rank:
@@ -54,6 +64,21 @@ class Policy(ABC):
     def step_rule(self, load: LoadView) -> StepRule:
         """The shape of the next step; asked exactly once per engine step."""
         return UNLIMITED
+
+
+class PolicyWrapper(Policy):
+    """A policy around another one, with its traits and its step rule. Override `rank`.
+
+    `suffix` follows the name of the wrapped policy in tables and messages.
+    """
+
+    def __init__(self, policy: Policy, *, suffix: str = "") -> None:
+        self.policy = policy
+        self.name = policy.name + suffix
+        self.traits = policy.traits
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return self.policy.step_rule(load)
 
 
 def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:

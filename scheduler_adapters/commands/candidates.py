@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     UNLIMITED,
     Capability,
@@ -39,7 +39,7 @@ class ShortestQuantile(Policy):
     """
 
     name = "shortest-quantile"
-    requires = frozenset({Capability.EVICT})
+    traits = Traits(requires=frozenset({Capability.EVICT}))
 
     def __init__(self, *, displaces: bool = True) -> None:
         self.rule = _DISPLACE if displaces else UNLIMITED
@@ -66,7 +66,7 @@ class LeastWork(Policy):
     """SLAI, with new requests by prompt and predicted answer together, not by the prompt alone."""
 
     name = "slai-least-work"
-    requires = SLAI.requires
+    traits = SLAI.traits
 
     def __init__(self) -> None:
         self.policy = SLAI()
@@ -95,8 +95,8 @@ class Informed(Policy):
 
     def __init__(self, policy: Policy, quantiles: Sequence[Quantiles]) -> None:
         self.policy, self.quantiles = policy, quantiles
-        self.name = policy.name  # type: ignore[misc]
-        self.requires = policy.requires  # type: ignore[misc]
+        self.name = policy.name
+        self.traits = policy.traits
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         informed = replace(request, quantiles=self.quantiles[request.number])

@@ -205,7 +205,7 @@ def _require_own_options(options: Sequence[str]) -> None:
 def _require_think_end(policy: Policy, config: ServeConfig) -> None:
     """Refuse what the engine would, after minutes: phases, and nothing that tells them apart."""
     told = any(option.replace("_", "-").startswith("--reasoning-") for option in config.vllm)
-    if policy.sees_thinking and not told and not think_end(config.additional_config):
+    if policy.traits.sees_thinking and not told and not think_end(config.additional_config):
         raise ConfigError(
             f"policy {config.policy!r} ranks by phase, and nothing says which tokens end thinking; "
             "add -- --reasoning-parser NAME, or think_end (token ids) to --settings"

@@ -49,7 +49,7 @@ def think_end(additional_config: Any) -> tuple[int, ...]:
 
 def require_capabilities(policy: Policy, offered: frozenset[Capability], engine: str) -> None:
     """Raise `UnsupportedByEngine` unless `engine` offers all that `policy` requires."""
-    if missing := policy.requires - offered:
+    if missing := policy.traits.requires - offered:
         names = ", ".join(sorted(f"{c.name} ({c.value})" for c in missing))
         raise UnsupportedByEngine(
             f"policy {policy.name!r} requires {names}, which the {engine} adapter cannot do; "
@@ -64,4 +64,4 @@ def shape_of_first_step(policy: Policy) -> StepRule:
 
 def plans_steps(policy: Policy) -> bool:
     """Whether the policy cares which residents run; if not, the engine's own rules do for them."""
-    return bool(policy.requires) or shape_of_first_step(policy) != UNLIMITED
+    return bool(policy.traits.requires) or shape_of_first_step(policy) != UNLIMITED

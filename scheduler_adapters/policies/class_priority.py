@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
+from scheduler_adapters.policy import Policy, PolicyWrapper
+from scheduler_adapters.views import LoadView, Rank, RequestView
 
 
-class ClassPriority(Policy):
+class ClassPriority(PolicyWrapper):
     """Wraps a policy: classes in the order of `classes`; those not named come last.
 
     It orders what shares a lane: a waiting request of a better class goes before the other waiting
@@ -16,21 +16,12 @@ class ClassPriority(Policy):
     """
 
     def __init__(self, policy: Policy, *, classes: Sequence[str] = ("paying", "free")) -> None:
-        self.policy = policy
+        super().__init__(policy, suffix="+class")
         self.places = {name: place for place, name in enumerate(classes)}
-        # Instance attributes shadow the class's: a wrapper is what it wraps, by class.
-        self.name = f"{policy.name}+class"  # type: ignore[misc]
-        self.requires = policy.requires  # type: ignore[misc]
-        self.keeps_time = policy.keeps_time  # type: ignore[misc]
-        self.sees_thinking = policy.sees_thinking  # type: ignore[misc]
-        self.is_static = policy.is_static  # type: ignore[misc]
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         place = self.places.get(request.user_class, len(self.places))
         return _after(place, self.policy.rank(request, load))
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        return self.policy.step_rule(load)
 
 
 def _after(place: int, rank: Rank) -> Rank:

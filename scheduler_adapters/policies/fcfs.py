@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 
 _SERVE_BY_ARRIVAL = Rank(sticky=True)
@@ -13,7 +13,7 @@ class FCFS(Policy):
     """Serves requests in the order in which the engine received them."""
 
     name = "fcfs"
-    is_static = True
+    traits = Traits(is_static=True)
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return _SERVE_BY_ARRIVAL
@@ -26,7 +26,7 @@ class OffloadingFCFS(FCFS):
     """
 
     name = "fcfs-offload"
-    requires = frozenset({Capability.OFFLOAD})
+    traits = Traits(requires=frozenset({Capability.OFFLOAD}), is_static=True)
 
     def step_rule(self, load: LoadView) -> StepRule:
         return _TO_HOST

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     Capability,
     LoadView,
@@ -43,9 +44,7 @@ class Pascal(Policy):
     """
 
     name = "pascal"
-    requires = frozenset({Capability.EVICT})
-    keeps_time = True
-    sees_thinking = True
+    traits = Traits(requires=frozenset({Capability.EVICT}), sees_thinking=True)
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Pascal(Policy):
         self.min_residency_tokens = min_residency_tokens
         self.rule = StepRule(displace=True, offload=offload, max_decodes=max_decodes)
         if offload:
-            self.requires = self.requires | {Capability.OFFLOAD}  # type: ignore[misc]
+            self.traits = replace(self.traits, requires=self.traits.requires | {Capability.OFFLOAD})
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         generated = request.generated_tokens

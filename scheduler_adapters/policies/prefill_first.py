@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule, require_at_least
 
 _PREFILL = Rank(lane=0)
@@ -20,7 +20,7 @@ class PrefillFirst(Policy):
     """
 
     name = "vllm-prefill-first"
-    is_static = True
+    traits = Traits(is_static=True)
 
     def __init__(
         self, *, max_tokens: int = 4096, max_resident: int = 256, padded: bool = True
@@ -53,7 +53,7 @@ class Orca(Policy):
     """
 
     name = "orca"
-    is_static = True
+    traits = Traits(is_static=True)
 
     def __init__(self, *, max_batch: int = 32, reserved_blocks: int | None = None) -> None:
         require_at_least(1, max_batch=max_batch)

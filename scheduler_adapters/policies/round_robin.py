@@ -1,8 +1,10 @@
-"""Round-robin: who has used the fewest quanta of tokens goes first."""
+"""Round-robin: fewest used quanta of tokens first."""
 
 from __future__ import annotations
 
-from scheduler_adapters.policy import Policy
+from dataclasses import replace
+
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     Capability,
     LoadView,
@@ -24,8 +26,7 @@ class RoundRobin(Policy):
     """
 
     name = "round-robin"
-    requires = frozenset({Capability.EVICT})
-    keeps_time = True
+    traits = Traits(requires=frozenset({Capability.EVICT}))
 
     def __init__(self, *, quantum_tokens: int = 500, offload: bool = False) -> None:
         require_at_least(1, quantum_tokens=quantum_tokens)
@@ -33,7 +34,7 @@ class RoundRobin(Policy):
         self.rule = _DISPLACE
         if offload:
             self.rule = _DISPLACE_TO_HOST
-            self.requires = self.requires | {Capability.OFFLOAD}  # type: ignore[misc]
+            self.traits = replace(self.traits, requires=self.traits.requires | {Capability.OFFLOAD})
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         quanta, used = divmod(request.generated_tokens, self.quantum_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 from scoring_service.errors import ConfigError
 
@@ -20,7 +20,7 @@ class Sarathi(Policy):
     """
 
     name = "sarathi"
-    is_static = True
+    traits = Traits(is_static=True)
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ ranks it, and a preempted one re-enters the queue with its first score.
 from __future__ import annotations
 
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 
 _BY_ARRIVAL = Rank()
@@ -21,7 +21,7 @@ class ShortestPredicted(Policy):
     """Lowest score first. Constant scores are FCFS; scores equal to the lengths are the oracle."""
 
     name = "shortest-predicted"
-    is_static = True
+    traits = Traits(is_static=True)
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         if request.score is None or request.phase is not Phase.WAITING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, nextafter
 from typing import Literal
 
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     Capability,
     LoadView,
@@ -40,7 +40,7 @@ class SLAI(Policy):
     """
 
     name = "slai"
-    requires = frozenset({Capability.DEFER_RUNNING})
+    traits = Traits(requires=frozenset({Capability.DEFER_RUNNING}))
 
     def __init__(
         self,

@@ -1,15 +1,16 @@
-"""Lets no request wait for ever: after a while it is served as FCFS would, before all others."""
+"""A limit of waiting time, after which a request is served by arrival, before all others."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
-from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.policy import Policy, PolicyWrapper
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from scoring_service.errors import ConfigError
 
 
-class StarvationGuard(Policy):
+class StarvationGuard(PolicyWrapper):
     """Wraps a policy: a request that waited `after_s` ranks first, FCFS among its like.
 
     The boost lasts until admission. `since` says where the wait starts: at
@@ -29,15 +30,11 @@ class StarvationGuard(Policy):
             raise ConfigError(f"after_s is {after_s}; use seconds >= 0, or no guard at all")
         if since not in ("arrival", "enqueue"):
             raise ConfigError(f"since is {since!r}; use 'arrival' or 'enqueue'")
-        self.policy = policy
+        super().__init__(policy, suffix="+guard")
         self.after_s = after_s
         self.since = since
-        # Instance attributes shadow the class's: a wrapper is what it wraps, and guarded.
-        self.name = f"{policy.name}+guard"  # type: ignore[misc]
-        self.requires = policy.requires  # type: ignore[misc]
-        self.keeps_time = policy.keeps_time  # type: ignore[misc]
-        self.sees_thinking = policy.sees_thinking  # type: ignore[misc]
-        self.is_static = policy.is_static and since == "arrival"  # type: ignore[misc]
+        is_static = policy.traits.is_static and since == "arrival"
+        self.traits = replace(policy.traits, is_static=is_static)
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         # Not sticky: the guard has to be asked again when a request comes back to the queue.
@@ -53,9 +50,6 @@ class StarvationGuard(Policy):
         if rank.valid_until_s <= starves_s:
             return rank._replace(then=None)
         return rank._replace(valid_until_s=starves_s, then=starving)
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        return self.policy.step_rule(load)
 
     def _waits_since_s(self, request: RequestView, load: LoadView) -> float:
         if self.since == "arrival":

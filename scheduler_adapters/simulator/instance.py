@@ -68,7 +68,7 @@ class Instance:
         Raises:
             UnsupportedByEngine: it wants to offload, and there is no host memory.
         """
-        if self.host is None and Capability.OFFLOAD in policy.requires:
+        if self.host is None and Capability.OFFLOAD in policy.traits.requires:
             raise UnsupportedByEngine(
                 f"policy {policy.name!r} requires OFFLOAD, but the instance has no host memory; "
                 "give it one: host=HostLink(...), or --host_gb_per_s 50"

@@ -86,7 +86,8 @@ def test_an_interrupted_command_says_so_in_one_line(monkeypatch, capsys):
 
 def test_the_service_process_imports_no_training_framework(tiny_bundle):
     program = (
-        "import sys; from scoring_service import __main__, bundle, model, server\n"
+        "import sys; from scoring_service import __main__, bundle\n"
+        "from scoring_service.ranker import model; from scoring_service.server import server\n"
         f"model.RankerModel.load(bundle.ModelBundle.load({str(tiny_bundle.path)!r}))\n"
         "print(sorted({'torch', 'transformers', 'lightning', 'mlflow'} & set(sys.modules)))"
     )

@@ -83,7 +83,7 @@ def use_policy(
         ConfigError: the policy ranks by phase, and nothing says what ends thinking.
     """
     _require_supported(policy)
-    if policy.sees_thinking and not think_end:
+    if policy.traits.sees_thinking and not think_end:
         raise ConfigError(
             f"policy {policy.name!r} ranks by phase, and nothing says which tokens end thinking; "
             "give think_end, a list of token ids"
@@ -93,7 +93,7 @@ def use_policy(
         RankedScheduler,
         policy=policy,
         hints=hints,
-        think_end=tuple(think_end) if policy.sees_thinking else (),
+        think_end=tuple(think_end) if policy.traits.sees_thinking else (),
         timeline=timeline,
         steps=steps,
     )

@@ -161,14 +161,14 @@ class RankMixin:
         if plans_steps(policy):
             _require_plannable(self, policy)
             ids = think_end_of(self)
-            if policy.sees_thinking and not ids:
+            if policy.traits.sees_thinking and not ids:
                 raise ConfigError(
                     f"policy {policy.name!r} ranks by phase, and nothing says which tokens end "
                     "thinking; start vLLM with --reasoning-parser, or put think_end (token ids) "
                     "into our settings"
                 )
-            border = VllmBorder(self, ids if policy.sees_thinking else ())
-            self._lengthwise_last_thought = [ids[-1]] if policy.sees_thinking else None
+            border = VllmBorder(self, ids if policy.traits.sees_thinking else ())
+            self._lengthwise_last_thought = [ids[-1]] if policy.traits.sees_thinking else None
             self._lengthwise_planner = self.waiting.planner = Planner(
                 self.lengthwise, border, self.waiting.queue
             )

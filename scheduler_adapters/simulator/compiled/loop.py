@@ -1,6 +1,6 @@
 """The rules of `reference.py` for policies whose ranks never change, compiled with numba.
 
-Such a policy says so (`Policy.is_static`). It is asked once per request and phase beforehand, its
+Such a policy says so (`Traits.is_static`). It is asked once per request and phase beforehand, its
 answers become arrays (`static_ranks.py`), and the whole run is one compiled loop: all decodes are
 one cohort. What it cannot do it leaves to `compiled_slai.py` and to plain Python (`engine.py`).
 

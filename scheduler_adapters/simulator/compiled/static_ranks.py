@@ -34,7 +34,7 @@ def static_ranks(requests: Requests, policy: Policy, kv_blocks: int) -> StaticRa
     Raises:
         InvalidDecision: the policy raised, or ranked with NaN.
     """
-    if not policy.is_static or not len(requests):
+    if not policy.traits.is_static or not len(requests):
         return None
     rule = ask_rule(policy, LoadView(total_blocks=kv_blocks))
     if rule.displace or rule.offload or rule.max_decodes is not None:

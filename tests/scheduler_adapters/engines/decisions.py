@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
@@ -107,7 +107,7 @@ class Dice(Policy):
     """
 
     name = "dice"
-    requires = frozenset({Capability.DEFER_RUNNING, Capability.EVICT})
+    traits = Traits(requires=frozenset({Capability.DEFER_RUNNING, Capability.EVICT}))
 
     def __init__(
         self,

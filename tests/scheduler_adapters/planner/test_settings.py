@@ -14,6 +14,7 @@ from scheduler_adapters.planner.settings import (
 )
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policy import Traits
 from scheduler_adapters.views import Capability, LoadView, StepRule
 from scoring_service.errors import ConfigError, InvalidDecision, UnsupportedByEngine
 
@@ -40,7 +41,7 @@ def test_wrong_settings_are_refused_in_one_line(settings: Any, message: str) -> 
 
 def test_a_policy_beyond_the_adapter_is_refused() -> None:
     class Offloading(FCFS):
-        requires = frozenset({Capability.OFFLOAD})
+        traits = Traits(requires=frozenset({Capability.OFFLOAD}))
 
     with pytest.raises(UnsupportedByEngine, match="OFFLOAD"):
         require_capabilities(Offloading(), frozenset({Capability.EVICT}), "test")

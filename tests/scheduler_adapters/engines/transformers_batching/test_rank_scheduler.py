@@ -18,7 +18,7 @@ from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.timeline.live_log import TimelineLog
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
@@ -188,7 +188,7 @@ class LaterChunks(FCFS):
 
 
 class Offloads(FCFS):
-    requires = frozenset({Capability.OFFLOAD})
+    traits = Traits(requires=frozenset({Capability.OFFLOAD}))
 
 
 @pytest.mark.parametrize(

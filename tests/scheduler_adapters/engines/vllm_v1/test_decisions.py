@@ -29,7 +29,7 @@ from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scoring_service.errors import UnsupportedByEngine
@@ -122,7 +122,7 @@ class Deadlines(Policy):
     """Ranks a whole group once per token, as SLAI does: by when the next token is due."""
 
     name = "deadlines"
-    requires = frozenset({Capability.DEFER_RUNNING})
+    traits = Traits(requires=frozenset({Capability.DEFER_RUNNING}))
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         if request.phase is Phase.WAITING:

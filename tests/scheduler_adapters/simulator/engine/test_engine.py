@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler_adapters.checks import LAWS, Run, _Observed
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
@@ -135,7 +135,7 @@ class Thrashes(Policy):
     """Whoever waits may take the place of whoever runs, so nobody gets anywhere."""
 
     name = "thrashes"
-    requires = frozenset({Capability.EVICT})
+    traits = Traits(requires=frozenset({Capability.EVICT}))
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return Rank(evict_key=(float(request.phase),))
