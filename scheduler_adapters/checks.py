@@ -98,7 +98,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Observed(LatencyModel):
+class ObservedLatency(LatencyModel):
     """A latency model that remembers the steps it was asked about."""
 
     latency: LatencyModel
@@ -140,7 +140,7 @@ def _runs(make_policy: MakePolicy) -> Iterator[tuple[str, Run]]:
         if not isinstance(made, Policy):
             raise ConfigError(f"{make_policy!r} made {made!r}; it must make a Policy")
         policy = _Checked(made)
-        observed = _Observed(instance.latency)
+        observed = ObservedLatency(instance.latency)
         timeline = simulate(requests, policy, replace(instance, latency=observed))
         yield (
             name,

@@ -1,24 +1,21 @@
-"""PARS: what it equals, what its guard promises, what a missing score does."""
+"""PARS: its order, its starvation guard, and requests without a score."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pars
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, RequestView
 from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
 from scheduler_adapters.workload.scores import OracleScores
-from scoring_service.errors import ConfigError
 
 INSTANCE = Instance(
     latency=AffineLatency(base_s=0.01, per_token_s=1e-4),
@@ -122,34 +119,6 @@ def test_nobody_waits_longer_than_the_guard_plus_draining_what_is_ahead(count, s
     assert (wait_s <= after_s + 3 * alone_s.sum() + 1.0).all()
 
 
-def view(**changes) -> RequestView:
-    fields = {"request_id": "r", "number": 0, "arrival_s": 10.0, "prompt_tokens": 5, "score": 3.0}
-    return RequestView(**(fields | changes))
-
-
-def test_the_guard_announces_the_moment_of_starving():
-    rank = pars(starve_after_s=120).rank(view(), LoadView(now_s=20.0))
-    assert (rank.key, rank.valid_until_s) == ((3.0,), 130.0)
-    assert rank.then is not None
-    assert rank.then.key == ()
-
-
-def test_the_guard_counts_from_arrival_or_from_the_last_enqueue():
-    evicted = view(preemptions=1)
-    since_arrival = StarvationGuard(ShortestPredicted(), after_s=120)
-    since_enqueue = StarvationGuard(ShortestPredicted(), after_s=120, since="enqueue")
-    later = LoadView(now_s=200.0)
-    assert since_arrival.rank(evicted, later).key == ()
-    assert since_enqueue.rank(evicted, later).key == (3.0,)
-    assert since_enqueue.rank(evicted, LoadView(now_s=330.0)).key == ()
-
-
 def test_a_running_request_is_ranked_as_the_engine_would():
-    assert pars().rank(view(phase=Phase.ANSWERING), LoadView(now_s=500.0)).key == ()
-
-
-def test_guard_settings_that_cannot_be_are_refused():
-    with pytest.raises(ConfigError, match="after_s is -1"):
-        StarvationGuard(FCFS(), after_s=-1)
-    with pytest.raises(ConfigError, match="since"):
-        StarvationGuard(FCFS(), since="birth")  # type: ignore[arg-type]
+    running = RequestView("r", 0, 10.0, 5, score=3.0, phase=Phase.ANSWERING)
+    assert pars().rank(running, LoadView(now_s=500.0)).key == ()

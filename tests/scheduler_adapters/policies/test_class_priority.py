@@ -1,0 +1,83 @@
+"""User classes one before the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policy import Policy, PolicyWrapper, Traits
+from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
+from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
+
+
+def test_the_better_class_waits_less():
+    requests = mixed_requests(200, rate_per_s=40)
+    timeline, _ = run(ClassPriority(Sarathi()), requests)
+    ttft_s = timeline.first_token_s - requests.arrival_s
+    is_paying = requests.user_class == "paying"
+    assert ttft_s[is_paying].mean() < 0.5 * ttft_s[~is_paying].mean()
+
+
+class Grouped(Policy):
+    """Ranks that all requests share, with every field set."""
+
+    name = "grouped"
+    traits = Traits(requires=frozenset({Capability.EVICT}), sees_thinking=True)
+    then = Rank((2.0,), lane=1)
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return Rank((7.0,), 1, 5.0, 1, self.then, (3.0,), "shared", True)
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(max_decodes=3)
+
+
+def view(user_class: str) -> RequestView:
+    return RequestView("r", 0, 0.0, 10, user_class=user_class)
+
+
+@pytest.mark.parametrize(("user_class", "place"), [("gold", 0), ("tin", 1), ("", 2), ("lead", 2)])
+def test_a_class_goes_before_the_key_and_the_rest_of_the_rank_stays(user_class, place):
+    policy = ClassPriority(Grouped(), classes=["gold", "tin"])
+    rank = policy.rank(view(user_class), LoadView())
+    inner = Grouped().rank(view(user_class), LoadView())
+    assert rank.key == (place, 7.0)
+    assert rank.then == Grouped.then._replace(key=(place, 2.0))
+    assert rank == inner._replace(key=rank.key, then=rank.then, group=rank.group)
+
+
+def test_requests_of_two_classes_never_share_a_rank():
+    policy = ClassPriority(Grouped())
+    groups = {policy.rank(view(name), LoadView()).group for name in ("paying", "free", "other")}
+    assert len(groups) == 3
+    assert (
+        policy.rank(view("free"), LoadView()).group == policy.rank(view("free"), LoadView()).group
+    )
+    # A rank of its own stays one.
+    assert ClassPriority(Sarathi()).rank(view("free"), LoadView()).group is None
+
+
+def test_a_shared_rank_gives_every_class_its_own_deadlines():
+    requests = mixed_requests(120, rate_per_s=12)
+    shared, _ = run(ClassPriority(SLAI()), requests)
+    alone, _ = run(ClassPriority(Ungrouped(SLAI())), requests)
+    np.testing.assert_array_equal(shared.finished_s, alone.finished_s)
+
+
+class Ungrouped(PolicyWrapper):
+    """A policy whose decodes are asked for one by one."""
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        rank = self.policy.rank(request, load)
+        then = rank.then and rank.then._replace(group=None)
+        return rank._replace(group=None, then=then)
+
+
+def test_wrappers_pass_on_what_engines_read():
+    wrapped = ClassPriority(Grouped())
+    assert wrapped.traits == Grouped.traits
+    assert wrapped.name == "grouped+class"
+    assert wrapped.step_rule(LoadView()) == StepRule(max_decodes=3)

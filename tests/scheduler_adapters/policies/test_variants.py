@@ -1,0 +1,72 @@
+"""Every variant of every policy against the laws, and settings out of range."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from scheduler_adapters.checks import check_policy
+from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policies.starvation_guard import StarvationGuard
+from scheduler_adapters.policy import load_policy
+from scoring_service.errors import ConfigError
+
+VARIANTS = {
+    "sarathi spf": lambda: Sarathi(order="spf"),
+    "slai fcfs fixed 10": lambda: SLAI(order="fcfs", offset=10),
+    "slai spf fixed 10": lambda: SLAI(offset=10),
+    "slai spf fixed 5": lambda: SLAI(offset=5),
+    "slai spf dynamic": SLAI,
+    "slai paying first": lambda: SLAI(paying_first=True),
+    "slai recompute": lambda: SLAI(evaluate="recompute"),
+    "rad small": lambda: RAD(max_started=7, tile=4, chunk=16),
+    "rad twin small": lambda: RADTwin(max_started=7, tile=4, chunk=16),
+    "round robin 10": lambda: RoundRobin(quantum_tokens=10),
+    "class over pars": lambda: ClassPriority(pars()),
+    "class over slai": lambda: ClassPriority(SLAI()),
+    "guard over slai": lambda: StarvationGuard(SLAI(), after_s=1.0),
+    "guard over round robin": lambda: StarvationGuard(RoundRobin(quantum_tokens=10), after_s=1.0),
+    "guard over class over pars": lambda: StarvationGuard(ClassPriority(pars()), after_s=1.0),
+}
+
+
+@pytest.mark.parametrize("make_policy", VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_keeps_every_law(make_policy):
+    assert check_policy(make_policy)
+
+
+OUT_OF_RANGE = [
+    ("slai", {"default_tbt_s": -3}),
+    ("slai", {"default_tbt_s": float("nan")}),
+    ("slai", {"offset": -1}),
+    ("slai", {"offset_below": -1}),
+    ("slai", {"offset_above": float("nan")}),
+    ("slai", {"memory_limit": 96}),
+    ("slai", {"max_decodes": 0}),
+    ("slai", {"max_resident": 0}),
+    ("vllm-prefill-first", {"max_tokens": 0}),
+    ("orca", {"max_batch": 0}),
+    ("orca", {"reserved_blocks": 0}),
+    ("request-level", {"max_batch": -1}),
+    ("rad", {"max_started": 0}),
+    ("rad-twin", {"tile": 1.5}),
+    ("rad", {"chunk": "many"}),
+    ("round-robin", {"quantum_tokens": 0}),
+    ("round-robin", {"quantum_tokens": None}),
+    ("pascal", {"demote_above_tokens": 0}),
+    ("pascal", {"max_decodes": 0}),
+    ("pascal", {"min_residency_tokens": -1}),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong"), OUT_OF_RANGE)
+def test_a_setting_out_of_range_is_refused_by_its_name_and_value(name, wrong):
+    ((setting, value),) = wrong.items()
+    with pytest.raises(ConfigError, match=rf"^{setting} is {re.escape(repr(value))}; use "):
+        load_policy(name, **wrong)

@@ -1,0 +1,40 @@
+"""Views and rules: queues remembered by a view, limits checked by a rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_adapters.views import LoadView, RequestView, StepRule, require_at_least
+from scoring_service.errors import ConfigError
+
+
+def test_a_view_remembers_when_its_queue_was_entered():
+    view = RequestView("r", 0, 0.0, 10)
+    assert view.enqueued_s((1, 0), 3.0) == 3.0
+    assert view.enqueued_s((1, 0), 9.0) == 3.0
+    assert view.enqueued_s((1, 1), 9.0) == 9.0
+    assert view.enqueued_s((1, 0), 12.0) == 12.0
+
+
+def test_kv_usage_is_a_fraction_of_all_blocks():
+    assert LoadView(used_blocks=30, total_blocks=120).kv_usage_fraction == 0.25
+
+
+AT_LEAST_ONE = ("max_tokens", "max_resident", "chunk")
+AT_LEAST_ZERO = ("max_decodes", "max_prefills", "max_admissions")
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [(n, 1) for n in AT_LEAST_ONE] + [(n, 0) for n in AT_LEAST_ZERO]
+)
+def test_a_limit_starts_at_the_least_that_lets_work_be_done(name, least):
+    assert getattr(StepRule(**{name: least}), name) == least
+    for wrong in (least - 1, 1.5, "2"):
+        with pytest.raises(ConfigError, match=f"{name} is .*; use a whole number, {least} or more"):
+            StepRule(**{name: wrong})
+
+
+def test_counts_are_checked_by_name():
+    require_at_least(2, seats=2)
+    with pytest.raises(ConfigError, match="seats is 1; use a whole number, 2 or more"):
+        require_at_least(2, seats=1)

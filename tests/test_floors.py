@@ -1,0 +1,178 @@
+"""The floor plan: rooms in one order, imports downward, a dozen files per room, one class per name.
+
+`docs/architecture.md` says what each room is for.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.test_architecture import PACKAGES, ROOT, imports_of, sources
+
+FLOORS: dict[str, tuple[str, ...]] = {
+    "scoring_service": (
+        "errors",
+        "agreement bundle calibration logs status proto",
+        "command_line",
+        "client",
+        "ranker",
+        "service",
+        "server",
+        "bench",
+        "commands",
+        "__main__",
+    ),
+    "scheduler_adapters": (
+        "views",
+        "policy placement progress",
+        "workload",
+        "timeline",
+        "policies placements",
+        "planner",
+        "simulator.latency.kernels",
+        "simulator.latency",
+        "simulator.instance simulator.host_link simulator.engine",
+        "simulator.compiled",
+        "simulator",
+        "engines",
+        "engines.vllm_v1 engines.transformers_batching",
+        "validation",
+        "reporting",
+        "checks",
+        "commands",
+        "commands.reproduce commands.bench",
+        "__main__",
+    ),
+    "training": (
+        "config recipes",
+        "data",
+        "ranker",
+        "export",
+        "evaluation",
+        "release",
+        "collection",
+        "prefill",
+        "commands",
+        "__main__",
+    ),
+}
+"""The floor table: the rooms and ground-floor modules of each package, bottom first. A file may
+import from its own line and from lines above it in this table, which are floors below it."""
+MAX_FILES = 12
+
+
+def floor_of(package: str, module: str) -> int | None:
+    """The floor of a module (dotted, without its package): that of its longest prefix there."""
+    floors = {room: i for i, line in enumerate(FLOORS[package]) for room in line.split()}
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        if (floor := floors.get(".".join(parts[:length]))) is not None:
+            return floor
+    return None
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def upward_imports(package: str, module: str, names: set[str]) -> list[str]:
+    """The imports of a module of `package` that lead to a higher floor."""
+    here = floor_of(package, module)
+    assert here is not None, f"{package}.{module} stands on no floor; add its room to FLOORS"
+    found = []
+    for name in sorted(names):
+        if name.startswith(f"{package}."):
+            there = floor_of(package, name.removeprefix(f"{package}."))
+            if there is not None and there > here:
+                found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_file_imports_from_a_higher_floor(package: str) -> None:
+    wrong = {}
+    for path in sources(package):
+        module = module_of(path)
+        if module != package and not path.stem.endswith(("_pb2", "_pb2_grpc")):
+            inside = module.removeprefix(f"{package}.")
+            if found := upward_imports(package, inside, imports_of(path)):
+                wrong[module] = found
+    assert not wrong
+
+
+def test_an_import_from_above_is_found() -> None:
+    above = {"scheduler_adapters.commands.simulate", "scheduler_adapters.commands.simulate.main"}
+    assert upward_imports("scheduler_adapters", "simulator.engine.engine", above)
+    assert not upward_imports("scheduler_adapters", "commands.bench.simulator", above)
+    with pytest.raises(AssertionError, match="stands on no floor"):
+        upward_imports("training", "attic.thing", above)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_imports_go_in_circles(package: str) -> None:
+    modules = {module_of(path): path for path in sources(package) if path.stem != "__init__"}
+    arrows = {name: imports_of(path) & modules.keys() - {name} for name, path in modules.items()}
+    while free := [name for name, targets in arrows.items() if not targets & arrows.keys()]:
+        for name in free:
+            del arrows[name]
+    assert not arrows, f"these import each other in a circle: {sorted(arrows)}"
+
+
+def test_a_room_has_a_dozen_files_at_most() -> None:
+    for package in PACKAGES:
+        for folder in {path.parent for path in sources(package)}:
+            files = [path.name for path in folder.glob("*.py") if "_pb2" not in path.name]
+            assert len(files) <= MAX_FILES, f"{folder.relative_to(ROOT)} has {len(files)} files"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_class_name_occurs_once(package: str) -> None:
+    places = defaultdict(list)
+    for path in sources(package):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and "_pb2" not in path.name:
+                places[node.name].append(str(path.relative_to(ROOT)))
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
+MAX_LINES = 60
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    """Compiled loops excepted: numba wants them in one piece."""
+    long = []
+    for package in PACKAGES:
+        for path in sources(package):
+            if "compiled" in path.parts or "_pb2" in path.name:
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    lines = (node.end_lineno or 0) - node.lineno + 1
+                    if lines > MAX_LINES:
+                        long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines}")
+    assert not long
+
+
+def test_the_tests_mirror_the_rooms() -> None:
+    """Every module has a test file of its name, in the folder of its room."""
+    missing = []
+    for package in PACKAGES:
+        for path in sources(package):
+            if path.stem in ("__init__", "__main__") or "_pb2" in path.name:
+                continue
+            test = ROOT / "tests" / path.relative_to(ROOT).with_name(f"test_{path.name}")
+            if not test.is_file():
+                missing.append(str(path.relative_to(ROOT)))
+    assert not missing
+
+
+MAX_SOURCE_LINES = 31_000
+
+
+def test_the_source_stays_small() -> None:
+    files = [path for package in PACKAGES for path in sources(package) if "_pb2" not in path.name]
+    assert sum(len(path.read_text().splitlines()) for path in files) <= MAX_SOURCE_LINES
