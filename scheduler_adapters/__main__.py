@@ -31,10 +31,6 @@ COMMANDS = {
         "scheduler_adapters.commands.reproduce.command",
         "a paper's headline figures beside ours: pars, slai, rad",
     ),
-    "beyond": (
-        "scheduler_adapters.commands.beyond",
-        "schedulers that no paper has, against the papers' own on the same requests",
-    ),
     "check-golden": (
         "scheduler_adapters.commands.check_golden",
         "equal to the golden runs of another simulator, to 1e-9 s?",

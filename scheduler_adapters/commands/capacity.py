@@ -36,7 +36,8 @@ from scheduler_adapters.reporting.tracking import log_run
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.metrics import Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.requests import ORDER_STREAM, Requests
+from scheduler_adapters.workload.arrivals import ORDER_STREAM
+from scheduler_adapters.workload.requests import Requests
 from scoring_service.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,9 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.simulator.simulate import simulate_replicas
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.requests import Requests, read_table, read_trace
+from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.workload.tables import read_table
+from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import DataError
 
 TOLERANCE_S = 1e-9

@@ -13,22 +13,21 @@ import numpy as np
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.workload.requests import (
+from scheduler_adapters.workload.arrivals import (
     CLASS_STREAM,
     LENGTH_STREAM,
-    Requests,
     gamma_arrivals_s,
-    make_requests,
     poisson_arrivals_s,
-    read_trace,
     shock_arrivals_s,
 )
+from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.scores import (
     ConstantScores,
     OracleScores,
     SyntheticScores,
     open_prompt_scorer,
 )
+from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)

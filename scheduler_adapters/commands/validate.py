@@ -58,13 +58,9 @@ from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.decision_replay import replay
 from scheduler_adapters.validation.repeated_runs import RepeatedError, against_repeats
 from scheduler_adapters.validation.step_fit import StepFit, fit_steps
-from scheduler_adapters.workload.requests import (
-    Floats,
-    Requests,
-    make_requests,
-    poisson_arrivals_s,
-    read_trace,
-)
+from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.requests import Floats, Requests, make_requests
+from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError
 
 _MIN_REQUESTS: Final = 20

@@ -23,8 +23,9 @@ from scheduler_adapters.simulator.latency.presets import preset
 from scheduler_adapters.timeline.metrics import tpot_s
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, StepRule
-from scheduler_adapters.workload.data_folder import DataDir, data_file, read_table
+from scheduler_adapters.workload.data_folder import DataDir, data_file
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
+from scheduler_adapters.workload.tables import read_table
 
 FOLDER = "llmservingsim/vllm_request_timings"
 TARGETS = {"ttft": 0.15, "tpot": 0.06, "e2e": 0.06}

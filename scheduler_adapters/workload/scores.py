@@ -17,21 +17,18 @@ from math import inf, isfinite, pi, sin, sqrt
 from os import PathLike
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from scheduler_adapters.workload.arrivals import SCORE_STREAM
+from scheduler_adapters.workload.requests import Floats, Ints, Requests
 from scoring_service.bundle import ModelBundle
 from scoring_service.client.sync import Score, ScoringClient
 from scoring_service.errors import ConfigError, DataError, ScoringError
 
-if TYPE_CHECKING:  # a scheduler that only asks the service needs no pandas
-    from scheduler_adapters.workload.requests import Requests
-
 log = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 
 class ScoreSource(ABC):
@@ -72,14 +69,9 @@ class RecordedScores(ScoreSource):
         Raises:
             DataError: no such file or column.
         """
-        from scheduler_adapters.workload.requests import read_table
+        from scheduler_adapters.workload.tables import read_table  # late: it needs pandas
 
-        table = read_table(Path(path))
-        if column not in table:
-            raise DataError(
-                f"no column {column!r}; there are {', '.join(map(str, table.columns))}", path=path
-            )
-        return cls(table[column].to_numpy(dtype=np.float64))
+        return cls(read_table(Path(path), [column])[column].to_numpy(dtype=np.float64))
 
     def scores(self, requests: Requests) -> Floats:
         if len(self.values) != len(requests):
@@ -122,13 +114,10 @@ class SyntheticScores(ScoreSource):
         return best
 
 
-SCORE_STREAM = 3
-"""Beside the seed: other draws with one seed (arrivals 1, lengths 2, order 4, classes 5) must
-not repeat this noise."""
 _CORRECTIONS = 6
 
 
-def achieved_tau_b(scores: Floats, lengths: NDArray[np.int64]) -> float:
+def achieved_tau_b(scores: Floats, lengths: Ints) -> float:
     """Kendall tau-b of scores and true lengths, in [-1, 1]; requests without a score left out."""
     from scipy.stats import kendalltau
 
@@ -136,7 +125,7 @@ def achieved_tau_b(scores: Floats, lengths: NDArray[np.int64]) -> float:
     return float(kendalltau(scores[known], lengths[known]).statistic)
 
 
-def _normal_scores(lengths: NDArray[np.int64]) -> Floats:
+def _normal_scores(lengths: Ints) -> Floats:
     """Normal quantiles of the mean ranks of `lengths`."""
     _, first_group, counts = np.unique(lengths, return_inverse=True, return_counts=True)
     mean_rank = np.cumsum(counts) - (counts - 1) / 2

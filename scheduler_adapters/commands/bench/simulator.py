@@ -27,13 +27,9 @@ from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyMo
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.simulator.simulate import EngineName, simulate_replicas
 from scheduler_adapters.timeline.timeline import write_timeline
-from scheduler_adapters.workload.requests import (
-    LENGTH_STREAM,
-    Requests,
-    make_requests,
-    poisson_arrivals_s,
-    read_trace,
-)
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError
 
 _RATE_PER_S = 6.45

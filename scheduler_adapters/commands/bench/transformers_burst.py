@@ -46,8 +46,9 @@ from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.validation.graph_fit import GRAPHS
 from scheduler_adapters.validation.prediction import Served
 from scheduler_adapters.validation.step_fit import StepRecord
-from scheduler_adapters.workload.data_folder import data_file, read_table
+from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.tables import read_table
 from scoring_service.errors import (
     ConfigError,
     DataError,

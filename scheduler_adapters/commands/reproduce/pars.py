@@ -24,18 +24,9 @@ from scheduler_adapters.simulator.latency.facts import GPUS, MODELS
 from scheduler_adapters.simulator.latency.first_principles import kv_blocks
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, ORDER_STREAM, poisson_arrivals_s
 from scheduler_adapters.workload.data_folder import data_file
-from scheduler_adapters.workload.requests import (
-    LENGTH_STREAM,
-    ORDER_STREAM,
-    Floats,
-    Ints,
-    Requests,
-    make_requests,
-    poisson_arrivals_s,
-    read_table,
-    read_trace,
-)
+from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
 from scheduler_adapters.workload.scores import (
     ConstantScores,
     OracleScores,
@@ -43,6 +34,8 @@ from scheduler_adapters.workload.scores import (
     achieved_tau_b,
     open_prompt_scorer,
 )
+from scheduler_adapters.workload.tables import read_table
+from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError, DataError
 
 _MODEL, _GPU = "llama-3-8b", "a100-40g"

@@ -37,14 +37,8 @@ from scheduler_adapters.simulator.latency.staircase import StaircaseLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import statistic, summarize, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.requests import (
-    LENGTH_STREAM,
-    Floats,
-    Ints,
-    Requests,
-    make_requests,
-    poisson_arrivals_s,
-)
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
 from scoring_service.errors import ConfigError
 
 NUM_REQUESTS = 4000

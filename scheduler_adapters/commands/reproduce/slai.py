@@ -24,14 +24,10 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.presets import SLAI as TESTBED
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import statistic, token_gaps
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
 from scheduler_adapters.workload.data_folder import data_file
-from scheduler_adapters.workload.requests import (
-    LENGTH_STREAM,
-    Requests,
-    make_requests,
-    poisson_arrivals_s,
-    read_trace,
-)
+from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError, DataError
 
 TRACE = "sharegpt-8k-slai/sharegpt_8k_filtered_stats_llama2_tokenizer.csv.gz"

@@ -36,7 +36,8 @@ from scheduler_adapters.timeline.timeline import (
     timeline_from_token_times,
     write_timeline,
 )
-from scheduler_adapters.workload.requests import Requests, read_trace
+from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.workload.traces import read_trace
 from scoring_service.command_line import make_parser, underscored
 from scoring_service.errors import ConfigError, LengthwiseError, UnsupportedByEngine
 

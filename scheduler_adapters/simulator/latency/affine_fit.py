@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.workload.data_folder import read_table
+from scheduler_adapters.workload.tables import read_table
 from scoring_service.errors import DataError
 
 _NUM_COEFFICIENTS = 4

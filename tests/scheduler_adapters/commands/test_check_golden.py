@@ -13,7 +13,8 @@ import pytest
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.check_golden import Setting, simulate_golden
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
-from scheduler_adapters.workload.requests import make_requests, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import DataError, SchedulingError
 
 

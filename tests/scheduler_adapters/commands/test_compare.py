@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import compare as compare_module
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.workload.requests import gamma_arrivals_s, shock_arrivals_s
-from scoring_service.errors import ConfigError
 
 SMALL = ("--num_requests=60", "--max_num_seqs=8", "--mlruns-dir=null")
 
@@ -144,19 +141,3 @@ def test_bad_input_is_one_line_and_leaves_no_file(argument, complaint, capsys, t
     assert complaint in error
     assert len(error.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_gamma_gaps_have_the_rate_and_the_variation():
-    gaps_s = np.diff(gamma_arrivals_s(40_000, rate_per_s=5.0, cv=3.0, seed=1))
-    assert gaps_s.mean() == pytest.approx(0.2, rel=0.05)
-    assert gaps_s.std() / gaps_s.mean() == pytest.approx(3.0, rel=0.05)
-    with pytest.raises(ConfigError, match="cv is 0"):
-        gamma_arrivals_s(10, rate_per_s=1.0, cv=0.0, seed=0)
-
-
-def test_a_shock_is_faster_in_the_middle_and_nowhere_else():
-    gaps_s = np.diff(shock_arrivals_s(50_000, rate_per_s=5.0, factor=5.0, seed=1))
-    assert gaps_s[20_000:30_000].mean() == pytest.approx(0.04, rel=0.05)
-    assert gaps_s[:20_000].mean() == pytest.approx(0.2, rel=0.05)
-    with pytest.raises(ConfigError, match="factor"):
-        shock_arrivals_s(10, rate_per_s=1.0, factor=0.0, seed=0)

@@ -15,7 +15,8 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import statistic, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
 
 LATENCY = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-6)

@@ -14,7 +14,8 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, RequestView
-from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.scores import OracleScores
 
 INSTANCE = Instance(

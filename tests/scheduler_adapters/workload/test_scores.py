@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from scheduler_adapters.workload.requests import make_requests, read_trace
+from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.scores import (
     ConstantScores,
     OracleScores,
@@ -20,6 +20,7 @@ from scheduler_adapters.workload.scores import (
     achieved_tau_b,
     open_prompt_scorer,
 )
+from scheduler_adapters.workload.traces import read_trace
 from scoring_service.bundle import TOKENIZER, sha256_of
 from scoring_service.errors import BundleError, ConfigError, DataError, ScoringError
 

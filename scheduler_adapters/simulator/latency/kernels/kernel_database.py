@@ -34,7 +34,7 @@ from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
     KernelLatency,
     padded,
 )
-from scheduler_adapters.workload.data_folder import read_table
+from scheduler_adapters.workload.tables import read_table
 from scoring_service.errors import DataError
 
 _SECONDS = 1e-3

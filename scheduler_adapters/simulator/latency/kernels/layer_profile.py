@@ -20,7 +20,7 @@ from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
     KernelLatency,
     padded,
 )
-from scheduler_adapters.workload.data_folder import read_table
+from scheduler_adapters.workload.tables import read_table
 
 _ONCE = ("embedding", "final_layernorm")
 _PER_BLOCK = {

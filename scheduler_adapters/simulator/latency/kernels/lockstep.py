@@ -19,7 +19,7 @@ from scheduler_adapters.simulator.latency.kernels.interconnect import Link, gath
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import MAX_TOKENS, KernelLatency
 from scheduler_adapters.simulator.latency.kernels.layer_profile import read_layer_profile
 from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
-from scheduler_adapters.workload.data_folder import read_table
+from scheduler_adapters.workload.tables import read_table
 from scoring_service.errors import SchedulingError
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 from scheduler_adapters.simulator.latency.kernels.grid import by_count
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import MAX_SEQUENCES, MAX_TOKENS
 from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
-from scheduler_adapters.workload.data_folder import read_table
+from scheduler_adapters.workload.tables import read_table
 from scoring_service.errors import DataError, SchedulingError
 
 _MIXED = 1.1

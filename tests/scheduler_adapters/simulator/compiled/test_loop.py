@@ -35,7 +35,8 @@ from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyMo
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Rank, RequestView
-from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,8 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
-from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.requests import Requests, make_requests
 from scoring_service.errors import ConfigError, InvalidDecision, SchedulingError
 
 LATENCY = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-7)

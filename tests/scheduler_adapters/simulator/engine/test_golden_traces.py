@@ -27,7 +27,8 @@ from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.workload.requests import Requests, make_requests, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.requests import Requests, make_requests
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 

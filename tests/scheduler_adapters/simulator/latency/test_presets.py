@@ -54,7 +54,7 @@ def test_every_preset_names_its_source():
 
 def test_a_measured_preset_without_a_data_folder_says_how_to_name_one(monkeypatch):
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-    with pytest.raises(ConfigError, match=r"--data_dir or set \$LENGTHWISE_DATA"):
+    with pytest.raises(ConfigError, match=r"--data-dir or set \$LENGTHWISE_DATA"):
         Instance.preset("llama-3-8b@h100-80g:kernels")
 
 

@@ -1,0 +1,56 @@
+"""Arrival processes, and the random streams that an experiment's draws are taken from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler_adapters.workload.requests import Floats
+from scoring_service.errors import ConfigError
+
+ARRIVAL_STREAM = 1
+LENGTH_STREAM = 2
+SCORE_STREAM = 3
+ORDER_STREAM = 4
+CLASS_STREAM = 5
+"""Given to the generator beside the seed, so that draws with one seed share no random numbers."""
+
+
+def poisson_arrivals_s(count: int, *, rate_per_s: float, seed: int) -> Floats:
+    """Arrival times (count,) of a Poisson process with `rate_per_s`, in seconds.
+
+    Raises:
+        ConfigError: the rate is not a positive number.
+    """
+    if not 0 < rate_per_s < np.inf:
+        raise ConfigError(f"rate_per_s is {rate_per_s}; use a number above 0, or a burst")
+    gaps_s = np.random.default_rng((seed, ARRIVAL_STREAM)).exponential(1 / rate_per_s, count)
+    return np.cumsum(gaps_s)
+
+
+def gamma_arrivals_s(count: int, *, rate_per_s: float, cv: float, seed: int) -> Floats:
+    """Arrival times (count,) with gamma-distributed gaps; `cv` above 1 makes bursts, 1 is Poisson.
+
+    Raises:
+        ConfigError: the rate or the coefficient of variation is not a positive number.
+    """
+    if not 0 < cv < np.inf:
+        raise ConfigError(f"cv is {cv}; use a number above 0")
+    if not 0 < rate_per_s < np.inf:
+        raise ConfigError(f"rate_per_s is {rate_per_s}; use a number above 0, or a burst")
+    shape = 1 / cv**2
+    random = np.random.default_rng((seed, ARRIVAL_STREAM))
+    return np.cumsum(random.gamma(shape, 1 / (rate_per_s * shape), count))
+
+
+def shock_arrivals_s(count: int, *, rate_per_s: float, factor: float, seed: int) -> Floats:
+    """Poisson arrival times (count,), `factor` times as fast in the middle fifth of the requests.
+
+    Raises:
+        ConfigError: the rate or the factor is not a positive number.
+    """
+    if not 0 < factor < np.inf:
+        raise ConfigError(f"factor is {factor}; use a number above 0")
+    steady_s = poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=seed)
+    gaps_s = np.diff(steady_s, prepend=0.0)
+    gaps_s[2 * count // 5 : 3 * count // 5] /= factor
+    return np.cumsum(gaps_s)

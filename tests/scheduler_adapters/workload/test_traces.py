@@ -1,0 +1,136 @@
+"""Traces: the columns of public formats, and the files that are refused."""
+
+from __future__ import annotations
+
+import logging
+
+import pandas as pd
+import pytest
+
+from scheduler_adapters.workload.traces import read_trace
+from scoring_service.errors import DataError
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".jsonl"])
+def test_a_trace_reads_the_same_from_every_format(tmp_path, suffix):
+    table = pd.DataFrame(
+        {"num_prefill_tokens": [5, 6], "num_decode_tokens": [7, 8], "arrival_s": [0.0, 1.5]}
+    )
+    path = tmp_path / f"trace{suffix}"
+    if ".csv" in suffix:
+        table.to_csv(path, index=False)
+    elif suffix == ".parquet":
+        table.to_parquet(path)
+    else:
+        table.to_json(path, orient="records", lines=True)
+
+    requests = read_trace(path)
+
+    assert requests.prompt_tokens.tolist() == [5, 6]
+    assert requests.output_tokens.tolist() == [7, 8]
+    assert requests.arrival_s.tolist() == [0.0, 1.5]
+
+
+def test_wall_clock_and_millisecond_arrivals_become_seconds(tmp_path):
+    wall, milli = tmp_path / "wall.csv", tmp_path / "milli.csv"
+    wall.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.5,3,4\n2023-11-16 18:15:48.0,3,4\n"
+    )
+    milli.write_text("timestamp_ms,input_length,output_length\n0,3,4\n1500,3,4\n")
+    assert read_trace(wall).arrival_s.tolist() == [0.0, 1.5]
+    assert read_trace(milli).arrival_s.tolist() == [0.0, 1.5]
+
+
+@pytest.mark.parametrize("name", ["timestamp", "arrival_s", "arrived_at"])
+def test_wall_clock_times_are_read_under_any_name_of_arrivals(tmp_path, name):
+    path = tmp_path / "trace.csv"
+    rows = "2023-11-16T18:15:46.5,3,4\n2023-11-16T18:15:48,3,4\n"
+    path.write_text(f"{name},prompt_tokens,output_tokens\n{rows}")
+    assert read_trace(path).arrival_s.tolist() == [0.0, 1.5]
+
+
+@pytest.mark.parametrize("name", ["timestamp", "sent"])
+def test_times_of_unknown_unit_are_left_out_and_said(tmp_path, name, caplog):
+    path = tmp_path / "trace.csv"
+    path.write_text(f"{name},prompt_tokens,output_tokens\n0,3,4\n1500,3,4\n")
+    with caplog.at_level(logging.INFO):
+        assert not read_trace(path).arrival_s.any()
+    assert f"no arrival times among the columns {name}, prompt_tokens" in caplog.text
+    assert "arrival_s (seconds), timestamp_ms" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["TIMESTAMP", "arrival_s", "timestamp_ms"])
+def test_times_that_are_none_are_refused(tmp_path, name):
+    path = tmp_path / "trace.csv"
+    path.write_text(f"{name},prompt_tokens,output_tokens\nonce upon a time,3,4\n")
+    with pytest.raises(DataError, match=f"column '{name}' holds no times.*wall-clock"):
+        read_trace(path)
+
+
+def test_a_trace_that_is_cut_says_so(tmp_path, caplog):
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "0,3,4\n" * 5)
+    with caplog.at_level(logging.INFO):
+        assert len(read_trace(path, limit=5)) == 5
+        assert not caplog.text
+        assert len(read_trace(path, limit=3)) == 3
+    assert "the first 3 of 5 requests" in caplog.text
+
+
+def test_an_id_that_is_there_twice_is_refused_but_a_prompt_may_be(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("request_id,prompt_tokens,output_tokens\na,3,4\nb,3,4\nb,3,9\n")
+    with pytest.raises(DataError, match="row 2: request_id is b; it must be another one"):
+        read_trace(path)
+    path.write_text("prompt_id,prompt_tokens,output_tokens\n7,3,4\n7,3,9\n")
+    assert read_trace(path).request_id.tolist() == ["0", "1"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_a_missing_class_is_no_class(tmp_path, suffix):
+    table = pd.DataFrame(
+        {"prompt_tokens": [5, 6], "output_tokens": [7, 8], "user_class": ["paying", None]}
+    )
+    path = tmp_path / f"trace{suffix}"
+    write = {".csv": table.to_csv, ".parquet": table.to_parquet}.get(suffix)
+    if write is None:
+        table.to_json(path, orient="records", lines=True)
+    else:
+        write(path)
+    assert read_trace(path).user_class.tolist() == ["paying", ""]
+
+
+def test_a_trace_with_prompts_but_no_counts_says_who_counts_them(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("prompt,output_tokens\nhello,3\n")
+    with pytest.raises(DataError, match=r"no column 'prompt_tokens'.*--scores bundle:PATH"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "prompt_tokens,output_tokens\n"])
+def test_an_empty_trace_is_refused(tmp_path, text):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"trace.csv"):
+        read_trace(path)
+
+
+def test_a_trace_without_lengths_says_which_columns_it_has(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("prompt,length\nhello,3\n")
+    with pytest.raises(DataError, match=r"no column 'prompt_tokens'; there are prompt, length"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("name", ["absent.csv", "trace.xlsx"])
+def test_an_absent_or_unknown_file_is_one_clear_error(tmp_path, name):
+    with pytest.raises(DataError, match=name):
+        read_trace(tmp_path / name)
+
+
+def test_a_bad_row_of_a_file_is_named_with_the_file(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("prompt_tokens,output_tokens\n3,4\n3,\n")
+    with pytest.raises(DataError, match=r"trace.csv, row 1: output_tokens is nan"):
+        read_trace(path)
