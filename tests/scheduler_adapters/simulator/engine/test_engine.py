@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_adapters.checks import LAWS, Run, _Observed
+from scheduler_adapters.checks import LAWS, ObservedLatency, Run
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy, Traits
@@ -59,7 +59,7 @@ def test_every_run_keeps_every_law(requests, instance, make_policy):
     def run(watched: Instance):
         return simulate(requests, make_policy(), watched)
 
-    observed = _Observed(instance.latency)
+    observed = ObservedLatency(instance.latency)
     timeline = run(replace(instance, latency=observed))
     summary = summarize(timeline)
     assert summary.num_finished + summary.num_rejected == len(requests)
