@@ -23,13 +23,13 @@ from typing import Any, Final
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.user_classes import read_user_classes
-from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig
-from scheduler_adapters.planner.settings import (
+from scheduler_adapters.engines.vllm_v1.additional_config import (
     SETTINGS,
-    make_policy,
-    require_capabilities,
-    think_end,
+    configured_policy,
+    configured_think_end,
 )
+from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig
+from scheduler_adapters.planner.capabilities import require_capabilities, require_think_end
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline import live_log as timeline_log
 from scoring_service.client.channel import ClientSecurity
@@ -154,7 +154,7 @@ def check(config: ServeConfig) -> None:
         UnsupportedByEngine: no vLLM here, or one that cannot run the policy.
         ScoringError: the scoring service does not answer.
     """
-    policy, middleware = make_policy(config.additional_config), config.middleware
+    policy, middleware = configured_policy(config.additional_config), config.middleware
     _require_own_options(config.vllm)
     if config.timeline is not None:
         timeline_log.require_writable(config.timeline)
@@ -205,11 +205,11 @@ def _require_own_options(options: Sequence[str]) -> None:
 def _require_think_end(policy: Policy, config: ServeConfig) -> None:
     """Refuse what the engine would, after minutes: phases, and nothing that tells them apart."""
     told = any(option.replace("_", "-").startswith("--reasoning-") for option in config.vllm)
-    if policy.traits.sees_thinking and not told and not think_end(config.additional_config):
-        raise ConfigError(
-            f"policy {config.policy!r} ranks by phase, and nothing says which tokens end thinking; "
-            "add -- --reasoning-parser NAME, or think_end (token ids) to --settings"
-        )
+    require_think_end(
+        policy,
+        told or bool(configured_think_end(config.additional_config)),
+        "add -- --reasoning-parser NAME, or think_end (token ids) to --settings",
+    )
 
 
 def _next(options: Sequence[str], name: str) -> str:

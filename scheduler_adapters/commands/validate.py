@@ -37,6 +37,7 @@ from scheduler_adapters.engines.engine_clock import (
     make_clock,
 )
 from scheduler_adapters.engines.tiny_model import make_tiny_model
+from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.engines.vllm_v1.offline import (
     STOCK,
     OfflineConfig,
@@ -47,7 +48,6 @@ from scheduler_adapters.engines.vllm_v1.offline import (
     warm_up,
 )
 from scheduler_adapters.engines.vllm_v1.recording import Recording, record
-from scheduler_adapters.planner.settings import SETTINGS, make_policy
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.progress import Progress
@@ -263,7 +263,7 @@ def _from_zero(requests: Requests) -> Requests:
 def _policy(config: ValidateConfig) -> Policy:
     if config.policy == STOCK:
         return FCFS()
-    return make_policy({SETTINGS: {"policy": config.policy, **config.settings}})
+    return configured_policy({SETTINGS: {"policy": config.policy, **config.settings}})
 
 
 def _instance_like(engine: Any, fit: StepFit) -> Instance:

@@ -17,8 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
-from scheduler_adapters.validation.step_fit import StepFit, StepRecord, fit_steps
+from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.timeline.steps import Chunk, StepRecord
+from scheduler_adapters.validation.step_fit import StepFit, fit_steps
 
 _TOKENS: Final = 64
 _PAST_TOKENS: Final = 2048

@@ -19,7 +19,8 @@ from scheduler_adapters.simulator.latency.kernels.measured import (
     phase_rows,
     phases,
 )
-from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
+from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.timeline.steps import Chunk
 from scheduler_adapters.workload.data_folder import DataDir, data_file
 from scheduler_adapters.workload.requests import Floats
 from scheduler_adapters.workload.tables import read_table

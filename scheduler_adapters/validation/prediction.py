@@ -20,10 +20,10 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import Summary, summarize, tpot_s
+from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.fidelity import Error, error
 from scheduler_adapters.validation.graph_fit import GraphFit
-from scheduler_adapters.validation.step_fit import StepRecord
 from scheduler_adapters.workload.requests import Floats, Requests
 
 METRICS: Final = ("ttft", "tpot", "e2e")

@@ -12,13 +12,14 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
+from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.timeline.steps import Chunk, StepRecord, chunk_sizes
 from scoring_service.errors import DataError
 
 _ROUNDS: Final = 5
@@ -26,27 +27,6 @@ _ROUNDS: Final = 5
 _KNOTS: Final = frozenset([0, 1] + [n << k for k in range(12) for n in (2, 3)])
 """Powers of two and what is halfway between them."""
 _STEPS_PER_KNOT: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One step of an engine, as a latency model sees it."""
-
-    num_decodes: int
-    decode_context: int
-    num_prefills: int
-    prefill_tokens: int
-    attention_pairs: float
-    """Sum over the prefill chunks of chunk * (tokens before it + chunk / 2)."""
-    seconds: float
-
-    @classmethod
-    def of(
-        cls, num_decodes: int, decode_context: int, prefills: Sequence[Chunk], seconds: float = 0.0
-    ) -> Self:
-        """Of what `LatencyModel.step_s` is told about a step, and how long it took."""
-        tokens, pairs = _sizes(prefills)
-        return cls(num_decodes, decode_context, len(prefills), tokens, pairs, seconds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +45,7 @@ class EngineLatency(LatencyModel):
     per_attention_pair_s: float
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
-        tokens, pairs = _sizes(prefills)
+        tokens, pairs = chunk_sizes(prefills)
         return (
             self._of_decodes_s(num_decodes)
             + decode_context * self.per_context_token_s
@@ -135,15 +115,6 @@ def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
         num_steps=len(steps),
         mape_fraction=float(np.mean(np.abs(predicted_s - measured_s) / measured_s)),
     )
-
-
-def _sizes(prefills: Sequence[Chunk]) -> tuple[int, float]:
-    """Tokens, and pairs of tokens that attend to each other."""
-    tokens, pairs = 0, 0.0
-    for processed, chunk in prefills:
-        tokens += chunk
-        pairs += chunk * (processed + chunk / 2)
-    return tokens, pairs
 
 
 def _knots(seen: Sequence[int]) -> list[int]:

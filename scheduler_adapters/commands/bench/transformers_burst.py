@@ -42,10 +42,10 @@ from scheduler_adapters.planner.hints import hints_of
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.live_log import TimelineLog
+from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.validation.graph_fit import GRAPHS
 from scheduler_adapters.validation.prediction import Served
-from scheduler_adapters.validation.step_fit import StepRecord
 from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.tables import read_table

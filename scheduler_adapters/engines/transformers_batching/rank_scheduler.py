@@ -28,20 +28,20 @@ from scheduler_adapters.engines.transformers_batching.border import (
     output_of,
     require_known_layout,
 )
-from scheduler_adapters.planner.planner import Planner
-from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
-from scheduler_adapters.planner.settings import (
+from scheduler_adapters.planner.capabilities import (
     plans_steps,
     require_capabilities,
+    require_think_end,
     shape_of_first_step,
 )
+from scheduler_adapters.planner.planner import Planner
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
 from scheduler_adapters.planner.step_plan import Plan
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.latency.models import Chunk
 from scheduler_adapters.timeline.live_log import TimelineLog
-from scheduler_adapters.validation.step_fit import StepRecord
+from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.views import Capability, Phase
-from scoring_service.errors import ConfigError, UnsupportedByEngine
+from scoring_service.errors import UnsupportedByEngine
 
 # Behind our own import of transformers, which says what to install where there is none.
 from transformers.generation.continuous_batching.requests import RequestState  # isort: skip
@@ -83,11 +83,7 @@ def use_policy(
         ConfigError: the policy ranks by phase, and nothing says what ends thinking.
     """
     _require_supported(policy)
-    if policy.traits.sees_thinking and not think_end:
-        raise ConfigError(
-            f"policy {policy.name!r} ranks by phase, and nothing says which tokens end thinking; "
-            "give think_end, a list of token ids"
-        )
+    require_think_end(policy, bool(think_end), "give think_end, a list of token ids")
     name = f"lengthwise-{policy.name}-{next(_numbers)}"
     SCHEDULER_MAPPING[name] = partial(
         RankedScheduler,

@@ -28,8 +28,8 @@ import numpy as np
 
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, make_clock
 from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.planner.hints import HintCounts, hints_of
-from scheduler_adapters.planner.settings import SETTINGS, make_policy
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.timeline import (
     Timeline,
@@ -166,7 +166,7 @@ def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
             )
         return {}
     additional_config = {SETTINGS: {"policy": config.scheduler, **config.settings}}
-    make_policy(additional_config)
+    configured_policy(additional_config)
     return {
         "scheduler_cls": "scheduler_adapters.engines.vllm_v1.scheduler",
         "additional_config": additional_config,

@@ -26,19 +26,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from scheduler_adapters.planner.planner import Planner
-from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
-from scheduler_adapters.planner.settings import (
-    make_policy,
+from scheduler_adapters.engines.vllm_v1.additional_config import (
+    configured_policy,
+    configured_think_end,
+)
+from scheduler_adapters.planner.capabilities import (
     plans_steps,
     require_capabilities,
+    require_think_end,
     shape_of_first_step,
-    think_end,
 )
+from scheduler_adapters.planner.planner import Planner
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
 from scheduler_adapters.planner.step_plan import Plan
 from scheduler_adapters.policy import POLICIES, Policy
 from scheduler_adapters.views import Capability, Phase
-from scoring_service.errors import ConfigError, UnsupportedByEngine
+from scoring_service.errors import UnsupportedByEngine
 
 try:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -148,7 +151,7 @@ class RankMixin:
         engine: Any = self
         _require_layout(engine)
         _require_fcfs(engine.scheduler_config.policy)
-        policy = make_policy(engine.vllm_config.additional_config, lengthwise_policy)
+        policy = configured_policy(engine.vllm_config.additional_config, lengthwise_policy)
         require_capabilities(policy, CAPABILITIES, ENGINE)
         self.lengthwise_start(policy)
 
@@ -161,12 +164,11 @@ class RankMixin:
         if plans_steps(policy):
             _require_plannable(self, policy)
             ids = think_end_of(self)
-            if policy.traits.sees_thinking and not ids:
-                raise ConfigError(
-                    f"policy {policy.name!r} ranks by phase, and nothing says which tokens end "
-                    "thinking; start vLLM with --reasoning-parser, or put think_end (token ids) "
-                    "into our settings"
-                )
+            require_think_end(
+                policy,
+                bool(ids),
+                "start vLLM with --reasoning-parser, or put think_end (token ids) in our settings",
+            )
             border = VllmBorder(self, ids if policy.traits.sees_thinking else ())
             self._lengthwise_last_thought = [ids[-1]] if policy.traits.sees_thinking else None
             self._lengthwise_planner = self.waiting.planner = Planner(
@@ -333,7 +335,7 @@ def think_end_of(scheduler: Any) -> tuple[int, ...]:
     Empty where neither says. Raises ConfigError for settings that are no token ids.
     """
     config = scheduler.vllm_config
-    ids = think_end(config.additional_config)
+    ids = configured_think_end(config.additional_config)
     reasoning = getattr(config, "reasoning_config", None)
     return ids or tuple(getattr(reasoning, "natural_reasoning_end_token_ids", None) or ())
 

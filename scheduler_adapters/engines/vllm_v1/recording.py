@@ -12,10 +12,9 @@ from typing import Any
 
 from scheduler_adapters.engines.engine_clock import EngineClock
 from scheduler_adapters.engines.vllm_v1.offline import random_prompts, scheduler_of, serve
-from scheduler_adapters.simulator.latency.models import Chunk
+from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.decision_replay import Admitted, Queued, snapshot
-from scheduler_adapters.validation.step_fit import StepRecord
 from scheduler_adapters.workload.requests import Requests
 
 

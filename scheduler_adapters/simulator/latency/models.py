@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_adapters.timeline.steps import Chunk as Chunk
 from scoring_service.errors import ConfigError
 
 Floats = NDArray[np.float64]
-
-Chunk = tuple[int, int]
 
 AFFINE, ROOFLINE, TABLES, KERNELS = range(4)
 """Kinds of latency models that the compiled loops know."""

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_adapters.validation.step_fit import EngineLatency, StepRecord, fit_steps
+from scheduler_adapters.timeline.steps import StepRecord
+from scheduler_adapters.validation.step_fit import EngineLatency, fit_steps
 from scoring_service.errors import DataError
 
 TRUE = EngineLatency(

@@ -23,8 +23,8 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency, Chunk
-from scheduler_adapters.validation.step_fit import StepRecord
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.decisions import (

@@ -1,0 +1,53 @@
+"""Our part of vLLM's `additional_config`: the policy, its settings, and the end of thinking.
+
+    {"lengthwise": {"policy": "pars", "starve_after_s": 60, "think_end": [128014]}}
+
+It is how the settings reach the engine process. Imports no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from scheduler_adapters.policy import POLICIES, Policy, load_policy
+from scoring_service.errors import ConfigError
+
+SETTINGS: Final = "lengthwise"
+_OURS: Final = ("policy", "think_end")
+
+
+def configured_policy(additional_config: Any, name: str | None = None) -> Policy:
+    """Make the policy that `additional_config` names, or the factory's `name`.
+
+    Raises:
+        ConfigError: no policy is named, two are, or the settings are not the policy's.
+    """
+    settings = _settings(additional_config)
+    named = settings.get("policy", name)
+    if named is None or (name is not None and named != name):
+        raise ConfigError(
+            f"additional_config[{SETTINGS!r}] names policy {named!r}, --scheduler-cls {name!r}; "
+            f"name one of {', '.join(sorted(POLICIES))}, or package.module:callable, once"
+        )
+    return load_policy(named, **{k: v for k, v in settings.items() if k not in _OURS})
+
+
+def configured_think_end(additional_config: Any) -> tuple[int, ...]:
+    """Return the token ids that end thinking; empty where `additional_config` has none.
+
+    Raises:
+        ConfigError: not a list of token ids.
+    """
+    ids = _settings(additional_config).get("think_end", [])
+    if not isinstance(ids, list | tuple) or not all(isinstance(i, int) and i >= 0 for i in ids):
+        raise ConfigError(f"think_end is {ids!r}; use a list of token ids, such as [128014]")
+    return tuple(ids)
+
+
+def _settings(additional_config: Any) -> Mapping[str, Any]:
+    config = additional_config if isinstance(additional_config, Mapping) else {}
+    settings = config.get(SETTINGS, {})
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"additional_config[{SETTINGS!r}] is {settings!r}; use a JSON object")
+    return settings

@@ -1,0 +1,38 @@
+"""Whether an engine can run a policy, and whether that policy needs its steps planned."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from scheduler_adapters.policy import Policy, ask_rule
+from scheduler_adapters.views import UNLIMITED, Capability, LoadView, StepRule
+from scoring_service.errors import ConfigError, UnsupportedByEngine
+
+
+def require_capabilities(policy: Policy, offered: frozenset[Capability], engine: str) -> None:
+    """Raise `UnsupportedByEngine` unless `engine` offers all that `policy` requires."""
+    if missing := policy.traits.requires - offered:
+        names = ", ".join(sorted(f"{c.name} ({c.value})" for c in missing))
+        raise UnsupportedByEngine(
+            f"policy {policy.name!r} requires {names}, which the {engine} adapter cannot do; "
+            "run it in the simulator"
+        )
+
+
+def require_think_end(policy: Policy, is_known: bool, remedy: str) -> None:
+    """Raise `ConfigError` for a policy that ranks by phase where no end of thinking is known."""
+    if policy.traits.sees_thinking and not is_known:
+        raise ConfigError(
+            f"policy {policy.name!r} ranks by phase, and nothing says which tokens end thinking; "
+            f"{remedy}"
+        )
+
+
+def shape_of_first_step(policy: Policy) -> StepRule:
+    """Return the policy's rule for an empty engine; asked of a copy, for rules may count steps."""
+    return ask_rule(deepcopy(policy), LoadView())
+
+
+def plans_steps(policy: Policy) -> bool:
+    """Return whether the policy cares which residents run; if not, the engine's rules decide."""
+    return bool(policy.traits.requires) or shape_of_first_step(policy) != UNLIMITED

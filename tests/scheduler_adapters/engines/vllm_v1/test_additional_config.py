@@ -1,0 +1,53 @@
+"""Policy, settings and end of thinking as vLLM's `additional_config` carries them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.engines.vllm_v1.additional_config import (
+    configured_policy,
+    configured_think_end,
+)
+from scoring_service.errors import ConfigError
+
+
+def test_the_settings_name_the_policy_and_what_it_takes() -> None:
+    config = {"lengthwise": {"policy": "pars", "starve_after_s": 7}, "other": 1}
+    assert configured_policy(config).after_s == 7  # type: ignore[attr-defined]
+    assert configured_policy({}, "fcfs").name == "fcfs"
+    assert configured_policy(None, "fcfs").name == "fcfs"
+    assert configured_policy({"lengthwise": {"policy": "fcfs"}}, "fcfs").name == "fcfs"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "names policy None"),
+        ({"policy": "fcsf"}, "no policy named 'fcsf'"),
+        ({"policy": "pars", "starve": 3}, "cannot be made"),
+        ("pars", "use a JSON object"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configured_policy({"lengthwise": settings})
+
+
+def test_a_factory_and_settings_that_name_two_policies_are_refused() -> None:
+    with pytest.raises(ConfigError, match="names policy 'pars', --scheduler-cls 'fcfs'"):
+        configured_policy({"lengthwise": {"policy": "pars"}}, "fcfs")
+
+
+@pytest.mark.parametrize("ids", ["</think>", [1.5], [-1], 7])
+def test_think_end_must_be_token_ids(ids: object) -> None:
+    with pytest.raises(ConfigError, match="list of token ids"):
+        configured_think_end({"lengthwise": {"think_end": ids}})
+
+
+def test_think_end_is_read_and_kept_from_the_policy() -> None:
+    config = {"lengthwise": {"policy": "fcfs", "think_end": [7, 0]}}
+    assert configured_think_end(config) == (7, 0)
+    assert configured_policy(config).name == "fcfs"
+    assert configured_think_end({}) == ()

@@ -1,0 +1,70 @@
+"""The refusal of policies beyond an engine, and the choice of those whose steps are planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.planner.capabilities import (
+    plans_steps,
+    require_capabilities,
+    require_think_end,
+)
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policy import Traits
+from scheduler_adapters.views import Capability, LoadView, StepRule
+from scoring_service.errors import ConfigError, InvalidDecision, UnsupportedByEngine
+
+
+def test_a_policy_beyond_the_adapter_is_refused() -> None:
+    class Offloading(FCFS):
+        traits = Traits(requires=frozenset({Capability.OFFLOAD, Capability.EVICT}))
+
+    with pytest.raises(UnsupportedByEngine, match=r"requires OFFLOAD .* the test adapter"):
+        require_capabilities(Offloading(), frozenset({Capability.EVICT}), "test")
+    require_capabilities(Offloading(), frozenset(Capability), "test")
+
+
+def test_a_policy_of_phases_needs_to_know_what_ends_thinking() -> None:
+    with pytest.raises(ConfigError, match=r"'pascal' ranks by phase, .*; give think_end"):
+        require_think_end(Pascal(), False, "give think_end")
+    require_think_end(Pascal(), True, "give think_end")
+    require_think_end(FCFS(), False, "give think_end")
+
+
+class Small(FCFS):
+    """Counts its steps, as a rule with a cycle would."""
+
+    asked = 0
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        self.asked += 1
+        return StepRule(max_tokens=8)
+
+
+def test_only_a_policy_that_shapes_steps_plans_them_and_probing_leaves_no_trace() -> None:
+    small = Small()
+    assert plans_steps(small)
+    assert small.asked == 0
+    assert not plans_steps(pars())
+
+
+def test_a_policy_that_requires_something_plans_its_steps() -> None:
+    class Evicting(FCFS):
+        traits = Traits(requires=frozenset({Capability.EVICT}))
+
+    assert plans_steps(Evicting())
+
+
+def test_a_policy_without_a_usable_rule_is_named_at_start() -> None:
+    class Broken(FCFS):
+        name = "broken"
+
+        def step_rule(self, load: LoadView) -> Any:
+            return {"max_tokens": 1 / load.total_blocks}
+
+    with pytest.raises(InvalidDecision, match=r"returned \{'max_tokens': 1.0\}.*StepRule"):
+        plans_steps(Broken())

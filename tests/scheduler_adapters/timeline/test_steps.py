@@ -1,0 +1,15 @@
+"""The sizes of a step as a latency model is told of it."""
+
+from __future__ import annotations
+
+from scheduler_adapters.timeline.steps import StepRecord, chunk_sizes
+
+
+def test_each_token_of_a_chunk_attends_to_those_before_it_and_half_of_its_own() -> None:
+    assert chunk_sizes([]) == (0, 0.0)
+    assert chunk_sizes([(10, 4), (0, 6)]) == (10, 4 * 12 + 6 * 3.0)
+
+
+def test_a_record_counts_its_prefills() -> None:
+    record = StepRecord.of(3, 70, [(10, 4), (0, 6)], 0.5)
+    assert record == StepRecord(3, 70, 2, 10, 66.0, 0.5)
