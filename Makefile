@@ -2,6 +2,7 @@
 # make test    set up, then lint, types and the whole CPU test suite (what .ci/run calls)
 # make setup   only build .venv (repaired when broken; quick when it is ready)
 # make lint    ruff and mypy
+# make mutants share of small faults that the fast tests notice (an hour; see tests/mutants.py)
 # make bench   the benchmarks behind the README's speed figures
 # make clean   remove what the demo and the tests made, and .venv
 #
@@ -11,7 +12,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint mutants bench clean
 
 export LENGTHWISE_DATA ?= $(abspath $(wildcard ../shared/data))
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -40,6 +41,10 @@ test: lint
 	@$(PY) -m pytest -q -m slow
 	@for file in $$(grep -rlE 'mark(s)?.*\bvllm\b' tests --include='test_*.py' | sort); do \
 		$(PY) -m pytest -q -m vllm $$file; done
+
+mutants: setup
+	@$(PY) -m pip install --disable-pip-version-check -qq -c .ci/constraints.txt -e ".[mutants]"
+	@$(PY) tests/mutants.py
 
 bench: setup
 	@$(PY) -m scoring_service bench
