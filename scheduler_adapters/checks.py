@@ -5,8 +5,8 @@
     check_policy(ShortestPrompt)          # raises InvalidDecision, naming the law that was broken
     check_policy("my_package.policies:ShortestPrompt")
 
-It serves small workloads (a burst, steady arrivals, scarce KV memory, missing scores) in the
-simulator, for any policy: ours or yours.
+Small workloads (a burst, steady arrivals, scarce KV memory, missing scores) run in the simulator
+under any policy, of this package or of a user.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ MakePolicy = Callable[[], Policy]
 
 
 def check_policy(policy: MakePolicy | str) -> list[str]:
-    """Run every law against fresh policies; returns the names of the laws kept.
+    """Run every law against fresh policies and return the names of the laws kept.
 
     Args:
-        policy: what makes one (its class, or a function), or its name or import path.
+        policy: a class or function that makes one, or its name or import path.
 
     Raises:
-        ConfigError: `policy` makes no policies.
+        ConfigError: `policy` does not make a `Policy`.
         InvalidDecision: the policy broke a law; the message says which, on which workload.
     """
     kept: list[str] = []
@@ -74,20 +74,20 @@ def _maker(policy: MakePolicy | str) -> MakePolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of a policy, with everything a law may want to see."""
+    """One run of a policy: the input of a law."""
 
     policy: _Checked
     instance: Instance
     requests: Requests
     timeline: Timeline
-    steps: Sequence[Step]
+    steps: Sequence[StepSize]
     again: Callable[[], Timeline]
     """Runs a fresh policy on the same requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """The size of one engine step, and how long it took."""
+class StepSize:
+    """Size and duration of one engine step."""
 
     num_decodes: int
     prefills: Sequence[Chunk]
@@ -100,15 +100,15 @@ class Step:
 
 @dataclass(frozen=True)
 class ObservedLatency(LatencyModel):
-    """A latency model that remembers the steps it was asked about."""
+    """A latency model that records the steps it is asked about."""
 
     latency: LatencyModel
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StepSize] = field(default_factory=list)
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
         duration_s = self.latency.step_s(num_decodes, decode_context, prefills)
         chunks = tuple(prefills)
-        self.steps.append(Step(num_decodes=num_decodes, prefills=chunks, duration_s=duration_s))
+        self.steps.append(StepSize(num_decodes=num_decodes, prefills=chunks, duration_s=duration_s))
         return duration_s
 
 
@@ -131,7 +131,7 @@ class _Checked(PolicyWrapper):
 
 
 def _shown(request: RequestView) -> RequestView:
-    """A copy of what the engine wrote; `enqueued_s` may keep its memory in the view."""
+    """Return a copy of the engine's fields; `enqueued_s` may change its own two."""
     return replace(request, queue=None, queue_entered_s=0.0)
 
 
@@ -159,9 +159,9 @@ def _runs(make_policy: MakePolicy) -> Iterator[tuple[str, Run]]:
 
 
 def _workloads() -> dict[str, tuple[Requests, Instance]]:
-    """Small, and each with something that has broken a scheduler before."""
+    """Return small workloads; each has broken a scheduler before."""
     latency = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-7)
-    # Copies in no time, so that nobody idles for one, and the laws stay the same for all.
+    # Copies take no time, so that no step waits for one and the laws hold for all policies.
     host = HostLink(kv_bytes_per_token=1, bytes_per_s=1e18)
     roomy = Instance(latency=latency, kv_blocks=10_000, max_num_seqs=8, max_tokens=64, host=host)
     scarce = replace(roomy, kv_blocks=60)
@@ -265,4 +265,4 @@ LAWS: tuple[Callable[[Run], str], ...] = (
     steps_keep_the_engine_limits,
     equal_runs_are_equal,
 )
-"""Each looks at a run and says what is wrong, or nothing."""
+"""Each returns what is wrong with a run, or an empty text."""

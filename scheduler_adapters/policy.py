@@ -1,4 +1,4 @@
-"""The interface between schedulers and engines: a policy ranks requests, an engine does the rest.
+"""Policies: the interface between schedulers, which rank requests, and engines, which run them.
 
     class ShortestPrompt(Policy):
         name = "shortest-prompt"
@@ -56,13 +56,13 @@ class Policy(ABC):
 
     @abstractmethod
     def rank(self, request: RequestView, load: LoadView) -> Rank:
-        """How urgent `request` is now. Lower keys are served first.
+        """Return how urgent `request` is now. Lower keys are served first.
 
         `request.score` is None where no score could be had: such a request wants a rank too.
         """
 
     def step_rule(self, load: LoadView) -> StepRule:
-        """The shape of the next step; asked exactly once per engine step."""
+        """Return the shape of the next step; asked exactly once per engine step."""
         return UNLIMITED
 
 
@@ -82,7 +82,7 @@ class PolicyWrapper(Policy):
 
 
 def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
-    """`policy.rank`, and nothing that would break an engine: how engines ask.
+    """Return `policy.rank(...)`, checked: engines ask for ranks by this function.
 
     Raises:
         InvalidDecision: the policy raised, or a key holds what has no place in an order (None, a
@@ -113,7 +113,7 @@ def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
 
 
 def flaw_of(rank: object) -> str:
-    """What of a rank would break an engine, and what to do instead; empty where nothing would."""
+    """Return what is wrong with a rank and what to do instead; empty for a good one."""
     if not isinstance(rank, Rank):
         return f"rank() returned {rank!r}; return a Rank"
     evict_key = () if rank.evict_key is None else rank.evict_key
@@ -144,14 +144,14 @@ def _no_rank(policy: Policy, request: RequestView, why: str) -> InvalidDecision:
 
 
 def describe(policy: Policy) -> str:
-    """Its name for a message, and the import path of one that is not ours."""
+    """Return the name of a policy for a message, with its import path if it is not ours."""
     made = type(policy)
     path = f"{made.__module__}:{made.__qualname__}"
     return f"{policy.name!r}" + ("" if path.startswith("scheduler_adapters.") else f" ({path})")
 
 
 def ask_rule(policy: Policy, load: LoadView) -> StepRule:
-    """`policy.step_rule`, and nothing that would break an engine.
+    """Return `policy.step_rule(...)`, checked.
 
     Raises:
         InvalidDecision: the policy raised, or answered with something else.
@@ -166,7 +166,7 @@ def ask_rule(policy: Policy, load: LoadView) -> StepRule:
 
 
 def no_rule(policy: Policy, load: LoadView, instead: object) -> InvalidDecision:
-    """What to raise where `step_rule` raised or gave something else `instead` of a rule."""
+    """Return the error for a `step_rule` that raised or gave something else `instead`."""
     if isinstance(instead, Exception):
         why = f"{type(instead).__name__}: {instead}; correct its step_rule()"
     else:
@@ -192,7 +192,7 @@ POLICIES: dict[str, str] = {
     "round-robin": "scheduler_adapters.policies.round_robin:RoundRobin",
     "pascal": "scheduler_adapters.policies.pascal:Pascal",
 }
-"""Name -> where the policy is made. PARS, its baselines and the oracle differ in scores only."""
+"""Name -> import path. PARS, its baselines and the oracle differ in scores only."""
 
 
 def load_policy(name: str, **settings: Any) -> Policy:

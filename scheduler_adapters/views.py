@@ -1,4 +1,4 @@
-"""What a policy sees (`RequestView`, `LoadView`) and what it says (`Rank`, `StepRule`).
+"""The vocabulary of policies: views of requests and load come in, ranks and step rules go out.
 
 An engine keeps one `RequestView` per request up to date and hands it out; to a policy it is
 read-only. No view holds the true output length: an oracle gets it as a *score* from a score source.
@@ -18,7 +18,7 @@ from scoring_service.errors import ConfigError
 
 
 class Phase(IntEnum):
-    """Where a request is in its life. REASONING is skipped by models that do not think aloud."""
+    """Phase of a request. Models without a reasoning trace skip REASONING."""
 
     WAITING = 0
     PREFILL = 1
@@ -27,7 +27,7 @@ class Phase(IntEnum):
 
 
 class Capability(Enum):
-    """What a policy may require of an engine; compared once, at start."""
+    """Ability of an engine that a policy may require; compared once, at start."""
 
     DEFER_RUNNING = "leave a running request out of a step without losing its KV blocks"
     EVICT = "take the KV blocks of a running request of the policy's choosing"
@@ -60,13 +60,13 @@ class RequestView:
     """Counts admissions, resumes included; None while waiting for the first."""
     preemptions: int = 0
     previous: Rank | None = None
-    """What the policy (with its wrappers) answered last time; None the first time."""
+    """The last rank that the policy (with its wrappers) gave; None the first time."""
     queue: tuple[float, ...] | None = None
     """The queue `enqueued_s` was last asked about, and when that queue was entered."""
     queue_entered_s: float = 0.0
 
     def enqueued_s(self, queue: tuple[float, ...], now_s: float) -> float:
-        """When this request entered `queue`: `now_s` if it is another one than last time.
+        """Return when this request entered `queue`: `now_s` if it is another one than last time.
 
         A queue is any tuple of the policy's choosing, such as (quanta used,). The view remembers
         it, so policies that order by time of entry stay stateless.
@@ -100,14 +100,14 @@ class LoadView:
 
 
 class Rank(NamedTuple):
-    """How urgent a request is, and for how long that stays true.
+    """Urgency of a request, and for how long it is valid.
 
     An engine fills a step lane by lane, ascending; inside a lane it serves decodes, then prefills
     in progress, then waiting requests, each by ascending key; ties end at the receive number.
     So the default rank is FCFS, and a rank `()` goes before every other key of its lane.
 
-    It asks again at admission, end of prefill, end of thinking, preemption and when the validity
-    ends, never otherwise: a rank that does not change costs nothing per step.
+    An engine asks again at admission, end of prefill, end of thinking, preemption and when the
+    validity ends, never otherwise: a rank that does not change costs nothing per step.
 
     A named tuple, because policies make many and a frozen dataclass takes four times as long.
     """

@@ -1,4 +1,4 @@
-"""One user class before the other, whatever policy orders the requests inside a class."""
+"""User classes one before the other, around any policy that orders a class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ClassPriority(PolicyWrapper):
 
 
 def _after(place: int, rank: Rank) -> Rank:
-    """The rank inside its class, its successors included."""
+    """Return the rank inside its class, with its successors."""
     group = None if rank.group is None else (place, rank.group)
     then = None if rank.then is None else _after(place, rank.then)
     return rank._replace(key=(place, *rank.key), then=then, group=group)

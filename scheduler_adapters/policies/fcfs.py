@@ -1,4 +1,4 @@
-"""First come, first served: the order of every serving engine without a scheduler of its own."""
+"""First come, first served: the default order of serving engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FCFS(Policy):
 
 
 class OffloadingFCFS(FCFS):
-    """Keeps what is evicted, the newest, in host memory; it comes back before anyone new.
+    """FCFS that keeps evicted requests (the newest) in host memory and resumes them first.
 
     Source: PASCAL, the baseline FCFS.
     """

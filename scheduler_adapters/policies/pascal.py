@@ -1,4 +1,4 @@
-"""PASCAL inside one instance: reasoning before answering, each shared out by quanta of tokens."""
+"""PASCAL inside one instance: reasoning before answering, each in quanta of tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler_adapters.views import (
 _REASONING, _DEMOTED, _ANSWERING = 0, 1, 2
 _ANSWERS = Phase.ANSWERING
 _PROTECTED = -1
-"""Before both queues: the first element of the eviction keys of a minimum residency."""
+"""First element of the eviction key during a minimum residency: before both queues."""
 # A `Rank` with all its fields, in half the time: one is made for each admission.
 _new_rank = tuple.__new__
 
@@ -35,9 +35,9 @@ class Pascal(Policy):
         quantum_tokens: generated tokens until a request goes behind those that have used fewer.
         demote_above_tokens: context above which a reasoning request leaves the first queue.
         max_decodes: of a step; the last in the order are left out, and keep their KV.
-        min_residency_tokens: what a request generates in one go, once it has its blocks, before
-            its quantum is looked at and others may take them; the end of its thinking ends that.
-            Where evicting means computing anew, requests would else evict each other by turns.
+        min_residency_tokens: tokens that a request generates once it has its blocks before others
+            may take them; the end of its thinking ends this. Without it requests evict each other
+            by turns where an evicted request is computed anew.
 
     Source: PASCAL, section on intra-instance scheduling; least quanta first, the threshold in
     context tokens.
@@ -76,10 +76,10 @@ class Pascal(Policy):
         return self._resident_rank(request, rank) if self.min_residency_tokens else rank
 
     def _resident_rank(self, request: RequestView, rank: Rank) -> Rank:
-        """Put the minimum residency into the eviction key.
+        """Return the rank with the minimum residency in its eviction key.
 
-        What has not been a decode since it last waited has one element more there: by this the
-        first call for a decode is known, which is the one that starts the residency.
+        The key of a request that has not decoded since it last waited has one more element. It
+        marks the first call for a decode, which starts the residency.
         """
         previous = request.previous.evict_key if request.previous is not None else None
         is_fresh = previous is not None and len(previous) > 1 + len(rank.key)
@@ -96,7 +96,7 @@ class Pascal(Policy):
         return self.rule
 
     def _phase(self, request: RequestView, generated: int) -> tuple[int, int, float]:
-        """The phase, and how many tokens are generated when it begins and when it ends."""
+        """Return the phase and the numbers of generated tokens at which it begins and ends."""
         # An evicted request waits or prefills; the queue it was in tells whether it has answered.
         answered = request.queue is not None and request.queue[0] == _ANSWERING
         if answered or request.phase is _ANSWERS:

@@ -45,9 +45,9 @@ class Orca(Policy):
 
     Args:
         max_batch: requests at once.
-        reserved_blocks: KV blocks that a request takes from the start, whatever it will need: as
-            many as the longest request there may be. All take the same, so this is one more limit
-            on their number (at least one runs). None: KV is paged, which Orca did not know.
+        reserved_blocks: KV blocks that every request takes from the start: those of the longest
+            request there may be. This is one more limit on their number (at least one runs).
+            None: paged KV, which Orca did not have.
 
     Source: Orca; the reservation as vLLM's paper describes it.
     """
@@ -75,12 +75,12 @@ class Orca(Policy):
 
 @cache
 def _whole_prompts(max_resident: int) -> StepRule:
-    """One rule per number, as engines notice sooner that a rule is the same than that it equals."""
+    """Return one rule object per number: engines compare rules by identity first."""
     return StepRule(max_resident=max_resident, whole_prompts=True)
 
 
 class RequestLevel(Policy):
-    """FasterTransformer: a batch of requests runs until all of them are done; nobody joins.
+    """FasterTransformer: a batch runs until all its requests are done; none joins meanwhile.
 
     The published pseudo-code has the names of its two modes swapped; this is the text.
     """

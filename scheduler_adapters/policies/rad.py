@@ -18,7 +18,7 @@ class RAD(Policy):
         chunk: prefill tokens per step (t_lcm).
 
     Source: RAD, Algorithm 1, with its chunk size one token longer, and the count of started
-    requests also back at zero when a whole cycle ends at prefill. Who ends at prefill counts.
+    requests also reset when a whole cycle ends at prefill. Requests that end at prefill count.
     """
 
     name = "rad"
@@ -35,7 +35,7 @@ class RAD(Policy):
         self.decode = StepRule(max_prefills=0, max_decodes=tile)
         self.started_before_cycle = 0
         self.is_decoding = False
-        """Whether the last step was one, or will be: a cycle ends with a decode, or with n."""
+        """Whether the present step decodes."""
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return _PREFILL if request.phase <= Phase.PREFILL else _DECODE

@@ -1,8 +1,8 @@
 """Shortest predicted job first: the waiting queue in score order (PARS, its baselines, the oracle).
 
-Who made the scores makes the policy: PARS's pairwise ranker, a pointwise regression, a listwise
-ranker, or the true lengths (oracle). A request without a score is ranked as FCFS ranks it, that is
-with the starving ones, by arrival.
+The source of the scores names the policy: PARS's pairwise ranker, a pointwise regression, a
+listwise ranker, or the true lengths (oracle). A request without a score ranks by arrival, with the
+starving ones.
 
 Source: PARS, Algorithm 1. Only the waiting queue is reordered: a running request ranks as FCFS
 ranks it, and a preempted one re-enters the queue with its first score.
@@ -30,6 +30,6 @@ class ShortestPredicted(Policy):
 
 
 def pars(starve_after_s: float | None = 120.0) -> Policy:
-    """PARS: shortest predicted first with its starvation guard; None leaves the guard off."""
+    """Return PARS: shortest predicted first with a starvation guard; None leaves it off."""
     policy = ShortestPredicted()
     return policy if starve_after_s is None else StarvationGuard(policy, after_s=starve_after_s)

@@ -1,4 +1,4 @@
-"""SLAI: decodes wait until their time between tokens is at stake; prefills get the room."""
+"""SLAI: decodes wait as long as their time between tokens allows; prefills go first."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class SLAI(Policy):
         size = (request.prompt_tokens,) if self.order == "spf" else ()
         return (float(request.user_class == "free"), *size) if self.paying_first else size
 
-    # The simulator's `compiled_slai.py` has the same in arrays; tests hold the two together.
+    # simulator/compiled/slai.py has the same rule in arrays; tests compare the two.
     def _decode_rank(self, request: RequestView, load: LoadView) -> Rank:
         tbt_s = self.default_tbt_s if request.tbt_s is None else request.tbt_s
         is_full = load.used_blocks >= self.memory_limit * load.total_blocks

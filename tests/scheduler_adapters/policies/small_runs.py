@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler_adapters.checks import ObservedLatency, Step
+from scheduler_adapters.checks import ObservedLatency, StepSize
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -20,7 +20,7 @@ INSTANCE = Instance(
 )
 
 
-def run(policy: Policy, requests: Requests, **changes) -> tuple[Timeline, list[Step]]:
+def run(policy: Policy, requests: Requests, **changes) -> tuple[Timeline, list[StepSize]]:
     instance = replace(INSTANCE, **changes)
     observed = ObservedLatency(instance.latency)
     return simulate(requests, policy, replace(instance, latency=observed)), observed.steps
