@@ -1,0 +1,184 @@
+"""README and docs: the form of the README, and that every link, file, command and option exists."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from scheduler_adapters.policy import POLICIES
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("training", "scoring_service", "scheduler_adapters")
+README = (ROOT / "README.md").read_text()
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "datasets/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+FOREIGN_OPTIONS = {"--scheduler-cls", "--backend-store-uri"}
+"""Options of vLLM and MLflow."""
+_MAX_README_LINES = 150
+_MAX_QUICK_START_LINES = 8
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def code_blocks(text: str) -> list[tuple[str, str]]:
+    """(language, content) of every fenced block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.M | re.S)
+
+
+def code_spans(text: str) -> list[str]:
+    """What stands between backticks outside fenced blocks, each in one line."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+
+
+# --- the form of the README
+
+
+def test_the_readme_has_at_most_150_lines() -> None:
+    assert len(README.splitlines()) <= _MAX_README_LINES
+
+
+def test_the_first_screen_is_a_sentence_a_figure_and_two_commands() -> None:
+    title, sentence, figure, commands, *_ = re.split(r"\n\n", README)
+    assert title == "# Lengthwise"
+    assert sentence.startswith("**")
+    assert sentence.endswith(".**")
+    assert re.fullmatch(r"!\[[^\]]+\]\([^)]+\)", figure)
+    assert re.findall(r"^make \w+", commands, flags=re.M) == ["make demo", "make test"]
+
+
+def test_quick_starts_have_at_most_eight_lines() -> None:
+    quick_starts = README.partition("## Three quick starts")[2].partition("\n## ")[0]
+    blocks = code_blocks(quick_starts)
+    assert [language for language, _ in blocks].count("sh") == 3
+    for _, content in blocks:
+        assert len(content.splitlines()) <= _MAX_QUICK_START_LINES
+
+
+def test_each_headline_result_names_its_conditions_and_its_command() -> None:
+    table = README.partition("## Results")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert 8 <= len(rows) <= 12
+    for row in rows:
+        assert len(row) == 4, row
+        assert all(cell.strip(" |") for cell in row), row
+        assert re.search(r"`(python -m|make) ", row[3]), f"no command in {row}"
+
+
+# --- links, files and names
+
+
+@pages
+def test_relative_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), f"{page.name} links to {target}, which is not there"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.M)
+            slugs = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in slugs, f"{page.name} links to {target}, a heading that is not there"
+
+
+@pages
+def test_files_named_in_a_page_exist(page: Path) -> None:
+    tops = "|".join((*PACKAGES, "datasets", "docs", "tests", r"\.github", r"\.ci"))
+    for span in re.findall(r"`([^`\s]+)`", page.read_text()):
+        if re.fullmatch(rf"({tops})/[\w./*-]*", span):
+            assert list(ROOT.glob(span.rstrip("/"))), f"{page.name} names {span}"
+        elif re.fullmatch(r"(?!my_)\w+\.py", span):
+            assert any(list((ROOT / package).rglob(span)) for package in PACKAGES), span
+
+
+@pages
+def test_modules_and_names_in_a_page_exist(page: Path) -> None:
+    dotted = rf"\b(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+"
+    for name in set(re.findall(dotted, page.read_text())):
+        parts, source = name.split("."), None
+        while source is None:
+            path = ROOT.joinpath(*parts)
+            source = next(
+                (p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None
+            )
+            parts = parts if source else parts[:-1]
+        for rest in name.split(".")[len(parts) :]:
+            is_factory = rest.replace("_", "-") in POLICIES and "vllm_v1" in parts
+            found = re.search(rf"\b{rest}\b", source.read_text())
+            assert found or is_factory, f"{page.name} names {name}; {source} has no {rest}"
+
+
+# --- commands and their options
+
+
+@cache
+def help_of(package: str, *command: str) -> str:
+    """The text of `python -m PACKAGE COMMAND --help`, options with hyphens."""
+    main = importlib.import_module(f"{package}.__main__").main
+    output = io.StringIO()
+    with redirect_stdout(output):
+        try:
+            status = main([*command, "--help"])
+        except SystemExit as error:
+            status = error.code
+    assert status in (0, None), f"python -m {package} {command} --help ends with {status}"
+    return hyphenated(output.getvalue())
+
+
+def hyphenated(text: str) -> str:
+    """The same with hyphens for underscores in the names of options."""
+    return re.sub(r"--\w[\w.-]*", lambda option: option[0].replace("_", "-"), text)
+
+
+def commands_of(package: str) -> list[str]:
+    """The commands that `python -m PACKAGE --help` lists."""
+    found = re.findall(r"^ {2,4}([a-z][a-z-]*) {2,}\w", help_of(package), flags=re.M)
+    assert found, f"python -m {package} --help lists no commands"
+    return found
+
+
+def options_in(text: str) -> set[str]:
+    return set(re.findall(r"--[a-z][\w.-]*", hyphenated(text)))
+
+
+def invocations(text: str) -> list[tuple[str, str, str]]:
+    """(package, command, arguments) of each `python -m PACKAGE COMMAND ...` in a page."""
+    lines = code_spans(text)
+    for _, content in code_blocks(text):
+        lines += content.replace("\\\n", " ").splitlines()
+    start = rf"python -m ({'|'.join(PACKAGES)}) ([a-z][a-z-]*)(.*)"
+    found = [match.groups() for line in lines for match in re.finditer(start, line)]
+    # What follows a # is a comment, what follows a bare -- belongs to another program.
+    return [(p, c, re.split(r"\s#\s|\s--\s|`", rest)[0]) for p, c, rest in found]
+
+
+@pages
+def test_commands_named_in_a_page_exist_with_their_options(page: Path) -> None:
+    for package, command, arguments in invocations(page.read_text()):
+        assert command in commands_of(package), f"python -m {package} {command}"
+        missing = options_in(arguments) - options_in(help_of(package, command))
+        assert not missing, f"python -m {package} {command} has no {missing}"
+
+
+@pages
+def test_options_named_alone_belong_to_some_command(page: Path) -> None:
+    known = FOREIGN_OPTIONS.union(
+        *(options_in(help_of(p, c)) for p in PACKAGES for c in commands_of(p))
+    )
+    for span in code_spans(page.read_text()):
+        if span.startswith("--"):
+            assert options_in(span) <= known, f"{page.name} names {span}"
+
+
+def test_the_readme_names_a_command_of_every_package() -> None:
+    assert {package for package, _, _ in invocations(README)} == set(PACKAGES)
