@@ -27,6 +27,8 @@ class BenchConfig:
     """Compare with MLServer too; it is installed into an environment of its own if need be."""
     seed: int = 0
     """Of the prompts and arrival times."""
+    json: bool = False
+    """Print one JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +49,8 @@ class LoadtestConfig:
     """Process of the service on this machine, to report the growth of its memory."""
     seed: int = 0
     """Of prompts and arrival times."""
+    json: bool = False
+    """Print one JSON object."""
 
     def __post_init__(self) -> None:
         for name in ("rate", "seconds", "timeout_s"):

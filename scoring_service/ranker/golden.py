@@ -32,7 +32,7 @@ def check_golden(
             )
         return
     tau = tau_b(actual, expected)
-    if tau is None or tau < MIN_TAU_B:
+    if not tau >= MIN_TAU_B:
         raise BundleError(
             f"golden prompts come in another order (tau_b {tau}, at least {MIN_TAU_B} is asked); "
             "serve fp32 or export again"

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode, urlparse
 from urllib.request import url2pathname, urlopen
 
 from scoring_service.errors import BundleError, ConfigError
+from scoring_service.mlflow_store import MlflowStore
 
 _TIMEOUT_S: Final = 5.0
 _SOURCE_OF_ALIAS: Final = """
@@ -45,14 +46,12 @@ class RegistrySource:
             raise ConfigError(
                 f"registry_model is {model!r}; use NAME@ALIAS, e.g. my-ranker@champion"
             )
-        self._is_server = mlruns.startswith(("http://", "https://"))
-        self._registry = mlruns.rstrip("/")
-        if not self._is_server:
-            self._registry = str(Path(mlruns).resolve() / "mlflow.db")
+        self._store = MlflowStore(mlruns)
+        self._registry = self._store.uri if self._store.is_server else str(self._store.database)
 
     def locate(self) -> Path:
         """The bundle's folder. Raises BundleError if the registry does not lead to one."""
-        source = self._ask_server() if self._is_server else self._read_database()
+        source = self._ask_server() if self._store.is_server else self._read_database()
         if not source:
             raise BundleError(
                 f"the registry {self._registry} has no {self._name}@{self._alias}; "

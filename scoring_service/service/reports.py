@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -91,15 +92,16 @@ class ReportBook:
 
 def _quality(seen: Sequence[Observation], curve: LengthCurve | None) -> LiveQuality:
     enough = len(seen) >= _FEWEST
-    tau = tau_b([s.score for s in seen], [s.output_tokens for s in seen]) if enough else None
+    tau = tau_b([s.score for s in seen], [s.output_tokens for s in seen]) if enough else math.nan
+    known = None if math.isnan(tau) else tau
     if not enough or curve is None or len(curve.quantiles) < 2:
-        return LiveQuality(len(seen), tau, None, None)
+        return LiveQuality(len(seen), known, None, None)
     low, high = min(curve.quantiles), max(curve.quantiles)
     inside = 0
     for observation in seen:
         quantiles = curve.at(observation.score).quantiles
         inside += quantiles[low] <= observation.output_tokens <= quantiles[high]
-    return LiveQuality(len(seen), tau, inside / len(seen), high - low)
+    return LiveQuality(len(seen), known, inside / len(seen), high - low)
 
 
 def _json_line(seen: Observation) -> str:

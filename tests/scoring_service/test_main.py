@@ -79,7 +79,7 @@ def test_an_interrupted_command_says_so_in_one_line(monkeypatch, capsys):
     def interrupt(*arguments: object, **keywords: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scoring_service.commands.ScoringClient", interrupt)
+    monkeypatch.setattr("scoring_service.commands.score.ScoringClient", interrupt)
     assert main(["score", "yes"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -149,7 +149,8 @@ def test_no_service_is_one_clear_line(capsys):
 
 
 def test_help_teaches(capsys):
-    for arguments in (["--help"], ["serve", "--help"], ["score", "--help"]):
+    assert main(["--help"]) == 0
+    for arguments in (["serve", "--help"], ["score", "--help"]):
         with pytest.raises(SystemExit, match="0"):
             main(arguments)
     text = capsys.readouterr().out

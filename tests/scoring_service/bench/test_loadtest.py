@@ -8,13 +8,16 @@ import re
 import shlex
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Timer
 
 import pytest
 
 import scoring_service
-from scoring_service.__main__ import _parser, main
+from scoring_service.__main__ import main
+from scoring_service.bench import load
+from scoring_service.command_line import parse
+from scoring_service.commands.serve import serve
 from scoring_service.server.metrics import Metrics
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.scoring import ScoringService
@@ -44,14 +47,22 @@ def test_a_load_test_that_nothing_answers_counts_failures_and_fails(capsys):
     assert "127.0.0.1:1 answered none of 10 requests" in output.err
 
 
-def test_an_interrupted_load_test_tells_what_it_sent(server, capsys):
-    Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
-    options = ["--rate", "100", "--seconds", "60", "--timeout-s", "5", "--json"]
+def test_an_interrupted_load_test_tells_what_it_sent(server, capsys, monkeypatch):
+    paced = load._paced
+
+    def interrupting(*arguments: object) -> Iterator[bytes]:
+        for number, request in enumerate(paced(*arguments)):
+            if number == 5:  # By now the handler stands.
+                os.kill(os.getpid(), signal.SIGINT)
+            yield request
+
+    monkeypatch.setattr(load, "_paced", interrupting)
+    options = ["--rate", "100", "--seconds", "60", "--timeout-s", "60", "--json"]
     assert main(["loadtest", "--target", server.target, *options]) == 130
     output = capsys.readouterr()
     result = json.loads(output.out)
     assert output.err == "interrupted\n"
-    assert 0 < result["sent"] < 100
+    assert 5 <= result["sent"] <= 7
     assert result["answered"] + result["refused"] + sum(result["failed"].values()) == result["sent"]
 
 
@@ -89,10 +100,13 @@ def test_the_dashboard_shows_only_metrics_that_exist(tiny_model):
 def test_the_deployed_commands_are_understood():
     unit = (DEPLOY / "lengthwise-scoring.service").read_text()
     (line,) = re.findall(r"^ExecStart=\S+ -m scoring_service (.*)$", unit, re.MULTILINE)
-    _parser().parse_args(shlex.split(line))
+    command, *arguments = shlex.split(line)
+    assert command == "serve"
+    parse("serve", serve, arguments)
     container = (DEPLOY / "Containerfile").read_text()
     entry = json.loads(container.partition("ENTRYPOINT ")[2].replace("\\\n", ""))
-    _parser().parse_args(entry[3:])
+    assert entry[3] == "serve"
+    parse("serve", serve, entry[4:])
 
 
 def test_logs_can_be_json(capsys, tiny_bundle):

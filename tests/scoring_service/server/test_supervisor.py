@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from scoring_service.__main__ import _parse
 from scoring_service.client import Score, ScoringClient
+from scoring_service.command_line import parse
+from scoring_service.commands.serve import serve
 from scoring_service.server.supervisor import _options
 from scoring_service.service.config import ServerConfig
 
@@ -55,7 +56,7 @@ def answers(target: str) -> list[bool]:
     ],
 )
 def test_a_configuration_survives_its_way_through_the_command_line(config):
-    _, parsed = _parse(["serve", "--bundle=x", *_options(config)])
+    parsed = parse("serve", serve, ["--bundle=x", *_options(config)])
     assert parsed["config"] == config
 
 

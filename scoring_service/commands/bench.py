@@ -1,0 +1,22 @@
+"""`bench`: the service beside the bare model and other services."""
+
+from __future__ import annotations
+
+from scoring_service.bench.config import BenchConfig
+from scoring_service.bench.run import print_table, run_bench
+from scoring_service.strict_json import to_json
+
+
+def bench(config: BenchConfig) -> None:
+    """Measure the service beside the bare model, a naive service and MLServer.
+
+    Starts everything it needs, lets the peers take turns and compares CPU times; about 4 minutes.
+
+    Example:
+      python -m scoring_service bench --bundle mlruns/demo/bundle --json
+    """
+    result = run_bench(config)
+    if config.json:
+        print(to_json(result))
+    else:
+        print_table(result)

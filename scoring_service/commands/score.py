@@ -1,0 +1,71 @@
+"""`score`: ask a running service for the scores of a few prompts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from scoring_service.client.channel import ClientSecurity
+from scoring_service.client.sync import Score, ScoringClient
+from scoring_service.command_line import POSITIONAL
+from scoring_service.errors import ScoringError
+from scoring_service.strict_json import to_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions:
+    """Prompts, and the service to ask."""
+
+    prompts: list[str] = field(metadata=POSITIONAL)
+    """Prompts to score."""
+    target: str = "127.0.0.1:50051"
+    """HOST:PORT of the service."""
+    timeout_s: float = 5.0
+    """Deadline, seconds."""
+    target_model: str | None = None
+    """Also estimate the tokens that this model will answer."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def score(options: ScoreOptions, security: ClientSecurity) -> None:
+    """Score prompts with a running service; one line per prompt: score, TAB, prompt.
+
+    A score has no unit; higher means that a longer response is expected. With --target-model the
+    expected tokens come between the two. A prompt that has no score gets "-" instead; the exit code
+    is 2 then.
+
+    Example:
+      python -m scoring_service score --target 127.0.0.1:50051 "Say hello." "Write a long essay."
+    """
+    with ScoringClient(
+        options.target,
+        timeout_s=options.timeout_s,
+        target_model=options.target_model,
+        security=security,
+    ) as client:
+        results = client.score_batch(options.prompts)
+    failed = {n: s for n, s in enumerate(results, 1) if not isinstance(s, Score)}
+    if len(failed) == len(results):
+        raise failed[1]
+    if options.json:
+        rows = [{"prompt": p, **_json(s)} for p, s in zip(options.prompts, results, strict=True)]
+        print(to_json({"scores": rows}))
+    else:
+        for prompt, result in zip(options.prompts, results, strict=True):
+            print(*_columns(result, bool(options.target_model)), prompt, sep="\t")
+    if failed:
+        reasons = "; ".join(f"prompt {n} of {len(results)}: {e}" for n, e in failed.items())
+        raise ScoringError(reasons)
+
+
+def _json(result: Score | ScoringError) -> dict[str, Any]:
+    return asdict(result) if isinstance(result, Score) else {"error": str(result)}
+
+
+def _columns(result: Score | ScoringError, with_tokens: bool) -> list[str]:
+    value, tokens = "-", "-"
+    if isinstance(result, Score):
+        value = f"{result.value:+.4f}"
+        tokens = "-" if result.expected_tokens is None else f"{result.expected_tokens:.0f}"
+    return [value, tokens] if with_tokens else [value]

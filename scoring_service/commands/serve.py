@@ -1,0 +1,88 @@
+"""`serve`: a ranker behind gRPC."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scoring_service.bundle import ModelBundle
+from scoring_service.errors import ConfigError
+from scoring_service.logs import FORMATS, configure_logs
+from scoring_service.server.supervisor import supervise
+from scoring_service.service.config import ServerConfig
+
+if TYPE_CHECKING:
+    from scoring_service.service.reload import BundleSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The model to serve, and the form of the log."""
+
+    bundle: str | None = None
+    """Folder of the model bundle."""
+    registry_model: str | None = None
+    """Or the model behind an MLflow alias, NAME@ALIAS."""
+    mlruns_dir: str = "mlruns"
+    """Folder of that MLflow store, or http(s) address of an MLflow server."""
+    log_format: str = "text"
+    """text or json."""
+
+    def __post_init__(self) -> None:
+        if self.log_format not in FORMATS:
+            raise ConfigError(f"log_format is {self.log_format!r}; use one of {', '.join(FORMATS)}")
+
+
+def serve(options: ServeOptions, config: ServerConfig) -> None:
+    """Serve a ranker over gRPC until SIGTERM or SIGINT, then drain and exit 0.
+
+    A new version in the bundle's folder, or behind the registry's alias, takes over by itself once
+    it is verified; a damaged or wrong one is refused and the old one serves on.
+
+    Example:
+      python -m scoring_service serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
+    """
+    configure_logs(options.log_format)
+    if config.processes > 1:
+        given = {
+            "bundle": options.bundle,
+            "registry_model": options.registry_model,
+            "mlruns_dir": options.mlruns_dir,
+        }
+        supervise(config, [f"--{name}={value}" for name, value in given.items() if value])
+        return
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from scoring_service.ranker.model import RankerModel
+    from scoring_service.server.server import ScoringServer
+    from scoring_service.server.time_slices import ask_for_short_slices
+
+    ask_for_short_slices()
+
+    source = _source(options)
+    model = RankerModel.load(ModelBundle.load(source.locate()), config.precision)
+    server = ScoringServer(model, config, source)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    server.start()
+    # The objects there are by now stay: the collector need not look at them again.
+    gc.collect()
+    gc.freeze()
+    print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)
+    stopped.wait()
+    server.stop()
+
+
+def _source(options: ServeOptions) -> BundleSource:
+    from scoring_service.service.registry import RegistrySource
+    from scoring_service.service.reload import FolderSource
+
+    if options.bundle is not None and options.registry_model is None:
+        return FolderSource(options.bundle)
+    if options.registry_model is not None and options.bundle is None:
+        return RegistrySource(options.registry_model, options.mlruns_dir)
+    raise ConfigError("it is not clear what to serve; give one of --bundle and --registry-model")
