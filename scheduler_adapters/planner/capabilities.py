@@ -9,14 +9,29 @@ from scheduler_adapters.views import UNLIMITED, Capability, LoadView, StepRule
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 
 
-def require_capabilities(policy: Policy, offered: frozenset[Capability], engine: str) -> None:
-    """Raise `UnsupportedByEngine` unless `engine` offers all that `policy` requires."""
+def require_capabilities(
+    policy: Policy,
+    offered: frozenset[Capability],
+    engine: str,
+    *,
+    remedy: str = "run it in the simulator",
+) -> None:
+    """Refuse a policy that requires more than `engine` offers; `remedy` says what to do instead.
+
+    Raises:
+        UnsupportedByEngine: a capability is missing, or is none that any engine knows.
+    """
     if missing := policy.traits.requires - offered:
-        names = ", ".join(sorted(f"{c.name} ({c.value})" for c in missing))
+        names = ", ".join(sorted(map(_describe, missing)))
         raise UnsupportedByEngine(
-            f"policy {policy.name!r} requires {names}, which the {engine} adapter cannot do; "
-            "run it in the simulator"
+            f"policy {policy.name!r} requires {names}, which {engine} cannot do; {remedy}"
         )
+
+
+def _describe(capability: object) -> str:
+    if isinstance(capability, Capability):
+        return f"{capability.name} ({capability.value})"
+    return f"{capability!r} (no capability of views.Capability)"
 
 
 def require_think_end(policy: Policy, is_known: bool, remedy: str) -> None:

@@ -8,15 +8,18 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_adapters.planner.capabilities import require_capabilities
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.latency.presets import BLOCK_TOKENS, preset
 from scheduler_adapters.views import Capability
-from scoring_service.errors import ConfigError, UnsupportedByEngine
+from scoring_service.errors import ConfigError
 
 Ints = NDArray[np.int64]
 Tokens = TypeVar("Tokens", int, Ints)
+_CAPABILITIES = frozenset({Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT})
+_HOW_TO_OFFLOAD = "host=HostLink(...), or --host-gb-per-s 50"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,13 +69,17 @@ class Instance:
         """Refuse a policy that this instance cannot honour.
 
         Raises:
-            UnsupportedByEngine: it wants to offload, and there is no host memory.
+            UnsupportedByEngine: it requires what is not in `capabilities`.
         """
+        remedy = "use an engine that can"
         if self.host is None and Capability.OFFLOAD in policy.traits.requires:
-            raise UnsupportedByEngine(
-                f"policy {policy.name!r} requires OFFLOAD, but the instance has no host memory; "
-                "give it one: host=HostLink(...), or --host_gb_per_s 50"
-            )
+            remedy = "it has no host memory; give it one: " + _HOW_TO_OFFLOAD
+        require_capabilities(policy, self.capabilities, "the simulated instance", remedy=remedy)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What a policy may require of this instance; OFFLOAD where it has host memory."""
+        return _CAPABILITIES if self.host is None else _CAPABILITIES | {Capability.OFFLOAD}
 
     @property
     def watermark_blocks(self) -> int:

@@ -35,9 +35,11 @@ def simulate(
     to be another one of the same rules, such as one that reports its progress.
 
     Raises:
+        UnsupportedByEngine: the policy requires what the instance cannot do.
         InvalidDecision: the policy raised, or ranked with NaN.
         SchedulingError: requests evict each other without end, or a step is beyond the time tables.
     """
+    instance.check(policy)
     wants = engine == "compiled" or (engine == "auto" and len(requests) >= _WORTH_COMPILING)
     if wants and find_spec("numba") is not None:
         # Imported late: numba takes a second, and most runs do without it.

@@ -124,7 +124,7 @@ class Engine(Filling):
         context = 0
         for cohort in self.placed:
             context += cohort.context
-        duration_s = self.instance.latency.step_s(self.num_placed, context, prefills)
+        duration_s = self.instance.latency.step_s(self.budget.num_decodes, context, prefills)
         if not duration_s > 0:
             raise SchedulingError(f"a step took {duration_s} s; latency must be above 0")
         self._pass(duration_s)
@@ -227,7 +227,7 @@ class Engine(Filling):
         load, cohorts = self.load, self.placed
         limit = min(cohort.steps_to_event() for cohort in cohorts) - 1
         until_s = self._undisturbed_until_s()
-        step_s, count = self.instance.latency.step_s, self.num_placed
+        step_s, count = self.instance.latency.step_s, self.budget.num_decodes
         context = sum(cohort.context for cohort in cohorts)
         steps = 0
         while steps < limit and load.now_s < until_s:
@@ -250,7 +250,7 @@ class Engine(Filling):
 
         Inside a lane order does not matter, as long as there is room for all.
         """
-        load, cohorts, count = self.load, self.placed, self.num_placed
+        load, cohorts, count = self.load, self.placed, self.budget.num_decodes
         lanes = [cohort.lane for cohort in cohorts]
         has_room = count == load.num_decoding and not (self.rule.displace and self.num_waiting)
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop
 
+from scheduler_adapters.planner.step_budget import StepBudget, evict_order
 from scheduler_adapters.simulator.engine.cohort import Cohort, Live
 from scheduler_adapters.simulator.engine.offload import Offload
 from scheduler_adapters.simulator.engine.ranks import rank_of
@@ -20,15 +21,13 @@ class Eviction(Offload):
     """
 
     __slots__ = (
-        "admissions",
+        "budget",
         "chunks",
         "evictions_without_token",
         "headroom",
         "is_steady",
-        "max_admissions",
         "offloads",
         "placed",
-        "seats",
         "total_blocks",
     )
 
@@ -39,9 +38,7 @@ class Eviction(Offload):
     """Cohorts in the step that is being filled."""
     chunks: list[tuple[Live, int]]
     """Prefills in it, with their tokens."""
-    admissions: int
-    max_admissions: float
-    seats: float
+    budget: StepBudget
     offloads: bool
     """Whether what is evicted goes to the host."""
     is_steady: bool
@@ -51,7 +48,7 @@ class Eviction(Offload):
     def _admit_one(self, live: Live) -> None:
         """Give a request its seat and its blocks, to be computed or copied back."""
         self.is_steady = False  # the next step may admit more, whatever stopped this one
-        self.admissions += 1
+        self.budget.num_admissions += 1
         self.load.num_started += 1
         live.view.admission_number = self.load.num_started
         if live.host_blocks:
@@ -88,16 +85,16 @@ class Eviction(Offload):
         """Take the block for the next token of a decode, by eviction where need be."""
         needed = self._growth_of(live)
         while self.total_blocks - self.used_blocks < max(needed, self.headroom):
-            order = evict_order(live)
+            order = evict_order_of(live)
             victims = [
                 other
                 for other in self.residents.values()
-                if evict_order(other)[0]
-                and evict_order(other) > order
+                if evict_order_of(other)[0]
+                and evict_order_of(other) > order
                 and not other.is_moving
                 and not self._is_placed(other)
             ]
-            victim = max(victims, key=evict_order, default=live)
+            victim = max(victims, key=evict_order_of, default=live)
             self._evict(victim)
             if victim is live:
                 return False
@@ -154,14 +151,15 @@ class Eviction(Offload):
 
     def _make_room(self, best: Live) -> bool:
         """Evict the fewest worst residents that let `best` in; none where that is impossible."""
-        if self.admissions >= self.max_admissions:
+        budget = self.budget
+        if budget.num_admissions >= budget.max_admissions:
             return False
         growth = sum(cohort.grows() for lane in self.lanes for cohort in lane.cohorts)
         needed = -(-best.next_context // self.block_tokens)
         room = self.total_blocks - self.used_blocks - growth - needed
         if best.host_blocks:
             room -= self.headroom
-        free_seats = self.seats - len(self.residents) - 1
+        free_seats = budget.seats - len(self.residents) - 1
         victims: list[Live] = []
         if room < 0 or free_seats < 0:
             for victim in self._worse_than(best):
@@ -187,10 +185,9 @@ class Eviction(Offload):
             evict_key = rank_of(live).evict_key
             if evict_key is not None and evict_key > key and not live.is_moving:
                 worse.append(live)
-        return sorted(worse, key=evict_order, reverse=True)
+        return sorted(worse, key=evict_order_of, reverse=True)
 
 
-def evict_order(live: Live) -> tuple[bool, tuple[float, ...], int]:
-    """Greater goes first; a request without evict_key goes for no other."""
-    key = rank_of(live).evict_key
-    return key is not None, key or (), live.row
+def evict_order_of(live: Live) -> tuple[bool, tuple[float, ...], int]:
+    """Return the place of a resident in the order of eviction."""
+    return evict_order(rank_of(live), live.row)

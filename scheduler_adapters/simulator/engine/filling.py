@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from heapq import heappop
-from math import inf
 
+from scheduler_adapters.planner.step_budget import StepBudget
 from scheduler_adapters.policy import Policy, no_rule
 from scheduler_adapters.simulator.engine.cohort import Cohort, Lane, Live
 from scheduler_adapters.simulator.engine.eviction import Eviction
@@ -17,17 +17,10 @@ class Filling(Eviction):
 
     __slots__ = (
         "admission_closed",
-        "budget",
-        "chunk_limit",
         "has_rule",
-        "max_decodes",
-        "max_prefills",
-        "mixed",
-        "num_placed",
         "pending_rule",
         "rule",
         "split_lanes",
-        "step_budget",
         "watermark_blocks",
     )
 
@@ -59,28 +52,26 @@ class Filling(Eviction):
             self._fill_by(_UNLIMITED_OFFLOADING if self.offloads else UNLIMITED)
 
     def _take_rule(self, rule: StepRule) -> None:
-        """Keep the rule's limits as numbers, joined with the engine's own."""
+        """Join the rule's limits with the engine's own."""
         if not isinstance(rule, StepRule):
             raise no_rule(self.policy, self.load, rule)
         instance = self.instance
         self.rule = rule
-        self.step_budget = min(_limit(rule.max_tokens), _limit(instance.max_tokens))
-        self.max_decodes = _limit(rule.max_decodes)
-        self.max_prefills = _limit(rule.max_prefills)
-        self.max_admissions = _limit(rule.max_admissions)
-        self.chunk_limit = _limit(rule.chunk)
-        self.seats = min(instance.max_num_seqs, _limit(rule.max_resident))
-        self.mixed = rule.mixed
+        self.budget = StepBudget(
+            rule,
+            max_tokens=instance.max_tokens,
+            max_num_seqs=instance.max_num_seqs,
+            exceeds_budget=True,
+        )
         self.offloads = rule.offload and instance.host is not None
 
     def _fill_by(self, rule: StepRule) -> None:
         if rule is not self.rule:
             self._take_rule(rule)
-        self.budget = self.step_budget
+        budget = self.budget
+        budget.begin()
         self.placed: list[Cohort] = []
         self.chunks: list[tuple[Live, int]] = []
-        self.num_placed = 0
-        self.admissions = 0
         self.admission_closed = False
         self.is_steady = True
         if rule.displace and self.num_waiting:
@@ -88,7 +79,7 @@ class Filling(Eviction):
         lanes, i = self.lanes, 0
         while i < len(lanes):
             lane = lanes[i]
-            if lane.count and self._takes_decodes():
+            if lane.count and budget.takes_decodes():
                 self._place_decodes(lane)
             for _, row in lane.prefills:
                 if not self._prefill(self.lives[row]):
@@ -98,13 +89,6 @@ class Filling(Eviction):
             # An eviction may have opened a lane before this one.
             i = (i if lanes[i] is lane else lanes.index(lane)) + 1
 
-    def _takes_decodes(self) -> bool:
-        return (
-            self.budget >= 1
-            and self.num_placed < self.max_decodes
-            and (self.mixed or not self.chunks)
-        )
-
     def _place_decodes(self, lane: Lane) -> None:
         """All decodes of the lane, where budget, cap and blocks allow; else one by one."""
         count = lane.count
@@ -113,22 +97,20 @@ class Filling(Eviction):
             growth += cohort.growth[cohort.counter % self.block_tokens]
         if self.used_blocks + growth + self.headroom > self.total_blocks:
             self._walk_decodes(lane)
-        elif count > self.budget or self.num_placed + count > self.max_decodes:
+        elif count > self.budget.room_for_decodes():
             self._place_some_decodes(lane)
         else:
             self.used_blocks += growth
             self.placed += lane.cohorts
-            self.num_placed += count
-            self.budget -= count
+            self.budget.add_decodes(count)
 
     def _place_some_decodes(self, lane: Lane) -> None:
         """As many as budget and cap allow; there are blocks for all."""
         self.is_steady = False
-        room = int(min(self.budget, self.max_decodes - self.num_placed))
+        room = int(self.budget.room_for_decodes())
         placed = lane.decodes_in_order()[:room]
         self.used_blocks += sum(map(self._growth_of, placed))
-        self.num_placed += room
-        self.budget -= room
+        self.budget.add_decodes(room)
         self._place_members(lane, placed)
 
     def _walk_decodes(self, lane: Lane) -> None:
@@ -138,13 +120,12 @@ class Filling(Eviction):
         for live in lane.decodes_in_order():
             if live.cohort is None:  # evicted meanwhile
                 continue
-            if not self._takes_decodes():
+            if not self.budget.takes_decodes():
                 break
             if self._secure_block(live):
                 live.placed_step = self.load.step
                 placed.append(live)
-                self.num_placed += 1
-                self.budget -= 1
+                self.budget.add_decodes(1)
         self._place_members(lane, placed)
 
     def _place_members(self, lane: Lane, placed: list[Live]) -> None:
@@ -182,30 +163,11 @@ class Filling(Eviction):
 
     def _prefill(self, live: Live) -> bool:
         """Place a chunk of a resident's prefill; False where the step takes none."""
-        chunk = self._chunk(live.prefill_left)
+        chunk = self.budget.chunk(live.prefill_left)
         if chunk:
-            self.budget -= self._cost(chunk) if self.rule.padded_tokens else chunk
+            self.budget.add_prefill(chunk)
             self.chunks.append((live, chunk))
         return chunk > 0
-
-    def _chunk(self, tokens: int) -> int:
-        """How many of `tokens` a further prefill may do in this step; 0 for none."""
-        if self.num_placed and not self.mixed:
-            return 0
-        if len(self.chunks) >= self.max_prefills:
-            return 0
-        if self.rule.whole_prompts:
-            return tokens if not self.chunks or self._cost(tokens) <= self.budget else 0
-        limit = self.chunk_limit if self.chunk_limit < self.budget else self.budget
-        # Not min() and max(): this is asked several times a step. An infinite limit is no int.
-        return tokens if tokens <= limit else int(limit) if limit > 0 else 0
-
-    def _cost(self, tokens: int) -> int:
-        """What a prefill of `tokens` takes from the budget."""
-        if not self.rule.padded_tokens:
-            return tokens
-        chunks = [chunk for _, chunk in self.chunks]
-        return (len(chunks) + 1) * max([tokens, *chunks]) - len(chunks) * max([0, *chunks])
 
     def _admit(self, lane: Lane) -> None:
         waiting, lives = lane.waiting, self.lives
@@ -225,13 +187,13 @@ class Filling(Eviction):
 
     def _fits(self, live: Live) -> bool:
         blocks = -(-live.context // self.block_tokens)
-        if len(self.residents) >= self.seats or self.admissions >= self.max_admissions:
+        if not self.budget.admits(len(self.residents)):
             return False
         if live.host_blocks:
             return not live.is_moving and self._leaves_room(blocks)
         return (
             self.used_blocks + blocks + self.watermark_blocks <= self.total_blocks
-            and self._chunk(live.context) > 0
+            and self.budget.chunk(live.context) > 0
         )
 
     def _leaves_room(self, blocks: int) -> bool:
@@ -251,7 +213,3 @@ class Filling(Eviction):
 
 
 _UNLIMITED_OFFLOADING = StepRule(offload=True)
-
-
-def _limit(limit: int | None) -> float:
-    return inf if limit is None else limit

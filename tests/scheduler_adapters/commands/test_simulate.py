@@ -86,7 +86,7 @@ def test_the_phases_of_a_request_fill_its_life(capsys, tmp_path):
         (["--scores=bundle:run/bundle"], "there is no trace"),
         (["--scores=trace"], "there is no trace"),
         (["--clients=0"], "clients is 0"),
-        (["--policy=round-robin", '--settings={"offload": true}'], "--host_gb_per_s 50"),
+        (["--policy=round-robin", '--settings={"offload": true}'], "--host-gb-per-s 50"),
         (["--host_gb_per_s=-3"], "host_gb_per_s is -3"),
         (["--rate_per_s=2", "--clients=3"], "rate_per_s is 2.0 and clients 3; use one"),
         (["--kv_blocks=1"], "all 60 requests need more than 1 KV blocks of 16 tokens"),

@@ -24,8 +24,24 @@ def test_a_policy_beyond_the_adapter_is_refused() -> None:
         traits = Traits(requires=frozenset({Capability.OFFLOAD, Capability.EVICT}))
 
     with pytest.raises(UnsupportedByEngine, match=r"requires OFFLOAD .* the test adapter"):
-        require_capabilities(Offloading(), frozenset({Capability.EVICT}), "test")
+        require_capabilities(Offloading(), frozenset({Capability.EVICT}), "the test adapter")
     require_capabilities(Offloading(), frozenset(Capability), "test")
+
+
+@pytest.mark.parametrize("capability", Capability)
+def test_each_missing_capability_is_named_and_explained(capability: Capability) -> None:
+    policy = FCFS()
+    policy.traits = Traits(requires=frozenset({capability}))
+    message = f"'fcfs' requires {capability.name} .{capability.value}., which it cannot do; use me"
+    with pytest.raises(UnsupportedByEngine, match=message):
+        require_capabilities(policy, frozenset(Capability) - {capability}, "it", remedy="use me")
+
+
+def test_what_is_no_capability_is_refused_by_an_engine_that_can_do_all() -> None:
+    policy: Any = FCFS()
+    policy.traits = Traits(requires=frozenset({"teleport"}))  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedByEngine, match=r"'teleport' \(no capability"):
+        require_capabilities(policy, frozenset(Capability), "it")
 
 
 def test_a_policy_of_phases_needs_to_know_what_ends_thinking() -> None:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf, isnan
 
+from scheduler_adapters.planner.step_budget import StepBudget, evict_order, limit_of
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
 from scheduler_adapters.simulator.host_link import Copies
 from scheduler_adapters.simulator.instance import Instance
@@ -86,9 +87,7 @@ class _Live:
 
     @property
     def evict_order(self) -> tuple[bool, tuple[float, ...], int]:
-        """Greater goes first; a request without evict_key goes for no other."""
-        key = self.rank.evict_key
-        return key is not None, key or (), self.view.number
+        return evict_order(self.rank, self.view.number)
 
 
 @dataclass(slots=True)
@@ -96,45 +95,15 @@ class _Step:
     """What has been placed in the step so far, and what may still be."""
 
     rule: StepRule
-    budget: float
+    budget: StepBudget
     decodes: list[_Live] = field(default_factory=list)
     prefills: list[tuple[_Live, int]] = field(default_factory=list)
-    admissions: int = 0
     admission_closed: bool = False
 
     @property
     def members(self) -> set[int]:
         """Rows of the placed requests."""
         return {live.row for live in self.decodes} | {live.row for live, _ in self.prefills}
-
-    def takes_decodes(self) -> bool:
-        return (
-            (self.rule.mixed or not self.prefills)
-            and len(self.decodes) < _limit(self.rule.max_decodes)
-            and self.budget >= 1
-        )
-
-    def chunk(self, tokens: int) -> int:
-        """How many of `tokens` a further prefill may do in this step; 0 for none."""
-        if not (self.rule.mixed or not self.decodes):
-            return 0
-        if len(self.prefills) >= _limit(self.rule.max_prefills):
-            return 0
-        if self.rule.whole_prompts:
-            fits = not self.prefills or self.cost(tokens) <= self.budget
-            return tokens if fits else 0
-        return int(max(0, min(tokens, _limit(self.rule.chunk), self.budget)))
-
-    def cost(self, tokens: int) -> float:
-        """What a prefill of `tokens` takes from the budget."""
-        if not self.rule.padded_tokens:
-            return tokens
-        chunks = [chunk for _, chunk in self.prefills]
-        return (len(chunks) + 1) * max([tokens, *chunks]) - len(chunks) * max([0, *chunks])
-
-
-def _limit(limit: int | None) -> float:
-    return inf if limit is None else limit
 
 
 class ReferenceEngine:
@@ -268,7 +237,13 @@ class ReferenceEngine:
         return step
 
     def _fill_by(self, rule: StepRule) -> _Step:
-        budget = min(_limit(rule.max_tokens), _limit(self.instance.max_tokens))
+        instance = self.instance
+        budget = StepBudget(
+            rule,
+            max_tokens=instance.max_tokens,
+            max_num_seqs=instance.max_num_seqs,
+            exceeds_budget=True,
+        )
         step = _Step(rule, budget)
         if rule.displace:
             self._displace(step)
@@ -290,11 +265,11 @@ class ReferenceEngine:
         for live in self._in_lane(lane, lambda live: live.is_decoding):
             if not live.is_decoding:  # evicted meanwhile
                 continue
-            if not step.takes_decodes():
+            if not step.budget.takes_decodes():
                 break
             if self._secure_block(step, live):
                 step.decodes.append(live)
-                step.budget -= 1
+                step.budget.add_decodes(1)
 
     def _place_prefills(self, step: _Step, lane: float) -> None:
         for live in self._in_lane(lane, lambda live: live.is_resident and not live.is_decoding):
@@ -302,9 +277,9 @@ class ReferenceEngine:
                 break
 
     def _prefill(self, step: _Step, live: _Live) -> bool:
-        chunk = step.chunk(live.prefill_left)
+        chunk = step.budget.chunk(live.prefill_left)
         if chunk:
-            step.budget -= step.cost(chunk)
+            step.budget.add_prefill(chunk)
             step.prefills.append((live, chunk))
         return chunk > 0
 
@@ -333,13 +308,11 @@ class ReferenceEngine:
         return (
             self._has_seat(step)
             and free_after >= self.instance.watermark_blocks
-            and step.chunk(live.context) > 0
+            and step.budget.chunk(live.context) > 0
         )
 
     def _has_seat(self, step: _Step) -> bool:
-        residents = sum(not live.is_waiting for live in self.live)
-        seats = min(self.instance.max_num_seqs, _limit(step.rule.max_resident))
-        return residents < seats and step.admissions < _limit(step.rule.max_admissions)
+        return step.budget.admits(sum(not live.is_waiting for live in self.live))
 
     def _admit_one(self, step: _Step, live: _Live) -> None:
         """Give a request its seat and its blocks, to be computed or copied back."""
@@ -356,7 +329,7 @@ class ReferenceEngine:
         self.load.used_blocks += live.blocks
         self.load.num_started += 1
         live.view.admission_number = self.load.num_started
-        step.admissions += 1
+        step.budget.num_admissions += 1
 
     def _free_blocks(self) -> int:
         return self.instance.kv_blocks - self.load.used_blocks
@@ -398,15 +371,14 @@ class ReferenceEngine:
 
     def _make_room(self, step: _Step, best: _Live) -> bool:
         """Evict the fewest worst residents that let `best` in; none where that is impossible."""
-        if step.admissions >= _limit(step.rule.max_admissions):
+        if step.budget.num_admissions >= step.budget.max_admissions:
             return False
-        seats = min(self.instance.max_num_seqs, _limit(step.rule.max_resident))
         residents = [live for live in self.live if live.is_resident]
         growth = sum(self._growth(live) for live in residents if live.is_decoding)
         room = self._free_blocks() - growth - self.instance.blocks(best.next_context)
         if best.host_blocks:
             room -= self.instance.decode_headroom_blocks
-        free_seats = seats - sum(not live.is_waiting for live in self.live) - 1
+        free_seats = step.budget.seats - sum(not live.is_waiting for live in self.live) - 1
         worse = [
             live
             for live in residents
@@ -450,7 +422,7 @@ class ReferenceEngine:
         is_whole = live.prefill_left == 0
         done = self.instance.blocks(live.context - live.prefill_left)
         blocks = live.blocks if is_whole else done
-        if blocks and self.host_used_blocks + blocks <= _limit(self.instance.host.max_blocks):
+        if blocks and self.host_used_blocks + blocks <= limit_of(self.instance.host.max_blocks):
             live.host_blocks, live.is_moving = blocks, True
             self.host_used_blocks += blocks
             self.copies.start(self.load.now_s, live.row, blocks)

@@ -1,0 +1,141 @@
+"""The rules of filling one step, for every engine: limits, cost of a prefill, chunks, evictions.
+
+The simulator, the planner of real engines and the slow reference in `tests/` all count with a
+`StepBudget`: make one for each `StepRule` that a policy gives (a policy gives the same objects
+again and again), and call `begin` before each step. Then, in the order in which a step is filled:
+
+    if budget.takes_decodes():
+        budget.add_decodes(min(len(decodes), budget.room_for_decodes()))
+    if chunk := budget.chunk(tokens_left):
+        budget.add_prefill(chunk)
+    if budget.admits(num_residents):
+        budget.num_admissions += 1
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from scheduler_adapters.views import Rank, StepRule
+
+
+class StepBudget:
+    """What a step may still take, by a policy's rule joined with the engine's own limits.
+
+    Args:
+        rule: of the step.
+        max_tokens: the engine's token budget of a step; None: no limit.
+        max_num_seqs: requests that may hold KV blocks in the engine.
+        exceeds_budget: whether a step without other prefills takes a whole prompt that is larger
+            than the budget. A real engine cannot; a simulated one must, or the prompt never runs.
+    """
+
+    __slots__ = (
+        "chunk_limit",
+        "exceeds_budget",
+        "longest",
+        "max_admissions",
+        "max_decodes",
+        "max_prefills",
+        "max_tokens",
+        "mixed",
+        "num_admissions",
+        "num_decodes",
+        "num_prefills",
+        "padded_tokens",
+        "rule",
+        "seats",
+        "tokens",
+        "whole_prompts",
+    )
+
+    def __init__(
+        self,
+        rule: StepRule,
+        *,
+        max_tokens: float | None,
+        max_num_seqs: int,
+        exceeds_budget: bool = False,
+    ) -> None:
+        self.rule = rule
+        self.max_tokens = min(limit_of(rule.max_tokens), limit_of(max_tokens))
+        self.max_decodes = limit_of(rule.max_decodes)
+        self.max_prefills = limit_of(rule.max_prefills)
+        self.max_admissions = limit_of(rule.max_admissions)
+        self.seats = min(max_num_seqs, limit_of(rule.max_resident))
+        """Requests that may hold KV blocks."""
+        self.chunk_limit = limit_of(rule.chunk)
+        self.mixed = rule.mixed
+        self.whole_prompts = rule.whole_prompts
+        self.padded_tokens = rule.padded_tokens
+        self.exceeds_budget = exceeds_budget
+        self.begin()
+
+    def begin(self) -> None:
+        """Start with an empty step."""
+        self.tokens = self.max_tokens
+        """Tokens left; below 0 after a prompt larger than the budget."""
+        self.num_decodes = self.num_prefills = self.num_admissions = 0
+        self.longest = 0
+        """Tokens of the longest prefill chunk in the step."""
+
+    def takes_decodes(self) -> bool:
+        """Return whether the step takes a further decode."""
+        return (
+            self.tokens >= 1
+            and self.num_decodes < self.max_decodes
+            and (self.mixed or not self.num_prefills)
+        )
+
+    def room_for_decodes(self) -> float:
+        """Return how many further decodes tokens and cap allow; infinity where nothing limits."""
+        return min(self.tokens, self.max_decodes - self.num_decodes)
+
+    def add_decodes(self, count: int) -> None:
+        """Put decodes into the step, one token each."""
+        self.num_decodes += count
+        self.tokens -= count
+
+    def chunk(self, tokens: int) -> int:
+        """Return how many of `tokens` a further prefill computes in this step; 0 for none."""
+        if (self.num_decodes and not self.mixed) or self.num_prefills >= self.max_prefills:
+            return 0
+        if self.whole_prompts:
+            is_first = self.exceeds_budget and not self.num_prefills
+            return tokens if is_first or self.cost(tokens) <= self.tokens else 0
+        limit = self.chunk_limit if self.chunk_limit < self.tokens else self.tokens
+        # Not min() and max(): this is asked several times a step. An infinite limit is no int.
+        return tokens if tokens <= limit else int(limit) if limit > 0 else 0
+
+    def cost(self, tokens: int) -> int:
+        """Return what a prefill of `tokens` takes from the budget, beside those in the step."""
+        if not self.padded_tokens:
+            return tokens
+        count, longest = self.num_prefills, self.longest
+        return (count + 1) * max(tokens, longest) - count * longest
+
+    def add_prefill(self, chunk: int) -> None:
+        """Put a prefill of `chunk` tokens into the step."""
+        self.tokens -= self.cost(chunk) if self.padded_tokens else chunk
+        self.num_prefills += 1
+        if chunk > self.longest:
+            self.longest = chunk
+
+    def admits(self, num_residents: int) -> bool:
+        """Return whether a seat is free beside `num_residents`, and the step admits one more."""
+        return num_residents < self.seats and self.num_admissions < self.max_admissions
+
+
+def evict_order(rank: Rank, number: int) -> tuple[bool, tuple[float, ...], int]:
+    """Return the place of a resident in the order of eviction: the greatest goes first.
+
+    `number` is its receive number. A request without an `evict_key` goes for no other: its first
+    element is False.
+    """
+    key = rank.evict_key
+    return key is not None, key or (), number
+
+
+def limit_of(limit: float | None) -> float:
+    """Return a limit as a number: infinity for None."""
+    return inf if limit is None else limit
