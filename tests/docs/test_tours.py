@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ast
 import re
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ def broken_link(stops: list[Stop], trace: Trace) -> str:
     position = next((n for n, call in trace.after(0) if call.name == stops[0].name), None)
     if position is None:
         return f"{stops[0].name} is never called"
-    for before, stop in zip(stops, stops[1:], strict=False):
+    for before, stop in pairwise(stops):
         if stop.how == "returns to":
             if not any(leads(stop, before, call) for _, call in trace.after(0)):
                 return f"{before.name} does not return to {stop.name}"
