@@ -6,7 +6,7 @@ gRPC client, ours or not, can read how long to wait.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -51,6 +51,21 @@ def to_status(error: ScoringError) -> status_pb2.Status:
         retry.retry_delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         status.details.add().Pack(retry)
     return status
+
+
+def trailing_metadata(status: status_pb2.Status) -> tuple[tuple[str, bytes], ...] | None:
+    """Metadata after a call that failed with `status`; None where code and message say all."""
+    return ((DETAILS_KEY, status.SerializeToString()),) if status.details else None
+
+
+def abort(context: grpc.ServicerContext, error: ScoringError) -> NoReturn:
+    """End a call that occupies a thread with the status of `error`."""
+    status = to_status(error)
+    trailing = trailing_metadata(status)
+    if trailing is not None:
+        context.set_trailing_metadata(trailing)
+    context.abort(CODE_OF[type(error)], status.message)
+    raise AssertionError("abort returned")
 
 
 def from_status(status: status_pb2.Status) -> ScoringError:

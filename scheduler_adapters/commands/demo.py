@@ -40,7 +40,7 @@ from scheduler_adapters.timeline.timeline import Timeline, join_timelines
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.scores import OracleScores
 from scoring_service.bundle import ModelBundle
-from scoring_service.client.sync import Score, ScoringClient
+from scoring_service.client import Score, ScoringClient
 from scoring_service.errors import ConfigError, DataError, ScoringError, UnsupportedByEngine
 
 log = logging.getLogger(__name__)

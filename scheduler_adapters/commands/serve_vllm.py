@@ -32,8 +32,8 @@ from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareCo
 from scheduler_adapters.planner.capabilities import require_capabilities, require_think_end
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline import live_log as timeline_log
+from scoring_service.client import ScoringClient
 from scoring_service.client.channel import ClientSecurity
-from scoring_service.client.sync import ScoringClient
 from scoring_service.errors import ConfigError, ScoringError, UnsupportedByEngine
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from scheduler_adapters.workload.arrivals import SCORE_STREAM
 from scheduler_adapters.workload.requests import Floats, Ints, Requests
 from scoring_service.bundle import ModelBundle
-from scoring_service.client.sync import Score, ScoringClient
+from scoring_service.client import Score, ScoringClient
 from scoring_service.errors import ConfigError, DataError, ScoringError
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from scoring_service.bench.peers import Peer, ours
 from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
 from scoring_service.bench.workload import PromptMaker
 from scoring_service.bundle import ModelBundle
-from scoring_service.client.sync import Score, ScoringClient
+from scoring_service.client import Score, ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.time_slices import ask_for_short_slices
 from scoring_service.service.batching import Call, Job, MicroBatcher

@@ -20,7 +20,7 @@ import grpc
 from scoring_service.bench.load import Ask
 from scoring_service.bench.processes import free_port, started
 from scoring_service.bundle import ModelBundle
-from scoring_service.client.sync import ScoringClient
+from scoring_service.client import ScoringClient
 from scoring_service.errors import ServiceUnavailable
 from scoring_service.server.oip import INPUT, MESSAGES, OUTPUT
 from scoring_service.server.oip import SERVICE as OIP_SERVICE

@@ -5,8 +5,9 @@ Start with `sync.py`; `fail_open.py` is the one for a scheduler's hot path.
 
 from scoring_service.client.async_client import AsyncScoringClient
 from scoring_service.client.channel import ClientSecurity
+from scoring_service.client.codec import Observed, Score, ServiceInfo
 from scoring_service.client.fail_open import FailOpenScorer
-from scoring_service.client.sync import Observed, Score, ScoringClient, ServiceInfo
+from scoring_service.client.sync import ScoringClient
 
 __all__ = [
     "AsyncScoringClient",

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
-import grpc
-
-from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
-from scoring_service.client.sync import (
+from scoring_service.client.channel import PLAINTEXT, ClientSecurity
+from scoring_service.client.codec import (
     Score,
     ServiceInfo,
     chunks,
-    closed,
     read_batch,
     read_info,
     read_score,
     write_batch,
     write_prompt,
 )
+from scoring_service.client.connection import Connection
 from scoring_service.errors import InvalidPrompt, ScoringError
 from scoring_service.proto import scoring_pb2 as pb
-from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
-from scoring_service.status import from_rpc_error
 
 
 class AsyncScoringClient:
@@ -37,19 +33,16 @@ class AsyncScoringClient:
         target_model: str | None = None,
         security: ClientSecurity = PLAINTEXT,
     ) -> None:
-        check_seconds("timeout_s", timeout_s)
         self.target = target
-        self.timeout_s = timeout_s
-        self._target_model = target_model or ""
-        self._metadata = security.metadata
-        self._channel = security.open_async(target)
-        self._stub = ScoringServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._connection = Connection(
+            target, target_model, security, for_asyncio=True, timeout_s=timeout_s
+        )
         self._limits: ServiceInfo | None = None
 
     async def score(self, prompt: str, *, timeout_s: float | None = None) -> Score:
         """The score of one prompt. Raises as `ScoringClient.score` does."""
-        request = write_prompt(prompt, self._target_model)
-        return read_score(await self._call(self._stub.Score, request, timeout_s))
+        request = write_prompt(prompt, self._connection.target_model)
+        return read_score(await self._call("Score", request, timeout_s))
 
     async def score_batch(
         self, prompts: Sequence[str], *, timeout_s: float | None = None
@@ -64,12 +57,12 @@ class AsyncScoringClient:
 
     async def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
         """The served model and the service's limits. Raises as `score` does."""
-        self._limits = read_info(await self._call(self._stub.Info, pb.InfoRequest(), timeout_s))
+        self._limits = read_info(await self._call("Info", pb.InfoRequest(), timeout_s))
         return self._limits
 
     async def close(self) -> None:
         """Drop the connection; calls in flight fail."""
-        await self._channel.close()
+        await self._connection.channel.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,8 +74,8 @@ class AsyncScoringClient:
         self, prompts: Sequence[str], timeout_s: float | None
     ) -> Sequence[Score | ScoringError]:
         try:
-            request = write_batch(prompts, self._target_model)
-            return read_batch(await self._call(self._stub.ScoreBatch, request, timeout_s))
+            request = write_batch(prompts, self._connection.target_model)
+            return read_batch(await self._call("ScoreBatch", request, timeout_s))
         except InvalidPrompt as error:
             if len(prompts) == 1:
                 return [error]
@@ -91,16 +84,7 @@ class AsyncScoringClient:
         except ScoringError as error:
             return [error] * len(prompts)
 
-    async def _call(
-        self, method: Callable[..., Awaitable[Any]], request: Any, timeout_s: float | None
-    ) -> Any:
-        try:
-            return await method(
-                request,
-                timeout=self.timeout_s if timeout_s is None else timeout_s,
-                metadata=self._metadata,
-            )
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self.target) from error
-        except grpc.aio.UsageError as error:
-            raise closed(self.target, error) from error
+    async def _call(self, method: str, request: Any, timeout_s: float | None) -> Any:
+        call = getattr(self._connection.stub, method)
+        with self._connection.errors():
+            return await call(request, **self._connection.options(timeout_s))

@@ -19,11 +19,10 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import grpc
-
 from scoring_service.client.breaker import CircuitBreaker
-from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
-from scoring_service.client.sync import Score, read_batch, write_batch
+from scoring_service.client.channel import PLAINTEXT, ClientSecurity
+from scoring_service.client.codec import Score, read_batch, write_batch
+from scoring_service.client.connection import Connection
 from scoring_service.errors import (
     InvalidPrompt,
     ScoringError,
@@ -31,8 +30,6 @@ from scoring_service.errors import (
     ServiceOverloaded,
     ServiceUnavailable,
 )
-from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
-from scoring_service.status import from_rpc_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +87,7 @@ class FailOpenScorer:
         breaker: CircuitBreaker | None = None,
         security: ClientSecurity = PLAINTEXT,
     ) -> None:
-        check_seconds("budget_s", budget_s)
-        self._target = target
-        self._metadata = security.metadata
-        self._channel = security.open(target)
-        self._stub = ScoringServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._budget_s = budget_s
-        self._target_model = target_model or ""
+        self._connection = Connection(target, target_model, security, budget_s=budget_s)
         self._max_batch_prompts = max_batch_prompts
         self._max_in_flight = max_in_flight
         self._breaker = breaker or CircuitBreaker()
@@ -132,7 +123,7 @@ class FailOpenScorer:
 
     def close(self) -> None:
         """Drop the connection; those who wait get None."""
-        self._channel.close()
+        self._connection.channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -141,7 +132,7 @@ class FailOpenScorer:
         self.close()
 
     def _submit(self, prompt: str) -> _Waiter:
-        waiter = _Waiter(prompt, time.monotonic() + self._budget_s)
+        waiter = _Waiter(prompt, time.monotonic() + self._connection.timeout_s)
         if not self._breaker.allow():
             self._answer(waiter, None, "breaker_open")
             return waiter
@@ -182,24 +173,25 @@ class FailOpenScorer:
         return batch
 
     def _send(self, batch: list[_Waiter]) -> None:
-        timeout_s = max(waiter.deadline_s for waiter in batch) - time.monotonic()
+        connection = self._connection
+        left_s = max(waiter.deadline_s for waiter in batch) - time.monotonic()
         try:
-            request = write_batch([waiter.prompt for waiter in batch], self._target_model)
-            rpc = self._stub.ScoreBatch.future(
-                request, timeout=max(timeout_s, 0.0), metadata=self._metadata
-            )
-        except (InvalidPrompt, ValueError) as error:  # not Unicode; or the channel is closed
-            self._landed(batch, error if isinstance(error, InvalidPrompt) else _closed(error))
+            request = write_batch([waiter.prompt for waiter in batch], connection.target_model)
+            with connection.errors():
+                rpc = connection.stub.ScoreBatch.future(
+                    request, **connection.options(max(left_s, 0.0))
+                )
+        except ScoringError as error:
+            self._landed(batch, error)
             return
         rpc.add_done_callback(lambda done: self._landed(batch, self._outcome(done)))
 
     def _outcome(self, rpc: Any) -> list[Score | ScoringError] | ScoringError:
         try:
-            return read_batch(rpc.result())
-        except grpc.RpcError as error:
-            return from_rpc_error(error, self._target)
-        except (grpc.FutureCancelledError, ValueError) as error:
-            return _closed(error)
+            with self._connection.errors():
+                return read_batch(rpc.result())
+        except ScoringError as error:
+            return error
 
     def _landed(
         self, batch: list[_Waiter], outcome: list[Score | ScoringError] | ScoringError
@@ -227,10 +219,6 @@ class FailOpenScorer:
             self._breaker.failure()
         else:
             self._breaker.success()
-
-
-def _closed(error: Exception) -> ServiceUnavailable:
-    return ServiceUnavailable(f"the client was closed ({error})")
 
 
 def _reason(result: Score | ScoringError) -> str:

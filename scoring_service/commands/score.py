@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from scoring_service.client import Score, ScoringClient
 from scoring_service.client.channel import ClientSecurity
-from scoring_service.client.sync import Score, ScoringClient
 from scoring_service.command_line import POSITIONAL
 from scoring_service.errors import ScoringError
 from scoring_service.strict_json import to_json

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from scoring_service.errors import ConfigError
 from scoring_service.service.config import split_address
-from scoring_service.service.scoring import Answer, Scored, ScoringService
+from scoring_service.service.scoring import CallAnswer, Scored, ScoringService
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _STAGES: Final = ("tokenize", "queue", "infer", "total")
@@ -30,7 +30,7 @@ class Metrics:
 
     def __init__(self, service: ScoringService) -> None:
         self.registry = CollectorRegistry()
-        self._pending: list[tuple[str, str] | Answer] = []
+        self._pending: list[tuple[str, str] | CallAnswer] = []
         self._counting = threading.Lock()
         # Before all others: a scrape collects in this order.
         self.registry.register(_BeforeScrape(self._count_pending))
@@ -60,7 +60,7 @@ class Metrics:
         """A call ended with that gRPC status."""
         self._note((method, code))
 
-    def observe(self, answer: Answer) -> None:
+    def observe(self, answer: CallAnswer) -> None:
         """A call was answered."""
         self._note(answer)
 
@@ -79,7 +79,7 @@ class Metrics:
             ) from error
         return server
 
-    def _note(self, note: tuple[str, str] | Answer) -> None:
+    def _note(self, note: tuple[str, str] | CallAnswer) -> None:
         self._pending.append(note)
         if len(self._pending) > _MAX_PENDING:
             self._count_pending()
@@ -90,17 +90,18 @@ class Metrics:
             num = len(self._pending)
             notes, self._pending[:num] = self._pending[:num], []
             for note in notes:
-                if isinstance(note, Answer):
+                if isinstance(note, CallAnswer):
                     self._count_answer(note)
                 else:
                     self._calls.labels(*note).inc()
 
-    def _count_answer(self, answer: Answer) -> None:
-        for name, histogram in self._stages:
-            histogram.observe(getattr(answer.timings, name))
-        for item in answer.items:
-            if isinstance(item, Scored):
-                self._prompt_tokens.observe(item.prompt_tokens)
+    def _count_answer(self, answer: CallAnswer) -> None:
+        scored = [item for item in answer.items if isinstance(item, Scored)]
+        if scored:  # A refusal passes no stage.
+            for name, histogram in self._stages:
+                histogram.observe(getattr(answer.timings, name))
+        for item in scored:
+            self._prompt_tokens.observe(item.prompt_tokens)
 
 
 class _BeforeScrape(Collector):

@@ -16,9 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from scoring_service.errors import InvalidPrompt, ScoringError
-from scoring_service.server.metrics import Metrics
-from scoring_service.server.rpc import Context, call_of, unary
-from scoring_service.service.scoring import ScoringService
+from scoring_service.server.calls import Calls, Context
 
 SERVICE: Final = "inference.GRPCInferenceService"
 INPUT: Final = "text"
@@ -46,9 +44,9 @@ MESSAGES: Final = _load_messages()
 class OpenInference:
     """The handlers of `inference.GRPCInferenceService`."""
 
-    def __init__(self, service: ScoringService, metrics: Metrics) -> None:
-        self._service = service
-        self._metrics = metrics
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._service = calls.service
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """To add to a server."""
@@ -62,7 +60,7 @@ class OpenInference:
         }
         return grpc.method_handlers_generic_handler(
             SERVICE,
-            {n: unary(self._metrics, call, MESSAGES[f"{n}Request"]) for n, call in calls.items()},
+            {n: self._calls.unary(call, MESSAGES[f"{n}Request"]) for n, call in calls.items()},
         )
 
     def _server_live(self, request: Any, context: Context) -> Message:
@@ -94,9 +92,7 @@ class OpenInference:
     def _model_infer(self, request: Any, context: Context) -> Message:
         self._check_model(request.model_name, request.model_version)
         prompts = _prompts(request)
-        call = call_of(context, self._service.config.default_deadline_s)
-        answer = self._service.score_batch(prompts, "", call)
-        self._metrics.observe(answer)
+        answer = self._calls.score(prompts, "", self._calls.caller_of(context))
         scores = []
         for item in answer.items:
             if isinstance(item, ScoringError):

@@ -13,10 +13,9 @@ import grpc
 from scoring_service.client.channel import is_loopback, read_pem
 from scoring_service.errors import AccessDenied, ConfigError
 from scoring_service.service.config import ServerConfig
-from scoring_service.status import CODE_OF
+from scoring_service.status import abort
 
 _log = logging.getLogger(__name__)
-NO_TOKEN: Final = "no valid bearer token came with the call; send one"
 _OPEN_TO_ALL: Final = "/grpc.health.v1.Health/"
 """Load balancers and probes carry no token, and health tells no secret."""
 
@@ -99,24 +98,29 @@ class BearerTokens(grpc.ServerInterceptor):  # type: ignore[misc]
         self, continuation: Callable[[Any], Any], call: grpc.HandlerCallDetails
     ) -> Any:
         handler = continuation(call)
-        if (
-            handler is None
-            or call.method.startswith(_OPEN_TO_ALL)
-            or self.know(call.invocation_metadata)
-        ):
+        if handler is None or call.method.startswith(_OPEN_TO_ALL):
             return handler
-        if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(_deny)
-        return grpc.unary_unary_rpc_method_handler(_deny)
+        try:
+            self.check(call.invocation_metadata)
+        except AccessDenied as denied:
+            return _deny(denied, handler.request_streaming)
+        return handler
 
-    def know(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
-        """Whether a call's metadata holds one of the tokens."""
+    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """Raises AccessDenied unless a call's metadata holds one of the tokens."""
         sent = next((value for key, value in metadata if key == "authorization"), "")
         given = sent if isinstance(sent, bytes) else sent.encode()
         # Every token is compared, so that the time taken tells nothing.
-        return any([hmac.compare_digest(given, accepted) for accepted in self._accepted])
+        if not any([hmac.compare_digest(given, accepted) for accepted in self._accepted]):
+            raise AccessDenied("no valid bearer token came with the call; send one")
 
 
-def _deny(request: object, context: grpc.ServicerContext) -> NoReturn:
-    context.abort(CODE_OF[AccessDenied], NO_TOKEN)
-    raise AssertionError("abort returned")
+def _deny(denied: AccessDenied, is_streaming: bool) -> grpc.RpcMethodHandler:
+    """A handler that ends each call with that error."""
+
+    def end(request: object, context: grpc.ServicerContext) -> NoReturn:
+        abort(context, denied)
+
+    if is_streaming:
+        return grpc.stream_stream_rpc_method_handler(end)
+    return grpc.unary_unary_rpc_method_handler(end)

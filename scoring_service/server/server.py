@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from scoring_service.errors import ConfigError
 from scoring_service.ranker.model import RankerModel
+from scoring_service.server.calls import Calls
 from scoring_service.server.direct import DirectMethod, supports
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.oip import OpenInference
@@ -105,7 +106,8 @@ class ScoringServer:
             options=_options(self._config),
             maximum_concurrent_rpcs=num_threads,
         )
-        rpcs = ScoringRpcs(self.service, self.metrics, self._stream_workers, tokens)
+        calls = Calls(self.service, self.metrics, tokens)
+        rpcs = ScoringRpcs(calls, self._stream_workers)
         if supports(server):
             score = f"/{SERVICE}/Score"
             self._direct = DirectMethod(server, score, rpcs.score_directly, max_calls=num_threads)
@@ -114,8 +116,7 @@ class ScoringServer:
                 "grpcio %s is not made as expected: Score takes a thread per call and costs more",
                 grpc.__version__,
             )
-        open_inference = OpenInference(self.service, self.metrics)
-        server.add_generic_rpc_handlers((rpcs.handlers(), open_inference.handlers()))
+        server.add_generic_rpc_handlers((rpcs.handlers(), OpenInference(calls).handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)

@@ -29,7 +29,7 @@ class Scored(NamedTuple):
 
 
 @dataclass(slots=True)
-class Answer:
+class CallAnswer:
     """One call's results, in the order of its prompts; all from one revision."""
 
     revision: str
@@ -72,18 +72,7 @@ class ScoringService:
         self._streams = Places(config.max_streams)
         self._reports = ReportBook(config.report_log)
 
-    def score(self, prompt: str, target_model: str, call: Call) -> Answer:
-        """Score one prompt: a batch of one whose error is raised.
-
-        Raises:
-            InvalidPrompt, ServiceOverloaded, ScoringTimeout, ScoringError: as their names say.
-        """
-        answer = self.score_batch([prompt], target_model, call)
-        if isinstance(answer.items[0], ScoringError):
-            raise answer.items[0]
-        return answer
-
-    def score_batch(self, prompts: Sequence[str], target_model: str, call: Call) -> Answer:
+    def score_batch(self, prompts: Sequence[str], target_model: str, call: Call) -> CallAnswer:
         """Score prompts; one that cannot be scored gets an error, the others a score.
 
         Args:
@@ -95,11 +84,11 @@ class ScoringService:
             InvalidPrompt: no prompts, too many, or an unknown target model.
             ServiceOverloaded: too many calls at once.
         """
-        answers: list[Answer] = []
+        answers: list[CallAnswer] = []
         answered = threading.Lock()
         answered.acquire()
 
-        def keep(answer: Answer) -> None:
+        def keep(answer: CallAnswer) -> None:
             answers.append(answer)
             answered.release()
 
@@ -115,7 +104,7 @@ class ScoringService:
         prompts: Sequence[str],
         target_model: str,
         call: Call,
-        on_answer: Callable[[Answer], None],
+        on_answer: Callable[[CallAnswer], None],
     ) -> PendingResults:
         """`score_batch` that does not wait.
 
@@ -143,7 +132,7 @@ class ScoringService:
             results = [pending.results[k] if isinstance(k, tuple) else k for k in keys]
             pending.timings.total_s = time.monotonic() - started_s
             items = [_finished(result, curve) for result in results]
-            on_answer(Answer(model.revision, items, pending.timings))
+            on_answer(CallAnswer(model.revision, items, pending.timings))
 
         pending = PendingResults(model, self.cache, self.batcher, wanted, call, finish)
         pending.begin()

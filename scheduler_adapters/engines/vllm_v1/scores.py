@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from scheduler_adapters.engines import prompt_text
 from scheduler_adapters.planner.hints import QUANTILES, SCORE, flat_quantiles
-from scoring_service.client.sync import Score
+from scoring_service.client import Score
 from scoring_service.errors import ConfigError, ScoringError
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,170 @@
+"""Messages of the service: prompts written, scores and limits read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from scoring_service.errors import InvalidPrompt, ScoringError
+from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.status import from_status
+
+M = TypeVar("M")
+_FRAMING_BYTES: Final = 16
+"""At most this much per prompt on the wire, beside the prompt itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One prompt's score. Scores compare only within one revision."""
+
+    value: float
+    """Higher = longer. No unit: only the order means something."""
+    revision: str
+    """Twelve hex digits of the model bundle that scored."""
+    prompt_tokens: int
+    """Tokens that the model saw."""
+    truncated: bool
+    """Whether the end of the prompt was cut off."""
+    expected_tokens: float | None = None
+    """Mean response length of the target model, in tokens; None if none was asked for."""
+    quantiles: Mapping[float, float] = field(default_factory=dict)
+    """Fraction in (0, 1) -> response length in tokens; empty if no target model was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """How long a scored prompt's response really was."""
+
+    score: Score
+    output_tokens: int
+    target_model: str
+    prompt: str = ""
+    """For the service's training log; leave it empty if it must not be stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    """What is served, and within which limits."""
+
+    name: str
+    revision: str
+    label: str
+    label_tokenizer: str
+    precision: str
+    target_models: tuple[str, ...]
+    max_prompt_tokens: int
+    max_prompt_bytes: int
+    max_batch_prompts: int
+    max_message_bytes: int
+
+
+def write_prompt(prompt: str, target_model: str) -> pb.ScoreRequest:
+    """A request for one prompt. Raises InvalidPrompt if it is not Unicode text."""
+    return _encode(pb.ScoreRequest, [prompt], prompt=prompt, target_model=target_model)
+
+
+def write_batch(prompts: Sequence[str], target_model: str) -> pb.ScoreBatchRequest:
+    """A request for many prompts. Raises InvalidPrompt if one is not Unicode text."""
+    return _encode(pb.ScoreBatchRequest, prompts, prompts=prompts, target_model=target_model)
+
+
+def write_stream_prompt(
+    place: int, prompt: str, target_model: str, timeout_ms: int
+) -> pb.StreamRequest:
+    """A prompt of a stream, named by its place. Raises InvalidPrompt if it is not Unicode text."""
+    return _encode(
+        pb.StreamRequest,
+        [prompt],
+        id=str(place),
+        prompt=prompt,
+        target_model=target_model,
+        timeout_ms=timeout_ms,
+    )
+
+
+def write_report(observed: Sequence[Observed]) -> pb.ReportRequest:
+    """Observed lengths as a request."""
+    request = pb.ReportRequest()
+    for seen in observed:
+        request.observations.add(
+            target_model=seen.target_model,
+            output_tokens=seen.output_tokens,
+            score=seen.score.value,
+            revision=seen.score.revision,
+            prompt=seen.prompt,
+        )
+    return request
+
+
+def read_score(response: pb.ScoreResponse) -> Score:
+    """The score in an answer."""
+    return _score(response.scored, response.revision)
+
+
+def read_batch(response: pb.ScoreBatchResponse) -> list[Score | ScoringError]:
+    """The score of each prompt, or why there is none."""
+    return [_item(item, response.revision) for item in response.items]
+
+
+def read_stream_item(response: pb.StreamResponse) -> tuple[int, Score | ScoringError]:
+    """The place of a prompt in its stream, and its score or why there is none."""
+    return int(response.id), _item(response.result, response.revision)
+
+
+def read_info(response: pb.InfoResponse) -> ServiceInfo:
+    """What the service says of itself."""
+    values = {name: getattr(response, name) for name in ServiceInfo.__dataclass_fields__}
+    return ServiceInfo(**{**values, "target_models": tuple(response.target_models)})
+
+
+def _encode(message: Callable[..., M], prompts: Sequence[str], /, **fields: Any) -> M:
+    for prompt in prompts:
+        # protobuf takes None for an empty prompt, and bytes for text.
+        if not isinstance(prompt, str):
+            raise InvalidPrompt(f"a prompt is {prompt!r:.60}, not a str; send text")
+    try:
+        return message(**fields)
+    except (TypeError, ValueError) as error:
+        raise InvalidPrompt(f"a prompt is not Unicode text ({error}); send a valid str") from error
+
+
+def _score(scored: pb.ScoredPrompt, revision: str) -> Score:
+    has_length = scored.HasField("length")
+    return Score(
+        value=scored.score,
+        revision=revision,
+        prompt_tokens=scored.prompt_tokens,
+        truncated=scored.truncated,
+        expected_tokens=scored.length.expected_tokens if has_length else None,
+        quantiles={round(q.fraction, 6): q.tokens for q in scored.length.quantiles},
+    )
+
+
+def _item(item: pb.ItemResult, revision: str) -> Score | ScoringError:
+    if item.HasField("error"):
+        return from_status(item.error)
+    return _score(item.scored, revision)
+
+
+def chunks(prompts: Sequence[str], limits: ServiceInfo) -> Iterator[Sequence[str]]:
+    """Cut `prompts` into runs that keep the service's limits on count and bytes.
+
+    Raises:
+        InvalidPrompt: one string, which would be taken for a list of characters.
+    """
+    if isinstance(prompts, str):
+        raise InvalidPrompt("prompts is one string; put it into a list, or use `score`")
+    start, num_bytes = 0, 0
+    for i, prompt in enumerate(prompts):
+        # What is not text is refused later, and by itself.
+        text = prompt if isinstance(prompt, str) else ""
+        size = len(text.encode(errors="surrogatepass")) + _FRAMING_BYTES
+        full = i - start == limits.max_batch_prompts
+        if i > start and (full or num_bytes + size > limits.max_message_bytes):
+            yield prompts[start:i]
+            start, num_bytes = i, 0
+        num_bytes += size
+    if start < len(prompts):
+        yield prompts[start:]
