@@ -1,4 +1,4 @@
-"""`capacity`: how much load a policy carries while it meets its latency targets."""
+"""`capacity`: the highest load at which a policy meets its latency targets."""
 
 from __future__ import annotations
 
@@ -7,34 +7,30 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
-import pandas as pd
 
 from scheduler_adapters.command_line import INTERRUPTED, run_command
 from scheduler_adapters.commands.running import run_requests
 from scheduler_adapters.commands.setup import (
     Setup,
-    arrivals_s,
-    as_params,
     check_folder,
-    check_memory,
     check_policies,
-    conditions,
-    load_requests,
-    make_instance,
-    make_policy,
-    process_text,
-    score_source,
-    with_scores,
+    load_named,
+    policy_of,
 )
 from scheduler_adapters.progress import Progress
-from scheduler_adapters.reporting import report
+from scheduler_adapters.reporting.figures import capacity_figure
+from scheduler_adapters.reporting.page import ReportTable, Section, write_report
+from scheduler_adapters.reporting.tables import capacity_table
 from scheduler_adapters.reporting.tracking import log_run
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.timeline.metrics import Summary, summarize
+from scheduler_adapters.simulator.instance_config import check_memory
+from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
 from scheduler_adapters.workload.requests import Requests
@@ -78,13 +74,22 @@ class Search(Setup):
     def unit(self) -> str:
         return "requests/s" if self.by == "rate" else "clients"
 
-    @property
-    def process(self) -> str:
-        """How requests arrive, for a caption."""
-        return process_text(self) if self.by == "rate" else "closed loop without think time"
+    def searched(self, num_requests: int) -> str:
+        """The conditions of a search, for a caption."""
+        arrivals = self.process if self.by == "rate" else "closed loop without think time"
+        more = f" and {self.seeds - 1} more" if self.seeds > 1 else ""
+        return f"{self.conditions(arrivals, num_requests)}{more}."
 
 
-_METRICS = ("ttft_s", "ttfat_s", "tbt_s", "tpot_s", "e2e_s", "queueing_s", "normalized_latency_s")
+_METRICS: Final = (
+    "ttft_s",
+    "ttfat_s",
+    "tbt_s",
+    "tpot_s",
+    "e2e_s",
+    "queueing_s",
+    "normalized_latency_s",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +127,9 @@ def run(config: CapacityConfig) -> int:
     Load is that of one instance; the interval is 95% over the seeds (Student). Interrupted with
     Ctrl-C, the searches that ended are written and shown; exit code 130.
     """
-    requests = load_requests(config)
-    config = replace(config, scores=score_source(config, requests))
-    check_memory(requests, make_instance(config))
+    requests = config.load()
+    config = replace(config, scores=config.score_source(requests))
+    check_memory(requests, config.instance())
     found: dict[str, list[float]] = {}
     is_whole = True
     try:
@@ -132,11 +137,13 @@ def run(config: CapacityConfig) -> int:
             found.setdefault(policy, []).append(value)
     except KeyboardInterrupt:
         is_whole = False
-    table = capacity_table(found)
-    files = (
-        [] if config.out is None or not found else _write(config, config.out, table, len(requests))
-    )
-    _show(config, found, table, len(requests))
+    lead = config.searched(len(requests))
+    files = []
+    if config.out is not None and found:
+        title = "Load that meets the targets"
+        sections = [capacity_section(config, found, requests)]
+        files = write_report(config.out, title=title, lead=lead, sections=sections)
+    _show(config, found, lead)
     if not is_whole:
         wanted, done = len(config.policies) * config.seeds, sum(map(len, found.values()))
         print(f"interrupted: {wanted - done} of {wanted} searches are left out", file=sys.stderr)
@@ -145,17 +152,16 @@ def run(config: CapacityConfig) -> int:
         log_run(
             config.mlruns_dir,
             f"capacity by {config.by}",
-            params=as_params(config),
+            params=config.as_params(),
             metrics={f"capacity.{name}": float(np.mean(values)) for name, values in found.items()},
             files=files,
         )
     return 0
 
 
-def _show(
-    config: CapacityConfig, found: dict[str, list[float]], table: pd.DataFrame, num_requests: int
-) -> None:
+def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> None:
     each = "rates_per_s" if config.by == "rate" else "clients"
+    table = capacity_table(found)
     if config.json:
         rows = [
             {
@@ -171,49 +177,27 @@ def _show(
         return
     for row in table.itertuples():
         print(f"{row.policy:20} {row.mean:8.3f} {config.unit}  [{row.low:.3f}, {row.high:.3f}]")
-    print(_lead(config, num_requests))
-
-
-def _write(
-    config: CapacityConfig, folder: Path, table: pd.DataFrame, num_requests: int
-) -> list[Path]:
-    section, files = capacity_section(config, folder, table, num_requests)
-    page = report.write_html(
-        folder / "report.html",
-        title="Load that meets the targets",
-        lead=_lead(config, num_requests),
-        sections=[section],
-    )
-    return [page, *files]
-
-
-def _lead(config: Search, num_requests: int) -> str:
-    more = f" and {config.seeds - 1} more" if config.seeds > 1 else ""
-    return f"{conditions(config, config.process, num_requests)}{more}."
+    print(lead)
 
 
 def capacity_section(
-    config: Search, folder: Path, table: pd.DataFrame, num_requests: int
-) -> tuple[report.Section, list[Path]]:
-    """Bars as a part of a report, and what was written for it: capacity.csv, capacity.svg."""
-    label = f"capacity ({config.unit})"
-    figure = report.capacity_figure(table, label)
-    files = [
-        report.save_table(table, folder / "capacity.csv"),
-        report.save_figure(figure, folder / "capacity.svg"),
-    ]
+    config: Search, found: Mapping[str, list[float]], requests: Requests
+) -> Section:
+    """Return the loads that were found as bars with their intervals."""
+    table, label = capacity_table(found), f"capacity ({config.unit})"
     targets = ", ".join(f"{name} <= {most:g} s" for name, most in config.slo.items())
-    section = report.Section(
+    return Section(
         heading="Capacity",
         text=f"The highest load at which {targets}, found by bisection.",
-        table=report.Table(
+        table=ReportTable(
             columns=["policy", label, "95% low", "95% high", "searches"],
             rows=[list(row) for row in table.itertuples(index=False)],
         ),
-        figure=figure,
-        caption=f"Bars: mean over the seeds; whiskers: 95% interval. {_lead(config, num_requests)}",
+        figure=capacity_figure(table, label),
+        caption="Bars: mean over the seeds; whiskers: 95% interval. "
+        + config.searched(len(requests)),
+        drawn=("capacity", table),
     )
-    return section, files
 
 
 def capacities(
@@ -222,16 +206,16 @@ def capacities(
     config: Search,
     loaded: Requests,
 ) -> Iterator[tuple[str, float]]:
-    """What `capacity_of` finds, policy by policy and seed by seed; a trace is not loaded again."""
+    """Yield policies with their `capacity_of`, a seed each; a trace is not loaded again."""
     with Progress(len(policies) * config.seeds, is_partial_shown=False) as progress:
         for policy in policies:
             for seed in range(config.seed, config.seed + config.seeds):
                 reseeded = replace(config, seed=seed)
-                requests = loaded if config.trace else load_requests(reseeded)
+                requests = loaded if config.trace else reseeded.load()
                 value = capacity_of(policy, reseeded, requests, progress, settings)
                 progress.step(policy)
                 if not value:
-                    log.warning("%s %s", policy, _why_none(requests, make_instance(config)))
+                    log.warning("%s %s", policy, _why_none(requests, config.instance()))
                 yield policy, value
 
 
@@ -249,27 +233,22 @@ def capacity_of(
     settings: dict[str, dict[str, Any]],
 ) -> float:
     """Highest rate per second, or number of clients, for one seed; 0 where even little is much."""
-    scored = with_scores(requests, name, config, settings)
-    instance = make_instance(config)
+    scored = config.scored(requests, by_oracle=policy_of(name, settings) == "oracle")
+    run = partial(run_requests, instance=config.instance(), progress=progress, engine=config.engine)
 
-    def meets(load: float) -> bool:
-        policy = make_policy(name, settings)
+    def is_met(load: float) -> bool:
+        policy = load_named(name, settings)
         progress.begin(f"{name} with {load:.3g} {config.unit}")
         if config.by == "rate":
-            arriving = replace(scored, arrival_s=arrivals_s(config, len(scored), load))
-            return _is_met(
-                config, run_requests(arriving, policy, instance, progress, engine=config.engine)
-            )
+            return _is_met(config, run(config.at_rate(scored, load), policy))
         clients = int(load)
         order = np.random.default_rng((config.seed, ORDER_STREAM)).permutation(len(scored))
-        timeline = run_requests(
-            scored.take(order), policy, instance, progress, engine=config.engine, clients=clients
-        )
+        timeline = run(scored.take(order), policy, clients=clients)
         row = np.arange(len(scored))
         return _is_met(config, timeline.take((row >= clients) & (row < len(scored) - clients)))
 
     if config.by == "rate":
-        found = highest_rate(meets, low=0.05, high=1.0, tolerance=config.tolerance, grows=True)
+        found = highest_rate(is_met, low=0.05, high=1.0, tolerance=config.tolerance, grows=True)
         if found == MOST_PER_S:
             log.warning("%s meets the targets at %g/s, where the search ends", name, found)
         return found
@@ -280,29 +259,24 @@ def capacity_of(
             "by concurrency"
         )
     found = highest_rate(
-        meets, low=1, high=2, tolerance=config.tolerance, grows=True, most=most, whole=True
+        is_met, low=1, high=2, tolerance=config.tolerance, grows=True, most=most, whole=True
     )
     if found == most:
         log.warning("%s meets the targets with %d clients; num_requests allows no more", name, most)
     return found
 
 
-MOST_PER_S = 10_000.0
+MOST_PER_S: Final = 10_000.0
 """Where a search by rate ends: all requests come at about the same time."""
-_REQUESTS_PER_CLIENT = 4
+_REQUESTS_PER_CLIENT: Final = 4
 """At least; the first and the last are not measured."""
 
 
 def _is_met(config: Search, timeline: Timeline) -> bool:
     summary = summarize(timeline)
     return summary.num_unfinished == 0 and all(
-        _value(summary, name) <= most for name, most in config.slo.items()
+        attrgetter(name)(summary) <= most for name, most in config.slo.items()
     )
-
-
-def _value(summary: Summary, name: str) -> float:
-    metric, _, statistic = name.partition(".")
-    return float(getattr(getattr(summary, metric), statistic))
 
 
 def highest_rate(
@@ -333,27 +307,6 @@ def highest_rate(
         else:
             high = middle
     return low
-
-
-def capacity_table(found: Mapping[str, list[float]]) -> pd.DataFrame:
-    """Columns policy, mean, low, high (the 95% interval), searches."""
-    rows = []
-    for policy, values in found.items():
-        low, high = interval(values)
-        rows.append((policy, float(np.mean(values)), low, high, len(values)))
-    return pd.DataFrame(rows, columns=["policy", "mean", "low", "high", "searches"])
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% confidence interval of the mean; that of a single value has no width."""
-    mean = float(np.mean(values))
-    if len(values) == 1:
-        return mean, mean
-    from scipy.special import stdtrit  # imported late: a third of a second
-
-    quantile = float(stdtrit(len(values) - 1, 0.975))  # Student's t
-    half = quantile * float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return mean - half, mean + half
 
 
 def main(arguments: Sequence[str]) -> int:

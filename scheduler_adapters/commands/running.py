@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -17,8 +16,9 @@ from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.vllm_engine import VllmEngine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.load_curve import LoadCurve
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.requests import Floats, Requests
+from scheduler_adapters.workload.requests import Requests
 
 EngineKind = Literal["plain", "vllm"]
 
@@ -29,27 +29,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, timeline: Timeline) -> None:
         super().__init__()
         self.timeline = timeline
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Load:
-    """How full an instance was over virtual time: S steps, each with what held during it."""
-
-    end_s: Floats
-    duration_s: Floats
-    used_blocks: Floats
-    num_waiting: Floats
-    num_resident: Floats
-
-    def mean(self, values: Floats, edges_s: Floats) -> Floats:
-        """Mean over time of a column, between consecutive edges; 0 where nobody was served."""
-        if not len(self.end_s):
-            return np.zeros(len(edges_s) - 1)
-        integral = np.concatenate([[0.0], np.repeat(np.cumsum(values * self.duration_s), 2)])
-        # Idle from the end of a step to the start of the next: the integral stands still.
-        corners_s = np.column_stack([self.end_s - self.duration_s, self.end_s]).ravel()
-        total = np.interp(edges_s, corners_s, integral[:-1], right=integral[-1])
-        return np.asarray(np.diff(total) / np.diff(edges_s))
 
 
 class Watched(Engine):
@@ -73,10 +52,10 @@ class Watched(Engine):
                 raise Interrupted(self.timeline()) from error
             raise
 
-    def load_so_far(self) -> Load:
+    def load_so_far(self) -> LoadCurve:
         """The load of the steps that have ended."""
         duration_s, used_blocks, num_waiting, num_resident = map(np.array, self.columns)
-        return Load(
+        return LoadCurve(
             end_s=np.array(self.record.tick_s),
             duration_s=duration_s,
             used_blocks=used_blocks,
@@ -130,7 +109,7 @@ def run_with_load(
     *,
     engine: EngineKind = "plain",
     clients: int | None = None,
-) -> tuple[Timeline, Load]:
+) -> tuple[Timeline, LoadCurve]:
     """Serve `requests` in virtual time, step by step in plain Python; `clients`: closed loop.
 
     Raises:

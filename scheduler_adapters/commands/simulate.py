@@ -13,21 +13,11 @@ import numpy as np
 
 from scheduler_adapters.command_line import INTERRUPTED, run_command
 from scheduler_adapters.commands.running import Interrupted, run_requests
-from scheduler_adapters.commands.setup import (
-    Setup,
-    arrivals_text,
-    as_params,
-    check_memory,
-    check_place,
-    conditions,
-    load_requests,
-    make_instance,
-    score_source,
-    with_scores,
-)
+from scheduler_adapters.commands.setup import Setup, check_place
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.tracking import log_run
+from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.metrics import Statistic, Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
@@ -68,8 +58,8 @@ def run(config: SimulateConfig) -> int:
     """Simulate one policy on one instance in virtual time; prints the table of latencies.
 
     Examples:
-      python -m scheduler_adapters simulate --policy pars --num_requests 2000
-      python -m scheduler_adapters simulate --trace trace.csv --policy fcfs --rate_per_s 4 --json
+      python -m scheduler_adapters simulate --policy pars --num-requests 2000
+      python -m scheduler_adapters simulate --trace trace.csv --policy fcfs --rate-per-s 4 --json
       python -m scheduler_adapters simulate --trace test.parquet --scores bundle:run/bundle
 
     A trace needs a column of prompt tokens and one of output tokens; arrival_s (seconds) and score
@@ -79,11 +69,11 @@ def run(config: SimulateConfig) -> int:
     Interrupted with Ctrl-C, what has happened so far is written and shown; exit code 130.
     """
     policy = load_policy(config.policy, **config.settings)
-    requests = load_requests(config)
-    source = "oracle" if config.policy == "oracle" else score_source(config, requests)
+    requests = config.load()
+    source = "oracle" if config.policy == "oracle" else config.score_source(requests)
     config = replace(config, scores=source)
-    requests = with_scores(requests, config.policy, config)
-    instance = make_instance(config)
+    requests = config.scored(requests)
+    instance = config.instance()
     check_memory(requests, instance)
     is_whole = True
     with Progress(1) as progress:
@@ -112,7 +102,7 @@ def run(config: SimulateConfig) -> int:
         log_run(
             config.mlruns_dir,
             f"simulate {config.policy}",
-            params=as_params(config),
+            params=config.as_params(),
             metrics=flat_metrics(summary),
             files=files,
         )
@@ -120,11 +110,11 @@ def run(config: SimulateConfig) -> int:
 
 
 def _conditions(config: SimulateConfig, requests: Requests) -> str:
-    """On what all this was measured."""
-    arrivals = arrivals_text(config, config.rate_per_s, requests)
+    """Model, requests and arrivals of the run."""
+    arrivals = config.arrivals_text(config.rate_per_s, requests)
     if config.clients is not None:
         arrivals = f"closed loop of {config.clients} clients"
-    return conditions(config, arrivals, len(requests))
+    return config.conditions(arrivals, len(requests))
 
 
 def _write(config: SimulateConfig, timeline: Timeline) -> list[Path]:

@@ -350,7 +350,8 @@ def _draw(
 ) -> None:
     import pandas as pd
 
-    from scheduler_adapters.reporting.report import agreement_figure, save_figure, save_table
+    from scheduler_adapters.reporting.figures import agreement_figure, save_figure
+    from scheduler_adapters.reporting.page import save_table
 
     folder.mkdir(parents=True, exist_ok=True)
     for name in METRICS:

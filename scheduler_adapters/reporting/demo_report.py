@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scheduler_adapters.reporting import report
+from scheduler_adapters.reporting.figures import (
+    curve_figure,
+    ecdf_figure,
+    save_figure,
+    scatter_figure,
+)
+from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_html
+from scheduler_adapters.reporting.tables import ecdf_table
 from scheduler_adapters.timeline.metrics import Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Requests
@@ -47,11 +54,11 @@ def write_report(
     )
     if num_scored < len(requests):
         lead += f" Only {num_scored} of {len(requests)} prompts had a score; the rest ran FCFS."
-    report.write_html(page, title="Lengthwise demo", lead=lead, sections=sections)
+    write_html(page, title="Lengthwise demo", lead=lead, sections=sections)
     panels = {"simulator": simulated} | ({} if served is None else {"vLLM": served})
-    table = report.ecdf_table({engine: _e2e_s(bursts) for engine, bursts in panels.items()})
-    report.save_table(table, page.with_name("latency.csv"))
-    report.save_figure(report.ecdf_figure(table, "E2E latency (s)"), page.with_name("latency.svg"))
+    table = ecdf_table({engine: _e2e_s(bursts) for engine, bursts in panels.items()})
+    save_table(table, page.with_name("latency.csv"))
+    save_figure(ecdf_figure(table, "E2E latency (s)"), page.with_name("latency.svg"))
 
 
 def _speedup(bursts: Bursts) -> float:
@@ -66,18 +73,18 @@ def _e2e_s(bursts: Bursts) -> dict[str, Any]:
     }
 
 
-def _latency_section(heading: str, bursts: Bursts) -> report.Section:
-    return report.Section(
+def _latency_section(heading: str, bursts: Bursts) -> Section:
+    return Section(
         heading=heading,
         text="The same requests under each scheduler; s/token is the normalised latency, E2E "
         "divided by output tokens. The oracle knows every true length: the best a ranker could do.",
         table=_latency_table(bursts),
-        figure=report.ecdf_figure(report.ecdf_table({"": _e2e_s(bursts)}), "E2E latency (s)"),
+        figure=ecdf_figure(ecdf_table({"": _e2e_s(bursts)}), "E2E latency (s)"),
         caption=bursts.conditions,
     )
 
 
-def _predictor_section(manifest: Manifest, requests: Requests) -> report.Section:
+def _predictor_section(manifest: Manifest, requests: Requests) -> Section:
     metrics = manifest.metrics
     rows = [
         ("this ranker", metrics.get("tau_b")),
@@ -87,12 +94,12 @@ def _predictor_section(manifest: Manifest, requests: Requests) -> report.Section
         rows.append(("copying the model's own second response", metrics["ceiling"]))
     if (attainable := manifest.dataset.get("attainable_tau_b")) is not None:
         rows.append(("best possible, by construction of the synthetic set", attainable))
-    return report.Section(
+    return Section(
         heading="Predicted against real",
         text="Each point is a held-out prompt: the score that the service gave it, and how long "
         "its response really was. Only the order of the scores matters to the scheduler.",
-        table=report.Table(columns=("ranker", "tau_b, held out"), rows=rows),
-        figure=report.scatter_figure(
+        table=ReportTable(columns=("ranker", "tau_b, held out"), rows=rows),
+        figure=scatter_figure(
             requests.score,
             requests.output_tokens,
             xlabel="score (higher = longer)",
@@ -103,15 +110,15 @@ def _predictor_section(manifest: Manifest, requests: Requests) -> report.Section
     )
 
 
-def _training_sections(manifest: Manifest) -> list[report.Section]:
+def _training_sections(manifest: Manifest) -> list[Section]:
     points = [p for p in manifest.history if "val/tau_b" in p and "step" in p]
     if not points:
         return []
     curve = [float(p["step"]) for p in points], [float(p["val/tau_b"]) for p in points]
     return [
-        report.Section(
+        Section(
             heading="Training",
-            figure=report.curve_figure(
+            figure=curve_figure(
                 {"pars": curve}, xlabel="optimiser step", ylabel="tau_b on validation prompts"
             ),
             caption=f"MLflow run {manifest.mlflow_run_id}",
@@ -119,11 +126,11 @@ def _training_sections(manifest: Manifest) -> list[report.Section]:
     ]
 
 
-def _latency_table(bursts: Bursts) -> report.Table:
+def _latency_table(bursts: Bursts) -> ReportTable:
     """One row per scheduler: normalised latency and E2E, and how many times below FCFS."""
     summaries = bursts.summaries
     base = summaries["fcfs"].normalized_latency_s.mean
-    return report.Table(
+    return ReportTable(
         columns=(
             "scheduler",
             "s/token mean",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler_adapters.timeline.timeline import Timeline
-from scoring_service.errors import DataError
+from scheduler_adapters.workload.tables import write_whole
 
 _MICROSECONDS = 1e6
 
@@ -16,19 +16,12 @@ _MICROSECONDS = 1e6
 def write_chrome_trace(timeline: Timeline, path: str | PathLike[str]) -> None:
     """Write the phases of each finished request; instances are processes, requests are threads.
 
-    The file appears whole or not at all.
-
     Raises:
         DataError: the place cannot be written.
     """
-    path = Path(path)
-    half = path.with_name(path.name + ".part")
     events = [event for row in range(len(timeline.requests)) for event in _phases(timeline, row)]
-    try:
-        half.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-        half.replace(path)
-    except OSError as error:
-        raise DataError(f"cannot be written: {error}", path=path) from error
+    trace = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+    write_whole(Path(path), lambda part: part.write_text(trace))
 
 
 def _phases(timeline: Timeline, row: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What happened to each request: one record for all engines, simulated or real.
+"""The times of each request: one record for all engines, simulated or real.
 
 Token times are kept as *runs* over *ticks*: a tick is an instant at which an engine emitted tokens
 (the end of a step), and a run says that a request emitted one token at every tick from the first to
@@ -8,7 +8,7 @@ the last. Thousands of requests that decode side by side share their ticks.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
+from scheduler_adapters.workload.tables import read_table, write_whole
 from scoring_service.errors import DataError
 
 
@@ -43,7 +44,7 @@ class Timeline:
     """Shape (R, 3): row of the request, first and last tick of a run of tokens; sorted."""
 
     def take(self, rows: NDArray[Any]) -> Timeline:
-        """The part of the timeline at `rows` (a mask over the requests)."""
+        """Return the part of the timeline at `rows` (a mask over the requests)."""
         new_row = np.cumsum(rows) - 1
         runs = self.runs[rows[self.runs[:, 0]]]
         return Timeline(
@@ -54,7 +55,7 @@ class Timeline:
         )
 
     def token_s(self, row: int) -> Floats:
-        """When each output token of the request at `row` came out."""
+        """Return the times of the output tokens of the request at `row`."""
         first, last = np.searchsorted(self.runs[:, 0], [row, row + 1])
         pieces = [self.tick_s[start : stop + 1] for _, start, stop in self.runs[first:last]]
         return np.concatenate([*pieces, np.empty(0)])
@@ -63,7 +64,7 @@ class Timeline:
 def join_timelines(
     requests: Requests, parts: Sequence[Timeline], rows: Sequence[NDArray[Any]]
 ) -> Timeline:
-    """One timeline of several instances: `parts[i]` holds the requests at `rows[i]`."""
+    """Return one timeline of several instances: `parts[i]` holds the requests at `rows[i]`."""
     order = np.argsort(np.concatenate(rows))
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts])[order]
@@ -99,7 +100,7 @@ def timeline_from_token_times(
     rejected: ArrayLike | None = None,
     instance: ArrayLike = 0,
 ) -> Timeline:
-    """The timeline of a real engine that reports when each token of each request came out.
+    """Return the timeline of an engine that reports the time of each token of each request.
 
     A request is finished when it has all its `output_tokens`. Without `scheduled_s` that column is
     NaN.
@@ -114,11 +115,9 @@ def timeline_from_token_times(
 
     def tick_of(token: Ints) -> Floats:
         have = (token >= 0) & (token < emitted)
-        return (
-            np.where(have, ticks[np.where(have, starts + token, 0)], np.nan)
-            if len(ticks)
-            else (np.full(count, np.nan))
-        )
+        if not len(ticks):
+            return np.full(count, np.nan)
+        return np.where(have, ticks[np.where(have, starts + token, 0)], np.nan)
 
     return Timeline(
         requests=requests,
@@ -151,21 +150,17 @@ def write_timeline(
     """
     path = Path(path)
     table = as_table(timeline, token_times=token_times)
-    half = path.with_name(path.name + ".part")
-    try:
-        if path.suffix == ".parquet":
-            table.to_parquet(half, index=False)
-        elif path.suffix == ".jsonl":
-            half.write_text("".join(_json_line(row) for row in table.to_dict("records")))
-        else:
-            raise DataError("has no known format; use .parquet or .jsonl", path=path)
-        half.replace(path)
-    except OSError as error:
-        raise DataError(f"cannot be written: {error}", path=path) from error
+    writers: dict[str, Callable[[Path], object]] = {
+        ".parquet": lambda part: table.to_parquet(part, index=False),
+        ".jsonl": lambda part: part.write_text("".join(map(_json_line, table.to_dict("records")))),
+    }
+    if path.suffix not in writers:
+        raise DataError("has no known format; use .parquet or .jsonl", path=path)
+    write_whole(path, writers[path.suffix])
 
 
 def as_table(timeline: Timeline, *, token_times: bool = False) -> pd.DataFrame:
-    """One row per request: its fields, what happened to it and, if asked for, `token_s`."""
+    """One row per request: its fields, its times and, if asked for, `token_s`."""
     requests = timeline.requests
     columns = {field.name: getattr(requests, field.name) for field in fields(requests)}
     columns |= {name: getattr(timeline, name) for name in _PER_REQUEST}
@@ -190,41 +185,24 @@ def read_timeline(path: str | PathLike[str]) -> Timeline:
         DataError: no such file, or a column is missing.
     """
     path = Path(path)
+    table = read_table(path, _WRITTEN, text=("request_id", "user_class"))
+    if "token_s" not in table:
+        raise DataError("no column 'token_s'; write it with token times", path=path)
+    # Engines write requests as they finish; `make_requests` would sort these columns alone.
+    table = table.sort_values("arrival_s", kind="stable")
+    columns = {name: table[name].to_numpy() for name in _WRITTEN}
+    requests = make_requests(
+        path=path, scores=columns.pop("score"), **{name: columns.pop(name) for name in _GIVEN}
+    )
     try:
-        table = (
-            pd.read_parquet(path)
-            if path.suffix == ".parquet"
-            else pd.read_json(path, lines=True, dtype={"request_id": str, "user_class": str})
-        )
-        # Engines write requests as they finish; `make_requests` would sort these columns alone.
-        table = table.sort_values("arrival_s", kind="stable")
-        requests = make_requests(
-            path=path,
-            scores=table["score"].to_numpy(),
-            **{
-                name: table[name].to_numpy()
-                for name in (
-                    "request_id",
-                    "arrival_s",
-                    "prompt_tokens",
-                    "output_tokens",
-                    "reasoning_tokens",
-                    "user_class",
-                    "tbt_s",
-                )
-            },
-        )
-        return timeline_from_token_times(
-            requests,
-            table["token_s"].to_list(),
-            scheduled_s=table["scheduled_s"].to_numpy(dtype=np.float64),
-            preemptions=table["preemptions"].to_numpy(),
-            rejected=table["rejected"].to_numpy(),
-            instance=table["instance"].to_numpy(),
-        )
-    except KeyError as error:
-        raise DataError(f"has no column {error}; write it with token times", path=path) from error
-    except (OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
+        return timeline_from_token_times(requests, table["token_s"].to_list(), **columns)
+    except (TypeError, ValueError) as error:
         raise DataError(f"cannot be read: {error}", path=path) from error
+
+
+_GIVEN = (
+    *("request_id", "arrival_s", "prompt_tokens", "output_tokens", "reasoning_tokens"),
+    *("user_class", "tbt_s"),
+)
+_WRITTEN = (*_GIVEN, "score", "scheduled_s", "preemptions", "rejected", "instance")
+"""Columns of a file that `read_timeline` needs; the rest follows from the token times."""

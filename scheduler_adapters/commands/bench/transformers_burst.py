@@ -26,14 +26,10 @@ from tqdm import tqdm
 from scheduler_adapters.command_line import run_command
 from scheduler_adapters.commands.bench.transformers_report import Report
 from scheduler_adapters.commands.setup import (
-    Setup,
     check_folder,
     check_policies,
-    load_requests,
-    make_policy,
-    score_source,
-    synthetic_requests,
-    with_scores,
+    load_named,
+    policy_of,
 )
 from scheduler_adapters.commands.simulate import json_ready
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
@@ -49,6 +45,7 @@ from scheduler_adapters.validation.prediction import Served
 from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.tables import read_table
+from scheduler_adapters.workload.workload import WorkloadConfig, synthetic_requests
 from scoring_service.errors import (
     ConfigError,
     DataError,
@@ -136,9 +133,9 @@ class BurstConfig:
         _ = self.setup  # which refuses what it does not know
 
     @property
-    def setup(self) -> Setup:
+    def setup(self) -> WorkloadConfig:
         """Where requests and scores come from, as `simulate` has it."""
-        return Setup(
+        return WorkloadConfig(
             trace=self.trace,
             num_requests=sys.maxsize,
             scores=self.scores,
@@ -189,7 +186,7 @@ def burst(config: BurstConfig) -> None:
             "num_requests": len(requests),
             "max_num_seqs": config.max_num_seqs,
             "max_tokens": config.max_tokens,
-            "scores": score_source(config.setup, requests),
+            "scores": config.setup.score_source(requests),
             "seed": config.seed,
             "fitted_on": config.policies[0],
             "num_steps_fitted": report.fit and report.fit.steps.num_steps,
@@ -234,7 +231,7 @@ def load_burst(config: BurstConfig) -> Requests:
 
 def _lengths(config: BurstConfig) -> Requests:
     if config.trace is not None:
-        return load_requests(config.setup)
+        return config.setup.load()
     try:
         columns = ("prompt", "vicuna_tokens_t0_7")
         table = read_table(data_file(LENGTHS), columns)
@@ -260,7 +257,7 @@ def serve_burst(
     from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
 
     for name in config.policies:  # what cannot run is refused before a model is made
-        use_policy(make_policy(name, config.settings), {})
+        use_policy(load_named(name, config.settings), {})
     device = find_device(config.device)
     attention = _attention(config.attention, device)
     if config.cuda_graphs and not device.startswith("cuda"):
@@ -280,7 +277,9 @@ def serve_burst(
     _serve(model, "fcfs", few, prompts, config, num_blocks, warm_up)
     warm_up.unlink()
     for name in config.policies:
-        scored = with_scores(requests, name, config.setup, config.settings)
+        scored = config.setup.scored(
+            requests, by_oracle=policy_of(name, config.settings) == "oracle"
+        )
         path = folder / f"{name.replace(':', '_').replace('/', '_')}.jsonl"
         run = _serve(model, name, scored, prompts, config, num_blocks, path)
         steps = pd.DataFrame([asdict(step) for step in run.steps])
@@ -353,7 +352,7 @@ def _serve(
 
     path.unlink(missing_ok=True)
     hints: dict[str, Mapping[str, Any]] = {}
-    policy = make_policy(name, config.settings)
+    policy = load_named(name, config.settings)
     steps: list[StepRecord] = []
     timeline = TimelineLog(str(path), start_s=time.monotonic())
     manager = model.init_continuous_batching(

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.commands.setup import make_policy
+from scheduler_adapters.commands.setup import load_named
 from scheduler_adapters.timeline.metrics import statistic, summarize, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.graph_fit import GraphFit, fit_graphs
@@ -55,7 +55,7 @@ class Report:
             if not self.rows:
                 self.fit = fit_graphs(run.steps, has_graphs=run.has_graphs)
             if self.fit is not None:
-                predicted = predict(run, make_policy(name, self._settings), self.fit)
+                predicted = predict(run, load_named(name, self._settings), self.fit)
                 row |= {"is_fitted_on_itself": not self.rows, **predicted.to_row()}
                 self._per_request.append(predicted.per_request.assign(policy=name))
         except LengthwiseError as error:  # what was measured still counts
@@ -86,7 +86,8 @@ class Report:
         )
 
     def _write(self, folder: Path) -> None:
-        from scheduler_adapters.reporting.report import agreement_figure, save_figure, save_table
+        from scheduler_adapters.reporting.figures import agreement_figure, save_figure
+        from scheduler_adapters.reporting.page import save_table
 
         save_table(pd.DataFrame(self.rows), folder / "summary.csv")
         if self._per_request:

@@ -5,86 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from scheduler_adapters.command_line import run_command
+from scheduler_adapters.commands.reproduce.figure import PaperFigure, ReproduceConfig
 from scheduler_adapters.commands.simulate import json_ready
-from scheduler_adapters.reporting import report
-from scoring_service.errors import ConfigError
-
-PAPERS = {
-    "pars": "scheduler_adapters.commands.reproduce.pars",
-    "slai": "scheduler_adapters.commands.reproduce.slai",
-    "rad": "scheduler_adapters.commands.reproduce.rad",
-}
-"""Paper -> module with `rows(config) -> list[Row]`, its docstring the conditions."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReproduceConfig:
-    """Which paper, and how much of it."""
-
-    paper: str
-    """pars, slai or rad."""
-    seeds: int | None = None
-    """Runs per point with other arrivals; figures are means over them. None: 5 for pars, whose runs
-    are quick, and 2 for the others."""
-    scale: float = 1.0
-    """Share of the full length of each run, in (0, 1]; below 1 bands may be missed by noise."""
-    scored: Path | None = None
-    """pars only: a trace in the order of a trained ranker too, such as test.parquet of a training
-    run; none: synthetic scores only."""
-    scores: str = "trace"
-    """Where its scores come from: its column score, or its column prompt scored by bundle:PATH or
-    service:HOST:PORT."""
-    out: Path | None = None
-    """Folder for report.html; none: mlruns/reproduce/PAPER."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
-
-    def __post_init__(self) -> None:
-        if self.paper not in PAPERS:
-            raise ConfigError(f"no paper named {self.paper!r}; use one of {', '.join(PAPERS)}")
-        if self.seeds is not None and self.seeds < 1:
-            raise ConfigError(f"seeds is {self.seeds}; use 1 or more")
-        if not 0 < self.scale <= 1:
-            raise ConfigError(f"scale is {self.scale}; use a number in (0, 1]")
-        if self.scored is not None and self.paper != "pars":
-            raise ConfigError(
-                f"scored is {self.scored}, which {self.paper} does not read; use it with pars"
-            )
-        if self.scored is None and self.scores != "trace":
-            raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --scored FILE")
-
-    @property
-    def num_seeds(self) -> int:
-        """`seeds`, or what the paper's figures take."""
-        return self.seeds or (5 if self.paper == "pars" else 2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One figure of a paper, and ours."""
-
-    metric: str
-    workload: str
-    baseline: str
-    """What it is measured against."""
-    paper: str
-    ours: str
-    reproduced: bool
-    criterion: str
-    """What counts as reproduced."""
-    pre_set: bool
-    """Whether the criterion, and what it is applied to, stood before our figure was seen."""
-    note: str = ""
-    """What to know; why, where it is not reproduced."""
-
-    @property
-    def settled(self) -> str:
-        """When the criterion was."""
-        return "set beforehand" if self.pre_set else "settled with figures at hand"
+from scheduler_adapters.reporting.page import ReportTable, Section, write_html
 
 
 def run(config: ReproduceConfig) -> None:
@@ -98,10 +25,10 @@ def run(config: ReproduceConfig) -> None:
     Hardware differs, so a row counts as reproduced by a criterion of its own, such as an order of
     systems or a band; the row says whether that stood before our figures were seen.
     """
-    module = importlib.import_module(PAPERS[config.paper])
-    make_rows: Callable[[ReproduceConfig], list[Row]] = module.rows
-    rows = make_rows(config)
-    page = write_report(config, module.__doc__ or "", rows)
+    module = importlib.import_module(f"scheduler_adapters.commands.reproduce.{config.paper}")
+    measure: Callable[[ReproduceConfig], list[PaperFigure]] = module.figures
+    rows = measure(config)
+    page = write_page(config, module.__doc__ or "", rows)
     num_reproduced = sum(row.reproduced for row in rows)
     if config.json:
         result = {
@@ -123,10 +50,10 @@ def run(config: ReproduceConfig) -> None:
     print(f"{num_reproduced} of {len(rows)} reproduced; report {page}")
 
 
-def write_report(config: ReproduceConfig, conditions: str, rows: Sequence[Row]) -> Path:
+def write_page(config: ReproduceConfig, conditions: str, rows: Sequence[PaperFigure]) -> Path:
     """The rows as a page that stands alone; returns its path."""
     folder = config.out or Path("mlruns") / "reproduce" / config.paper
-    table = report.Table(
+    table = ReportTable(
         columns=[
             *("metric", "workload", "baseline", "paper", "ours"),
             *("reproduced", "counts if", "criterion", "note"),
@@ -140,11 +67,11 @@ def write_report(config: ReproduceConfig, conditions: str, rows: Sequence[Row]) 
         ],
     )
     lead = f"{sum(row.reproduced for row in rows)} of {len(rows)} rows reproduced."
-    return report.write_html(
+    return write_html(
         folder / "report.html",
         title=f"{config.paper.upper()} reproduced in virtual time",
         lead=lead,
-        sections=[report.Section(heading="Figures", text=conditions, table=table)],
+        sections=[Section(heading="Figures", text=conditions, table=table)],
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduler_adapters.commands.reproduce.command import ReproduceConfig, Row
+from scheduler_adapters.commands.reproduce.figure import PaperFigure, ReproduceConfig
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.instance import Instance
@@ -131,7 +131,7 @@ class Measured:
     longest_wait_s: float
 
 
-class Experiment:
+class ParsExperiment:
     """Runs systems and remembers what they gave; the memory of `num_gpus` holds weights and KV."""
 
     def __init__(self, config: ReproduceConfig, *, num_gpus: int = 1) -> None:
@@ -243,12 +243,12 @@ class Experiment:
         return float(len(finished_s) / 2 / np.median(finished_s))
 
 
-def rows(config: ReproduceConfig) -> list[Row]:
+def figures(config: ReproduceConfig) -> list[PaperFigure]:
     """The rows of the paper's evaluation that a simulation can show."""
-    experiment = Experiment(config)
+    experiment = ParsExperiment(config)
     return [
         *_burst_rows(experiment),
-        *_anchor_rows(Experiment(config, num_gpus=2)),
+        *_anchor_rows(ParsExperiment(config, num_gpus=2)),
         *_order_rows(experiment),
         *_guard_rows(experiment),
         *_cross_model_rows(experiment),
@@ -257,7 +257,7 @@ def rows(config: ReproduceConfig) -> list[Row]:
 
 
 def _speedup(
-    experiment: Experiment, workload: str, system: str, **setting: Any
+    experiment: ParsExperiment, workload: str, system: str, **setting: Any
 ) -> tuple[float, float]:
     """How many times lower than under FCFS: mean and P90."""
     fcfs = experiment.latency(workload, "FCFS", **setting)
@@ -276,19 +276,19 @@ _BURSTS = (
 """Workload, mean or P90, what the paper has, whether that is its best, and the band around it."""
 
 
-def _burst_rows(experiment: Experiment) -> list[Row]:
+def _burst_rows(experiment: ParsExperiment) -> list[PaperFigure]:
     return [_burst_row(experiment, *burst) for burst in _BURSTS]
 
 
 def _burst_row(
-    experiment: Experiment,
+    experiment: ParsExperiment,
     workload: str,
     statistic: int,
     paper: str,
     is_best: bool,
     least: float,
     most: float,
-) -> Row:
+) -> PaperFigure:
     swept = [_speedup(experiment, workload, "PARS", seats=seats)[statistic] for seats in _SEATS]
     shown = " / ".join(f"{value:.1f}x" for value in swept)
     ours = max(swept) if is_best else swept[0]
@@ -296,7 +296,7 @@ def _burst_row(
     note = f"with 256 / 128 / 64 seats {shown}"
     if not least <= swept[0] <= most:
         note = f"{note}. {_why_small(experiment, workload)}"
-    return Row(
+    return PaperFigure(
         metric=f"{('mean', 'P90')[statistic]} latency per token, how many times lower",
         workload=f"burst of 2,000, {workload}",
         baseline="FCFS",
@@ -309,7 +309,7 @@ def _burst_row(
     )
 
 
-def _why_small(experiment: Experiment, workload: str) -> str:
+def _why_small(experiment: ParsExperiment, workload: str) -> str:
     best = _speedup(experiment, workload, "Oracle")
     others = "; ".join(
         f"{name} {mean:.1f}x / {p90:.1f}x"
@@ -323,7 +323,7 @@ def _why_small(experiment: Experiment, workload: str) -> str:
     )
 
 
-def _anchor_rows(experiment: Experiment) -> list[Row]:
+def _anchor_rows(experiment: ParsExperiment) -> list[PaperFigure]:
     """Figures of an earlier, independent prototype; the shape of its lengths was not recorded."""
     anchors = {
         (SHORT_MODEL, "PARS", True): (3.9, 5.6),
@@ -332,15 +332,19 @@ def _anchor_rows(experiment: Experiment) -> list[Row]:
         (LONG_MODEL, "Oracle", True): (3.2, 3.5),
         (LONG_MODEL, "PARS", False): (3.0, 3.9),
     }
-    return [_anchor_row(experiment, *anchor, figures) for anchor, figures in anchors.items()]
+    return [_anchor_row(experiment, *anchor, wanted) for anchor, wanted in anchors.items()]
 
 
 def _anchor_row(
-    experiment: Experiment, workload: str, system: str, guard: bool, figures: tuple[float, float]
-) -> Row:
+    experiment: ParsExperiment,
+    workload: str,
+    system: str,
+    guard: bool,
+    figures: tuple[float, float],
+) -> PaperFigure:
     mean, p90 = figures
     ours = _speedup(experiment, workload, system, guard=guard)
-    return Row(
+    return PaperFigure(
         metric=f"{system}, mean / P90 speed-up" + ("" if guard else " without the guard"),
         workload=f"burst of 2,000, {workload}",
         baseline="FCFS",
@@ -362,7 +366,7 @@ _TIE = 0.01
 """What counts as no difference, of mean latencies where there is no queue."""
 
 
-def _order_rows(experiment: Experiment) -> list[Row]:
+def _order_rows(experiment: ParsExperiment) -> list[PaperFigure]:
     systems = ("Oracle", "PARS", "listwise", "pointwise", "FCFS")
     return [
         _order_row(experiment, workload, workload, load, systems)
@@ -372,12 +376,12 @@ def _order_rows(experiment: Experiment) -> list[Row]:
 
 
 def _order_row(
-    experiment: Experiment, workload: str, name: str, load: float | None, systems: Sequence[str]
-) -> Row:
+    experiment: ParsExperiment, workload: str, name: str, load: float | None, systems: Sequence[str]
+) -> PaperFigure:
     """`systems` from the oracle and PARS to FCFS; those between the last two in any order."""
     ms = {system: 1e3 * experiment.latency(workload, system, load=load)[0] for system in systems}
     oracle, own, *between, fcfs = ms.values()
-    row = Row(
+    row = PaperFigure(
         metric="mean latency, order Oracle < PARS < " + ("others < " if between else "") + "FCFS",
         workload=f"{name}, " + ("burst" if load is None else f"load {load:g}"),
         baseline="all",
@@ -385,7 +389,6 @@ def _order_row(
         ours=", ".join(f"{system} {value:.1f}" for system, value in ms.items()) + " ms/token",
         reproduced=False,
         criterion="",
-        pre_set=True,
     )
     longest_wait_s = max(run.longest_wait_s for run in experiment.runs(workload, "FCFS", load=load))
     if longest_wait_s <= experiment.longest_step_s:
@@ -412,7 +415,7 @@ def _order_row(
     )
 
 
-def _why_no_order(experiment: Experiment, workload: str, load: float | None) -> str:
+def _why_no_order(experiment: ParsExperiment, workload: str, load: float | None) -> str:
     wait_ms = 1e3 * np.mean([run.wait_s for run in experiment.runs(workload, "FCFS", load=load)])
     own, best, worst = (
         1e3 * experiment.latency(workload, system, guard=False, load=load)[0]
@@ -424,12 +427,12 @@ def _why_no_order(experiment: Experiment, workload: str, load: float | None) -> 
     )
 
 
-def _guard_rows(experiment: Experiment) -> list[Row]:
+def _guard_rows(experiment: ParsExperiment) -> list[PaperFigure]:
     workload = LONG
     with_guard = _speedup(experiment, workload, "PARS")[0]
     without = _speedup(experiment, workload, "PARS", guard=False)[0]
     return [
-        Row(
+        PaperFigure(
             metric="what the starvation guard costs: mean speed-up with and without it",
             workload=f"burst of 2,000, {workload}",
             baseline="FCFS",
@@ -437,14 +440,13 @@ def _guard_rows(experiment: Experiment) -> list[Row]:
             ours=f"{with_guard:.1f}x with, {without:.1f}x without",
             reproduced=with_guard < without,
             criterion="lower with the guard",
-            pre_set=True,
         )
     ]
 
 
-def _cross_model_rows(experiment: Experiment) -> list[Row]:
+def _cross_model_rows(experiment: ParsExperiment) -> list[PaperFigure]:
     return [
-        Row(
+        PaperFigure(
             metric="scores of another model's predictor: mean speed-up",
             workload=f"burst of 2,000, {workload}",
             baseline="FCFS",
@@ -452,7 +454,6 @@ def _cross_model_rows(experiment: Experiment) -> list[Row]:
             ours=f"{cross:.1f}x (PARS {own:.1f}x)",
             reproduced=cross > 1.8,
             criterion="above 1.8x with tau-b .1 lower",
-            pre_set=True,
         )
         for workload in (SHORT, LONG)
         for cross, own in [
@@ -464,20 +465,20 @@ def _cross_model_rows(experiment: Experiment) -> list[Row]:
     ]
 
 
-def trained_rows(config: ReproduceConfig) -> list[Row]:
+def trained_rows(config: ReproduceConfig) -> list[PaperFigure]:
     """The burst and the rates again, in the order that a trained ranker gives `config.scored`.
 
     Raises:
         DataError: the trace cannot be read, or has requests without a score.
     """
-    experiment = Experiment(config)
+    experiment = ParsExperiment(config)
     requests = experiment.scored()
     tau_b = achieved_tau_b(requests.score, requests.output_tokens)
     name = f"trained ranker, tau-b {tau_b:.3f}, {len(requests)} prompts"
     swept = [_speedup(experiment, TRAINED, "PARS", seats=seats) for seats in _SEATS]
     best = [_speedup(experiment, TRAINED, "Oracle", seats=seats) for seats in _SEATS]
     mean, p90 = (max(figures) for figures in zip(*swept, strict=True))
-    size = Row(
+    size = PaperFigure(
         metric="mean / P90 latency per token, how many times lower",
         workload=f"burst, {name}",
         baseline="FCFS",

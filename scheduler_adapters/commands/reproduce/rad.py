@@ -24,7 +24,7 @@ from math import ceil, exp
 
 import numpy as np
 
-from scheduler_adapters.commands.reproduce.command import ReproduceConfig, Row
+from scheduler_adapters.commands.reproduce.figure import PaperFigure, ReproduceConfig
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
 from scheduler_adapters.policies.rad import RAD, RADTwin
@@ -162,7 +162,7 @@ def _with_tile(latency: StaircaseLatency, columns: int) -> StaircaseLatency:
     )
 
 
-def rows(config: ReproduceConfig) -> list[Row]:
+def figures(config: ReproduceConfig) -> list[PaperFigure]:
     """The checks of the theory."""
     chats = Setting(CHATS, cycle=8192)
     small_tiles = Setting(SHORT_CHATS, tile=8)
@@ -209,12 +209,12 @@ def nobody_left(arrival_s: Floats, left_s: Floats) -> tuple[Floats, Floats]:
     return leaves_s[ends], (next_s - leaves_s)[ends]
 
 
-def _slope_row(setting: Setting, system: str, requests: Requests) -> Row:
+def _slope_row(setting: Setting, system: str, requests: Requests) -> PaperFigure:
     timeline = setting.run(system, requests)
     at_s = np.linspace(0, requests.arrival_s[-1], 400)
     slope = float(np.polyfit(at_s, backlog(timeline, at_s), 1)[0])
     capacity_per_s = 1 / setting.mean_work_s
-    return Row(
+    return PaperFigure(
         metric=f"growth of the backlog at load {ABOVE}",
         workload=f"chats, {ABOVE * capacity_per_s:.2f} req/s, bound {capacity_per_s:.2f}",
         baseline=system,
@@ -222,19 +222,18 @@ def _slope_row(setting: Setting, system: str, requests: Requests) -> Row:
         ours=f"{slope:.3f} req/s",
         reproduced=slope > 0,
         criterion="above 0",
-        pre_set=True,
         note="who serves small requests first counts fewer of them",
     )
 
 
-def _work_row(setting: Setting, requests: Requests) -> Row:
+def _work_row(setting: Setting, requests: Requests) -> PaperFigure:
     """Nobody can do the work in less time than the bound says."""
     timeline = setting.run("RAD", requests)
     busy_s = float(np.diff(timeline.tick_s, prepend=0.0).sum())
     least_s = len(requests) * setting.latency.mean_work_s(
         requests.prompt_tokens, requests.output_tokens
     )
-    return Row(
+    return PaperFigure(
         metric="time spent / least time for the same requests",
         workload=f"chats, load {ABOVE}",
         baseline="RAD",
@@ -242,7 +241,6 @@ def _work_row(setting: Setting, requests: Requests) -> Row:
         ours=f"{busy_s / least_s:.3f}",
         reproduced=busy_s >= least_s,
         criterion="not below 1",
-        pre_set=True,
     )
 
 
@@ -289,9 +287,9 @@ def _drain(
     )
 
 
-def _empty_row(drain: Drain, mix: str) -> Row:
+def _empty_row(drain: Drain, mix: str) -> PaperFigure:
     first_s = drain.first_s("finished_s")
-    return Row(
+    return PaperFigure(
         metric=f"first time empty after a backlog of {drain.backlog}, at load {BELOW}",
         workload=f"{mix}, {drain.workload}",
         baseline=drain.system,
@@ -300,7 +298,6 @@ def _empty_row(drain: Drain, mix: str) -> Row:
         + f" s, then empty {np.mean([_empty_share(t) for t in drain.timelines]):.1%} of the time",
         reproduced=max(first_s) <= drain.horizon_s,
         criterion=f"every seed within {drain.horizon_s:.0f} s",
-        pre_set=True,
         note=f"{drain.fluid_s:.0f} s if no work were wasted; no scheduler can be empty more than "
         f"{drain.setting.empty_at_most():.0%} of the time",
     )
@@ -313,10 +310,10 @@ def _empty_share(timeline: Timeline) -> float:
     return float(idle_s.sum() / (arrival_s[-1] - at_s[0])) if len(at_s) else 0.0
 
 
-def _never_empty_row(drain: Drain) -> Row:
+def _never_empty_row(drain: Drain) -> PaperFigure:
     times = [len(nobody_left(t.requests.arrival_s, t.finished_s)[0]) for t in drain.timelines]
     ends = [int(backlog(t, t.requests.arrival_s[-1:])[0]) for t in drain.timelines]
-    return Row(
+    return PaperFigure(
         metric=f"times empty after a backlog of {drain.backlog}, at load {ABOVE}",
         workload=f"chats, {drain.workload}",
         baseline=drain.system,
@@ -325,14 +322,13 @@ def _never_empty_row(drain: Drain) -> Row:
         + " / ".join(map(str, ends)),
         reproduced=not any(times) and min(ends) > drain.backlog,
         criterion="never, in every seed, and the backlog is larger at the end",
-        pre_set=True,
         note="the same check at a load at which it must fail",
     )
 
 
-def _queue_row(drain: Drain) -> Row:
+def _queue_row(drain: Drain) -> PaperFigure:
     first_s = drain.first_s("scheduled_s")
-    return Row(
+    return PaperFigure(
         metric=f"first time nobody waits after a backlog of {drain.backlog}, at load {BELOW}",
         workload=f"chats, {drain.workload}",
         baseline=drain.system,
@@ -340,21 +336,20 @@ def _queue_row(drain: Drain) -> Row:
         ours=" / ".join(f"{value:.0f}" for value in first_s) + " s",
         reproduced=max(first_s) <= drain.horizon_s,
         criterion=f"every seed within {drain.horizon_s:.0f} s",
-        pre_set=True,
         note=f"{drain.fluid_s:.0f} s if no work were wasted; n is below the theorem's, which is "
         "out of reach here, and that nobody runs either is true at most "
         f"{drain.setting.empty_at_most():.0e} of the time, whatever the scheduler",
     )
 
 
-def _cycle_row(drain: Drain) -> Row:
+def _cycle_row(drain: Drain) -> PaperFigure:
     """A cycle ends when all started requests are done; the theorem bounds its mean length."""
     setting = drain.setting
     lengths_s = [np.diff(_cycle_ends_s(timeline), prepend=0.0) for timeline in drain.timelines]
     mean_s, longest_s = np.concatenate(lengths_s).mean(), max(map(max, lengths_s))
     work_s = setting.cycle * setting.mean_work_s
     bound_s = work_s + setting.longest_waste_s
-    return Row(
+    return PaperFigure(
         metric=f"mean cycle, at load {BELOW}",
         workload=f"chats, {drain.workload}",
         baseline=drain.system,
@@ -362,7 +357,6 @@ def _cycle_row(drain: Drain) -> Row:
         ours=f"{mean_s:.0f} s, the longest {longest_s:.0f} s",
         reproduced=bool(mean_s <= bound_s),
         criterion="within the bound of the theorem",
-        pre_set=True,
         note=f"the work of n requests is {work_s:.0f} s; a cycle ends early when it is empty",
     )
 
@@ -375,12 +369,12 @@ def _cycle_ends_s(timeline: Timeline) -> Floats:
     return np.asarray(at_s[started == finished])
 
 
-def _twin_rows(setting: Setting, requests: Requests) -> list[Row]:
+def _twin_rows(setting: Setting, requests: Requests) -> list[PaperFigure]:
     rad, twin = (setting.run(system, requests) for system in ("RAD", "RAD's twin"))
     rad_ttft_s, twin_ttft_s = (summarize(timeline).ttft_s.mean for timeline in (rad, twin))
     rad_tbt_s, twin_tbt_s = (statistic(*token_gaps(t)).p99 for t in (rad, twin))
     return [
-        Row(
+        PaperFigure(
             metric="mean TTFT",
             workload=f"chats, load {BELOW}",
             baseline="RAD's twin",
@@ -388,9 +382,8 @@ def _twin_rows(setting: Setting, requests: Requests) -> list[Row]:
             ours=f"{twin_ttft_s:.2f} -> {rad_ttft_s:.2f} s",
             reproduced=rad_ttft_s < twin_ttft_s,
             criterion="lower",
-            pre_set=True,
         ),
-        Row(
+        PaperFigure(
             metric="P99 time between tokens",
             workload=f"chats, load {BELOW}",
             baseline="RAD's twin",

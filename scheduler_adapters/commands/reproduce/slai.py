@@ -14,12 +14,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from scheduler_adapters.commands.capacity import highest_rate, interval
-from scheduler_adapters.commands.reproduce.command import ReproduceConfig, Row
+from scheduler_adapters.commands.capacity import highest_rate
+from scheduler_adapters.commands.reproduce.figure import PaperFigure, ReproduceConfig
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.reporting.tables import interval
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.presets import SLAI as TESTBED
 from scheduler_adapters.simulator.simulate import simulate
@@ -71,7 +72,7 @@ class Point:
         )
 
 
-class Experiment:
+class SlaiExperiment:
     """Runs points and remembers them."""
 
     def __init__(self, config: ReproduceConfig) -> None:
@@ -154,9 +155,9 @@ def _lengths() -> Requests:
         )
 
 
-def rows(config: ReproduceConfig) -> list[Row]:
+def figures(config: ReproduceConfig) -> list[PaperFigure]:
     """The rows of the paper's evaluation."""
-    experiment = Experiment(config)
+    experiment = SlaiExperiment(config)
     return [
         *_ttft_rows(experiment),
         *_capacity_rows(experiment),
@@ -165,7 +166,7 @@ def rows(config: ReproduceConfig) -> list[Row]:
     ]
 
 
-def _ttft_rows(experiment: Experiment) -> list[Row]:
+def _ttft_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
     papers = {0.05: (1.5, 0.7), 0.5: (1.5, 0.73), 0.95: (2.0, 0.75)}
     made = []
     for share, (paper_sarathi_s, paper_slai_s) in papers.items():
@@ -176,7 +177,7 @@ def _ttft_rows(experiment: Experiment) -> list[Row]:
             for system in ("Sarathi FCFS", "SLAI")
         )
         made.append(
-            Row(
+            PaperFigure(
                 metric="median TTFT at high load",
                 workload=f"{share:.0%} paying, {rate_per_s} req/s",
                 baseline="Sarathi FCFS",
@@ -193,13 +194,13 @@ def _ttft_rows(experiment: Experiment) -> list[Row]:
     return made
 
 
-def _capacity_rows(experiment: Experiment) -> list[Row]:
+def _capacity_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
     papers = {0.05: 1.45, 0.5: 1.4, 0.95: 1.25}
     sarathi = {share: experiment.capacity("Sarathi FCFS", share) for share in SHARES}
     slai = {share: experiment.capacity("SLAI", share) for share in SHARES}
     gains = {share: slai[share] / sarathi[share] - 1 for share in SHARES}
     made = [
-        Row(
+        PaperFigure(
             metric="capacity at median TTFT <= 0.5 s and P99 TBT within target",
             workload=f"{share:.0%} paying",
             baseline="Sarathi FCFS",
@@ -213,7 +214,7 @@ def _capacity_rows(experiment: Experiment) -> list[Row]:
     ]
     ordered = [gains[share] for share in SHARES]
     made.append(
-        Row(
+        PaperFigure(
             metric="gain in capacity against the paying share",
             workload="5, 50, 95% paying",
             baseline="Sarathi FCFS",
@@ -221,20 +222,19 @@ def _capacity_rows(experiment: Experiment) -> list[Row]:
             ours=", ".join(f"{gain:+.0%}" for gain in ordered),
             reproduced=ordered == sorted(ordered, reverse=True),
             criterion="falls monotonically",
-            pre_set=True,
         )
     )
     return made
 
 
-def _tbt_rows(experiment: Experiment) -> list[Row]:
+def _tbt_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
     made = []
     for system in ("Sarathi FCFS", "SLAI"):
         points = [experiment.point(system, rate, 0.05) for rate in RATES if rate <= 1.4]
         paying_s = max(point.tbt_p99_paying_s for point in points)
         free_s = max(point.tbt_p99_free_s for point in points)
         made.append(
-            Row(
+            PaperFigure(
                 metric="pooled P99 TBT, paying / free, the highest of the rates 0.4 ... 1.4",
                 workload="5% paying",
                 baseline=system,
@@ -242,12 +242,11 @@ def _tbt_rows(experiment: Experiment) -> list[Row]:
                 ours=f"{paying_s:.3f} / {free_s:.3f} s",
                 reproduced=paying_s <= TBT_S["paying"] and free_s <= TBT_S["free"],
                 criterion="within the targets",
-                pre_set=True,
             )
         )
     early = experiment.point("vLLM prefill-first", 0.8, 0.05)
     made.append(
-        Row(
+        PaperFigure(
             metric="pooled P99 TBT, paying",
             workload="5% paying, 0.8 req/s",
             baseline="vLLM prefill-first",
@@ -264,7 +263,7 @@ def _tbt_rows(experiment: Experiment) -> list[Row]:
         for system in ("Sarathi FCFS", "SLAI")
     }
     made.append(
-        Row(
+        PaperFigure(
             metric="free users' P99 TBT over rates 0.4 ... 1.6",
             workload="5% paying",
             baseline="Sarathi FCFS",
@@ -275,7 +274,6 @@ def _tbt_rows(experiment: Experiment) -> list[Row]:
             ),
             reproduced=_is_rising(free["Sarathi FCFS"]) and not _is_rising(free["SLAI"]),
             criterion="monotone for Sarathi, not for SLAI",
-            pre_set=True,
         )
     )
     return made
@@ -285,14 +283,14 @@ def _is_rising(values: list[float]) -> bool:
     return all(later >= earlier for earlier, later in pairwise(values))
 
 
-def _variant_rows(experiment: Experiment) -> list[Row]:
+def _variant_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
     high_rate_per_s = experiment.high_rate(1.5)
 
     def median_s(system: str, rate_per_s: float) -> float:
         return experiment.point(system, rate_per_s, 0.05).median_ttft_s
 
     made = [
-        Row(
+        PaperFigure(
             metric="shortest prompt first against arrival order, median TTFT",
             workload="5% paying, 1.45 req/s",
             baseline=fcfs,
@@ -300,7 +298,6 @@ def _variant_rows(experiment: Experiment) -> list[Row]:
             ours=f"{median_s(fcfs, 1.45):.2f} -> {median_s(spf, 1.45):.2f} s",
             reproduced=median_s(spf, 1.45) < median_s(fcfs, 1.45),
             criterion="lower",
-            pre_set=True,
         )
         for fcfs, spf in (
             ("Sarathi FCFS", "Sarathi SPF"),
@@ -312,9 +309,9 @@ def _variant_rows(experiment: Experiment) -> list[Row]:
     return made
 
 
-def _fixed_offset_row(experiment: Experiment) -> Row:
+def _fixed_offset_row(experiment: SlaiExperiment) -> PaperFigure:
     fixed, dynamic = (experiment.point(name, 1.6, 0.05) for name in ("SLAI SPF fixed 5", "SLAI"))
-    return Row(
+    return PaperFigure(
         metric="fixed offset 5 at 1.6 req/s, median TTFT",
         workload="5% paying",
         baseline="SLAI dynamic",
@@ -328,7 +325,7 @@ def _fixed_offset_row(experiment: Experiment) -> Row:
     )
 
 
-def _priority_row(experiment: Experiment, rate_per_s: float) -> Row:
+def _priority_row(experiment: SlaiExperiment, rate_per_s: float) -> PaperFigure:
     place = list(Point.__dataclass_fields__).index("median_ttft_paying_s")
     plain, first = (
         np.array(
@@ -338,7 +335,7 @@ def _priority_row(experiment: Experiment, rate_per_s: float) -> Row:
     )
     low, high = interval((first - plain) / plain.mean())
     change = first.mean() / plain.mean() - 1
-    return Row(
+    return PaperFigure(
         metric="class priority, median TTFT of the paying",
         workload=f"5% paying, {rate_per_s} req/s, {len(PRIORITY_SEEDS)} seeds",
         baseline="SLAI",
@@ -347,5 +344,4 @@ def _priority_row(experiment: Experiment, rate_per_s: float) -> Row:
         f"[{low:+.1%}, {high:+.1%}])",
         reproduced=bool(0 < -change < 0.3),
         criterion="0 to 30% lower",
-        pre_set=True,
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import capacity as capacity_module
-from scheduler_adapters.commands.capacity import highest_rate, interval
+from scheduler_adapters.commands.capacity import highest_rate
 
 
 @given(st.floats(0.06, 900))
@@ -36,13 +36,6 @@ def test_a_search_over_whole_numbers_ends_at_the_last_good_one(edge, most):
     found = highest_rate(meets, low=1, high=2, tolerance=1e-9, grows=True, most=most, whole=True)
     assert found == min(edge, most)
     assert all(isinstance(count, int) and count <= most for count in tried)
-
-
-def test_the_interval_is_students():
-    assert interval([2.0]) == (2.0, 2.0)
-    low, high = interval([1.0, 2.0, 3.0])
-    # sd 1, n 3: half width 4.30 / sqrt(3)
-    assert (low, high) == pytest.approx((2 - 2.483, 2 + 2.483), abs=0.01)
 
 
 def test_a_looser_target_allows_a_higher_rate(capsys):

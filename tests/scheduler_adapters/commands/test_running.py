@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler_adapters.commands.running import Interrupted, Load, run_requests, run_with_load
+from scheduler_adapters.commands.running import Interrupted, run_requests, run_with_load
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.progress import Progress
@@ -47,19 +47,6 @@ def test_every_engine_serves_all_and_its_load_is_what_memory_allows(engine, clie
     assert len(load.end_s) == len(load.duration_s) == len(load.num_waiting)
     assert 0 < load.used_blocks.max() <= INSTANCE.kv_blocks
     assert (load.num_resident + load.num_waiting).max() <= (clients or 80)
-
-
-def test_the_mean_load_is_weighted_by_time_and_idle_time_counts_as_none():
-    load = Load(
-        end_s=np.array([1.0, 2.0, 6.0]),
-        duration_s=np.array([1.0, 1.0, 2.0]),
-        used_blocks=np.array([4.0, 8.0, 2.0]),
-        num_waiting=np.zeros(3),
-        num_resident=np.zeros(3),
-    )
-    # 4 for one second, 8 for one, nobody for two, 2 for two.
-    assert load.mean(load.used_blocks, np.array([0.0, 2.0, 4.0, 6.0, 8.0])).tolist() == [6, 0, 2, 0]
-    assert load.mean(load.used_blocks, np.array([0.0, 8.0])).tolist() == [2]
 
 
 class _PressesCtrlC(FCFS):

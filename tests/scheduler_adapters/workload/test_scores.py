@@ -53,7 +53,7 @@ def test_perfect_synthetic_scores_order_as_the_oracle():
 
 
 def test_synthetic_scores_know_nothing_of_the_prompt_lengths_drawn_with_the_same_seed():
-    from scheduler_adapters.commands.setup import synthetic_requests
+    from scheduler_adapters.workload.workload import synthetic_requests
 
     requests = synthetic_requests(4_000, seed=0)
     scores = SyntheticScores(tau_b=0.5, seed=0).scores(requests)

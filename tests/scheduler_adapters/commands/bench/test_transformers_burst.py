@@ -17,7 +17,6 @@ from scheduler_adapters.commands.bench.transformers_burst import (
     load_burst,
     main,
 )
-from scheduler_adapters.commands.setup import with_scores
 from scheduler_adapters.engines.random_model import llama_config
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -46,7 +45,7 @@ def test_the_requests_of_a_burst_are_a_seeded_draw_with_scores_and_classes(trace
     assert len(requests) == 200
     assert not requests.arrival_s.any()
     assert requests.output_tokens.max() == 40
-    score = with_scores(requests, "pars", config.setup).score
+    score = config.setup.scored(requests).score
     assert achieved_tau_b(score, requests.output_tokens) == pytest.approx(0.6, abs=0.02)
     paying = requests.user_class == "paying"
     assert 0.15 < paying.mean() < 0.35
@@ -78,7 +77,7 @@ def test_scores_come_from_where_simulate_takes_them(
 ) -> None:
     """What is asked for, else the trace's own, else synthetic ones; the oracle's never change."""
     monkeypatch.setattr(
-        "scheduler_adapters.commands.setup.open_prompt_scorer", lambda name: Words()
+        "scheduler_adapters.workload.workload.open_prompt_scorer", lambda name: Words()
     )
     table = pd.read_parquet(trace)
     table["score"], table["prompt"] = 7.0, ["word " * (row % 9 + 1) for row in range(len(table))]
@@ -88,7 +87,7 @@ def test_scores_come_from_where_simulate_takes_them(
         config = BurstConfig(trace=trace, scores=source, num_requests=100)
         requests = load_burst(config)
         assert (requests.output_tokens == table["output_tokens"][drawn].to_numpy()).all()
-        return set(with_scores(requests, policy, config.setup).score)
+        return set(config.setup.scored(requests, by_oracle=policy == "oracle").score)
 
     drawn = np.sort(np.random.default_rng((0, 11)).permutation(300)[:100])
     lengths = set(table["output_tokens"][drawn])

@@ -10,7 +10,8 @@ import pytest
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.reproduce import pars as reproduce_pars
-from scheduler_adapters.commands.reproduce.command import PAPERS, ReproduceConfig
+from scheduler_adapters.commands.reproduce.figure import PAPERS, PaperFigure, ReproduceConfig
+from scheduler_adapters.commands.reproduce.pars import ParsExperiment
 from scheduler_adapters.commands.reproduce.rad import (
     ABOVE,
     BELOW,
@@ -107,10 +108,10 @@ def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, monke
 
 
 def test_where_nobody_is_left_waiting_no_order_is_asked_for():
-    experiment = reproduce_pars.Experiment(ReproduceConfig(paper="pars", seeds=2, scale=0.1))
+    experiment = ParsExperiment(ReproduceConfig(paper="pars", seeds=2, scale=0.1))
     systems = ("Oracle", "PARS", "FCFS")
 
-    def order_row(load: float) -> reproduce_pars.Row:
+    def order_row(load: float) -> PaperFigure:
         workload = reproduce_pars.SHORT_MODEL
         return reproduce_pars._order_row(experiment, workload, workload, load, systems)
 
@@ -123,7 +124,7 @@ def test_where_nobody_is_left_waiting_no_order_is_asked_for():
 def test_with_the_kv_memory_of_two_gpus_a_burst_of_long_answers_is_served_sooner():
     config = ReproduceConfig(paper="pars", seeds=1, scale=0.2)
     one, two = (
-        reproduce_pars.Experiment(config, num_gpus=gpus).latency(reproduce_pars.LONG_MODEL, "FCFS")
+        ParsExperiment(config, num_gpus=gpus).latency(reproduce_pars.LONG_MODEL, "FCFS")
         for gpus in (1, 2)
     )
     assert two < one

@@ -95,18 +95,18 @@ def answers(model: Any, policy_name: str, prompts: list[list[int]]) -> dict[str,
     """Request -> its tokens, under a policy with eight seats."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
-    from scheduler_adapters.commands.setup import make_policy
     from scheduler_adapters.engines.transformers_batching.border import PAGE_SETTING
     from scheduler_adapters.engines.transformers_batching.rank_scheduler import (
         require_ours,
         use_policy,
     )
+    from scheduler_adapters.policy import load_policy
 
     hints: dict[str, Mapping[str, Any]] = {}
     manager = model.init_continuous_batching(
         generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
         continuous_batching_config=ContinuousBatchingConfig(
-            scheduler_type=use_policy(make_policy(policy_name, {}), hints),
+            scheduler_type=use_policy(load_policy(policy_name), hints),
             num_blocks=64,
             max_batch_tokens=64,
             max_requests_per_batch=8,

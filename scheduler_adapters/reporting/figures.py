@@ -1,16 +1,11 @@
-"""Figures and self-contained HTML reports. The only module here that imports a plotting library.
-
-A figure is a function from a table to a `Figure`; a report is one HTML file with the figures inside
-it as SVG, readable on a phone and without a network.
-"""
+"""Figures of tables, as SVG. The only module here that imports a plotting library."""
 
 from __future__ import annotations
 
-import html
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,10 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 from numpy.typing import ArrayLike
 
-from scoring_service.errors import ConfigError
-
-Weighted = ArrayLike | tuple[ArrayLike, ArrayLike]
-_POINTS: Final = 400
+from scheduler_adapters.workload.tables import write_whole
 
 COLOURS: Final = {
     "fcfs": "#8c8c8c",
@@ -59,74 +51,34 @@ _STYLE: Final[dict[Any, Any]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Rows of a report table. Numbers are shown with three significant digits."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """One part of a report: a heading, words, then a table and a figure where there are any."""
-
-    heading: str
-    text: str = ""
-    table: Table | None = None
-    figure: Figure | None = None
-    caption: str = ""
-
-
-def colours_of(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each name: its own where it has one, else the next of the cycle."""
-    others = [name for name in names if name not in COLOURS]
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """Return a colour for each name: its own where it has one, else the next of the cycle."""
+    others = dict.fromkeys(name for name in names if name not in COLOURS)
     return {**COLOURS, **{n: _CYCLE[i % len(_CYCLE)] for i, n in enumerate(others)}}
 
 
-def ecdf_table(panels: Mapping[str, Mapping[str, Weighted]]) -> pd.DataFrame:
-    """Columns panel, policy, value, share: the part of the values at or below each one.
-
-    A series is an array, or values with how often each occurs. NaN (never happened) counts among
-    all, so that the curve of a policy that left requests unfinished ends below 1.
-    """
-    rows = []
-    for panel, series in panels.items():
-        for policy, weighted in series.items():
-            values, counts = weighted if isinstance(weighted, tuple) else (weighted, None)
-            rows.append(_ecdf(values, counts).assign(panel=panel, policy=policy))
-    return pd.concat(rows)[["panel", "policy", "value", "share"]]
-
-
-def _ecdf(values: ArrayLike, counts: ArrayLike | None) -> pd.DataFrame:
-    x = np.asarray(values, dtype=float)
-    order = np.argsort(x)
-    counts = np.ones(x.size) if counts is None else np.asarray(counts, dtype=float)
-    share = np.cumsum(counts[order]) / max(counts.sum(), 1)
-    happened = ~np.isnan(x[order])
-    table = pd.DataFrame({"value": x[order][happened], "share": share[happened]})
-    # More points than pixels only make the file larger.
-    keep = np.unique(np.searchsorted(table["share"], np.linspace(0, 1, _POINTS)))
-    return table.iloc[keep[keep < len(table)]]
+@contextmanager
+def _canvas(
+    width: float, height: float, rows: int = 1, columns: int = 1, **more: Any
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of that many inches in our style, and its panels."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained", **more)
+        yield (
+            figure,
+            figure.subplots(rows, columns, squeeze=False, sharex=rows > 1).ravel().tolist(),
+        )
 
 
 def ecdf_figure(table: pd.DataFrame, xlabel: str, *, log_x: bool = False) -> Figure:
     """Cumulative share against a latency: one panel per `panel` of `ecdf_table`, side by side."""
     titles = list(dict.fromkeys(table["panel"]))
-    colours = colours_of(list(dict.fromkeys(table["policy"])))
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(_width(len(titles)), 3.4), layout="constrained")
-        axes = figure.subplots(1, len(titles), squeeze=False)[0]
+    colours = colours_of(table["policy"])
+    with _canvas(_width(len(titles)), 3.4, columns=len(titles)) as (figure, axes):
         for axis, title in zip(axes, titles, strict=True):
             for name, rows in table[table["panel"] == title].groupby("policy", sort=False):
-                axis.step(
-                    rows["value"],
-                    rows["share"],
-                    where="post",
-                    color=colours[str(name)],
-                    label=name,
-                    linewidth=1.8,
-                )
+                line: dict[str, Any] = {"color": colours[str(name)], "linewidth": 1.8}
+                axis.step(rows["value"], rows["share"], where="post", **line, label=name)
             axis.set(title=title or None, xlabel=xlabel, ylim=(0, 1.01))
             if log_x:
                 _use_log(axis, "x")
@@ -159,14 +111,12 @@ def _use_log(axis: Axes, which: Literal["x", "y"]) -> None:
 def rate_figure(table: pd.DataFrame) -> Figure:
     """Latency against the arrival rate: columns metric, policy, rate_per_s, p50, p99 (seconds)."""
     metrics = list(dict.fromkeys(table["metric"]))
-    colours = colours_of(list(dict.fromkeys(table["policy"])))
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(_width(len(metrics)), 3.8), layout="constrained")
-        axes = figure.subplots(1, len(metrics), squeeze=False)[0]
+    colours = colours_of(table["policy"])
+    with _canvas(_width(len(metrics)), 3.8, columns=len(metrics)) as (figure, axes):
         for axis, metric in zip(axes, metrics, strict=True):
             for name, rows in table[table["metric"] == metric].groupby("policy", sort=False):
                 colour = colours[str(name)]
-                line = {"color": colour, "marker": "o", "markersize": 3.5}
+                line: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 3.5}
                 axis.plot(rows["rate_per_s"], rows["p50"], **line, label=f"{name} p50")
                 axis.plot(rows["rate_per_s"], rows["p99"], **line, ls="--", label=f"{name} p99")
             axis.set(title=metric, xlabel="requests per second")
@@ -182,25 +132,17 @@ def load_figure(table: pd.DataFrame) -> Figure:
 
     Columns policy, at_s, kv_usage_fraction, num_resident, num_waiting.
     """
-    colours = colours_of(list(dict.fromkeys(table["policy"])))
+    colours = colours_of(table["policy"])
     panels = {
         "kv_usage_fraction": "KV blocks in use",
         "num_resident": "requests running",
         "num_waiting": "requests waiting",
     }
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(9.2, 6.4), layout="constrained")
-        axes = figure.subplots(len(panels), 1, sharex=True)
+    with _canvas(9.2, 6.4, rows=len(panels)) as (figure, axes):
         for axis, (column, label) in zip(axes, panels.items(), strict=True):
             for name, rows in table.groupby("policy", sort=False):
-                axis.plot(
-                    rows["at_s"],
-                    rows[column],
-                    color=colours[str(name)],
-                    label=name,
-                    linewidth=1.4,
-                    alpha=0.9,
-                )
+                line: dict[str, Any] = {"color": colours[str(name)], "linewidth": 1.4}
+                axis.plot(rows["at_s"], rows[column], **line, label=name, alpha=0.9)
             axis.set(ylabel=label)
             axis.set_ylim(bottom=0)
         axes[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -211,10 +153,8 @@ def load_figure(table: pd.DataFrame) -> Figure:
 
 def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
     """Bars with their 95% intervals: columns policy, mean, low, high."""
-    colours = colours_of(list(table["policy"]))
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(5.6, 0.8 + 0.42 * len(table)), layout="constrained")
-        axis = figure.subplots()
+    colours = colours_of(table["policy"])
+    with _canvas(5.6, 0.8 + 0.42 * len(table)) as (figure, [axis]):
         spread = np.abs(table[["low", "high"]].to_numpy() - table[["mean"]].to_numpy()).T.tolist()
         colour = [colours[name] for name in table["policy"]]
         bars = axis.barh(table["policy"], table["mean"], xerr=spread, color=colour, height=0.6)
@@ -234,10 +174,8 @@ def curve_figure(
     levels: Mapping[str, float] | None = None,
 ) -> Figure:
     """Lines y(x), one per name, over dashed horizontal reference levels."""
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(5.6, 3.2), layout="constrained")
-        axis = figure.subplots()
-        colours = colours_of(list(series))
+    with _canvas(5.6, 3.2) as (figure, [axis]):
+        colours = colours_of(series)
         for name, (x, y) in series.items():
             axis.plot(x, y, marker="o", markersize=3, color=colours[name], label=name)
         for name, level in (levels or {}).items():
@@ -251,9 +189,7 @@ def scatter_figure(
     x: ArrayLike, y: ArrayLike, *, xlabel: str, ylabel: str, log_y: bool = False
 ) -> Figure:
     """A cloud of points; drawn as pixels, so that thousands of them stay small in the file."""
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(5.6, 3.4), layout="constrained", dpi=110)
-        axis = figure.subplots()
+    with _canvas(5.6, 3.4, dpi=110) as (figure, [axis]):
         axis.scatter(x, y, s=7, alpha=0.35, color=COLOURS["pars"], linewidths=0, rasterized=True)
         axis.set(xlabel=xlabel, ylabel=ylabel)
         if log_y:
@@ -267,12 +203,10 @@ def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
     Columns measured_s and simulated_s; lowest_s and highest_s where runs were repeated (the bar is
     their range); policy where there are several, each with its colour.
     """
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(5.6, 3.6), layout="constrained")
-        axis = figure.subplots()
+    with _canvas(5.6, 3.6) as (figure, [axis]):
         has_range, has_policies = "lowest_s" in table, "policy" in table
         table = table if has_policies else table.assign(policy="pars")
-        colours = colours_of(list(dict.fromkeys(table["policy"])))
+        colours = colours_of(table["policy"])
         for name, rows in table.groupby("policy", sort=False):
             real, colour = rows["measured_s"], colours[str(name)]
             axis.errorbar(
@@ -296,7 +230,7 @@ def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
 
 
 def svg_of(figure: Figure) -> str:
-    """The figure as an `<svg>` element that a page can make smaller than it is, not larger."""
+    """Return the figure as an `<svg>` element that a page may make smaller, but not larger."""
     buffer = io.StringIO()
     with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -314,94 +248,10 @@ def save_figure(figure: Figure, path: Path) -> Path:
     """Write a figure as a file of its own (the suffix says the format); returns the path.
 
     Raises:
-        ConfigError: `path` cannot be written.
+        DataError: `path` cannot be written.
     """
     with matplotlib.rc_context(_STYLE):
         metadata = {"Date": None} if path.suffix == ".svg" else None
-        return _write_whole(path, lambda work: figure.savefig(work, metadata=metadata))
-
-
-def save_table(table: pd.DataFrame, path: Path) -> Path:
-    """Write a table as CSV; returns the path.
-
-    Raises:
-        ConfigError: `path` cannot be written.
-    """
-    return _write_whole(path, lambda work: table.to_csv(work, index=False))
-
-
-def write_html(path: Path, *, title: str, lead: str, sections: Sequence[Section]) -> Path:
-    """Write a report as one HTML file that needs nothing else; returns the path.
-
-    The file appears whole or not at all.
-
-    Raises:
-        ConfigError: `path` cannot be written.
-    """
-    body = "\n".join(_section(section) for section in sections)
-    page = _PAGE.format(title=html.escape(title), lead=html.escape(lead), style=_CSS, body=body)
-    return _write_whole(path, lambda work: work.write_text(page, encoding="utf-8"))
-
-
-def _write_whole(path: Path, write: Callable[[Path], object]) -> Path:
-    """The file appears whole or not at all."""
-    work = path.with_name(f".part-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(work)
-        work.replace(path)
-    except OSError as error:
-        work.unlink(missing_ok=True) if work.parent.is_dir() else None
-        raise ConfigError(f"{path} cannot be written ({error}); choose another place") from error
-    return path
-
-
-def _section(section: Section) -> str:
-    parts = [f"<h2>{html.escape(section.heading)}</h2>"]
-    parts += [f"<p>{html.escape(p)}</p>" for p in section.text.split("\n\n") if p]
-    if section.table is not None:
-        parts.append(_table(section.table))
-    if section.figure is not None:
-        caption = f"<figcaption>{html.escape(section.caption)}</figcaption>"
-        parts.append(f"<figure>{svg_of(section.figure)}{caption}</figure>")
-    return "<section>" + "".join(parts) + "</section>"
-
-
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell(value))}</td>" for value in row) + "</tr>"
-        for row in table.rows
-    )
-    return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return str(value)
-
-
-_CSS: Final = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; }
-body { max-width: 54rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.lead { font-size: 1.1rem; } figure { margin: 1rem 0; } svg { width: 100%; height: auto; }
-figcaption { font-size: .85rem; color: #555; } .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }
-td { white-space: nowrap; } th { vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; }
-"""
-
-_PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{style}</style></head>
-<body><h1>{title}</h1><p class="lead">{lead}</p>
-{body}
-</body></html>
-"""
+        return write_whole(
+            path, lambda part: figure.savefig(part, metadata=metadata), make_folder=True
+        )

@@ -1,0 +1,177 @@
+"""Tables of runs: latencies, load over time and capacity, as figures and CSV files take them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from scheduler_adapters.timeline.load_curve import LoadCurve
+from scheduler_adapters.timeline.metrics import Summary, statistic, token_gaps
+from scheduler_adapters.timeline.timeline import Timeline
+
+Weighted = ArrayLike | tuple[ArrayLike, ArrayLike]
+"""Values, or values with how often each occurs."""
+_POINTS: Final = 400
+INTERVALS: Final = 300
+"""Of virtual time in a table of the load."""
+_METRICS: Final = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "tbt_s", "queueing_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One run of a comparison."""
+
+    policy: str
+    rate_per_s: float | None
+    timeline: Timeline
+    load: LoadCurve
+    summary: Summary
+
+    @property
+    def name(self) -> str:
+        """The name of its files."""
+        rate = "" if self.rate_per_s is None else f"_q{self.rate_per_s:g}"
+        return re.sub(r"[^\w.-]", "_", self.policy) + rate
+
+    def row(self) -> dict[str, Any]:
+        """The run as one flat record."""
+        summary = self.summary
+        row: dict[str, Any] = {
+            "policy": self.policy,
+            "rate_per_s": self.rate_per_s,
+            "num_finished": summary.num_finished,
+            "num_unfinished": summary.num_unfinished,
+            "num_rejected": summary.num_rejected,
+            "num_unscored": summary.num_unscored,
+            "num_preemptions": summary.num_preemptions,
+            "output_tokens_per_s": summary.output_tokens_per_s,
+        }
+        for metric in _METRICS:
+            for name in ("mean", "p50", "p90", "p99"):
+                key = f"{metric.removesuffix('_s')}_{name}_s"
+                row[key] = getattr(getattr(summary, metric), name)
+        return row | _tbt_by_class(self.timeline)
+
+
+COLUMNS: Final = {
+    "policy": "policy",
+    "rate_per_s": "req/s",
+    "ttft_p50_s": "TTFT p50 s",
+    "ttft_p99_s": "TTFT p99 s",
+    "tbt_p99_s": "TBT p99 s",
+    "tpot_mean_s": "TPOT mean s",
+    "e2e_mean_s": "E2E mean s",
+    "e2e_p99_s": "E2E p99 s",
+    "normalized_latency_mean_s": "E2E/token mean s",
+    "normalized_latency_p90_s": "E2E/token p90 s",
+    "num_preemptions": "preemptions",
+}
+"""Fields of a row that people are shown, and their headings."""
+
+
+def _tbt_by_class(timeline: Timeline) -> dict[str, float]:
+    """P99 of the time between tokens of each user class, where there are several."""
+    user_class = timeline.requests.user_class
+    classes = np.unique(user_class)
+    if len(classes) < 2:
+        return {}
+    return {
+        f"tbt_p99_s_{name}": statistic(*token_gaps(timeline.take(user_class == name))).p99
+        for name in classes
+    }
+
+
+def latency_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """Return the ECDF table of TTFT, TBT and E2E of each run; rejected requests are left out."""
+    panels: dict[str, dict[str, Weighted]] = {"TTFT": {}, "TBT": {}, "E2E": {}}
+    for outcome in outcomes:
+        timeline = outcome.timeline.take(~outcome.timeline.rejected)
+        arrival_s = timeline.requests.arrival_s
+        panels["TTFT"][outcome.policy] = timeline.first_token_s - arrival_s
+        panels["TBT"][outcome.policy] = token_gaps(timeline)
+        panels["E2E"][outcome.policy] = timeline.finished_s - arrival_s
+    return ecdf_table(panels)
+
+
+def ecdf_table(panels: Mapping[str, Mapping[str, Weighted]]) -> pd.DataFrame:
+    """Columns panel, policy, value, share: the part of the values at or below each one.
+
+    NaN (never happened) counts among all, so that the curve of a policy that left requests
+    unfinished ends below 1.
+    """
+    rows = []
+    for panel, series in panels.items():
+        for policy, weighted in series.items():
+            values, counts = weighted if isinstance(weighted, tuple) else (weighted, None)
+            rows.append(_ecdf(values, counts).assign(panel=panel, policy=policy))
+    return pd.concat(rows)[["panel", "policy", "value", "share"]]
+
+
+def _ecdf(values: ArrayLike, counts: ArrayLike | None) -> pd.DataFrame:
+    x = np.asarray(values, dtype=float)
+    order = np.argsort(x)
+    counts = np.ones(x.size) if counts is None else np.asarray(counts, dtype=float)
+    share = np.cumsum(counts[order]) / max(counts.sum(), 1)
+    happened = ~np.isnan(x[order])
+    table = pd.DataFrame({"value": x[order][happened], "share": share[happened]})
+    # More points than pixels only make the file larger.
+    keep = np.unique(np.searchsorted(table["share"], np.linspace(0, 1, _POINTS)))
+    return table.iloc[keep[keep < len(table)]]
+
+
+def rate_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """Columns metric, policy, rate_per_s, p50, p99 (seconds)."""
+    metrics = {"TTFT": "ttft_s", "TBT": "tbt_s", "E2E / output tokens": "normalized_latency_s"}
+    rows = [
+        (label, outcome.policy, outcome.rate_per_s, values.p50, values.p99)
+        for label, name in metrics.items()
+        for outcome in outcomes
+        for values in [getattr(outcome.summary, name)]
+    ]
+    return pd.DataFrame(rows, columns=["metric", "policy", "rate_per_s", "p50", "p99"])
+
+
+def load_table(outcomes: Sequence[Outcome], kv_blocks: int) -> pd.DataFrame:
+    """Return the load of each run in equal intervals, up to the end of the longest run."""
+    end_s = max(float(outcome.load.end_s[-1]) for outcome in outcomes if len(outcome.load.end_s))
+    edges_s = np.linspace(0, end_s, INTERVALS + 1)
+    return pd.concat(
+        pd.DataFrame(
+            {
+                "policy": outcome.policy,
+                "at_s": (edges_s[1:] + edges_s[:-1]) / 2,
+                "kv_usage_fraction": load.mean(load.used_blocks, edges_s) / kv_blocks,
+                "num_resident": load.mean(load.num_resident, edges_s),
+                "num_waiting": load.mean(load.num_waiting, edges_s),
+            }
+        )
+        for outcome in outcomes
+        for load in [outcome.load]
+    )
+
+
+def capacity_table(found: Mapping[str, list[float]]) -> pd.DataFrame:
+    """Columns policy, mean, low, high (the 95% interval), searches."""
+    rows = [
+        (policy, float(np.mean(values)), *interval(values), len(values))
+        for policy, values in found.items()
+    ]
+    return pd.DataFrame(rows, columns=["policy", "mean", "low", "high", "searches"])
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95% confidence interval of the mean; that of a single value has no width."""
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return mean, mean
+    from scipy.special import stdtrit  # imported late: a third of a second
+
+    quantile = float(stdtrit(len(values) - 1, 0.975))  # Student's t
+    half = quantile * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return mean - half, mean + half

@@ -1,0 +1,80 @@
+"""A simulated instance as settings: the preset of a model on a GPU, and limits in its place."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from scheduler_adapters.simulator.host_link import HostLink
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.workload.requests import Requests
+from scoring_service.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceConfig:
+    """One engine replica, and whose step rules it follows."""
+
+    profile: str = "llama-3-8b@a100-80g"
+    """MODEL@GPU: step times and KV memory."""
+    max_num_seqs: int = 256
+    """Requests that may run at once."""
+    max_tokens: int = 2048
+    """Token budget of a step."""
+    engine: Literal["plain", "vllm"] = "plain"
+    """plain: a step is planned when the one before has ended, as in the papers. vllm: two defaults
+    of vLLM V1 on top, planning one step ahead and a preempted request keeping what is left of its
+    KV; not modelled are prefixes shared between requests. vllm runs in plain Python only."""
+    kv_blocks: int | None = None
+    """KV memory in blocks of 16 tokens; none: what the profile's GPU leaves."""
+    host_gb_per_s: float | None = None
+    """Host memory for evicted KV: what its link carries, GB/s (50: PCIe 5 x16); none: what is
+    evicted is computed anew. Policies use it that have "offload": true in their settings."""
+    host_blocks: int | None = None
+    """KV blocks that the host holds; none: any number."""
+
+    def __post_init__(self) -> None:
+        gb_per_s = self.host_gb_per_s
+        if gb_per_s is None and self.host_blocks is not None:
+            raise ConfigError(f"host_blocks is {self.host_blocks}; give host_gb_per_s as well")
+        if gb_per_s is not None and not 0 < gb_per_s < float("inf"):
+            raise ConfigError(f"host_gb_per_s is {gb_per_s}; use GB/s above 0")
+        if gb_per_s is not None and self.engine != "plain":
+            raise ConfigError(f"host_gb_per_s is {gb_per_s}; only the plain engine has host memory")
+
+    def instance(self) -> Instance:
+        """Return the profile's instance with these limits.
+
+        Raises:
+            ConfigError: no such profile, or a limit that cannot be.
+        """
+        instance = Instance.preset(
+            self.profile, max_num_seqs=self.max_num_seqs, max_tokens=self.max_tokens
+        )
+        if self.kv_blocks is not None:
+            instance = replace(instance, kv_blocks=self.kv_blocks)
+        if self.host_gb_per_s is not None:
+            host = HostLink.of_model(
+                self.profile.partition("@")[0],
+                bytes_per_s=self.host_gb_per_s * 1e9,
+                max_blocks=self.host_blocks,
+            )
+            instance = replace(instance, host=host)
+        return instance
+
+
+def check_memory(requests: Requests, instance: Instance) -> None:
+    """Refuse an instance that holds not one of the requests; how many it cannot hold is logged.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    num_rejected = int(instance.cannot_hold(requests.prompt_tokens, requests.output_tokens).sum())
+    need = f"need more than {instance.kv_blocks:,} KV blocks of {instance.block_tokens} tokens"
+    if num_rejected == len(requests):
+        raise ConfigError(f"all {num_rejected:,} requests {need}; use more kv_blocks")
+    if num_rejected:
+        log.warning("%d of %d requests %s: rejected", num_rejected, len(requests), need)

@@ -1,0 +1,173 @@
+"""The requests of an experiment as settings: which trace, which arrivals, which scores.
+
+workload = WorkloadConfig(trace=Path("chats.csv"), rate_per_s=4)
+requests = workload.scored(workload.load())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+
+from scheduler_adapters.workload.arrivals import (
+    CLASS_STREAM,
+    LENGTH_STREAM,
+    gamma_arrivals_s,
+    poisson_arrivals_s,
+    shock_arrivals_s,
+)
+from scheduler_adapters.workload.requests import Floats, Requests, make_requests
+from scheduler_adapters.workload.scores import (
+    ConstantScores,
+    OracleScores,
+    SyntheticScores,
+    open_prompt_scorer,
+)
+from scheduler_adapters.workload.traces import read_trace
+from scoring_service.errors import ConfigError, DataError
+
+SCORES: Final = ("trace", "oracle", "synthetic", "constant")
+_SHOCK: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadConfig:
+    """Requests, their arrivals and their scores."""
+
+    trace: Path | None = None
+    """.csv, .csv.gz, .parquet or .jsonl with token columns; none: a seeded log-normal mix."""
+    num_requests: int = 2000
+    """At most this many requests of the trace."""
+    rate_per_s: float | None = None
+    """Arrivals per second; none: the trace's own times, or all at once."""
+    arrivals: Literal["poisson", "gamma", "shock"] = "poisson"
+    """How requests arrive at that rate; shock: five times the rate in the middle fifth."""
+    cv: float = 3.0
+    """Coefficient of variation of the gaps between gamma arrivals; 1 is Poisson."""
+    scores: str | None = None
+    """Where scores come from: synthetic (of quality tau_b), trace (its column score), oracle,
+    constant, or, for a trace with a column prompt, a ranker as bundle:PATH or service:HOST:PORT;
+    none: the trace's column score where there is one, else synthetic. The policy oracle always
+    takes the true lengths."""
+    tau_b: float = 0.75
+    """Kendall tau-b of synthetic scores with the true lengths."""
+    classes: dict[str, dict[str, float]] = field(default_factory=dict)
+    """User classes drawn at random, as {"paying": {"share": 0.05, "tbt_s": 0.1}, "free": {"share":
+    0.95, "tbt_s": 0.5}}: shares sum to 1; tbt_s, the target between tokens, may be left out. None:
+    the trace's columns user_class and tbt_s."""
+    seed: int = 0
+    """Of arrivals, synthetic lengths and synthetic scores."""
+
+    def __post_init__(self) -> None:
+        if self.num_requests < 1:
+            raise ConfigError(f"num_requests is {self.num_requests}; use 1 or more")
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}; use 0 or more")
+        _check_classes(self.classes)
+        if self.scores not in (None, *SCORES) and not self.scores_prompts:
+            raise ConfigError(
+                f"scores is {self.scores!r}; use one of {', '.join(SCORES)}, bundle:PATH or "
+                "service:HOST:PORT"
+            )
+        if self.trace is None and (self.scores_prompts or self.scores == "trace"):
+            raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --trace FILE")
+
+    def need_rate(self, has_rate: bool) -> None:
+        """Refuse an arrival process without a rate to follow.
+
+        Raises:
+            ConfigError: there is one, and no rate.
+        """
+        if self.arrivals != "poisson" and not has_rate:
+            raise ConfigError(
+                f"arrivals is {self.arrivals!r}, but no arrivals have a rate here; add "
+                "--rate-per-s, or leave arrivals out"
+            )
+
+    @property
+    def scores_prompts(self) -> bool:
+        """Whether the prompts of the trace are scored when it is read."""
+        return self.scores is not None and self.scores.startswith(("bundle:", "service:"))
+
+    def load(self) -> Requests:
+        """Return the requests of the trace, or synthetic ones, with arrivals, without new scores.
+
+        Raises:
+            DataError, ScoringError: as `read_trace`; the trace has no scores that are asked for.
+        """
+        if self.trace is None:
+            requests = synthetic_requests(self.num_requests, seed=self.seed)
+        else:
+            scorer = open_prompt_scorer(str(self.scores)) if self.scores_prompts else None
+            requests = read_trace(self.trace, limit=self.num_requests, scorer=scorer)
+            if self.scores == "trace" and np.isnan(requests.score).all():
+                raise DataError(
+                    "has no scores in a column 'score'; use other --scores", path=self.trace
+                )
+        if self.classes:
+            requests = self._classified(requests)
+        return requests if self.rate_per_s is None else self.at_rate(requests, self.rate_per_s)
+
+    def at_rate(self, requests: Requests, rate_per_s: float) -> Requests:
+        """Return the requests with arrivals of this workload's process at another rate."""
+        arrive: dict[str, Callable[..., Floats]] = {
+            "poisson": poisson_arrivals_s,
+            "gamma": lambda count, **more: gamma_arrivals_s(count, cv=self.cv, **more),
+            "shock": lambda count, **more: shock_arrivals_s(count, factor=_SHOCK, **more),
+        }
+        arrival_s = arrive[self.arrivals](len(requests), rate_per_s=rate_per_s, seed=self.seed)
+        return replace(requests, arrival_s=arrival_s)
+
+    def score_source(self, requests: Requests) -> str:
+        """Return where scores come from: as asked for, else the trace, else synthetic ones."""
+        if self.scores is not None:
+            return self.scores
+        return "synthetic" if np.isnan(requests.score).all() else "trace"
+
+    def scored(self, requests: Requests, *, by_oracle: bool = False) -> Requests:
+        """Return the requests with the scores that are asked for, or with the true lengths."""
+        source = "oracle" if by_oracle else self.score_source(requests)
+        if source == "oracle":
+            return requests.with_scores(OracleScores().scores(requests))
+        if source == "synthetic":
+            scores = SyntheticScores(tau_b=self.tau_b, seed=self.seed)
+            return requests.with_scores(scores.scores(requests))
+        if source == "constant":
+            return requests.with_scores(ConstantScores().scores(requests))
+        return requests
+
+    def _classified(self, requests: Requests) -> Requests:
+        """The requests with classes drawn by their shares, and the targets of their classes."""
+        shares = np.array([own["share"] for own in self.classes.values()])
+        targets_s = np.array([own.get("tbt_s", np.nan) for own in self.classes.values()])
+        random = np.random.default_rng((self.seed, CLASS_STREAM))
+        drawn = random.choice(len(shares), len(requests), p=shares / sum(shares))
+        names = np.array(list(self.classes))
+        return replace(requests, user_class=names[drawn], tbt_s=targets_s[drawn])
+
+
+def _check_classes(classes: dict[str, dict[str, float]]) -> None:
+    shares = [own.get("share", 0.0) for own in classes.values()]
+    if shares and (min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6):
+        raise ConfigError(f"shares of classes are {shares}; use numbers above 0 that sum to 1")
+    for name, own in classes.items():
+        if unknown := own.keys() - {"share", "tbt_s"}:
+            raise ConfigError(f"class {name!r} has {sorted(unknown)}; use share and tbt_s")
+        if "tbt_s" in own and not own["tbt_s"] > 0:
+            raise ConfigError(
+                f"tbt_s of class {name!r} is {own['tbt_s']}; use seconds above 0, or leave it "
+                "out for no target"
+            )
+
+
+def synthetic_requests(count: int, *, seed: int) -> Requests:
+    """Log-normal lengths like those of a chat service: medians 200 prompt and 160 output tokens."""
+    random = np.random.default_rng((seed, LENGTH_STREAM))
+    return make_requests(
+        prompt_tokens=np.clip(random.lognormal(np.log(200), 1.0, count), 1, 4096).astype(np.int64),
+        output_tokens=np.clip(random.lognormal(np.log(160), 1.0, count), 1, 4096).astype(np.int64),
+    )

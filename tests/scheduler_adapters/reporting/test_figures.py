@@ -1,0 +1,62 @@
+"""Figures: colours, bars, lines and points are those of the table."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from scheduler_adapters.policy import POLICIES
+from scheduler_adapters.reporting import figures
+
+
+def test_a_policy_keeps_its_colour() -> None:
+    assert figures.colours_of(["pars", "slai"])["pars"] == figures.colours_of(["pars"])["pars"]
+    assert len({figures.colours_of(["x", "y", "fcfs"])[name] for name in ("x", "y", "fcfs")}) == 3
+
+
+def test_every_named_policy_has_a_colour_of_its_own() -> None:
+    colours = figures.colours_of(sorted(POLICIES))
+    assert len({colours[name] for name in POLICIES}) == len(POLICIES)
+
+
+def test_bars_are_as_long_as_their_means() -> None:
+    table = pd.DataFrame(
+        {"policy": ["fcfs", "pars"], "mean": [2.0, 3.0], "low": [1.5, 2.9], "high": [2.5, 3.1]}
+    )
+    axis = figures.capacity_figure(table, "requests/s").axes[0]
+    assert [bar.get_width() for bar in axis.patches] == [2.0, 3.0]
+
+
+def test_the_load_figure_stacks_memory_running_and_waiting() -> None:
+    table = pd.DataFrame(
+        {
+            "policy": ["fcfs", "fcfs"],
+            "at_s": [0.5, 1.5],
+            "kv_usage_fraction": [0.1, 0.9],
+            "num_resident": [1, 2],
+            "num_waiting": [0, 7],
+        }
+    )
+    lines = [axis.lines[0].get_ydata() for axis in figures.load_figure(table).axes]
+    assert [list(line) for line in lines] == [[0.1, 0.9], [1, 2], [0, 7]]
+
+
+def test_a_point_lies_at_the_mean_and_its_bar_spans_the_runs() -> None:
+    table = pd.DataFrame(
+        {"measured_s": [2.0], "lowest_s": [1.0], "highest_s": [2.5], "simulated_s": [2.2]}
+    )
+    (axis,) = figures.agreement_figure(table, "TTFT").axes
+    points, _, (bars,) = axis.containers[0]
+    assert points.get_xydata().tolist() == [[2.0, 2.2]]
+    assert bars.get_segments()[0].tolist() == [[1.0, 2.2], [2.5, 2.2]]
+    assert axis.get_xlabel() == "TTFT measured, mean and range (s)"
+
+
+def test_single_runs_of_several_policies_have_a_colour_each_and_no_bars() -> None:
+    table = pd.DataFrame(
+        {"policy": ["fcfs", "pars"], "measured_s": [2.0, 1.0], "simulated_s": [2.2, 1.1]}
+    )
+    (axis,) = figures.agreement_figure(table, "E2E").axes
+    names = {box.get_label(): box.lines[0].get_color() for box in axis.containers}
+    assert names == {name: figures.COLOURS[name] for name in ("fcfs", "pars")}
+    assert all(not box.has_xerr for box in axis.containers)
+    assert axis.get_xlabel() == "E2E measured (s)"
