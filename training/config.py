@@ -1,4 +1,4 @@
-"""Every setting of a training run, with its unit and the reason for its default. No I/O.
+"""Settings of a training run, with units and the reasons for the defaults. No I/O.
 
 No slots: jsonargparse reads a dataclass default through `vars`.
 """
@@ -10,38 +10,37 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from scoring_service.errors import ConfigError
-from training.data.labels import Label, Repeats
-from training.data.splits import SplitConfig
 
-Objective = Literal["all-pairs", "pairs", "l1", "log-l1", "listmle", "ranknet"]
+Label = Literal["output_tokens", "reasoning_tokens", "answer_tokens"]
+Repeats = Literal["first", "geometric_mean"]
 Pooling = Literal["mean", "cls", "pooler", "last"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """What is learnt from."""
+    """Prompts and lengths that a run learns from."""
 
     dataset: str = "alpaca-vicuna7b"
     """Id of a data card, or the path of a card.yaml or of a table (.parquet, .jsonl, .csv).
-    Validation and test prompts are taken from here."""
+    Validation and test prompts come from here."""
     also: tuple[str, ...] = ()
     """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
     compared within a data set only."""
     model: str | None = None
     """Only this model's responses, of a `dataset` that holds several."""
     consensus: bool = False
-    """Learn what the models of a data set agree on, each less its own mean log length: the label of
-    choice for a model never seen."""
+    """Learn the mean log length over the models of a data set, each less its own mean: the label of
+    choice for a model that is not in the data."""
     held_out_models: float = 0.0
-    """Part of the models that a consensus leaves out, to be tested on; chosen by name."""
+    """Part of the models that a consensus leaves out, for tests; follows from their names."""
     label: Label = "output_tokens"
-    """Which length is ranked: all output tokens, or of a reasoning model only one part."""
+    """The length that is ranked: all output tokens, or only one part of a reasoning model's."""
     heads: tuple[Label, ...] = ()
-    """Further lengths, each learnt by a head of its own on the same encoder and exported as a
-    bundle of its own: a scheduler may want the total, another one the reasoning."""
+    """Further lengths, each with a head of its own on the same encoder and a bundle of its own: one
+    scheduler may want the total, another one the reasoning."""
     repeats: Repeats = "geometric_mean"
-    """Training label of a prompt with repeated samples. Tests always use the first sample."""
+    """Training label of a prompt with repeated samples. Tests compare with the first sample."""
     max_prompt_tokens: int = 128
     """Longer prompts are cut and counted; special tokens included."""
 
@@ -56,8 +55,33 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SplitConfig:
+    """Parts of the prompts; those of neither validation nor test are trained on."""
+
+    val_fraction: float = 0.05
+    """Part kept for the choice of checkpoint and precision, and for calibration."""
+    test_fraction: float = 0.15
+    """Part kept for the reported figures; nothing is chosen on it."""
+    train_prompts: int | None = None
+    """At most this many of the part, in hash order; None takes all."""
+    val_prompts: int | None = None
+    """At most this many to choose by; calibration takes the whole part."""
+    test_prompts: int | None = None
+    seed: int = 0
+    """Another seed is another partition; figures of two seeds do not compare."""
+
+    def __post_init__(self) -> None:
+        for name in ("val_fraction", "test_fraction"):
+            if not 0 < (value := getattr(self, name)) < 0.5:
+                raise ConfigError(f"split.{name} is {value}; use a fraction in (0, .5)")
+        for name in ("train_prompts", "val_prompts", "test_prompts"):
+            if (count := getattr(self, name)) is not None:
+                _at_least(f"split.{name}", count, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """What turns a prompt into one vector."""
+    """The network that turns a prompt into one vector."""
 
     backbone: str = "auto"
     """minilm (installed by the extra offline-backbone), bert (google-bert/bert-base-uncased), any
@@ -69,16 +93,17 @@ class EncoderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """What is minimised."""
+    """The training objective."""
 
-    objective: Objective = "all-pairs"
+    objective: str = "all-pairs"
     """all-pairs: margin over every pair of a batch, one encoder pass per prompt; pairs: margin over
-    drawn pairs, as in PARS; l1, log-l1: regression on the length or its log; listmle; ranknet."""
+    drawn pairs, as in PARS; l1, log-l1: regression on the length or its log; listmle; ranknet. The
+    table is `LOSSES` in ranker/losses.py."""
     delta: float = 0.2
     """Pairs whose lengths differ by less, relative to the longer, are left out: resampling the same
     prompt reverses them. The paper uses .2, and .25 for reasoning models."""
     margin: float = 1.0
-    """By how much the longer prompt's score must win."""
+    """Least difference of the scores that costs nothing."""
     pairs_per_prompt: float = 0.5
     """Only for pairs, per epoch; .5 encodes as many prompts as one epoch of all-pairs, the PARS
     code uses 10."""
@@ -93,23 +118,28 @@ class LossConfig:
         if self.log_length_weight < 0:
             raise ConfigError(f"loss.log_length_weight is {self.log_length_weight}; use 0 or more")
 
+    @property
+    def draws_pairs(self) -> bool:
+        """Whether the loss is one of drawn pairs instead of whole batches."""
+        return self.objective == "pairs"
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """How it is minimised: AdamW (or Adam), warm-up, linear decay to 0."""
+    """AdamW (or Adam) with warm-up and linear decay to 0."""
 
     encoder_lr: float | None = None
-    """Learning rate of the backbone; None takes what suits it (MiniLM 1e-4, BERT 2e-5)."""
+    """Learning rate of the backbone; None: MiniLM 1e-4, T5 1e-4, others 2e-5."""
     head_lr: float = 1e-3
-    """The heads start from nothing, so they learn faster."""
+    """The heads are not pretrained and need a higher rate."""
     weight_decay: float = 0.01
     warmup_fraction: float = 0.1
     decay: bool = True
-    """Whether the rate falls linearly to 0 after the warm-up; the paper keeps it constant."""
+    """Linear decay of the rate to 0 after the warm-up; the paper keeps it constant."""
     clip_norm: float = 1.0
     ema_decay: float | None = None
-    """Validate and export a moving average of the weights, of about 1 / (1 - ema_decay) steps; None
-    takes them as they are. One length per prompt is a noisy label, which an average smooths."""
+    """Validate and export a moving average of the weights over about 1 / (1 - ema_decay) steps; None
+    takes the weights themselves. An average smooths the noise of one length per prompt."""
 
     def __post_init__(self) -> None:
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
@@ -135,17 +165,17 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     epochs: int = 2
     batch_size: int = 32
-    """Prompts per optimiser step; all-pairs compares every two of them."""
+    """Prompts per optimiser step, over all processes; all-pairs compares every two of them."""
     micro_batch_size: int | None = None
     """Prompts encoded together: a batch is sorted by length and cut into these, so that a short
-    prompt is not padded to the longest of the batch. None: 8 on a CPU; on a GPU, which computes
-    padding faster than the host launches one more micro-batch, the whole batch."""
+    prompt is not padded to the longest of the batch. None: 8 on a CPU, the whole batch on a GPU,
+    which computes padding faster than the host launches one more micro-batch."""
     pad_to_limit: bool = False
     """Pad every training prompt to data.max_prompt_tokens (or the encoder's last position), as the
     PARS code does; only to compare costs."""
     validations_per_epoch: int = 4
     patience: int | None = None
-    """Stop after so many validations without a better tau_b; None trains to the end."""
+    """Stop after this many validations without a better tau_b; None trains to the end."""
     precision: Precision = "auto"
     """Of the arithmetic in training; weights stay fp32. auto: bf16 on a GPU or CPU that computes in
     it (on AVX-512 BF16 it saves a quarter of the CPU time), else fp32."""
@@ -153,7 +183,7 @@ class TrainConfig:
     """CPU threads of torch; None leaves torch's choice."""
     seed: int = 0
     int8_max_tau_b_drop: float = 0.005
-    """INT8 is left out of the bundle where it loses more on the validation split."""
+    """INT8 is left out of the bundle if it loses more tau_b on the validation split."""
 
     def __post_init__(self) -> None:
         _at_least("epochs", self.epochs, 1)
@@ -162,14 +192,14 @@ class TrainConfig:
         for name in ("micro_batch_size", "patience", "threads"):
             if (value := getattr(self, name)) is not None:
                 _at_least(name, value, 1)
-        if self.data.heads and self.loss.objective == "pairs":
+        if self.data.heads and self.loss.draws_pairs:
             raise ConfigError(
                 "loss.objective is pairs, which are drawn by one length; data.heads need another"
             )
 
 
 def config_from(values: Mapping[str, Any]) -> TrainConfig:
-    """The configuration that `asdict` turned into `values`, e.g. in a bundle's manifest.
+    """Return the configuration that `asdict` made `values` of, e.g. in a bundle's manifest.
 
     Raises:
         ConfigError: a setting is unknown to this version, or wrong.

@@ -7,8 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from scoring_service.errors import ConfigError
-from training.config import DataConfig, EncoderConfig, LossConfig, OptimConfig, TrainConfig
-from training.data.splits import SplitConfig
+from training.config import (
+    DataConfig,
+    EncoderConfig,
+    LossConfig,
+    OptimConfig,
+    SplitConfig,
+    TrainConfig,
+)
 
 
 def demo() -> TrainConfig:

@@ -1,4 +1,4 @@
-"""Response lengths measured at a live endpoint.
+"""Prompts and a live endpoint -> a table of response lengths with its card.
 
-Start with `endpoint.py`.
+Start with `collecting.py`.
 """

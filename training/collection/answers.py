@@ -1,8 +1,8 @@
-"""An append-only JSONL file that a crash at any byte leaves usable.
+"""An append-only JSONL file that stays usable after a crash at any byte.
 
-Each row is one write, so a killed process loses nothing that it had appended; every few rows the
-file is synced, so a power cut loses no more than those. A row that was not written to its end is
-dropped when the file is opened again. One process at a time may have it open.
+Each row is one write, so a killed process loses no row that it had appended; the file is synced
+every few rows, so a power cut loses no more than those. An incomplete last row is dropped when the
+file is opened again. One process at a time may have it open.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ROWS_PER_SYNC: Final = 32
 
 
 class AnswerLog:
-    """The file, open for reading what is there and for appending."""
+    """The open file: its rows so far, and appending."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, made if absent, and drop a torn last row.
+        """Open the file, made if absent, and drop an incomplete last row.
 
         Raises:
             ConfigError: it cannot be written, or another process is appending to it.
@@ -47,7 +47,7 @@ class AnswerLog:
             raise
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a row; it is in the file when this returns.
+        """Append a row, which is in the file on return.
 
         Raises:
             ConfigError: the disk is full.
@@ -67,7 +67,7 @@ class AnswerLog:
         self.rows.append(dict(row))
 
     def close(self) -> None:
-        """Sync and let go of the file; one without a row is removed."""
+        """Sync and close the file; an empty one is removed."""
         try:
             self._sync()
             if not self.rows:

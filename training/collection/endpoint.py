@@ -1,7 +1,7 @@
 """An OpenAI-compatible endpoint: a prompt in, the counted tokens of its response out.
 
-The text of a response is thrown away; what is kept is how long it was, as the endpoint itself
-counts, and which part of it was reasoning.
+The text of a response is dropped; kept are its length, as the endpoint counts it, and the part that
+was reasoning.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResponseLength:
-    """How long one response was, in the tokens of the model that wrote it."""
+    """Length of one response, in tokens of the model that wrote it."""
 
     output_tokens: int
     """Reasoning and answer together."""
     reasoning_tokens: int
     finish_reason: str
-    """`length`: the response was cut, so its own length is unknown, only that it is longer."""
+    """`length`: the response was cut, so its full length is unknown."""
     reasoning_from: Literal["usage", "text", "none"]
-    """text: the endpoint did not count the reasoning, so the total was parted as the characters
-    of reasoning and answer are."""
+    """text: the endpoint did not count the reasoning, so the total was divided in the ratio of the
+    characters of reasoning and answer."""
 
     @property
     def answer_tokens(self) -> int:
-        """What is not reasoning."""
+        """Output less reasoning."""
         return self.output_tokens - self.reasoning_tokens
 
 
 class PromptRefused(DataError):
-    """The endpoint answers, but not this prompt: too long for it, or against its rules."""
+    """The endpoint refuses this prompt, e.g. as too long, but answers others."""
 
 
 class Endpoint:
-    """Asks one model; `ask` may run in many tasks at once.
+    """Client of one model; `ask` may run in many tasks at once.
 
     Args:
-        client: has the time limit, the key and the connections.
+        client: carries the time limit, the key and the connections.
         url: base of the API, such as http://127.0.0.1:8000/v1.
         settings: sent with every prompt: the model, max_tokens, temperature, ...
-        max_attempts: how often a prompt is sent before its failure counts.
+        max_attempts: attempts per prompt before it counts as failed.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Endpoint:
         self._jitter = random.Random(0)
 
     async def ask(self, prompt: str) -> ResponseLength:
-        """Send the prompt, again and again where the endpoint is busy or broken, ever more slowly.
+        """Send the prompt, with growing waits between attempts if the endpoint is busy or broken.
 
         Raises:
             PromptRefused: this prompt gets no answer, while others do.
-            ConfigError: no prompt would: wrong address, key, model or setting.
+            ConfigError: a wrong address, key, model or setting, which no prompt would pass.
             ServiceUnavailable: the endpoint is down.
             DataError: the endpoint does not count tokens.
         """
@@ -127,7 +127,7 @@ class Endpoint:
         return {**self._settings, "prompt": prompt}
 
     def _refusal(self, status: int, reason: str) -> Exception:
-        """Whose fault a status that is not worth a second attempt is."""
+        """Return the error of a status that is not retried: of this prompt, or of the settings."""
         if status in _WRONG_ENDPOINT:
             return ConfigError(
                 f"{self._url} refuses to answer ({reason}); check --endpoint, --model and the key"
@@ -141,22 +141,22 @@ class Endpoint:
         return PromptRefused(reason)
 
     async def _wait(self, attempt: int, retry_after: str | None) -> None:
-        """Until the endpoint wants to be asked again, or twice as long as the last time."""
+        """Wait as long as the endpoint asks for, or twice as long as the last time."""
         if attempt + 1 == self._max_attempts:
             return
         self.num_retries += 1
         delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)
-        delay_s *= self._jitter.uniform(0.5, 1)  # Tasks that failed together must not return so.
+        delay_s *= self._jitter.uniform(0.5, 1)  # Tasks that failed together retry apart.
         if retry_after is not None and retry_after.strip().isdecimal():
             delay_s = max(delay_s, float(retry_after))
         await asyncio.sleep(delay_s)
 
 
 def measure(body: Mapping[str, Any]) -> ResponseLength:
-    """The lengths in the JSON that an endpoint answers with.
+    """Return the lengths in the JSON of a response.
 
     Raises:
-        DataError: it does not say how many tokens it wrote.
+        DataError: it does not count its tokens.
     """
     usage = body.get("usage") or {}
     total = usage.get("completion_tokens")
@@ -178,7 +178,7 @@ def measure(body: Mapping[str, Any]) -> ResponseLength:
 
 
 def normalise_url(url: str) -> str:
-    """The base of the API without a slash at the end, with /v1 where the path is left out.
+    """Return the base of the API without a final slash, with /v1 if it has no path.
 
     Raises:
         ConfigError: not an http or https address.
@@ -202,7 +202,7 @@ def _length(
 
 
 def _texts(choice: Mapping[str, Any]) -> tuple[str, str]:
-    """Reasoning and answer, from a field of their own or from <think> tags in the text."""
+    """Return reasoning and answer, from fields of the message or from <think> tags."""
     message = choice.get("message") or {}
     content = str(message.get("content") or choice.get("text") or "")
     apart = message.get("reasoning_content") or message.get("reasoning")
@@ -227,7 +227,7 @@ def _json(response: httpx.Response, url: str) -> Mapping[str, Any]:
 
 
 def _message(response: httpx.Response) -> str:
-    """What the endpoint says is wrong, in one line."""
+    """Return the endpoint's error message in one line."""
     try:
         body = response.json()
         error = body.get("error", body)

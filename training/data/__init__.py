@@ -1,4 +1,4 @@
-"""Prompts and observed lengths: records, cards, labels, splits and pairs.
+"""Tables of prompts and observed lengths -> labelled, split prompts and ranking pairs.
 
-Start with `records.py`, then `labels.py`.
+Start with `records.py`, then `labels.py` and `prepared.py`.
 """

@@ -1,4 +1,4 @@
-"""Prompts of similar length side by side, so that little is padded. NumPy only.
+"""Buckets of prompts of similar length, which need little padding. NumPy only.
 
 Shapes: G prompts of a bucket, L tokens of its longest.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 def pad(
     ids: Sequence[Sequence[int]], pad_id: int, min_tokens: int = 2
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(input_ids, attention_mask), int64 (G, L), padded on the right to the longest.
+    """Return (input_ids, attention_mask), int64 (G, L), padded on the right to the longest.
 
     `min_tokens` is the least L; the exported model takes no less than 2.
     """
@@ -26,7 +26,7 @@ def pad(
 
 
 def bucket(ids: Sequence[Sequence[int]], size: int) -> list[NDArray[np.int64]]:
-    """Positions of the prompts, shortest first, in chunks of `size`."""
+    """Return the positions of the prompts, shortest first, in chunks of `size`."""
     order = np.argsort([len(row) for row in ids], kind="stable")
     return [order[start : start + size] for start in range(0, len(order), size)]
 
@@ -34,7 +34,7 @@ def bucket(ids: Sequence[Sequence[int]], size: int) -> list[NDArray[np.int64]]:
 def padding_fraction(
     ids: Sequence[Sequence[int]], buckets: Sequence[NDArray[np.int64]], min_tokens: int = 2
 ) -> float:
-    """Padded positions / all positions that the encoder sees, in [0, 1)."""
+    """Return padded positions / all positions of the encoder's input, in [0, 1)."""
     counts = np.array([len(row) for row in ids])
     seen = sum(max(int(counts[chunk].max()), min_tokens) * len(chunk) for chunk in buckets)
     return 1 - sum(int(counts[chunk].sum()) for chunk in buckets) / seen

@@ -1,4 +1,4 @@
-"""A data card for a table of one's own, written beside it."""
+"""Writes a data card beside a table that was collected."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CARD: Final = "card.yaml"
 
 
 def card_path(table: Path) -> Path:
-    """Where the card of a table is."""
+    """Return the path of a table's card."""
     return table.with_name(CARD)
 
 
 def refuse_foreign_card(table: Path) -> None:
-    """Make sure that writing the card replaces no other table's.
+    """Check that a card beside this table would replace no other table's card.
 
     Raises:
-        ConfigError: it would.
+        ConfigError: the folder holds the card of another table.
     """
     path = card_path(table)
     try:
@@ -42,9 +42,9 @@ def refuse_foreign_card(table: Path) -> None:
 def write_card(
     table: Path, *, columns: Sequence[str], rows: int, source: str, tokenizer: str, notes: str
 ) -> None:
-    """Describe the table as it is now; an old card stays until the new one is whole.
+    """Write the card of the table as it is now; an old card stays until the new one is whole.
 
-    `columns` are those that a record has, under the names that it has there.
+    `columns` are fields of `PromptResponse`, which have the same names in the table.
     """
     card = {
         "id": re.sub(r"[^\w.-]+", "-", table.stem),

@@ -1,9 +1,9 @@
-"""Data cards: what a data set is, where it comes from, and how to prove it is the same one.
+"""Data cards: source, licence, columns and checksum of a data set, and its records.
 
 A card is `datasets/<id>/card.yaml`, or any path to such a file. Records are looked for in
 --data-dir, then $LENGTHWISE_DATA, then on the Hugging Face hub if the card names a repository
-there, and last the seeded synthetic set takes their place, loudly. For logs of your own the path of
-the table is enough, where its columns have the names of `PromptResponse`.
+there; last, the seeded synthetic set takes their place, with a warning. For your own logs the path
+of the table is enough if its columns have the names of `PromptResponse`.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ class Card:
     """The table, relative to the data folder (or to the card, for a card of your own)."""
     fields: FieldMap
     tokenizer: str
-    """Which tokenizer counted the lengths."""
+    """The tokenizer that counted the lengths."""
     source: str = ""
     """Repository the data comes from, owner/name; "generated" for the synthetic set."""
     commit: str = ""
     licence: str = ""
     sha256: str = ""
-    """Of the table; a card of your own may leave it out, then the file is taken as it is."""
+    """Of the table; without it any version of the file is taken."""
     records: int | None = None
-    """Rows of the table, checked where given."""
+    """Rows of the table; checked if given."""
     model: str = ""
-    """Which model responded, where the table has no column for it."""
+    """The model that responded, if the table has no column for it."""
     where: Mapping[str, Any] = field(default_factory=dict)
-    """Column -> value of the rows that are meant; the others are left out."""
+    """Column -> value of the rows that are used; the others are left out."""
     prompts: Join | None = None
     split_seed: int = 0
     hub: str | None = None
-    """Data set repository on the Hugging Face hub that holds `path`; None where there is none."""
+    """Data set repository on the Hugging Face hub that holds `path`, if there is one."""
     notes: str = ""
     digest: str = ""
     """SHA-256 of the card file itself."""
@@ -70,16 +70,16 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedData:
-    """Records and where they were found."""
+    """Records of a data set and their origin."""
 
     card: Card
     records: list[PromptResponse]
     origin: str
-    """For people: the folder or hub repository, or that the set is synthetic."""
+    """For the reader: a folder, a hub repository, or "synthetic"."""
     num_empty: int
-    """Lengths of 0 that were dropped."""
+    """Dropped lengths of 0."""
     attainable_tau_b: float | None = None
-    """Best tau_b any ranker can reach; known for the synthetic set only."""
+    """Best tau_b that any ranker can reach; known for the synthetic set only."""
 
 
 def read_card(dataset: str) -> Card:
@@ -124,7 +124,7 @@ def _names(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
-    """Find the records of a card and check them; see the module for where they are looked for.
+    """Return the checked records of a card, from the first place of the module's list that has them.
 
     Raises:
         DataError: the card or the data is wrong, or an explicit `data_dir` lacks the file.
@@ -134,10 +134,10 @@ def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
     card = read_card(dataset)
     if card.source == "generated":
         return _synthetic(card)
-    for root, chosen in _roots(dataset, data_dir):
+    for root, required in _roots(dataset, data_dir):
         if (root / card.path).is_file():
             return _from_folder(card, root, str(root / card.path))
-        if chosen:
+        if required:
             raise DataError(
                 f"the folder lacks {card.path}, which card {card.id!r} describes", path=root
             )
@@ -148,7 +148,7 @@ def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
 
 
 def _own_table(path: Path) -> LoadedData:
-    """A table without a card: columns mean what their names say in `PromptResponse`."""
+    """Return the records of a table without a card, whose columns are named as in `PromptResponse`."""
     frame = read_table(path)
     optional = ("model", "sample", "reasoning_tokens", "answer_tokens", "group")
     present: dict[str, Any] = {name: name for name in optional if name in frame.columns}
@@ -166,7 +166,7 @@ def _own_table(path: Path) -> LoadedData:
 
 
 def _roots(dataset: str, data_dir: str | None) -> list[tuple[Path, bool]]:
-    """Folders to look in, and whether the user insists on each."""
+    """Return the folders to look in, and for each whether a missing file is an error."""
     roots = []
     if data_dir is not None:
         roots.append((Path(data_dir), True))
@@ -209,7 +209,7 @@ def _verify(path: Path, expected: str) -> None:
 
 
 def _download(card: Card, hub: str) -> Path | None:
-    """The folder of the card's files from the hub; None where the hub cannot be reached."""
+    """Return the folder of the card's files from the hub; None if the hub cannot be reached."""
     import huggingface_hub
 
     names = [card.path] + ([card.prompts.path] if card.prompts else [])
@@ -217,7 +217,7 @@ def _download(card: Card, hub: str) -> Path | None:
         for name in names:
             local = huggingface_hub.hf_hub_download(hub, name, repo_type="dataset")
     except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:
-        logger.warning("hub data set %s cannot be had: %s", hub, str(error).splitlines()[0])
+        logger.warning("hub data set %s cannot be loaded: %s", hub, str(error).splitlines()[0])
         return None
     return Path(str(local).removesuffix(names[-1]))
 

@@ -1,7 +1,7 @@
-"""Records -> one labelled prompt each. Pure functions.
+"""Labels: records -> one labelled prompt each. Pure functions.
 
-The label is the length to be ranked by: all output tokens, or of a reasoning model only the
-reasoning or only the answer. Repeated samples of a prompt stay together, so no split can part them.
+The label is the length to rank by: all output tokens, or of a reasoning model only the reasoning or
+only the answer. Repeated samples of a prompt form one labelled prompt, so no split separates them.
 """
 
 from __future__ import annotations
@@ -9,21 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scoring_service.errors import DataError
+from training.config import Label, Repeats
 from training.data.records import PromptResponse, prompt_hash
-
-Label = Literal["output_tokens", "reasoning_tokens", "answer_tokens"]
-Repeats = Literal["first", "geometric_mean"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledPrompt:
-    """One prompt with every observed length of one model's responses to it."""
+    """One prompt and the observed lengths of one model's responses to it."""
 
     prompt: str
     model: str
@@ -31,15 +28,15 @@ class LabelledPrompt:
     """In tokens, >= 1, in sample order."""
     group: str = ""
     source: str = ""
-    """The data set; lengths are compared within one only."""
+    """The data set; lengths of different data sets are not compared."""
 
     @property
     def observed(self) -> int:
-        """The length that tests compare with: one sample, as a scheduler will meet it."""
+        """The length that tests compare with: the first sample."""
         return self.lengths[0]
 
     def target(self, repeats: Repeats) -> float:
-        """The length to learn from, in tokens: the first sample, or the geometric mean of all."""
+        """Return the training label in tokens: the first sample, or the geometric mean of all."""
         if repeats == "first":
             return float(self.lengths[0])
         return math.exp(sum(map(math.log, self.lengths)) / len(self.lengths))
@@ -50,8 +47,8 @@ def label_prompts(
 ) -> tuple[list[LabelledPrompt], int]:
     """Group the records by (normalised prompt, model), in order of first appearance.
 
-    Returns the prompts and how many records were folded into another one's prompt. Lengths of 0
-    (a reasoning model that did not reason) are left out.
+    Returns the prompts and the number of records merged into an earlier record's prompt. Lengths of
+    0 (a reasoning model that did not reason) are left out.
 
     Raises:
         DataError: a record lacks the label.
@@ -80,16 +77,16 @@ def label_prompts(
 def of_one_model(
     prompts: Sequence[LabelledPrompt], *, model: str | None, consensus: bool, held_out: float
 ) -> list[LabelledPrompt]:
-    """One label per prompt, from one model's responses or from the consensus of many.
+    """Return one label per prompt, from one model's responses or from the consensus of several.
 
     Args:
         prompts: labelled prompts of any number of models.
-        model: the model that is meant; None where there is only one, or a consensus is wanted.
-        consensus: whether the labels of several models are joined.
+        model: name of the model; None if there is only one, or for a consensus.
+        consensus: join the labels of several models (`consensus_of`).
         held_out: part of the models that a consensus leaves out (`is_held_out`).
 
     Raises:
-        DataError: several models and no choice, or no such model.
+        DataError: several models and none chosen, or no such model.
     """
     if model is not None:
         prompts = [item for item in prompts if item.model == model]
@@ -105,20 +102,20 @@ def of_one_model(
 
 
 def targets(items: Sequence[LabelledPrompt], repeats: Repeats) -> NDArray[np.float64]:
-    """Training labels in tokens, shape (N,)."""
+    """Return the training labels in tokens, shape (N,)."""
     return np.array([item.target(repeats) for item in items])
 
 
 def observed(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
-    """The one sample per prompt that figures are computed on, in tokens, shape (N,)."""
+    """Return the lengths that figures are computed on, one per prompt, in tokens, shape (N,)."""
     return np.array([item.observed for item in items], np.float64)
 
 
 def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:
-    """One label per prompt: the mean log length over models, each less its own mean.
+    """Return one label per prompt: the mean log length over models, each less its own mean.
 
-    A model that always answers at twice the length of another so says the same about a prompt. What
-    the models agree on is what a model never seen is most likely to do as well.
+    A model that always answers at twice the length of another so gives the same label. The mean over
+    models is the best guess for a model that is not in the data.
     """
     logs: dict[str, list[float]] = {}
     for item in prompts:
@@ -142,5 +139,5 @@ def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:
 
 
 def is_held_out(model: str, fraction: float) -> bool:
-    """Whether a model belongs to those never trained on; follows from its name alone."""
+    """Return whether a model is kept for tests; follows from its name alone."""
     return int(prompt_hash(model, salt="lengthwise-models")[:12], 16) / 2**48 < fraction

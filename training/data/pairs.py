@@ -1,4 +1,4 @@
-"""Which prompts are compared with which. Pure and seeded; no tokenizer, no torch."""
+"""Ranking pairs drawn from prompts and their lengths. Pure and seeded; no tokenizer, no torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROUNDS: Final = 20
-"""Each keeps most candidates; so many without enough mean that the lengths are nearly equal."""
+"""Each keeps most candidates; too few after all of them mean that the lengths hardly differ."""
 
 
 def relative_gap(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """|a - b| / max(a, b) of two lengths: 0 for equal ones, below 1 always.
+    """Return |a - b| / max(a, b) of two lengths > 0: 0 for equal ones, always below 1.
 
     Source: PARS, the delta filter (its threshold is .2, for reasoning models .25).
     """
@@ -31,8 +31,8 @@ def sample_pairs(
 
     Args:
         lengths: one length per prompt, in tokens, > 0. Shape (N,).
-        pairs_per_prompt: how many pairs are drawn and filtered, as a multiple of N; at .5 every
-            prompt is encoded once per epoch on average, as often as all-pairs training does it.
+        pairs_per_prompt: number of pairs as a multiple of N; at .5 every prompt is encoded once per
+            epoch on average, as often as in all-pairs training.
         delta: smallest relative gap, in [0, 1).
         seed: the same seed gives the same pairs.
 

@@ -1,4 +1,4 @@
-"""Settings -> labelled, split prompts: the start of every command that trains. No torch."""
+"""Settings -> labelled and split prompts. No torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from scoring_service.errors import ConfigError, DataError
-from training.config import TrainConfig
+from training.config import Label, TrainConfig
 from training.data.cards import LoadedData, load_data
-from training.data.labels import Label, LabelledPrompt, label_prompts, of_one_model
+from training.data.labels import LabelledPrompt, label_prompts, of_one_model
 from training.data.splits import Splits, split_prompts, training_part
 
 logger = logging.getLogger(__name__)
@@ -20,20 +20,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A data set, ready to be trained on."""
+    """A data set that is labelled and split."""
 
     config: TrainConfig
     data: LoadedData
     splits: Splits
     num_merged: int
-    """Records folded into another record's prompt: repeated samples and duplicates."""
+    """Records merged into an earlier record's prompt: repeated samples and duplicates."""
     heads: tuple[Prepared, ...] = ()
     """The same prompts with the labels of `data.heads`; a head has no heads itself."""
     is_further: bool = False
-    """Whether this is one of those."""
+    """True for an element of `heads`."""
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest keeps of the data set."""
+        """Return the data set's entry in a manifest."""
         card, splits = self.data.card, self.splits
         return {
             "id": card.id,
@@ -50,10 +50,10 @@ class Prepared:
 
 
 def prepare(config: TrainConfig, data_dir: str | None) -> Prepared:
-    """Load the data set, label its prompts, split them, and say what came of it.
+    """Load the data set, label and split its prompts, and log the counts.
 
     Raises:
-        DataError: the data breaks its card, or nothing can be ranked in it.
+        DataError: the data breaks its card, or has no order to learn.
     """
     data = load_data(config.data.dataset, data_dir)
     also = [(load_data(name, data_dir), times) for name, times in map(_times, config.data.also)]
@@ -77,7 +77,7 @@ def prepare(config: TrainConfig, data_dir: str | None) -> Prepared:
 
 
 def _labelled_by(config: TrainConfig, label: Label) -> TrainConfig:
-    """The configuration that makes `label` the first of the lengths it learns."""
+    """Return the configuration with `label` as the first of its lengths."""
     others = (name for name in (config.data.label, *config.data.heads) if name != label)
     return replace(config, data=replace(config.data, label=label, heads=tuple(others)))
 
@@ -105,7 +105,7 @@ def _prepare_label(
 def _labelled(
     data: LoadedData, config: TrainConfig, model: str | None
 ) -> tuple[list[LabelledPrompt], int]:
-    """The prompts of one data set with one label each, and how many records they came from more."""
+    """Return the labelled prompts of one data set, and how many records were merged into them."""
     prompts, _ = label_prompts(data.records, config.data.label)
     chosen = of_one_model(
         prompts,
@@ -117,7 +117,7 @@ def _labelled(
 
 
 def _times(name: str) -> tuple[str, int]:
-    """A data set of `also`, and how many times an epoch takes it."""
+    """Return a data set of `also`, and how many times an epoch takes it."""
     dataset, star, times = name.partition("*")
     if star and (not times.isdigit() or int(times) < 1):
         raise ConfigError(
@@ -127,6 +127,6 @@ def _times(name: str) -> tuple[str, int]:
 
 
 def split_rule(config: Mapping[str, Any] | TrainConfig) -> dict[str, Any]:
-    """The part of a configuration that decides which prompts may be trained on."""
+    """Return the settings that decide which prompts may be trained on."""
     settings = asdict(config) if isinstance(config, TrainConfig) else config
     return {key: settings["split"][key] for key in ("seed", "val_fraction", "test_fraction")}

@@ -1,7 +1,7 @@
-"""One observation: a prompt and how long a model's response to it was. No torch.
+"""Records: a prompt and the length of a model's response to it. No torch.
 
-Tables come in through the Hugging Face `datasets` library (parquet, JSONL, CSV). A `FieldMap` says
-which columns mean what; every row is checked here, once, and trusted afterwards.
+Tables are read by the Hugging Face `datasets` library (parquet, JSONL, CSV). A `FieldMap` names the
+columns; every row is checked here, once.
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ class PromptResponse:
     """Reasoning and answer together."""
     model: str = ""
     sample: int = 0
-    """Which of several responses to the same prompt this is; tests use the lowest."""
+    """Number among the responses to the same prompt; tests use the lowest."""
     reasoning_tokens: int | None = None
     answer_tokens: int | None = None
     group: str = ""
-    """Task or cluster of the prompt, for figures within groups; "" where there is none."""
+    """Task or cluster of the prompt, for figures within groups; "" for none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldMap:
-    """Column names of a table; None where it has no such column."""
+    """Column names of a table; None for a column that it lacks."""
 
     prompt: str = "prompt"
     output_tokens: tuple[str, ...] = ("output_tokens",)
-    """Several columns are repeated samples of the same prompt, the one that tests use first; none
-    means that reasoning and answer are to be added."""
+    """Several columns are repeated samples of the same prompt, first the one that tests use; with
+    none, the output is reasoning plus answer."""
     model: str | None = None
     sample: str | None = None
     reasoning_tokens: str | None = None
     answer_tokens: str | None = None
-    """None, where reasoning is counted: what remains of the output."""
+    """None with a reasoning column: the output less the reasoning."""
     group: str | None = None
     group_until: str | None = None
-    """The group is what its column holds before this text; None takes all of it."""
+    """The group is the part of its column before this text; None takes all of it."""
 
     def columns(self) -> list[str]:
-        """Every column the map names."""
+        """Return the columns that the map names."""
         optional = (self.model, self.sample, self.reasoning_tokens, self.answer_tokens, self.group)
         return [self.prompt, *self.output_tokens, *(name for name in optional if name)]
 
 
 def normalise(prompt: str) -> str:
-    """The prompt in lower case with single spaces: what two prompts must share to be the same."""
+    """Return the prompt in lower case with single spaces; equal results mean the same prompt."""
     return " ".join(prompt.lower().split())
 
 
 def prompt_hash(prompt: str, salt: str = "") -> str:
-    """SHA-256 of the normalised prompt, in hex; the key of splits and of repeated samples."""
+    """Return the SHA-256 of the normalised prompt, in hex: the key of splits and of samples."""
     return hashlib.sha256(f"{salt}|{normalise(prompt)}".encode()).hexdigest()
 
 
@@ -76,7 +76,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
     """Read a parquet, JSONL or CSV file through the `datasets` library.
 
     Raises:
-        DataError: no such file, another format, empty, or not readable as what it says it is.
+        DataError: no such file, another format, empty, or damaged.
     """
     import datasets
 
@@ -108,10 +108,10 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
 
 def require_columns(frame: pd.DataFrame, names: Sequence[str], path: str | Path | None) -> None:
-    """Make sure that a table has these columns.
+    """Check that a table has these columns.
 
     Raises:
-        DataError: it lacks one; those it has are listed.
+        DataError: it lacks one; the message lists its columns.
     """
     if missing := [name for name in names if name not in frame.columns]:
         have = ", ".join(map(str, frame.columns))
@@ -125,8 +125,8 @@ def to_records(
 ) -> tuple[list[PromptResponse], int]:
     """Check every row and turn it into records, one per length column.
 
-    Returns the records and how many lengths were dropped because they are 0: an aborted request
-    says nothing about how long its response would have been.
+    Returns the records and the number of lengths of 0, which are dropped: an aborted request says
+    nothing about the length of its response.
 
     Raises:
         DataError: a column is missing, a prompt is empty or not text, a length is missing, negative
@@ -163,8 +163,20 @@ def to_records(
     return records, len(prompts) * len(columns) - len(records)
 
 
+def read_records(
+    path: str | Path, fields: FieldMap, *, model: str | None = None
+) -> tuple[list[PromptResponse], int]:
+    """Read and check a table; returns what `to_records` does, of one model if one is named.
+
+    Raises:
+        DataError: the table breaks its schema.
+    """
+    records, num_empty = to_records(read_table(path), fields, path=path)
+    return [r for r in records if model is None or r.model == model], num_empty
+
+
 def _has_no_rows(path: Path, error: Exception) -> bool:
-    """Whether `datasets` failed only because the table is empty; it has no error of its own."""
+    """Return whether `datasets` failed because the table is empty; it has no error for that."""
     if path.suffix == ".csv":
         return "corresponds to no data" in str(error)
     import pyarrow as pa
@@ -177,7 +189,7 @@ def _has_no_rows(path: Path, error: Exception) -> bool:
 
 
 def prompts_of(column: pd.Series[Any], path: str | Path | None) -> list[str]:
-    """The prompts of a column, in its order.
+    """Return the checked prompts of a column, in its order.
 
     Raises:
         DataError: one is empty or not text.

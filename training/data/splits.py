@@ -1,7 +1,7 @@
-"""Which prompt is trained on, which is tested on. Pure, seeded, by prompt hash and never by row.
+"""Splits: training, validation and test prompts. Pure, seeded, by prompt hash and never by row.
 
-A prompt's part follows from its text alone, so it is the same in every file, for every model and
-after every append; a test prompt can never have been trained on, in this run or another.
+A prompt's part follows from its text and the seed, so it is the same in every file, for every model
+and after every append: a test prompt was not trained on, in this run or any other of that seed.
 """
 
 from __future__ import annotations
@@ -11,40 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import DataError
+from training.config import SplitConfig
 from training.data.labels import LabelledPrompt
 from training.data.records import prompt_hash
 
 MAX_CALIBRATION: Final = 3000
-"""More prompts would be scored at the end of every run, and sampling error would hardly shrink."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitConfig:
-    """How prompts are parted; what is neither validation nor test is trained on."""
-
-    val_fraction: float = 0.05
-    """Part kept for choices: which checkpoint, which precision; and for calibration."""
-    test_fraction: float = 0.15
-    """Part kept for the figures that are reported; nothing is chosen on it."""
-    train_prompts: int | None = None
-    """At most this many of the part, taken in hash order; None takes all."""
-    val_prompts: int | None = None
-    """At most this many to choose by; calibration takes all of the part."""
-    test_prompts: int | None = None
-    seed: int = 0
-    """Another seed is another partition; figures of two seeds are not comparable."""
-
-    def __post_init__(self) -> None:
-        for name in ("val_fraction", "test_fraction"):
-            if not 0 < getattr(self, name) < 0.5:
-                raise ConfigError(
-                    f"split.{name} is {getattr(self, name)}; use a fraction in (0, .5)"
-                )
-        for name in ("train_prompts", "val_prompts", "test_prompts"):
-            count = getattr(self, name)
-            if count is not None and count < 2:
-                raise ConfigError(f"split.{name} is {count}; use 2 or more, or leave it out")
+"""Scoring more prompts takes longer and hardly shrinks the sampling error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,12 +28,12 @@ class Splits:
     val: list[LabelledPrompt]
     test: list[LabelledPrompt]
     calibration: list[LabelledPrompt] = field(default_factory=list)
-    """Prompts that scores are turned into tokens by: the validation part, beyond its limit too, and
-    what a limit kept from training. Never trained or tested on."""
+    """Prompts that the score -> length curves are fitted on: the whole validation part, and the
+    training part beyond its limit. Never trained or tested on."""
 
     @property
     def test_digest(self) -> str:
-        """SHA-256 over the test prompts: two runs are comparable where this is equal."""
+        """SHA-256 over the test prompts; figures of two runs compare if it is equal."""
         digest = hashlib.sha256()
         for item in self.test:
             digest.update(prompt_hash(item.prompt).encode())
@@ -68,15 +41,12 @@ class Splits:
 
 
 def split_prompts(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> Splits:
-    """Part the prompts by the seeded hash of their normalised text.
+    """Split the prompts by the seeded hash of their normalised text.
 
     Raises:
-        DataError: a part would have fewer than two prompts, so nothing could be ranked in it.
+        DataError: a part has fewer than two prompts, too few to rank.
     """
-    keyed = sorted((position(item.prompt, config.seed), n) for n, item in enumerate(prompts))
-    parts: dict[str, list[LabelledPrompt]] = {"train": [], "val": [], "test": []}
-    for fraction, n in keyed:
-        parts[_part(fraction, config)].append(prompts[n])
+    parts = _parts(prompts, config)
     limits = {name: getattr(config, f"{name}_prompts") for name in parts}
     unused = parts["train"][config.train_prompts :] if config.train_prompts else []
     splits = Splits(
@@ -93,17 +63,23 @@ def split_prompts(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> Spl
 
 
 def training_part(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> list[LabelledPrompt]:
-    """The prompts that are neither validated nor tested on, in hash order, however few."""
-    keyed = sorted((position(item.prompt, config.seed), n) for n, item in enumerate(prompts))
-    return [prompts[n] for fraction, n in keyed if _part(fraction, config) == "train"]
+    """Return the training part of the prompts, in hash order, however few."""
+    return _parts(prompts, config)["train"]
 
 
 def position(prompt: str, seed: int) -> float:
-    """Where a prompt falls in [0, 1), uniformly, from its text and the seed."""
+    """Return a uniform number in [0, 1) that follows from the prompt's text and the seed."""
     return int(prompt_hash(prompt, salt=f"lengthwise-split-{seed}")[:12], 16) / 2**48
 
 
-def _part(fraction: float, config: SplitConfig) -> str:
-    if fraction < config.test_fraction:
-        return "test"
-    return "val" if fraction < config.test_fraction + config.val_fraction else "train"
+def _parts(
+    prompts: Sequence[LabelledPrompt], config: SplitConfig
+) -> dict[str, list[LabelledPrompt]]:
+    """Return the prompts of each part, without limits, in hash order."""
+    parts: dict[str, list[LabelledPrompt]] = {"train": [], "val": [], "test": []}
+    keyed = sorted((position(item.prompt, config.seed), n) for n, item in enumerate(prompts))
+    for place, n in keyed:
+        is_val = place < config.test_fraction + config.val_fraction
+        name = "test" if place < config.test_fraction else "val" if is_val else "train"
+        parts[name].append(prompts[n])
+    return parts

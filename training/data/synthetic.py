@@ -1,9 +1,9 @@
-"""Generated prompts with lengths whose predictability is known by construction.
+"""Synthetic prompts with lengths of known predictability.
 
-A prompt is a task, a topic and a manner. The task sets the log of the expected length, the manner
-moves it, the more the longer the task (a capital's name stays short "in great detail"), and
-Gaussian noise of a chosen width makes the observed one. A ranker that knew the expected lengths
-would reach the attainable tau_b, and none can do better. For users without data, and for tests.
+A prompt is a task, a topic and a manner. The task sets the log of the expected length; the manner
+shifts it, more for longer tasks (a capital's name stays short "in great detail"); Gaussian noise on
+the log gives the observed length. The tau_b of the expected lengths is the best attainable one. For
+users without data, and for tests.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 
 import numpy as np
 
+from scoring_service.agreement import tau_b
 from training.data.records import PromptResponse
-from training.evaluation.metrics import tau_b
 
 MODEL: Final = "synthetic"
 NOISE_SD: Final = 0.35
-"""Of the log length: near what one model shows when it answers a prompt twice."""
+"""Of the log length: close to that of one model's repeated answers to a prompt."""
 
 TASKS: Final = {
     "Name the capital city most connected with": 1.8,
@@ -57,10 +57,7 @@ MANNERS: Final = {
 
 
 def generate(num_prompts: int, *, seed: int = 0) -> tuple[list[PromptResponse], float]:
-    """Distinct prompts with noisy lengths, and the attainable tau_b on exactly these records.
-
-    The attainable value is the tau_b of the expected log lengths the generator itself used.
-    """
+    """Return distinct prompts with noisy lengths, and the attainable tau_b on these records."""
     rng = np.random.default_rng(seed)
     pairs = [f"{a} and {b}" for a, b in itertools.permutations(TOPICS, 2)]
     combinations = len(TASKS) * len(pairs) * len(MANNERS)

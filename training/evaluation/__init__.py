@@ -1,4 +1,4 @@
-"""How good a ranking is: metrics, baselines, calibration, drift and figures.
+"""Scores and observed lengths -> metrics, baselines, calibration, drift and figures.
 
-Start with `metrics.py`.
+Start with `metrics.py`, then `assess.py`.
 """

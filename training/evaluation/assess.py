@@ -1,4 +1,4 @@
-"""What a trained ranker is worth on prompts it has never seen: every figure of one run."""
+"""Test figures of a trained ranker: tau_b of every precision and baseline, pair accuracy, cost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scoring_service.agreement import tau_b
 from scoring_service.bundle import FP32, INT8
 from scoring_service.ranker.scorer import OnnxScorer
-from training.command_line import without_nan
+from scoring_service.strict_json import finite_or_null
 from training.config import TrainConfig
 from training.data.labels import observed, targets
 from training.data.splits import Splits
 from training.evaluation.baselines import group_means, tfidf_ridge
-from training.evaluation.metrics import grouped_tau_b, pair_accuracy, tau_b, tau_b_ci
+from training.evaluation.metrics import grouped_tau_b, pair_accuracy, tau_b_ci
 from training.export.onnx_models import Parity
 from training.export.scores import onnx_scores
 from training.ranker.data_module import tokenize
@@ -25,9 +26,9 @@ from training.ranker.learning import Trained
 def assess(
     config: TrainConfig, splits: Splits, trained: Trained, models: Path, parity: Parity
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    """Figures on the test split by the exported models, and the scores they were computed from.
+    """Return figures on the test split by the exported models, and the scores behind them.
 
-    `tau_b` is that of the model the service will run: INT8 where the bundle holds it.
+    `tau_b` is that of the model the service will run: INT8 if the bundle holds it.
     """
     lengths = observed(splits.test)
     ids = tokenize(trained.tokenizer, [item.prompt for item in splits.test]).ids
@@ -52,7 +53,7 @@ def assess(
         "onnx_max_abs_diff": parity.max_abs_diff,
         "onnx_order_tau_b": parity.tau_b,
         "int8_tau_b_drop": tau_b(scores[FP32], lengths) - tau_b(served, lengths),
-        # Of the two sets of scores: unlike the drop, it does not depend on noise in the lengths.
+        # Between the two sets of scores: unlike the drop, free of the noise in the lengths.
         "int8_order_tau_b": tau_b(scores[FP32], served),
         "has_int8": INT8 in scores,
         "encoder_passes": trained.num_encoded,
@@ -69,4 +70,4 @@ def assess(
         means = [item.target("geometric_mean") for item in splits.test]
         metrics["tau_b_geometric_mean"] = tau_b(served, means)
         metrics["ceiling"] = tau_b([item.lengths[1] for item in splits.test], lengths)
-    return without_nan(metrics), served
+    return finite_or_null(metrics), served

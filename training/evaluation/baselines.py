@@ -1,6 +1,6 @@
-"""What a ranker must beat to be worth its weights: cheap predictors from the prompt's text alone.
+"""Baselines: cheap predictors of the length from the prompt's text alone.
 
-Fitted ones are fitted on the ranker's own training prompts; each returns one value per prompt,
+Those that are fitted use the ranker's own training prompts; each returns one value per prompt,
 higher = longer.
 """
 
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 
 def prompt_characters(prompts: Sequence[str]) -> NDArray[np.float64]:
-    """Length of the prompt itself: what schedulers use that predict nothing."""
+    """Return the length of the prompt itself, the key of schedulers without a predictor."""
     return np.array([float(len(prompt)) for prompt in prompts])
 
 
 def group_means(
     train_groups: Sequence[str], train_lengths: NDArray[np.float64], groups: Sequence[str]
 ) -> NDArray[np.float64]:
-    """Mean log length of each prompt's group: what knowing the task alone is worth.
+    """Return the mean log length of each prompt's group: a predictor that knows only the task.
 
-    A group that was not trained on gets the mean of all.
+    A group without training prompts gets the mean of all.
     """
     logs, names = np.log(train_lengths), np.asarray(train_groups)
     means = {name: logs[names == name].mean() for name in set(train_groups)}
@@ -34,7 +34,7 @@ def group_means(
 def tfidf_ridge(
     train_prompts: Sequence[str], train_lengths: NDArray[np.float64], prompts: Sequence[str]
 ) -> NDArray[np.float64]:
-    """Predicted log lengths: ridge regression on TF-IDF of words and word pairs."""
+    """Return log lengths predicted by ridge regression on TF-IDF of words and word pairs."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
@@ -48,7 +48,7 @@ def tfidf_ridge(
 def lexical_boosting(
     train_prompts: Sequence[str], train_lengths: NDArray[np.float64], prompts: Sequence[str]
 ) -> NDArray[np.float64]:
-    """Predicted log lengths: gradient-boosted trees on counts and cue words of the prompt."""
+    """Return log lengths predicted by boosted trees on counts and cue words of the prompt."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(max_iter=150, random_state=0)
@@ -64,7 +64,7 @@ _CUES: Final = (
 
 
 def _lexical_features(prompts: Sequence[str]) -> NDArray[np.float64]:
-    """Counts and cue words, shape (N, F)."""
+    """Return counts and cue words, shape (N, F)."""
     rows = []
     for prompt in prompts:
         text = prompt.lower()

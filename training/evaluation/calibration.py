@@ -1,10 +1,10 @@
-"""Scores -> lengths in tokens: quantile curves whose coverage holds on prompts not yet seen.
+"""Calibration: scores -> quantiles of the length in tokens, with nominal coverage on new prompts.
 
-The curve of a quantile is fitted on bins of the score and made monotone. It is then shifted by what
-held-out rows say it misses (split-conformal, each tenth in turn), so that its coverage does not
-rest on the bins being right. No training; what remains is chance: the coverage of a quantile q
-calibrated on n responses has a standard deviation of sqrt(q (1 - q) / n), at the median 3.5 points
-for 200 responses, 1.6 for 1,000 and 0.9 for 3,000.
+The curve of a quantile is fitted on bins of the score and made monotone, then shifted by its error
+on held-out rows (split-conformal, each tenth in turn), so that its coverage does not depend on the
+bins. The remaining error is chance: the coverage of a quantile q calibrated on n responses has a
+standard deviation of sqrt(q (1 - q) / n), at the median 3.5 points for 200 responses, 1.6 for 1,000
+and 0.9 for 3,000.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scoring_service.bundle import Manifest
 from scoring_service.calibration import LengthCurve
-from scoring_service.errors import DataError
+from scoring_service.errors import ConfigError, DataError
 from training.data.labels import LabelledPrompt
 
 QUANTILES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -24,21 +25,21 @@ MIN_ROWS: Final = 50
 _ROWS_PER_KNOT: Final = 40
 _MAX_KNOTS: Final = 16
 _FOLDS: Final = 10
-"""With two, the misses are those of curves from half the rows, and the quantiles spread too far."""
+"""With two, the errors are those of curves from half the rows: quantiles spread too far."""
 
 
 def calibrate(
     scores: NDArray[np.float64], lengths: NDArray[np.float64], *, seed: int = 0
 ) -> dict[str, Any]:
-    """One entry of `Manifest.calibration`: what length a score of this target model means.
+    """Return an entry of `Manifest.calibration`: the score -> length curves of a target model.
 
     Args:
-        scores: of prompts the ranker was not trained on. Shape (N,).
+        scores: of prompts that the ranker was not trained on. Shape (N,).
         lengths: observed response lengths in tokens, > 0. Shape (N,).
-        seed: decides which rows are in which tenth.
+        seed: of the division into tenths.
 
     Raises:
-        DataError: fewer than MIN_ROWS rows; the outer quantiles would be guesses.
+        DataError: fewer than MIN_ROWS rows, too few for the outer quantiles.
     """
     if len(scores) < MIN_ROWS:
         raise DataError(
@@ -54,7 +55,7 @@ def calibrate(
         misses[:, held] = [logs[held] - np.interp(scores[held], knots, curve) for curve in curves]
     knots, curves = _curves(scores, logs, num_knots)
     shifts = [_conformal(miss, q) for miss, q in zip(misses, QUANTILES, strict=True)]
-    # Shifted apart they may cross where data is thin.
+    # Shifted separately, curves may cross where rows are few.
     tokens = np.exp(np.maximum.accumulate(curves + np.array(shifts)[:, None], axis=0))
     mean = _monotone([float(lengths[members].mean()) for members in _bins(scores, num_knots)])
     return {
@@ -68,7 +69,7 @@ def calibrate(
 def coverage(
     entry: Mapping[str, Any], scores: NDArray[np.float64], lengths: NDArray[np.float64]
 ) -> dict[str, float]:
-    """Quantile -> share of lengths at or below its curve; nominal is the quantile itself."""
+    """Return quantile -> share of lengths at or below its curve; nominal is the quantile."""
     curve = LengthCurve.parse("target", entry)
     estimates = [curve.at(float(score)).quantiles for score in scores]
     return {
@@ -77,10 +78,25 @@ def coverage(
     }
 
 
+def target_of(manifest: Manifest, target_model: str | None) -> str | None:
+    """Return the calibrated model that is asked for, by default the first; None if there is none.
+
+    Raises:
+        ConfigError: the bundle is not calibrated for it; the message lists the models.
+    """
+    known = list(manifest.calibration)
+    if target_model is not None and target_model not in known:
+        raise ConfigError(
+            f"bundle {manifest.name} has no calibration for {target_model!r}, but for "
+            f"{', '.join(known) or 'none'}; make one with `python -m training recalibrate`"
+        )
+    return target_model or (known[0] if known else None)
+
+
 def per_response(
     scores: NDArray[np.float64], prompts: Sequence[LabelledPrompt]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Scores of prompts and their lengths, with one row per observed response."""
+    """Return scores and lengths with one row per observed response."""
     lengths = [float(length) for item in prompts for length in item.lengths]
     return np.repeat(scores, [len(item.lengths) for item in prompts]), np.array(lengths)
 
@@ -88,7 +104,7 @@ def per_response(
 def _curves(
     scores: NDArray[np.float64], logs: NDArray[np.float64], num_knots: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Knots (K,) in increasing order, and the monotone log-length quantiles at them, (Q, K)."""
+    """Return increasing knots (K,), and the monotone log-length quantiles at them, (Q, K)."""
     bins = _bins(scores, num_knots)
     knots = np.array([np.median(scores[members]) for members in bins])
     curves = [_monotone([float(np.quantile(logs[m], q)) for m in bins]) for q in QUANTILES]
@@ -96,18 +112,18 @@ def _curves(
 
 
 def _bins(scores: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
-    """Rows by score, in equal parts."""
+    """Return the rows in order of their scores, in equal parts."""
     return np.array_split(np.argsort(scores, kind="stable"), count)
 
 
 def _monotone(values: list[float]) -> NDArray[np.float64]:
-    """The nearest non-decreasing sequence (pool adjacent violators)."""
+    """Return the nearest non-decreasing sequence (pool adjacent violators)."""
     from sklearn.isotonic import isotonic_regression
 
     return np.asarray(isotonic_regression(np.array(values)), np.float64)
 
 
 def _conformal(misses: NDArray[np.float64], quantile: float) -> float:
-    """The shift that brings coverage to the quantile, with the finite-sample correction."""
+    """Return the shift that gives nominal coverage, with the finite-sample correction."""
     level = min(1.0, quantile * (len(misses) + 1) / len(misses))
     return float(np.quantile(misses, level, method="higher"))

@@ -1,6 +1,6 @@
-"""Whether a ranker still orders what it is asked to order. Pure functions of scores and lengths.
+"""Drift: tau_b and coverage over windows of a log, and the verdict on the newest. Pure functions.
 
-Rows are in the order they were logged; a window is so many consecutive rows.
+Rows are in the order of the log; a window is a number of consecutive rows.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scoring_service.agreement import tau_b
 from scoring_service.errors import DataError
 from training.evaluation.calibration import coverage
-from training.evaluation.metrics import tau_b, tau_b_ci
+from training.evaluation.metrics import tau_b_ci
 
-MIN_ROWS: Final = 20
 MAX_WINDOWS: Final = 48
 _STEPS_PER_WINDOW: Final = 4
 _RESAMPLES: Final = 200
 _TOLERANCE: Final = 0.03
-"""Coverage may be off by this much, beside chance, before it is called wrong."""
+"""Error of the coverage, beyond chance, that is tolerated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """Consecutive rows of a log, and how well they were ranked."""
+    """Consecutive rows of a log, with tau_b and coverage."""
 
     first_row: int
     end_row: int
@@ -35,23 +35,23 @@ class Window:
     tau_b: float
     tau_b_ci: tuple[float, float]
     coverage: Mapping[str, float]
-    """Quantile -> share of lengths at or below it; empty where the bundle is not calibrated."""
+    """Quantile -> share of lengths at or below it; empty without calibration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What the newest window says."""
+class DriftVerdict:
+    """The newest window's tau_b compared with the gate."""
 
     below_gate: bool
     certain: bool
-    """Whether the whole 95% interval lies on that side of the gate."""
+    """The whole 95% interval lies on that side of the gate."""
     reason: str
 
 
 def window_bounds(num_rows: int, window: int) -> list[tuple[int, int]]:
-    """(first, end) of the newest windows in order, each a quarter of a window after the last.
+    """Return (first, end) of the newest windows in order, a quarter of a window apart.
 
-    The last one ends with the log. A log shorter than a window is one window.
+    The last window ends with the log. A log shorter than a window is one window.
     """
     step = max(1, window // _STEPS_PER_WINDOW)
     ends = range(num_rows, max(window, 1) - 1, -step)[:MAX_WINDOWS]
@@ -65,13 +65,13 @@ def measure_window(
     *,
     first_row: int,
 ) -> Window:
-    """tau_b with its 95% bootstrap interval, and the coverage of the quantiles.
+    """Return tau_b with its 95% bootstrap interval, and the coverage of the quantiles.
 
     Args:
         scores: of the window's prompts, higher = longer. Shape (N,).
         lengths: observed, in tokens. Shape (N,).
         calibration: entry of the manifest for the model that responded.
-        first_row: where the window begins in the log.
+        first_row: number of the window's first row in the log.
     """
     return Window(
         first_row=first_row,
@@ -82,8 +82,8 @@ def measure_window(
     )
 
 
-def judge(window: Window, gate: float) -> Verdict:
-    """Whether tau_b of the window is below the gate, and whether that can be chance.
+def judge(window: Window, gate: float) -> DriftVerdict:
+    """Return whether tau_b of the window is below the gate, and whether that may be chance.
 
     Raises:
         DataError: tau_b is undefined there.
@@ -95,29 +95,23 @@ def judge(window: Window, gate: float) -> Verdict:
         )
     low, high = window.tau_b_ci
     figures = f"tau_b {window.tau_b:.3f} (95% {low:.3f} to {high:.3f})"
-    if window.tau_b >= gate:
-        return Verdict(
-            below_gate=False,
-            certain=low >= gate,
-            reason=f"{figures} holds its gate of {gate:.3f}",
+    below = window.tau_b < gate
+    if not below:
+        reason = f"{figures} holds its gate of {gate:.3f}"
+    elif high < gate:
+        reason = f"{figures} is below its gate of {gate:.3f}: train again on these logs"
+    else:
+        reason = (
+            f"{figures} is below its gate of {gate:.3f}, but its interval is not: this may be "
+            "chance, give more rows or a longer --window"
         )
-    if high < gate:
-        advice = "train again on these logs"
-        return Verdict(
-            below_gate=True,
-            certain=True,
-            reason=f"{figures} is below its gate of {gate:.3f}: {advice}",
-        )
-    advice = "this may be chance, give more rows or a longer --window"
-    return Verdict(
-        below_gate=True,
-        certain=False,
-        reason=f"{figures} is below its gate of {gate:.3f}, but its interval is not: {advice}",
+    return DriftVerdict(
+        below_gate=below, certain=high < gate if below else low >= gate, reason=reason
     )
 
 
 def miscovered(window: Window) -> list[str]:
-    """The quantiles whose coverage is off by more than 3 points and chance together."""
+    """Return the quantiles whose coverage is off by more than 3 points plus chance."""
     rows = window.end_row - window.first_row
 
     def allowed(quantile: float) -> float:

@@ -1,4 +1,4 @@
-"""Figures of a training run: each function takes plain data and returns a matplotlib Figure."""
+"""Figures: each function takes plain data and returns a matplotlib Figure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from training.evaluation.drift import Window
+
 
 def training_curve(history: Sequence[Mapping[str, float]], baseline: float) -> Figure:
-    """tau_b on the validation split over epochs, beside the TF-IDF + ridge baseline on test."""
+    """tau_b on the validation split over epochs, with the TF-IDF + ridge baseline on test."""
     figure = Figure(figsize=(6, 3.5))
     axes = figure.subplots()
     axes.plot([p["epoch"] for p in history], [p["val/tau_b"] for p in history], marker="o", ms=3)
@@ -69,4 +71,30 @@ def transfer_matrix(
         axes.set_title(title, fontsize=9)
     all_axes[0].set_ylabel("trained on the lengths of")
     figure.colorbar(image, ax=all_axes, label="tau_b, cross-validated over prompts", shrink=0.7)
+    return figure
+
+
+def drift(windows: Sequence[Window], gate: float, title: str) -> Figure:
+    """Rolling tau_b with its interval and its gate; below, the coverage of the quantiles."""
+    calibrated = bool(windows[-1].coverage)
+    figure = Figure(figsize=(7, 6 if calibrated else 3.5), layout="constrained")
+    panels = figure.subplots(1 + calibrated, sharex=True, squeeze=False)[:, 0]
+    rows = [window.end_row for window in windows]
+    lows, highs = zip(*(window.tau_b_ci for window in windows), strict=True)
+    panels[0].plot(rows, [window.tau_b for window in windows], marker="o", ms=3)
+    panels[0].fill_between(rows, lows, highs, alpha=0.2, label="95% interval")
+    panels[0].axhline(gate, color="C3", ls="--", label=f"gate {gate:.3f}")
+    panels[0].set_ylabel("tau_b of the window")
+    panels[0].legend()
+    panels[0].set_title(title, fontsize=9)
+    for number, quantile in enumerate(windows[-1].coverage):
+        colour = f"C{number}"
+        shares = [window.coverage[quantile] for window in windows]
+        panels[1].plot(rows, shares, marker="o", ms=3, color=colour)
+        panels[1].axhline(float(quantile), color=colour, ls=":", lw=1)
+    if calibrated:
+        panels[1].set_yticks([float(quantile) for quantile in windows[-1].coverage])
+        panels[1].set_ylim(0, 1)
+        panels[1].set_ylabel("share of lengths at or below\nthe quantile (dotted: nominal)")
+    panels[-1].set_xlabel("last row of the window in the log")
     return figure

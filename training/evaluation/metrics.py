@@ -1,32 +1,28 @@
-"""How good a ranking is. NumPy in, float out; NaN where a figure is undefined."""
+"""Metrics of a ranking. NumPy in, float out; NaN for an undefined figure."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import kendalltau
 
+from scoring_service.agreement import tau_b
 from training.data.pairs import relative_gap
 
+MIN_ROWS: Final = 20
+"""A bootstrap of fewer rows gives too narrow an interval."""
 
-def tau_b(scores: ArrayLike, lengths: ArrayLike) -> float:
-    """Kendall's tau-b between scores and true lengths, in [-1, 1]; 1 is the right order.
-
-    NaN where it is undefined: fewer than two items, or all scores or all lengths equal.
-    """
-    x, y = np.asarray(scores), np.asarray(lengths)
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return math.nan
-    return float(kendalltau(x, y).statistic)
+logger = logging.getLogger(__name__)
 
 
 def tau_b_ci(
     scores: ArrayLike, lengths: ArrayLike, *, resamples: int = 500, seed: int = 0
 ) -> tuple[float, float]:
-    """95% percentile bootstrap interval of `tau_b` over prompts."""
+    """Return the 95% percentile bootstrap interval of tau_b over prompts."""
     x, y = np.asarray(scores), np.asarray(lengths)
     draws = [tau_b(x[i], y[i]) for i in _resamples(len(x), resamples, seed)]
     return _percentiles(draws)
@@ -35,16 +31,16 @@ def tau_b_ci(
 def tau_b_difference_ci(
     scores: ArrayLike, others: ArrayLike, lengths: ArrayLike, *, resamples: int = 500, seed: int = 0
 ) -> tuple[float, float]:
-    """95% paired bootstrap interval of tau_b(scores) - tau_b(others) on the same prompts."""
+    """Return the 95% paired bootstrap interval of tau_b(scores) - tau_b(others)."""
     x, z, y = np.asarray(scores), np.asarray(others), np.asarray(lengths)
     draws = [tau_b(x[i], y[i]) - tau_b(z[i], y[i]) for i in _resamples(len(x), resamples, seed)]
     return _percentiles(draws)
 
 
 def pair_accuracy(scores: ArrayLike, lengths: ArrayLike, *, delta: float = 0.0) -> float:
-    """Share of pairs in the right order, of those whose relative gap is > 0 and >= delta.
+    """Return the share of pairs in the right order, of those with a relative gap > 0 and >= delta.
 
-    Equal scores count half. NaN where no pair qualifies.
+    Equal scores count half. NaN if no pair qualifies.
     """
     x = np.asarray(scores, np.float64)
     y = np.asarray(lengths, np.float64)
@@ -59,10 +55,10 @@ def pair_accuracy(scores: ArrayLike, lengths: ArrayLike, *, delta: float = 0.0) 
 
 
 def ceiling(samples: Sequence[Sequence[int]]) -> float:
-    """tau_b between the first sample of each prompt and another: how well a model predicts itself.
+    """Return the noise ceiling: tau_b between the first sample of each prompt and another one.
 
-    `samples` holds the repeated lengths of each prompt; the mean over the second, third, ... sample
-    of every prompt that has one. NaN where fewer than two prompts have repeats.
+    `samples` holds the repeated lengths of each prompt; the result is the mean over the second,
+    third, ... sample. NaN if fewer than two prompts have repeats.
     """
     taus = []
     for number in range(1, max(map(len, samples), default=0)):
@@ -73,9 +69,9 @@ def ceiling(samples: Sequence[Sequence[int]]) -> float:
 
 
 def grouped_tau_b(scores: ArrayLike, lengths: ArrayLike, groups: Sequence[str]) -> float:
-    """Mean of tau_b within each group, weighted by its size; NaN where there is one group only.
+    """Return the mean of tau_b within each group, weighted by size; NaN for a single group.
 
-    On a mix of tasks the whole-set tau_b mostly says that tasks differ; this does not.
+    On a mix of tasks the whole-set tau_b mostly reflects that tasks differ; this one does not.
     """
     x, y, names = np.asarray(scores), np.asarray(lengths), np.asarray(groups)
     members = [names == name for name in np.unique(names)]
@@ -85,6 +81,16 @@ def grouped_tau_b(scores: ArrayLike, lengths: ArrayLike, groups: Sequence[str]) 
     sizes = np.array([group.sum() for group in members])
     defined = ~np.isnan(taus)
     return float(np.average(taus[defined], weights=sizes[defined])) if defined.any() else math.nan
+
+
+def warn_of_few(num_prompts: int) -> None:
+    """Log a warning if a bootstrap of so few prompts gives too narrow an interval."""
+    if num_prompts < MIN_ROWS:
+        logger.warning(
+            "%d prompts tell little, and the interval is too narrow; give %d or more",
+            num_prompts,
+            MIN_ROWS,
+        )
 
 
 def _resamples(n: int, resamples: int, seed: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""A trained ranker as ONNX files in FP32 and INT8, and its scores.
+"""A trained scorer -> ONNX files in FP32 and INT8, and the scores that they give.
 
 Start with `onnx_models.py`.
 """

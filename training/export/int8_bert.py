@@ -1,18 +1,18 @@
 """A BERT ranker as one INT8 ONNX graph, built from its weights.
 
 Weights are INT8 with a scale per output channel; what flows into them is UINT8 with one scale per
-layer, fixed beforehand by the range it takes over a sample of prompts. A few channels range many
-times as far as the others; half of that, as an exponent, goes into the weights (SmoothQuant, Xiao
-et al. 2023). Against ONNX Runtime's dynamic quantization, which scales each batch as it comes,
+layer, fixed by its range over a sample of prompts. Some channels have a range many times that of
+the others; the square root of the ratio moves into the weights (SmoothQuant, Xiao et al. 2023).
+Compared with ONNX Runtime's dynamic quantization, which scales each batch separately,
 
-- a prompt's score does not depend, bit for bit, on the prompts it shares a run with, so that a
-  service may batch short prompts;
-- a run spares a pass over its activations and, written in the runtime's own operators, most of the
+- a prompt's score does not depend, bit for bit, on the other prompts of a run, so that a service
+  may batch short prompts;
+- a run needs one pass less over its activations and, with the runtime's own operators, few of the
   exporter's small ones.
 
-Integer products are exact and all else works row by row, but for products of one row with a matrix:
-the runtime sums those in an order that depends on the padded length. So none has one row: means are
-taken by two equal rows, and where only the first token counts the last layer keeps two.
+Integer products are exact and the rest works row by row, except products of one row with a matrix:
+the runtime sums those in an order that depends on the padded length. So none has one row: means use
+two equal rows, and for the first token's vector the last layer computes two tokens.
 
 Shapes: B prompts, L tokens, H width.
 """
@@ -43,7 +43,7 @@ _FIRST_TOKEN: Final = ("cls", "pooler")
 
 
 def is_supported(scorer: PromptScorer) -> bool:
-    """Whether `build_int8` can write this scorer; others are left to dynamic quantization."""
+    """Return whether `build_int8` can write this scorer; others need dynamic quantization."""
     if type(scorer.backbone) is not BertModel or scorer.pooling == "last":
         return False
     config = _of(scorer.backbone).config
@@ -53,7 +53,7 @@ def is_supported(scorer: PromptScorer) -> bool:
 
 
 def observe_ranges(scorer: PromptScorer, ids: Sequence[Sequence[int]]) -> Ranges:
-    """Ranges of what flows into every linear layer of the backbone over tokenized prompts."""
+    """Return the input ranges of every linear layer of the backbone over tokenized prompts."""
     ranges: dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
 
     def watch(name: str) -> Any:
@@ -78,7 +78,7 @@ def observe_ranges(scorer: PromptScorer, ids: Sequence[Sequence[int]]) -> Ranges
 
 
 def build_int8(scorer: PromptScorer, ranges: Ranges) -> onnx.ModelProto:
-    """The graph input_ids, attention_mask (int64, B x L, L >= 2) -> score (float32, B)."""
+    """Return the graph input_ids, attention_mask (int64, B x L, L >= 2) -> score (float32, B)."""
     graph = _Graph(ranges)
     x_BLH = _embed(graph, scorer)
     mask_BL = graph.add("Cast", "attention_mask", to=TensorProto.INT32)
@@ -114,7 +114,7 @@ def _embed(graph: _Graph, scorer: PromptScorer) -> str:
 
 
 def _layer(graph: _Graph, layer: Any, name: str, x: str, mask: str, *, narrow: bool) -> str:
-    """A transformer layer; a narrow one answers for the first two tokens only."""
+    """Add a transformer layer; a narrow one computes the first two tokens only."""
     attention = layer.attention.self
     projections = attention.query, attention.key, attention.value
     quantized = graph.quantize_smooth(x, f"{name}.attention.self.query", *projections)
@@ -140,7 +140,7 @@ def _layer(graph: _Graph, layer: Any, name: str, x: str, mask: str, *, narrow: b
 
 
 def _pool(graph: _Graph, scorer: PromptScorer, x_BLH: str) -> str:
-    """One vector per prompt, (B, H)."""
+    """Add the pooling: one vector per prompt, (B, H)."""
     first = graph.constant(np.array(0))
     if scorer.pooling == "mean":
         mask_BL = graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
@@ -164,11 +164,11 @@ class _Quantized:
     scale: str
     zero_point: str
     shift: NDArray[np.float32] | None
-    """What its channels were divided by."""
+    """Divisor of each channel."""
 
 
 class _Graph:
-    """Nodes and constants of a graph that is being written; values go by their names."""
+    """Nodes and constants of a graph; a value is referred to by its name."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
@@ -189,11 +189,11 @@ class _Graph:
         return output
 
     def quantize(self, x: str, layer: str) -> _Quantized:
-        """UINT8 by the range of what flows into a linear layer."""
+        """Quantise the input of a linear layer to UINT8 by its range."""
         return self._quantize(x, *self._ranges[layer])
 
     def quantize_smooth(self, x: str, layer: str, *consumers: nn.Linear) -> _Quantized:
-        """The same with channels evened out: `x / shift`, and `linear` shifts the weights back."""
+        """Quantise `x / shift`, whose channels have similar ranges; `linear` multiplies back."""
         low, high = self._ranges[layer]
         largest_x = np.maximum(np.abs(low), np.abs(high))
         largest_w = np.max([np.abs(_array(each.weight)).max(axis=0) for each in consumers], axis=0)
@@ -216,7 +216,7 @@ class _Graph:
         return _Quantized(name, scale_name, zero_point, shift)
 
     def linear(self, x: _Quantized, layer: nn.Linear) -> str:
-        """float32 = x @ weights + bias."""
+        """Add x @ weights + bias, float32."""
         weight = _array(layer.weight)
         weights, scales = _quantize_rows(weight if x.shift is None else weight * x.shift)
         return self.add(
@@ -248,7 +248,7 @@ class _Graph:
 
 
 def _quantize_rows(matrix: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """INT8 with a scale per row, symmetric."""
+    """Quantise to INT8 with a scale per row, symmetric."""
     scales = np.maximum(np.abs(matrix).max(axis=1) / 127, 1e-9)
     return np.round(matrix / scales[:, None]).astype(np.int8), scales
 
@@ -259,5 +259,5 @@ def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
 
 
 def _of(backbone: nn.Module) -> Any:
-    """A backbone, whose parts torch types as anything."""
+    """Return the backbone untyped: torch types its parts as `Tensor | Module`."""
     return backbone

@@ -1,4 +1,4 @@
-"""A trained scorer -> ONNX files of a bundle, with proof that they rank as the trained one does."""
+"""A trained scorer -> ONNX files of a bundle, checked against the scorer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
+from scoring_service.agreement import tau_b
 from scoring_service.bundle import FP32, INT8
 from scoring_service.errors import BundleError
 from scoring_service.ranker.scorer import OnnxScorer
 from training.data.buckets import bucket, pad
-from training.evaluation.metrics import tau_b
 from training.export import int8_bert
 from training.export.scores import onnx_scores
 from training.ranker.encoder import PromptScorer
@@ -30,11 +30,11 @@ MAX_ABS_DIFF: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far the exported model is from the trained one, on the same prompts."""
+    """Agreement of the exported model with the trained one on the same prompts."""
 
     max_abs_diff: float
     tau_b: float
-    """Of the two sets of scores; 1 means that no pair changed its order."""
+    """Of the two sets of scores; 1: no pair changed its order."""
 
 
 def export_fp32(scorer: PromptScorer, path: Path) -> None:
@@ -43,7 +43,7 @@ def export_fp32(scorer: PromptScorer, path: Path) -> None:
         "input_ids": torch.ones(2, 8, dtype=torch.int64),
         "attention_mask": torch.ones(2, 8, dtype=torch.int64),
     }
-    # 0 and 1 would be baked in as constants, so the example and the ranges start at 2.
+    # The exporter takes sizes 0 and 1 as constants, so the example and the ranges start at 2.
     shape = {0: torch.export.Dim("batch", max=4096), 1: torch.export.Dim("tokens", min=2)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The exporter's own deprecations.
@@ -71,8 +71,8 @@ def export_int8(
 ) -> None:
     """Write the scorer in INT8, weights per channel.
 
-    A BERT gets a graph of its own with activations scaled by what `sample_ids` (tokenized prompts
-    that nothing is measured on) showed; every other backbone has them quantised as they come.
+    A BERT gets a graph of its own, with activations scaled by their range over `sample_ids`
+    (tokenized prompts that nothing is measured on); other backbones are quantised dynamically.
     """
     if int8_bert.is_supported(scorer):
         ranges = int8_bert.observe_ranges(scorer.eval(), sample_ids)
@@ -111,7 +111,7 @@ def measure_parity(scorer: PromptScorer, path: Path, ids: Sequence[Sequence[int]
     if parity.max_abs_diff > MAX_ABS_DIFF * max(1.0, float(np.ptp(trained))):
         raise BundleError(
             f"the exported model differs by {parity.max_abs_diff:.2g} from the trained one; "
-            "this backbone does not survive ONNX export, choose another"
+            "ONNX export does not support this backbone, choose another"
         )
     return parity
 
@@ -125,12 +125,13 @@ def write_models(
     val_lengths: NDArray[np.float64],
     max_tau_b_drop: float,
 ) -> tuple[Parity, float]:
-    """Write both precisions; INT8 is removed again where it loses too much on validation prompts.
+    """Write both precisions; INT8 is removed again if it loses too much on validation prompts.
 
     Args:
-        sample_ids: tokenized training prompts, from which INT8 takes its scales.
+        sample_ids: tokenized training prompts that give INT8 its scales.
 
-    Returns the parity of FP32, and the tau_b that INT8 loses (negative: gains).
+    Returns:
+        The parity of FP32, and the tau_b that INT8 loses (negative: gains).
     """
     export_fp32(scorer, folder / FP32)
     parity = measure_parity(scorer, folder / FP32, val_ids)
@@ -145,7 +146,7 @@ def write_models(
 
 
 def torch_scores(scorer: PromptScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    """Scores in the order of `ids` by the trained module."""
+    """Return the trained module's scores in the order of `ids`."""
     scores = np.empty(len(ids))
     with torch.inference_mode():
         for members in bucket(ids, 16):

@@ -1,4 +1,4 @@
-"""Scores of prompts by an exported model, exactly as the service computes them. No torch."""
+"""Scores of prompts by an exported model, the same floats as the service's. No torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 def score_prompts(
     bundle: ModelBundle, prompts: Sequence[str], precision: str = "auto"
 ) -> NDArray[np.float64]:
-    """Scores of prompts by a bundle, higher = longer. Shape (N,)."""
+    """Return the scores of prompts by a bundle, higher = longer. Shape (N,)."""
     tokenizer = PromptTokenizer(bundle.tokenizer_path, bundle.manifest.max_prompt_tokens)
     scorer = OnnxScorer(bundle.model_path(precision), pad_id=tokenizer.pad_id)
     tokenized = tokenizer.tokenize(prompts)
@@ -33,10 +33,10 @@ def score_prompts(
 
 
 def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    """Scores in the order of `ids`, in length-sorted batches of 16 where company changes nothing.
+    """Return the scores in the order of `ids`, from length-sorted batches of 16 where possible.
 
-    Dynamic INT8 takes its scales from the whole batch, so the service runs it alone, and so does
-    this. A run keeps to one thread; batches are shared out to all cores.
+    Dynamic INT8 takes its scales from the whole batch, so that every prompt has a run of its own,
+    as in the service. A run uses one thread; the batches are spread over all cores.
     """
     scores = np.empty(len(ids))
     largest_id = max((max(prompt) for prompt in ids), default=0)
@@ -47,5 +47,5 @@ def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.
         scores[members] = scorer.score([ids[n] for n in members])
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(score, bucket(ids, size)))  # the list raises what a batch raised
+        list(pool.map(score, bucket(ids, size)))  # `list` raises the error of a batch
     return scores

@@ -1,1 +1,4 @@
-"""Prefill latencies and the cost model fitted to them."""
+"""Measured prefill latencies -> the cost of a prompt (alpha, beta, peak rate).
+
+Start with `cost.py`.
+"""

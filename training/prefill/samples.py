@@ -1,8 +1,8 @@
-"""Measured prefill latencies, from a table of your own or from published measurements.
+"""Measured prefill latencies, from a table or from published measurements.
 
 Columns of a table: `prompt_tokens`, `latency_s`; optional `batch_size` (prompts of that length
-prefilled together, 1), `peak_flop_per_s`, `model`, `device`. That is what
-`python -m scheduler_adapters profile-prefill` writes.
+prefilled together, 1), `peak_flop_per_s`, `model`, `device`. `python -m scheduler_adapters
+profile-prefill` writes such a table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_samples(
     device: str | None = None,
     peak_flop_per_s: float | None = None,
 ) -> PrefillSamples:
-    """Read a table of runs; `model` and `device` choose rows where it holds several.
+    """Read a table of runs; `model` and `device` choose rows if it holds several.
 
     Raises:
         ConfigError: rows of several models or devices and none chosen, or no peak rate is known.
@@ -79,7 +79,7 @@ def read_samples(
 
 
 def published_samples(name: str, data_dir: str | None) -> PrefillSamples:
-    """Splitwise's measurements of MODEL/HARDWARE/GPUS, e.g. llama2-70b/a100-80gb/4.
+    """Return Splitwise's measurements of MODEL/HARDWARE/GPUS, e.g. llama2-70b/a100-80gb/4.
 
     The peak is the best BF16 product measured on that GPU (aiconfigurator), times the GPUs.
 
@@ -116,7 +116,7 @@ def published_samples(name: str, data_dir: str | None) -> PrefillSamples:
 
 
 def _best_product(path: Path) -> float:
-    """FLOP/s of the fastest BF16 matrix product in a table of latencies in ms."""
+    """Return the FLOP/s of the fastest BF16 matrix product in a table of latencies in ms."""
     products = read_table(path)
     products = products[products["gemm_dtype"] == "bfloat16"]
     flop = 2.0 * products["m"] * products["n"] * products["k"]
@@ -126,7 +126,7 @@ def _best_product(path: Path) -> float:
 def _only(
     frame: pd.DataFrame, column: str, chosen: str | None, path: Path
 ) -> tuple[pd.DataFrame, str]:
-    """The rows of one model or device, and its name."""
+    """Return the rows of one model or device, and its name."""
     found = sorted(map(str, frame[column].unique()))
     if chosen is None and len(found) > 1:
         raise ConfigError(

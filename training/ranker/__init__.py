@@ -1,4 +1,4 @@
-"""The neural ranker: encoder, losses, data module, Lightning module and training loop.
+"""Splits and settings -> a trained scorer: encoder, losses, batches and the training loop.
 
-Start with `learning.py`.
+Start with `learning.py`, then `module.py` and `losses.py`.
 """

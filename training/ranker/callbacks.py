@@ -1,4 +1,4 @@
-"""What a training run does besides learning: show progress, survive Ctrl-C."""
+"""Lightning callbacks: progress on a terminal, a checkpoint on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TerminalProgress(L.Callback):  # type: ignore[misc]
     """One line on stderr that rewrites itself; used on terminals only."""
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        """Start the clock; a resumed run counts only its own steps."""
+        """Start the clock and note the step; a resumed run counts only its own steps."""
         self._start_s = time.monotonic()
         self._first_step = trainer.global_step
 
@@ -45,24 +45,24 @@ class ResumableInterrupt(Checkpoint):  # type: ignore[misc]
         self._previous: Any = None
 
     def on_fit_start(self, trainer: L.Trainer, module: Any) -> None:
-        """Take the signal over."""
+        """Install the signal handler."""
         self._previous = signal.signal(signal.SIGINT, self._request)
 
     def on_fit_end(self, trainer: L.Trainer, module: Any) -> None:
-        """Give it back."""
+        """Restore the previous signal handler."""
         signal.signal(signal.SIGINT, self._previous)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Stop here, unless a validation is due: a checkpoint before it would skip it."""
+        """Stop, unless a validation is due: a checkpoint before it would skip it."""
         if self._requested and (batch_idx + 1) % trainer.val_check_batch:
             # The module's own end-of-step hook comes after this one.
             module.on_train_batch_end(outputs, batch, batch_idx)
             self._stop(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
-        """Stop here after a validation."""
+        """Stop after a validation."""
         if self._requested:
             self._stop(trainer)
 

@@ -1,4 +1,4 @@
-"""Prompts -> token ids -> length-bucketed batches. Knows no loss.
+"""Prompts -> token ids -> length-bucketed batches.
 
 Shapes: N prompts of a split, B of a batch, G of a micro-batch, L tokens of its longest prompt, P
 pairs, K lengths that are learnt (mostly one).
@@ -41,14 +41,14 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompts:
-    """Token ids of each prompt, and how many prompts had to be cut."""
+    """Token ids of each prompt, and the number of prompts that were cut."""
 
     ids: list[list[int]]
     num_truncated: int
 
 
 def tokenize(tokenizer: Tokenizer, prompts: Sequence[str]) -> TokenizedPrompts:
-    """Token ids with special tokens, cut at the tokenizer's limit, without padding."""
+    """Return token ids with special tokens, cut at the tokenizer's limit, without padding."""
     # One prompt at a time: a batch would come back padded to its longest.
     encodings = [tokenizer.encode(prompt) for prompt in prompts]
     return TokenizedPrompts(
@@ -58,11 +58,11 @@ def tokenize(tokenizer: Tokenizer, prompts: Sequence[str]) -> TokenizedPrompts:
 
 
 class PromptBatches:
-    """Batches of one split; iterating is one epoch, in an order drawn from (seed, epoch).
+    """Batches of one split; an iteration is one epoch, in an order drawn from (seed, epoch).
 
-    Stateful, so that a run resumed within an epoch sees exactly the batches it had not seen. A
-    training epoch has whole batches only, as many as fall evenly between its validations; which
-    prompts are left out changes with the order.
+    The position is state, so a run resumed within an epoch continues with the next batch. A
+    training epoch has whole batches only, in a number that its validations divide; the prompts left
+    out change with the order.
     A training batch holds prompts of one source only, because lengths of different data sets do not
     compare. With several processes each takes every world_size-th prompt of each batch.
     """
@@ -80,7 +80,7 @@ class PromptBatches:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        """`min_tokens` is the least that a micro-batch is padded to."""
+        """`min_tokens` is the least length of a padded micro-batch."""
         names = np.asarray(sources if len(sources) else [""] * len(ids))
         self.members = [np.flatnonzero(names == name) for name in np.unique(names)]
         self.ids, self.lengths_NK, self.pad_id, self.config = ids, lengths_NK, pad_id, config
@@ -93,8 +93,8 @@ class PromptBatches:
     def __len__(self) -> int:
         if not self.shuffle:
             return -(-len(self.ids) // self.config.batch_size)
-        pairs = self.config.loss.objective == "pairs"
-        ratio = self.config.loss.pairs_per_prompt * 2 if pairs else 1.0
+        loss = self.config.loss
+        ratio = loss.pairs_per_prompt * 2 if loss.draws_pairs else 1.0
         batches = (round(len(m) * ratio) // self.config.batch_size for m in self.members)
         count = max(1, sum(batches))
         return count - count % min(count, self.config.validations_per_epoch)
@@ -109,20 +109,20 @@ class PromptBatches:
             yield self._collate(batches[number])
 
     def state_dict(self) -> dict[str, int]:
-        """Where this epoch stands."""
+        """Return the epoch and the next batch."""
         return {"epoch": self._epoch, "next": self._next}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from there."""
+        """Continue at that epoch and batch."""
         self._epoch, self._next = state["epoch"], state["next"]
 
     def _draw(self) -> list[NDArray[np.int64]]:
-        """Indices of the prompts of each batch; pairs occupy neighbouring positions."""
+        """Return the indices of the prompts of each batch; pairs occupy neighbouring positions."""
         size, count = self.config.batch_size, len(self)
         if not self.shuffle:
             return [np.arange(len(self.ids))[n * size : (n + 1) * size] for n in range(count)]
         rng = np.random.default_rng((self.config.seed, self._epoch))
-        size -= size % 2 if self.config.loss.objective == "pairs" else 0
+        size -= size % 2 if self.config.loss.draws_pairs else 0
         batches = [
             order[start : start + size]
             for order in (self._order(members, rng) for members in self.members)
@@ -131,8 +131,8 @@ class PromptBatches:
         return [batches[n] for n in rng.permutation(len(batches))[:count]]
 
     def _order(self, members: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """The prompts of one source in this epoch's order; for pairs, two by two."""
-        if self.config.loss.objective != "pairs":
+        """Return the prompts of one source in this epoch's order; for pairs, two by two."""
+        if not self.config.loss.draws_pairs:
             return rng.permutation(members)
         pairs = sample_pairs(
             self.lengths_NK[members, 0],
@@ -143,7 +143,7 @@ class PromptBatches:
         return members[pairs.reshape(-1)]
 
     def _collate(self, chosen: NDArray[np.int64]) -> Batch:
-        is_pairs = self.shuffle and self.config.loss.objective == "pairs"
+        is_pairs = self.shuffle and self.config.loss.draws_pairs
         if self.world_size > 1:
             step = 2 if is_pairs else 1
             blocks = chosen.reshape(-1, step)
@@ -163,10 +163,10 @@ class PromptBatches:
 
 
 class LengthData(L.LightningDataModule):  # type: ignore[misc]
-    """What is learnt from and chosen by, tokenized once."""
+    """Training and validation prompts, tokenized once, and their lengths."""
 
     def __init__(self, labels: Sequence[Splits], tokenizer: Tokenizer, config: TrainConfig) -> None:
-        """`labels` are the splits by each length that is learnt; the prompts are the first's."""
+        """`labels` are the splits by each length to learn; the prompts are those of the first."""
         super().__init__()
         splits = labels[0]
         self.splits, self.tokenizer, self.config = splits, tokenizer, config
@@ -185,7 +185,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         self.val = tokenize(tokenizer, [item.prompt for item in splits.val])
 
     def padding_fraction(self) -> float:
-        """Of one training epoch: how much of the encoder's work is padding."""
+        """Return the padded part of the encoder's work in a training epoch, in [0, 1)."""
         shares, weights = [], []
         for chosen in self._batches("train")._draw():
             ids = [self.train.ids[n] for n in chosen]
@@ -195,11 +195,11 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         return float(np.average(shares, weights=weights))
 
     def train_dataloader(self) -> PromptBatches:
-        """Batches for learning."""
+        """Return the training batches."""
         return self._batches("train")
 
     def val_dataloader(self) -> PromptBatches:
-        """Batches for choosing; every process sees all of them, so all choose alike."""
+        """Return the validation batches, all of them in every process."""
         return self._batches("val")
 
     def _batches(self, part: str) -> PromptBatches:
@@ -220,7 +220,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
 
 
 def micro_batch_size(config: TrainConfig) -> int:
-    """Prompts encoded together on this machine."""
+    """Return the number of prompts encoded together on this machine."""
     if config.micro_batch_size is not None:
         return config.micro_batch_size
     return config.batch_size if torch.cuda.is_available() else 8
@@ -233,5 +233,5 @@ def _key(item: LabelledPrompt) -> tuple[str, str]:
 def _beside(
     columns: Sequence[Mapping[tuple[str, str], float]], items: Sequence[LabelledPrompt]
 ) -> NDArray[np.float64]:
-    """The lengths of each prompt side by side, shape (N, K); NaN where it has none."""
+    """Return the lengths of each prompt side by side, shape (N, K); NaN for none."""
     return np.array([[column.get(_key(item), np.nan) for column in columns] for item in items])

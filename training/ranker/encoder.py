@@ -1,6 +1,6 @@
 """Prompt -> one vector -> one score per length: a transformers backbone, a pooling, linear heads.
 
-Knows no Lightning and no loss. A backbone is named (`BACKBONES`), a transformers id, or a folder.
+A backbone is a name of `BACKBONES`, a transformers id, or a folder.
 Shapes: B prompts, L tokens, H width of the backbone, K lengths that are learnt (mostly one).
 """
 
@@ -25,7 +25,7 @@ HEADS: Final = "heads.pt"
 
 @dataclass(frozen=True, slots=True)
 class Backbone:
-    """Where pretrained weights are, and the learning rate that suits them."""
+    """Place of pretrained weights, and a learning rate for them."""
 
     source: str
     lr: float = 2e-5
@@ -39,7 +39,7 @@ BACKBONES: Final = {
 
 
 def find_backbone(name: str) -> Backbone:
-    """The backbone of that name; any other name is taken as a transformers id or folder.
+    """Return the backbone of that name; another name is a transformers id or folder.
 
     Raises:
         ConfigError: minilm is asked for but its package is not installed.
@@ -58,7 +58,7 @@ def find_backbone(name: str) -> Backbone:
 
 
 class PromptScorer(nn.Module):
-    """A backbone with a score and a log length per label; `forward` of one is what is exported."""
+    """A backbone with a score and a log length per label; `forward` of one label is exported."""
 
     def __init__(self, backbone: nn.Module, pooling: Pooling, num_labels: int = 1) -> None:
         super().__init__()
@@ -71,19 +71,19 @@ class PromptScorer(nn.Module):
         self.length_head = nn.Linear(width, num_labels)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Scores, higher = longer. int64 (B, L) twice -> float32 (B,), of several labels (B, K)."""
+        """Return scores, higher = longer: float32 (B,), of several labels (B, K)."""
         return self.score(self.pool(input_ids, attention_mask)).squeeze(-1)
 
     def score(self, pooled_BH: Tensor) -> Tensor:
-        """float32 (B, K)."""
+        """Return scores, float32 (B, K)."""
         return cast(Tensor, self.head(pooled_BH))
 
     def log_length(self, pooled_BH: Tensor) -> Tensor:
-        """Standardised log lengths, float32 (B, K)."""
+        """Return standardised log lengths, float32 (B, K)."""
         return cast(Tensor, self.length_head(pooled_BH))
 
     def only(self, label: int) -> PromptScorer:
-        """The scorer of one label, by its position; it shares the backbone."""
+        """Return the scorer of one label, by its position; it shares the backbone."""
         one = PromptScorer(self.backbone, self.pooling)
         for mine, whole in ((one.head, self.head), (one.length_head, self.length_head)):
             mine.weight = nn.Parameter(whole.weight[label : label + 1].detach())
@@ -91,15 +91,15 @@ class PromptScorer(nn.Module):
         return one.train(self.training)
 
     def pool(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """One vector per prompt, (B, H); padding does not move it."""
+        """Return one vector per prompt, (B, H), independent of the padding."""
         output = self.backbone(input_ids=input_ids, attention_mask=attention_mask)
         return self._pooled(output, attention_mask)
 
     def pool_batch(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """`pool` of every (input_ids, attention_mask), one after the other, (B, H).
+        """Return `pool` of every (input_ids, attention_mask), concatenated, (B, H).
 
-        Every token is looked up once for all of them: the gradient of a lookup is as large as the
-        vocabulary, and one for each micro-batch took an eighth of the training time.
+        Each distinct token is looked up once for all of them: the gradient of a lookup is as large
+        as the vocabulary, and one per micro-batch took an eighth of the training time.
         """
         backbone = cast(Any, self.backbone)
         ids = torch.cat([input_ids.flatten() for input_ids, _ in micro_batches])
@@ -155,7 +155,7 @@ def build_scorer(
 
 
 def load_backbone(source: str | Path) -> Any:
-    """The encoder of a model, or the whole model where it has no decoder beside one."""
+    """Load the encoder of a model, or the whole model if it is no encoder-decoder."""
     from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
     from transformers.utils.logging import disable_progress_bar
 
@@ -167,7 +167,7 @@ def load_backbone(source: str | Path) -> Any:
 
 
 def prepare_tokenizer(tokenizer: Tokenizer, config: Any, max_prompt_tokens: int) -> Tokenizer:
-    """Make the tokenizer complete in itself: it cuts at the limit and pads to the longest."""
+    """Store truncation at the limit and padding to the longest in the tokenizer itself."""
     limit = getattr(config, "max_position_embeddings", None) or max_prompt_tokens
     pad_id = config.pad_token_id or 0
     tokenizer.enable_truncation(max_length=min(max_prompt_tokens, limit))
@@ -176,7 +176,7 @@ def prepare_tokenizer(tokenizer: Tokenizer, config: Any, max_prompt_tokens: int)
 
 
 def save_scorer(folder: Path, scorer: PromptScorer, tokenizer: Tokenizer) -> None:
-    """Write everything that `load_scorer` needs into a folder."""
+    """Write the files that `load_scorer` reads into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     cast(Any, scorer.backbone).save_pretrained(folder)
     heads = {"head": scorer.head.state_dict(), "length_head": scorer.length_head.state_dict()}

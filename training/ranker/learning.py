@@ -1,4 +1,4 @@
-"""Runs the Lightning trainer: splits and settings in, a trained scorer and its history out."""
+"""The training loop: splits and settings -> a trained scorer and its history."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from training.data.splits import Splits
 from training.ranker.callbacks import ResumableInterrupt, TerminalProgress
 from training.ranker.data_module import LengthData
 from training.ranker.encoder import PromptScorer, build_scorer, find_backbone
+from training.ranker.losses import check_objective
 from training.ranker.module import LengthRanker
 from training.ranker.processes import local_world_size, world_size
 
@@ -36,24 +37,25 @@ class Trained:
     scorer: PromptScorer
     tokenizer: Tokenizer
     num_truncated: int
-    """Training and validation prompts that were longer than the encoder's limit."""
+    """Training and validation prompts longer than the encoder's limit."""
     history: tuple[Mapping[str, float], ...]
     num_encoded: int
-    """Prompts that went through the encoder for training."""
+    """Prompts encoded in training."""
     train_cpu_s: float
     padding_fraction: float
 
     def only(self, label: int) -> Trained:
-        """The same with the scorer of one label, by its position."""
+        """Return the same with the scorer of one label, by its position."""
         return replace(self, scorer=self.scorer.only(label))
 
 
 def load_encoder(config: TrainConfig, num_labels: int) -> tuple[PromptScorer, Tokenizer]:
-    """The pretrained backbone with untrained heads for so many lengths, and its tokenizer.
+    """Load the pretrained backbone, with untrained heads per length, and its tokenizer.
 
     Raises:
-        ConfigError: the backbone cannot be loaded.
+        ConfigError: the backbone cannot be loaded, or there is no such objective.
     """
+    check_objective(config.loss)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     return build_scorer(
@@ -74,10 +76,10 @@ def learn(
     *,
     resume: bool = False,
 ) -> Trained:
-    """Train, with `resume` going on from `folder/last.ckpt`; under torchrun with all its processes.
+    """Train, or with `resume` continue from `folder/last.ckpt`; under torchrun in every process.
 
-    `encoder` is what `load_encoder` gave: apart, so that nothing is begun where it fails.
-    `labels` are the splits by each length that is learnt, that of `config.data.label` first.
+    `encoder` is the result of `load_encoder`, which fails before anything is written. `labels` are
+    the splits by each length to learn, that of `config.data.label` first.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C, with the state saved in the folder.
@@ -155,7 +157,7 @@ def _trainer(
 
 
 def _use_bf16(config: TrainConfig) -> bool:
-    """Whether to compute in bf16: as told, or where the hardware does it natively."""
+    """Return whether to compute in bf16: as configured, or if the hardware has it."""
     if config.precision != "auto":
         return config.precision == "bf16"
     if torch.cuda.is_available():
@@ -170,5 +172,5 @@ def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path
             warnings.filterwarnings("ignore", category=category, module="lightning")
         try:
             trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=False)
-        except SystemExit as error:  # What Lightning makes of Ctrl-C.
+        except SystemExit as error:  # Lightning raises it on Ctrl-C.
             raise KeyboardInterrupt from error

@@ -1,4 +1,4 @@
-"""One function per training objective. Tensors in, scalar out.
+"""Training objectives: a function each, and the table of their names. Tensors in, scalar out.
 
 Shapes: B prompts of a batch, P pairs. Scores are float32, higher = longer; lengths are tokens, > 0.
 Every loss is a mean, so its scale does not depend on the batch size.
@@ -6,13 +6,19 @@ Every loss is a mean, so its scale does not depend on the batch size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from scoring_service.errors import ConfigError
+from training.config import LossConfig
+
 
 def margin_ranking_loss(longer_P: Tensor, shorter_P: Tensor, margin: float) -> Tensor:
-    """max(0, margin - (score of the longer - score of the shorter)), mean over pairs.
+    """Mean over pairs of max(0, margin - (score of the longer - score of the shorter)).
 
     Source: PARS, the margin ranking loss on explicit pairs (its margin is 1).
     """
@@ -22,9 +28,9 @@ def margin_ranking_loss(longer_P: Tensor, shorter_P: Tensor, margin: float) -> T
 def all_pairs_margin_loss(
     scores_B: Tensor, lengths_B: Tensor, *, delta: float, margin: float
 ) -> Tensor:
-    """The same over every pair of the batch whose relative length gap is at least `delta`.
+    """`margin_ranking_loss` over every pair of the batch with a relative length gap >= `delta`.
 
-    O(B^2) on scalars, but one encoder pass per prompt instead of two per pair. 0 where no pair
+    O(B^2) on scalars, but one encoder pass per prompt instead of two per pair. 0 if no pair
     qualifies.
     """
     differences = (scores_B[:, None] - scores_B[None, :])[_is_longer(lengths_B, delta)]
@@ -34,7 +40,7 @@ def all_pairs_margin_loss(
 
 
 def ranknet_loss(scores_B: Tensor, lengths_B: Tensor, *, delta: float) -> Tensor:
-    """log(1 + exp(-(score of the longer - score of the shorter))) over the same pairs, in nats.
+    """Mean over the same pairs of log(1 + exp(-(longer's score - shorter's score))), in nats.
 
     Source: Burges et al. 2005, Learning to Rank using Gradient Descent, equation 3.
     """
@@ -62,12 +68,36 @@ def l1_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def log_l1_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:
-    """|score - log(length)|, in nats: pointwise without the pull of the few longest responses."""
+    """|score - log(length)|, in nats: pointwise, not dominated by the longest responses."""
     return (scores_B - lengths_B.log()).abs().mean()
 
 
 def _is_longer(lengths_B: Tensor, delta: float) -> Tensor:
-    """(B, B) mask: row longer than column by a relative gap >= delta, and not equal."""
+    """Return the (B, B) mask: row longer than column by a relative gap >= delta, not equal."""
     gap = lengths_B[:, None] - lengths_B[None, :]
     larger = torch.maximum(lengths_B[:, None], lengths_B[None, :])
     return (gap > 0) & (gap >= delta * larger)
+
+
+LOSSES: Final[dict[str, Callable[[Tensor, Tensor, LossConfig], Tensor]]] = {
+    "all-pairs": lambda s, n, loss: all_pairs_margin_loss(
+        s, n, delta=loss.delta, margin=loss.margin
+    ),
+    "l1": lambda s, n, loss: l1_loss(s, n),
+    "log-l1": lambda s, n, loss: log_l1_loss(s, n),
+    "listmle": lambda s, n, loss: listmle_loss(s, n),
+    "ranknet": lambda s, n, loss: ranknet_loss(s, n, delta=loss.delta),
+}
+"""Objective -> loss of (scores, lengths, settings); a new loss is one more entry. Beside these,
+`pairs` is `margin_ranking_loss` on pairs that the data module draws."""
+
+
+def check_objective(settings: LossConfig) -> None:
+    """Check that a loss has the name of the objective.
+
+    Raises:
+        ConfigError: none has; the message lists the names.
+    """
+    if not settings.draws_pairs and settings.objective not in LOSSES:
+        known = ", ".join(["pairs", *LOSSES])
+        raise ConfigError(f"loss.objective is {settings.objective!r}; use one of {known}")

@@ -1,4 +1,4 @@
-"""The Lightning module: steps, logging, optimiser. No data, no files.
+"""The Lightning module: training and validation steps, logging, optimiser.
 
 Shapes: N prompts of a split, B of a batch, P pairs, K lengths that are learnt (mostly one).
 """
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from scoring_service.agreement import tau_b
 from training.config import TrainConfig
-from training.evaluation.metrics import tau_b
 from training.ranker import losses
 from training.ranker.data_module import Batch
 from training.ranker.encoder import PromptScorer
 
 
 class LengthRanker(L.LightningModule):  # type: ignore[misc]
-    """Learns to order prompts by the length of their responses."""
+    """A scorer in training, with the loss, the optimiser and the training curve."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
     ) -> None:
         """`lengths_NK` are the training labels in tokens; only their scale is used.
 
-        `total_steps` is not asked of the trainer: that loads the batches before the state of a
-        resumed run is restored, and Lightning would then start the epoch again.
+        `total_steps` does not come from the trainer, which would load the batches before it
+        restores the state of a resumed run, and then start the epoch again.
         """
         super().__init__()
         self.scorer, self.config = scorer, config
@@ -52,7 +52,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
             scorer.head.bias.copy_(_float32(start.get(config.loss.objective, zeros_K)))
         self.labels = (config.data.label, *config.data.heads)
         self.num_encoded = 0
-        """Prompts that went through the encoder for training, over all processes."""
+        """Prompts encoded in training, over all processes."""
         self.train_cpu_s = 0.0
         """CPU seconds of this process in training steps."""
         self.history: list[dict[str, float]] = []
@@ -61,7 +61,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         self._cpu_start_s = 0.0
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Loss of one batch."""
+        """Return the loss of one batch."""
         pooled = self.scorer.pool_batch(batch.micro_batches)
         scores_BK, lengths_BK = self.scorer.score(pooled).float(), batch.lengths_BK
         loss = self._ranking_loss(scores_BK, lengths_BK, batch.pairs_P2)
@@ -76,43 +76,29 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         return loss
 
     def _ranking_loss(self, scores_BK: Tensor, lengths_BK: Tensor, pairs_P2: Tensor) -> Tensor:
-        """Mean over the labels, each on the prompts that have it."""
-        if self.config.loss.objective == "pairs":
+        """Return the mean over the labels, each on the prompts that have it."""
+        loss = self.config.loss
+        if loss.draws_pairs:
             longer, shorter = scores_BK[pairs_P2, 0].unbind(1)
-            return losses.margin_ranking_loss(longer, shorter, self.config.loss.margin)
+            return losses.margin_ranking_loss(longer, shorter, loss.margin)
         scores_KB, lengths_KB = self._gather(scores_BK).T, self._gather(lengths_BK).T
         known_KB = ~lengths_KB.isnan()
         parts = [
-            self._objective(scores_B[known_B], lengths_B[known_B])
+            losses.LOSSES[loss.objective](scores_B[known_B], lengths_B[known_B], loss)
             for scores_B, lengths_B, known_B in zip(scores_KB, lengths_KB, known_KB, strict=True)
             if known_B.any()
         ]
         return torch.stack(parts).mean()
 
-    def _objective(self, scores_B: Tensor, lengths_B: Tensor) -> Tensor:
-        loss = self.config.loss
-        if loss.objective == "all-pairs":
-            return losses.all_pairs_margin_loss(
-                scores_B, lengths_B, delta=loss.delta, margin=loss.margin
-            )
-        if loss.objective == "ranknet":
-            return losses.ranknet_loss(scores_B, lengths_B, delta=loss.delta)
-        simple = {
-            "l1": losses.l1_loss,
-            "log-l1": losses.log_l1_loss,
-            "listmle": losses.listmle_loss,
-        }
-        return simple[loss.objective](scores_B, lengths_B)
-
     def _gather(self, values_BK: Tensor) -> Tensor:
-        """The values of all processes, with gradients: a pair may span two of them."""
+        """Return the values of all processes, with gradients: a pair may span two of them."""
         if self.trainer.world_size == 1:
             return values_BK
         gathered: Tensor = self.all_gather(values_BK, sync_grads=True)
         return gathered.flatten(0, 1)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Keep the scores; tau_b needs all of them at once."""
+        """Keep the scores until the end of the epoch: tau_b needs all of them."""
         pooled = self.scorer.pool_batch(batch.micro_batches)
         self._val.append((self.scorer.score(pooled).float().cpu(), batch.lengths_BK.cpu()))
 
@@ -123,14 +109,14 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         taus = {}
         for label, scores_N, lengths_N in zip(self.labels, scores_NK.T, lengths_NK.T, strict=True):
             known_N = ~np.isnan(lengths_N)
-            # 0 where tau_b is undefined (all scores equal): such a checkpoint must never look best.
+            # 0 for an undefined tau_b (all scores equal): such a checkpoint must never look best.
             taus[label] = float(np.nan_to_num(tau_b(scores_N[known_N], lengths_N[known_N])))
         value = float(np.mean(list(taus.values())))
         by_label = {f"val/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1}
         mean = torch.tensor(np.mean(self._losses) if self._losses else float("nan"))
         loss = float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
         self._losses.clear()
-        # Every process validates on every prompt, so there is nothing to reduce.
+        # Every process validates on every prompt: nothing to reduce.
         self.log_dict({"val/tau_b": value, "train/loss": loss, **by_label})
         self.history.append(
             {
@@ -145,30 +131,30 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Clip here: Lightning declines to clip for a fused optimiser under mixed precision."""
+        """Clip the gradients; Lightning does not for a fused optimiser in mixed precision."""
         torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.optim.clip_norm)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Dropout follows from (seed, step, process) alone, so a resumed run repeats it."""
+        """Seed dropout by (seed, step, process), so that a resumed run repeats it."""
         entropy = (self.config.seed, self.global_step, self.global_rank)
         torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
         self._cpu_start_s = time.process_time()
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """Account the CPU time of the step."""
+        """Add the CPU time of the step."""
         self.train_cpu_s += time.process_time() - self._cpu_start_s
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what the report needs and the weights do not hold."""
+        """Add the counters and the training curve."""
         checkpoint["progress"] = (self.num_encoded, self.train_cpu_s, self.history, self._losses)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore the counters and the training curve."""
         self.num_encoded, self.train_cpu_s, history, pending = checkpoint["progress"]
         self.history, self._losses = list(history), list(pending)
 
     def configure_optimizers(self) -> dict[str, Any]:
-        """AdamW, the encoder slower than the heads; linear warm-up, then linear decay."""
+        """Return AdamW, a learning rate each for encoder and heads, with warm-up and decay."""
         optim = self.config.optim
         heads = [*self.scorer.head.parameters(), *self.scorer.length_head.parameters()]
         optimizer = torch.optim.AdamW(

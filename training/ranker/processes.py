@@ -1,4 +1,4 @@
-"""How many processes train together: what `torchrun` tells each of them through the environment."""
+"""Rank and number of the training processes, from the environment that `torchrun` sets."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 
 
 def rank() -> int:
-    """This process among all, from 0; only 0 writes anything."""
+    """Return this process's number, from 0; only process 0 writes files."""
     return int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    """Processes on all machines."""
+    """Return the number of processes on all machines."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def local_world_size() -> int:
-    """Processes on this machine."""
+    """Return the number of processes on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size())))

@@ -1,4 +1,4 @@
-"""Trained rankers in MLflow: runs, bundles, the registry and its champion.
+"""Trained rankers -> bundles, MLflow runs, registered versions and the champion.
 
-Start with `tracking.py`.
+Start with `publish.py`, then `tracking.py`.
 """

@@ -1,27 +1,35 @@
-"""Which model serves: the alias is taken by beating the champion, or chance where there is none."""
+"""The champion of a registered model: a version replaces it only if it is provably better."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scoring_service.agreement import tau_b
 from scoring_service.bundle import ModelBundle
+from scoring_service.errors import BundleError, ConfigError, DataError
+from training.data.labels import observed
 from training.data.prepared import split_rule
-from training.evaluation.metrics import tau_b, tau_b_difference_ci
+from training.data.provenance import held_out_prompts
+from training.evaluation.metrics import tau_b_difference_ci
 from training.export.scores import score_prompts
+
+if TYPE_CHECKING:
+    from training.release.tracking import ModelVersion, Store
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Promotion:
     """Whether the challenger is promoted, and why."""
 
     promoted: bool
     reason: str
     difference_ci: tuple[float, float] | None = None
-    """95% paired bootstrap interval of the gain in tau_b; None where nothing was compared."""
+    """95% paired bootstrap interval of the gain in tau_b; None without a comparison."""
 
 
 def judge(
@@ -29,17 +37,17 @@ def judge(
     champion: ModelBundle | None,
     prompts: Sequence[str],
     lengths: NDArray[np.float64],
-) -> Verdict:
+) -> Promotion:
     """Compare both on the challenger's test prompts, which the champion must not have seen.
 
-    A draw keeps the champion: replacing it costs a reload and gains nothing. Where there is none,
-    the challenger must beat chance by what its manifest says of the same prompts.
+    A draw keeps the champion: replacing it costs a reload and gains nothing. Without a champion,
+    the tau_b of the challenger's manifest on the same prompts must be above chance.
     """
     if champion is None:
         return _beats_chance(challenger)
-    mine, theirs = (_what_may_be_trained_on(bundle) for bundle in (challenger, champion))
+    mine, theirs = (_training_rule(bundle) for bundle in (challenger, champion))
     if mine != theirs:
-        return Verdict(
+        return Promotion(
             False,
             f"not comparable: the champion was split by {theirs}, this one by {mine}; it "
             "may have been trained on these test prompts; promote by hand",
@@ -50,19 +58,69 @@ def judge(
     low, high = tau_b_difference_ci(scores, others, lengths)
     verb = "beats" if low > 0 else "does not beat"
     reason = f"{verb} the champion: tau_b {gain:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
-    return Verdict(low > 0, reason, (low, high))
+    return Promotion(low > 0, reason, (low, high))
 
 
-def _beats_chance(challenger: ModelBundle) -> Verdict:
+def promote(
+    store: Store,
+    name: str,
+    version: str,
+    *,
+    data: str | None = None,
+    data_dir: str | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Make the version the champion if it is provably better, or with `force`.
+
+    Raises:
+        BundleError: the version's bundle is damaged, or the champion's is and `force` is False.
+        ConfigError: no such version.
+        DataError: the version's test prompts cannot be found again, and `force` is False.
+    """
+    chosen = store.version(name, version)
+    result = {"name": name, "version": chosen.version, "forced": False, "difference_ci": None}
+    if chosen.is_champion:
+        return result | {"champion": True, "verdict": "it has been the champion before"}
+    challenger = ModelBundle.load(chosen.bundle)
+    try:
+        verdict = _compare(store, chosen, challenger, data, data_dir)
+    except (BundleError, ConfigError, DataError) as error:
+        if not force:
+            raise
+        verdict = Promotion(False, f"not compared: {error}")
+    if verdict.promoted or force:
+        by = "gate" if verdict.promoted else "hand"
+        store.promote(name, chosen.version, {"verdict": verdict.reason, "promoted_by": by})
+    return result | {
+        "champion": verdict.promoted or force,
+        "forced": force and not verdict.promoted,
+        "verdict": verdict.reason,
+        "difference_ci": verdict.difference_ci,
+    }
+
+
+def _compare(
+    store: Store,
+    chosen: ModelVersion,
+    challenger: ModelBundle,
+    data: str | None,
+    data_dir: str | None,
+) -> Promotion:
+    champion = store.champion(chosen.name)
+    test = [] if champion is None else held_out_prompts(challenger.manifest, data, data_dir)
+    return judge(challenger, champion, [item.prompt for item in test], observed(test))
+
+
+def _beats_chance(challenger: ModelBundle) -> Promotion:
     figures = challenger.manifest.metrics
     low, high = figures.get("tau_b_ci") or (None, None)
     if low is None:
-        return Verdict(False, "its tau_b on the test prompts is not known; promote by hand")
+        return Promotion(False, "its tau_b on the test prompts is not known; promote by hand")
     interval = f"tau_b {figures['tau_b']:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
     if low > 0:
-        return Verdict(True, f"the first champion: {interval}")
-    return Verdict(False, f"not proven better than chance: {interval}; train on more prompts")
+        return Promotion(True, f"the first champion: {interval}")
+    return Promotion(False, f"not proven better than chance: {interval}; train on more prompts")
 
 
-def _what_may_be_trained_on(bundle: ModelBundle) -> dict[str, object]:
+def _training_rule(bundle: ModelBundle) -> dict[str, object]:
     return split_rule(bundle.manifest.training) | {"label": bundle.manifest.label}

@@ -1,4 +1,4 @@
-"""A trained ranker -> model bundle, held-out prompts, MLflow run, registry."""
+"""A trained ranker -> model bundle, table of test prompts, MLflow run, registered version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
-from scoring_service.errors import BundleError, ConfigError
 from scoring_service.ranker.scorer import OnnxScorer
 from training.data.labels import observed, targets
 from training.data.prepared import Prepared
@@ -28,9 +27,9 @@ from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
 from training.export.onnx_models import torch_scores, write_models
 from training.export.scores import onnx_scores
 from training.ranker.data_module import tokenize
-from training.ranker.encoder import PromptScorer, load_scorer, save_scorer
+from training.ranker.encoder import PromptScorer, save_scorer
 from training.ranker.learning import Trained
-from training.release.champion import Verdict, judge
+from training.release.champion import Promotion, judge
 from training.release.tracking import Tracker
 
 BUNDLE: Final = "bundle"
@@ -39,7 +38,7 @@ CHECKPOINT: Final = "checkpoint"
 """Folder of the first label's checkpoint; those of the others are called LABEL/checkpoint."""
 NUM_GOLDEN: Final = 32
 NUM_SAMPLED: Final = 256
-"""Training prompts that INT8 takes its scales from."""
+"""Training prompts that give INT8 its scales."""
 logger = logging.getLogger(__name__)
 
 
@@ -90,34 +89,10 @@ def write_bundle(
         return ModelBundle.write(folder, manifest, fill), scores
 
 
-def restore(logged: Manifest, checkpoint: Path) -> Trained:
-    """What a run trained, from the checkpoint and the manifest that it logged.
-
-    Raises:
-        BundleError: it logged too little, being of an older version.
-    """
-    try:
-        scorer, tokenizer = load_scorer(checkpoint)
-        return Trained(
-            scorer=scorer,
-            tokenizer=tokenizer,
-            num_truncated=logged.dataset["truncated_prompts"],
-            history=logged.history,
-            num_encoded=logged.metrics["encoder_passes"],
-            train_cpu_s=logged.metrics["train_cpu_s"],
-            padding_fraction=logged.metrics["padding_fraction"],
-        )
-    except (ConfigError, KeyError) as error:
-        raise BundleError(
-            f"the run logged too little to be exported anew ({error}); train again, or leave out "
-            "--rebuild to get its bundle as it was logged"
-        ) from error
-
-
 def _golden(
     splits: Splits, scorer: PromptScorer, val_ids: Sequence[Sequence[int]]
 ) -> dict[str, float]:
-    """Scores that a service must reproduce before it serves the bundle."""
+    """Return scores that a service must reproduce before it serves the bundle."""
     few = slice(NUM_GOLDEN)
     scores = torch_scores(scorer, val_ids[few])
     prompts = [item.prompt for item in splits.val[few]]
@@ -125,10 +100,10 @@ def _golden(
 
 
 def _calibration(models: Path, splits: Splits, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Length curves of the model that was learnt from, by the precision that will be served.
+    """Return length curves of the training model, by the precision that will be served.
 
-    Only the sample that tests compare with: others may be of another temperature, and their spread
-    is not the one that is asked for (it cost up to 3 points of coverage).
+    They use only the sample that tests compare with: others may be of another temperature and
+    spread, which cost up to 3 points of coverage.
     """
     items = splits.calibration
     if len(items) < MIN_ROWS:
@@ -141,9 +116,9 @@ def _calibration(models: Path, splits: Splits, tokenizer: Tokenizer) -> dict[str
 
 
 def write_test_prompts(path: Path, prepared: Prepared) -> None:
-    """Write the held-out prompts, a column per label with the lengths that tests compare with.
+    """Write the held-out prompts, with a column of observed lengths per label.
 
-    0 is for a prompt without such a length. The file appears whole or not at all.
+    A prompt without such a length has 0. The file is written atomically.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -168,7 +143,7 @@ def log_results(
     scores: NDArray[np.float64],
     splits: Splits,
 ) -> None:
-    """Log a bundle, a checkpoint to start from, the figures and the metrics.
+    """Log a bundle, a checkpoint, the figures and the metrics.
 
     The names of all but the run's first label begin with the label.
     """
@@ -190,8 +165,8 @@ def log_results(
     tracker.log_figure(scatter, f"{prefix}predicted_against_real")
 
 
-def register(tracker: Tracker, bundle: ModelBundle, splits: Splits) -> tuple[str, Verdict]:
-    """Add a bundle of the run to the registry; it becomes champion only by beating the present one.
+def register(tracker: Tracker, bundle: ModelBundle, splits: Splits) -> tuple[str, Promotion]:
+    """Register a bundle of the run; it becomes champion only if it beats the present one.
 
     Returns the new version and the verdict.
     """

@@ -1,6 +1,6 @@
-"""The only place that talks to MLflow: runs, figures, and the model registry.
+"""MLflow runs, figures and the model registry; no other file of this package calls MLflow.
 
-Everything lives under one folder: `<root>/mlflow.db` (sqlite), `<root>/artifacts`. Look at it with
+A store is a folder: `<root>/mlflow.db` (sqlite) and `<root>/artifacts`. To look at it:
 `mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db`.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-# MLflow asks its maker for news at import; a training run has no business on the network.
+# MLflow sends telemetry at import.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 
@@ -42,7 +42,7 @@ CHAMPION: Final = "champion"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One MLflow run, as a list shows it."""
+    """One MLflow run of a list."""
 
     run_id: str
     name: str
@@ -50,7 +50,7 @@ class Run:
     started_ms: int
     """Since 1970, UTC."""
     bundle: Path
-    """Where its bundle is, if it wrote one."""
+    """Folder of its bundle, if it wrote one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +92,7 @@ class Store:
             self.client.search_experiments(max_results=1)  # Opens the database.
 
     def runs(self) -> list[Run]:
-        """Every run, the newest first."""
+        """Return every run, the newest first."""
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
         if experiment is None:
             return []
@@ -100,10 +100,10 @@ class Store:
         return [_run(run.info) for run in found]
 
     def run(self, run_id: str) -> Run:
-        """One run by its id.
+        """Return one run by its id.
 
         Raises:
-            ConfigError: there is none of that id.
+            ConfigError: no run has that id.
         """
         try:
             return _run(self.client.get_run(run_id).info)
@@ -113,12 +113,12 @@ class Store:
             ) from error
 
     def versions(self) -> list[ModelVersion]:
-        """Every version of every model, by name, the newest first."""
+        """Return every version of every model, by name, the newest first."""
         names = [model.name for model in self.client.search_registered_models(max_results=1000)]
         return [version for name in sorted(names) for version in self._versions_of(name)]
 
     def version(self, name: str, version: str) -> ModelVersion:
-        """One version of a model, by number or `champion`.
+        """Return one version of a model, by number or `champion`.
 
         Raises:
             ConfigError: no such model or version; the message lists the known ones.
@@ -137,7 +137,7 @@ class Store:
         raise ConfigError(f"model {name!r} has no version {version!r}; it has {known}")
 
     def champion(self, name: str) -> ModelBundle | None:
-        """The bundle behind the alias; None where the model has no champion yet.
+        """Return the champion's bundle; None if the model has no champion yet.
 
         Raises:
             BundleError: the registry points to a bundle that is gone or damaged.
@@ -152,7 +152,7 @@ class Store:
             raise BundleError(f"champion {name} version {version.version}: {error}") from error
 
     def promote(self, name: str, version: str, tags: Mapping[str, str] | None = None) -> None:
-        """Let the alias point to that version, and note on it what the tags say."""
+        """Make that version the champion, and set tags on it."""
         for key, value in (tags or {}).items():
             self.client.set_model_version_tag(name, version, key, value)
         self.client.set_registered_model_alias(name, CHAMPION, version)
@@ -184,10 +184,10 @@ class Tracker(Store):
         run_id: str | None = None,
         system_metrics: bool = True,
     ) -> None:
-        """Open the store under `root`, made if absent, and start a run or go on with `run_id`.
+        """Open the store under `root`, made if absent, and start a run or continue `run_id`.
 
         Args:
-            system_metrics: note CPU, memory, disk, network and GPU use of this machine every 10 s.
+            system_metrics: log CPU, memory, disk, network and GPU use every 10 s.
 
         Raises:
             ConfigError: the folder cannot be written, the disk is full, or there is no such run.
@@ -208,32 +208,32 @@ class Tracker(Store):
             self._system_metrics.start()
 
     def lightning_logger(self) -> MLFlowLogger:
-        """A Lightning logger that writes into this run."""
+        """Return a Lightning logger that writes into this run."""
         from lightning.pytorch.loggers import MLFlowLogger
 
         return MLFlowLogger(EXPERIMENT, tracking_uri=self.uri, run_id=self.run_id)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Settings, flattened with dots."""
+        """Log settings, flattened with dots."""
         for key, value in _flatten(params).items():
             self.client.log_param(self.run_id, key, value)
 
     def log_metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
-        """Figures, final ones or those of one point of a curve."""
+        """Log final figures, or those of one point of a curve."""
         now_ms = int(time.time() * 1000)
         points = [Metric(key, value, now_ms, step) for key, value in metrics.items()]
         self.client.log_batch(self.run_id, metrics=points)
 
     def set_tag(self, key: str, value: str) -> None:
-        """A word about the run that a search can find."""
+        """Set a tag of the run."""
         self.client.set_tag(self.run_id, key, value)
 
     def log_folder(self, folder: Path, name: str) -> None:
-        """A folder of files as the artefact `name`."""
+        """Log a folder of files as the artefact `name`."""
         self.client.log_artifacts(self.run_id, str(folder), name)
 
     def log_figure(self, figure: Figure, name: str) -> Path:
-        """A matplotlib figure as the artefact `figures/<name>.png`; returns where that is."""
+        """Log a matplotlib figure as the artefact `figures/<name>.png`; returns its path."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "figures", f"{name}.png")
             path.parent.mkdir(parents=True)
@@ -262,7 +262,7 @@ class Tracker(Store):
         self.client.set_terminated(self.run_id, status=status)
 
     def register(self, name: str, bundle: str, tags: Mapping[str, str]) -> str:
-        """Make that artefact of this run a new version of the model; returns the version."""
+        """Register that artefact of this run as a new version of the model; returns the version."""
         try:
             self.client.get_registered_model(name)
         except MlflowException:
@@ -272,7 +272,7 @@ class Tracker(Store):
         return str(version.version)
 
     def _experiment_id(self) -> str:
-        """All our runs are in one experiment, whose artefacts are beside the database."""
+        """Return the experiment of all runs, whose artefacts are beside the database."""
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:
             return str(experiment.experiment_id)
@@ -282,7 +282,7 @@ class Tracker(Store):
 
 @contextmanager
 def _usable(root: Path) -> Iterator[None]:
-    """Say in one line that the store, and not the user's experiment, is at fault."""
+    """Turn an error of MLflow or the disk into a ConfigError that names the store."""
     try:
         yield
     except (MlflowException, OSError) as error:
@@ -303,7 +303,7 @@ def _run(info: Any) -> Run:
 
 
 def _path_of(uri: str) -> Path:
-    """The local path of a `file:` URI."""
+    """Return the local path of a `file:` URI."""
     return Path(url2pathname(urlparse(uri).path))
 
 

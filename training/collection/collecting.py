@@ -1,0 +1,261 @@
+"""Asks an endpoint every prompt of a table and appends the lengths of the responses to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from scoring_service.errors import ConfigError, DataError
+from training.collection.answers import AnswerLog
+from training.data.card_writer import card_path, refuse_foreign_card, write_card
+from training.data.records import prompt_hash, prompts_of, read_table, require_columns
+
+if TYPE_CHECKING:
+    from training.collection.endpoint import Endpoint
+
+_OURS: Final = frozenset({"messages", "prompt", "n", "best_of", "stream"})
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectConfig:
+    """Prompts, endpoint and settings of the requests."""
+
+    endpoint: str
+    """Base address of the API, e.g. http://127.0.0.1:8000/v1."""
+    model: str
+    """Name of the model at the endpoint."""
+    prompts: Path
+    """Parquet, JSONL or CSV file; prompts that differ only in case or spaces count once."""
+    out: Path
+    """JSONL file that rows are appended to."""
+    prompt_column: str = "prompt"
+    samples: int = 1
+    """Responses per prompt; with 2 or more `evaluate` gives the noise ceiling."""
+    concurrency: int = 16
+    """Requests in flight; best is the batch size of the engine, often 64 to 256."""
+    max_tokens: int | None = None
+    """Longer responses are cut and counted; their full length is unknown."""
+    temperature: float | None = None
+    """None: the endpoint's own; use the value of your service."""
+    extra: dict[str, Any] | None = None
+    """More fields of the request, as JSON: '{"top_p": 0.9}'."""
+    api: Literal["chat", "completions"] = "chat"
+    """completions sends the bare prompt, for models without a chat template."""
+    timeout_s: float = 600.0
+    """Limit of one response."""
+    max_attempts: int = 10
+    """Attempts per prompt; the waits between them grow from half a second to a minute."""
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "concurrency", "max_attempts", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; use 1 or more")
+        if not self.timeout_s > 0:
+            raise ConfigError(f"timeout_s is {self.timeout_s}; use seconds above 0")
+        if taken := sorted(_OURS.intersection(self.extra or {})):
+            raise ConfigError(
+                f"extra holds {', '.join(taken)}, which would break the counts; leave it out"
+            )
+        if self.out.suffix != ".jsonl":
+            raise ConfigError(f"out is {self.out}; use a name that ends in .jsonl")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the fields of every request but the prompt."""
+        limits = {"max_tokens": self.max_tokens, "temperature": self.temperature}
+        given = {name: value for name, value in limits.items() if value is not None}
+        return {"model": self.model, **given, **(self.extra or {})}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One response to collect."""
+
+    prompt: str
+    sample: int
+
+
+def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, Any]:
+    """Collect every response that `config.out` lacks; returns the counts.
+
+    Raises:
+        ConfigError: a setting, the endpoint or a folder is wrong, or `out` has other settings.
+        DataError: the prompts break their schema, or the endpoint does not count tokens.
+        ServiceUnavailable: the endpoint went down; what was collected is kept.
+    """
+    if importlib.util.find_spec("httpx") is None:
+        raise ConfigError("collect needs httpx; install it: pip install 'lengthwise[collect]'")
+    from training.collection.endpoint import normalise_url
+
+    normalise_url(config.endpoint)
+    prompts, num_repeated = read_prompts(config.prompts, config.prompt_column)
+    refuse_foreign_card(config.out)
+    with AnswerLog(config.out) as log:
+        done = _done(log, config)
+        wanted = [Job(prompt=p, sample=n) for n in range(config.samples) for p in prompts]
+        jobs = [job for job in wanted if (prompt_hash(job.prompt), job.sample) not in done]
+        num_kept = len(log.rows)
+        logger.info("%d responses wanted, %d of them missing", len(wanted), len(jobs))
+        try:
+            refused, num_retries = asyncio.run(_ask_all(config, jobs, log, api_key))
+        finally:
+            if log.rows:
+                _describe(config, log.rows)
+    return {
+        "prompts": len(prompts),
+        "repeated_prompts": num_repeated,
+        "new_rows": len(log.rows) - num_kept,
+        "unanswered": len(refused),
+        "first_refusal": refused[0] if refused else None,
+        "retries": num_retries,
+        **_totals(log.rows),
+        "out": str(config.out),
+        "card": str(card_path(config.out)),
+    }
+
+
+def _totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the counts over all rows."""
+    return {
+        "rows": len(rows),
+        "cut": sum(row["finish_reason"] == "length" for row in rows),
+        "output_tokens": sum(row["output_tokens"] for row in rows),
+        "reasoning_tokens": sum(row["reasoning_tokens"] for row in rows),
+    }
+
+
+def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
+    """Return the distinct prompts of a table in its order, and the number of repeats.
+
+    Raises:
+        DataError: no such table or column, or a prompt is empty or not text.
+    """
+    frame = read_table(path)
+    require_columns(frame, [column], path)
+    distinct: dict[str, str] = {}
+    for prompt in prompts_of(frame[column], path):
+        distinct.setdefault(prompt_hash(prompt), prompt)
+    return list(distinct.values()), len(frame) - len(distinct)
+
+
+async def _ask_all(
+    config: CollectConfig, jobs: Sequence[Job], log: AnswerLog, api_key: str | None
+) -> tuple[list[str], int]:
+    """Return the reason of every refused prompt, and the number of repeated requests."""
+    import httpx
+    from tqdm import tqdm
+
+    from training.collection.endpoint import Endpoint
+
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    limits = httpx.Limits(
+        max_connections=config.concurrency, max_keepalive_connections=config.concurrency
+    )
+    refused: list[str] = []
+    queue = iter(jobs)
+    is_hidden = not sys.stderr.isatty()
+    async with httpx.AsyncClient(
+        headers=headers, limits=limits, timeout=config.timeout_s, follow_redirects=True
+    ) as client:
+        endpoint = Endpoint(
+            client,
+            config.endpoint,
+            config.settings,
+            api=config.api,
+            max_attempts=config.max_attempts,
+        )
+        with tqdm(total=len(jobs), unit="prompt", disable=is_hidden, smoothing=0.05) as progress:
+            workers = [
+                _work(queue, endpoint, config, log, refused, progress)
+                for _ in range(min(config.concurrency, len(jobs)))
+            ]
+            await _together(workers)
+    return refused, endpoint.num_retries
+
+
+async def _work(
+    queue: Iterator[Job],
+    endpoint: Endpoint,
+    config: CollectConfig,
+    log: AnswerLog,
+    refused: list[str],
+    progress: Any,
+) -> None:
+    """Take jobs off the queue until it is empty."""
+    from training.collection.endpoint import PromptRefused
+
+    for job in queue:
+        try:
+            length = await endpoint.ask(job.prompt)
+        except PromptRefused as error:
+            refused.append(str(error))
+        else:
+            answer = asdict(length) | {"answer_tokens": length.answer_tokens}
+            log.append({**asdict(job), "model": config.model, **answer, **_request(config)})
+        progress.update()
+
+
+async def _together(workers: Sequence[Any]) -> None:
+    """Run all workers; the first error cancels the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(worker)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+def _request(config: CollectConfig) -> dict[str, str]:
+    """Return the settings of the request as a column, which is equal in all rows of a file."""
+    return {"request": json.dumps({"api": config.api, **config.settings}, sort_keys=True)}
+
+
+def _done(log: AnswerLog, config: CollectConfig) -> set[tuple[str, int]]:
+    """Return the (prompt hash, sample) of the responses in the file.
+
+    Raises:
+        ConfigError: the file has other settings, so its lengths would not compare.
+        DataError: a row was not written by `collect`.
+    """
+    mine = _request(config)["request"]
+    done = set()
+    for number, row in enumerate(log.rows):
+        try:
+            key = prompt_hash(row["prompt"]), int(row["sample"])
+            theirs = row["request"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                "not a row that collect wrote; choose another --out", path=log.path, row=number
+            ) from error
+        if theirs != mine:
+            raise ConfigError(
+                f"{log.path} was collected with {theirs}, not with {mine}; choose another --out"
+            )
+        done.add(key)
+    return done
+
+
+def _describe(config: CollectConfig, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the card of the table as it is now."""
+    columns = ["prompt", "output_tokens", "model", "sample"]
+    if any(row["reasoning_tokens"] for row in rows):
+        columns += ["reasoning_tokens", "answer_tokens"]
+    write_card(
+        config.out,
+        columns=columns,
+        rows=len(rows),
+        source=f"collected from {urlsplit(config.endpoint).hostname}",
+        tokenizer=f"{config.model} (usage.completion_tokens)",
+        notes=f"request: {_request(config)['request']}",
+    )

@@ -1,0 +1,99 @@
+"""The prompts that a bundle was trained, chosen and tested on, found again by its manifest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from scoring_service.bundle import Manifest
+from scoring_service.errors import DataError, LengthwiseError
+from training.config import config_from
+from training.data.labels import LabelledPrompt
+from training.data.prepared import Prepared, prepare
+from training.data.records import prompt_hash
+from training.data.splits import Splits
+from training.data.tables import TableOptions, read_prompts
+
+logger = logging.getLogger(__name__)
+
+
+def training_data(manifest: Manifest, data_dir: str | None) -> Prepared | None:
+    """Return the bundle's own data set; None, with a warning, if it cannot be found again."""
+    try:
+        prepared = prepare(config_from(manifest.training), data_dir)
+    except LengthwiseError as error:
+        logger.warning("the bundle's training data is not at hand: %s", error)
+        return None
+    if prepared.data.card.digest != manifest.dataset.get("card_sha256"):
+        logger.warning("the bundle's training data is not at hand: its card has changed")
+        return None
+    return prepared
+
+
+def unseen(
+    prompts: Sequence[LabelledPrompt], own: Prepared | None
+) -> tuple[list[LabelledPrompt], int]:
+    """Return the prompts not used to train, choose or calibrate, and the number of the others."""
+    if own is None:
+        return list(prompts), 0
+    parts = (own.splits.train, own.splits.val, own.splits.calibration)
+    seen = {prompt_hash(item.prompt) for part in parts for item in part}
+    kept = [item for item in prompts if prompt_hash(item.prompt) not in seen]
+    return kept, len(prompts) - len(kept)
+
+
+def prepare_again(manifest: Manifest, dataset: str | None, data_dir: str | None) -> Prepared:
+    """Return the data that the bundle's run was trained on, checked by the run's splits.
+
+    Raises:
+        DataError: it is gone, or it is other data.
+        ConfigError: the bundle was trained by another version of this package.
+    """
+    config = config_from(manifest.training)
+    if dataset is not None:
+        config = replace(config, data=replace(config.data, dataset=dataset))
+    advice = (
+        "give the data of the run with --dataset (a card or a table) or --data-dir (the folder of "
+        "its data set)"
+    )
+    try:
+        prepared = prepare(config, data_dir)
+    except DataError as error:
+        raise DataError(f"no training prompts to export with ({error}); {advice}") from error
+    found, parts = prepared.describe(), ("train_prompts", "val_prompts", "test_digest")
+    if differ := [part for part in parts if found[part] != manifest.dataset.get(part)]:
+        raise DataError(
+            f"these are not the prompts that the run was trained on: of {found['id']} from "
+            f"{found['origin']}, {', '.join(differ)} differ; {advice}"
+        )
+    if found["card_sha256"] != manifest.dataset.get("card_sha256"):
+        logger.warning(
+            "card %s has changed since the run: its prompts are the same, lengths may differ",
+            found["id"],
+        )
+    return prepared
+
+
+def held_out_prompts(
+    manifest: Manifest, data: str | None, data_dir: str | None
+) -> list[LabelledPrompt]:
+    """Return the prompts that the bundle was tested on, checked by their digest.
+
+    `data` is the test.parquet of the run; None finds them in the bundle's data set.
+
+    Raises:
+        DataError: they are others, or the data set cannot be found.
+        ConfigError: the bundle was trained by another version of this package.
+    """
+    if data is None:
+        test = prepare(config_from(manifest.training), data_dir).splits.test
+    else:
+        test = read_prompts(TableOptions(data=data), manifest.label)
+    if Splits(train=[], val=[], test=test).test_digest != manifest.dataset.get("test_digest"):
+        raise DataError(
+            f"these are not the test prompts of run {manifest.mlflow_run_id}; give its "
+            "test.parquet with --data, or the folder of its data set with --data-dir",
+            path=data,
+        )
+    return test

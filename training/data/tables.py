@@ -1,0 +1,53 @@
+"""Labelled prompts from any table: the options that name a table and its columns, and its reader."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from scoring_service.errors import DataError
+from training.data.labels import LabelledPrompt, label_prompts
+from training.data.records import FieldMap, read_records
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """A table and its columns."""
+
+    data: str
+    """Parquet, JSONL or CSV file."""
+    prompt_column: str = "prompt"
+    length_column: tuple[str, ...] = ()
+    """Tokens; several columns are repeated samples of each prompt; default: the bundle's label."""
+    group_column: str | None = None
+    """Task or cluster: also give tau_b within groups."""
+    model_column: str | None = None
+    """The model that responded; needed if the table holds several."""
+    model: str | None = None
+    """Only rows of this model."""
+
+
+def read_prompts(options: TableOptions, label: str) -> list[LabelledPrompt]:
+    """Return the distinct prompts of a table, with the lengths of one model's responses.
+
+    `label` is the column of lengths if the options name none.
+
+    Raises:
+        DataError: the table breaks its schema, or holds several models and none was chosen.
+    """
+    fields = FieldMap(
+        prompt=options.prompt_column,
+        output_tokens=options.length_column or (label,),
+        model=options.model_column,
+        group=options.group_column,
+    )
+    records, num_empty = read_records(options.data, fields, model=options.model)
+    models = sorted({record.model for record in records})
+    if len(models) != 1:
+        known = ", ".join(models[:9]) if models else f"not {options.model!r}"
+        raise DataError(f"the rows are of {known}; choose one with --model", path=options.data)
+    if num_empty:
+        logger.info("%d rows with a length of 0 dropped", num_empty)
+    return label_prompts(records)[0]

@@ -1,0 +1,163 @@
+"""Cost of a prompt's prefill: alpha and beta of a model on a device, fitted to latencies.
+
+    cost(l) = alpha * l^2 + beta * l        FLOP-equivalents: seconds times the peak rate
+
+Source: Phasor, calibration of its prefill workload model. The paper's own constants have no unit
+that fits its figures, so there is no default: measure each model on each device.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from scoring_service.errors import DataError
+from training.prefill.samples import PrefillSamples
+
+MIN_LENGTHS: Final = 3
+"""Two lengths are always met exactly."""
+MIN_R2: Final = 0.99
+"""Phasor asks for more than this."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillCost:
+    """A fitted cost and its errors."""
+
+    alpha: float
+    """FLOP-equivalents per token^2, >= 0."""
+    beta: float
+    """FLOP-equivalents per token, >= 0."""
+    peak_flop_per_s: float
+    r2: float
+    """Share of the variance of the median costs that the fit explains."""
+    held_out_error: float
+    """Median over lengths of |predicted / measured - 1|, each predicted by a fit without it."""
+    worst_held_out_error: float
+    """The largest of them, usually of the shortest prompts: the model has no fixed cost."""
+    fixed_s: float
+    """Cost of a batch beside its tokens, by a fit with a third term; not part of the model."""
+    held_out_error_with_fixed: float
+    """`held_out_error` of that fit: the difference is due to the form of the model."""
+    points: pd.DataFrame
+    """By batch_size and prompt_tokens: measured_s (median), fitted_s, held_out_s."""
+
+
+def describe(samples: PrefillSamples, cost: PrefillCost) -> dict[str, Any]:
+    """Return the content of a prefill-cost file."""
+    lengths = samples.table["prompt_tokens"].astype(float)
+    return {
+        "format": "lengthwise-prefill-cost/1",
+        "alpha": cost.alpha,
+        "beta": cost.beta,
+        "units": {"alpha": "FLOP-equivalents/token^2", "beta": "FLOP-equivalents/token"},
+        "peak_flop_per_s": cost.peak_flop_per_s,
+        "r2": cost.r2,
+        "held_out_error": cost.held_out_error,
+        "worst_held_out_error": cost.worst_held_out_error,
+        "fixed_s": cost.fixed_s,
+        "held_out_error_with_fixed": cost.held_out_error_with_fixed,
+        "min_prompt_tokens": int(lengths.min()),
+        "max_prompt_tokens": int(lengths.max()),
+        "num_samples": len(samples.table),
+        "model": samples.model,
+        "device": samples.device,
+        "source": list(samples.source),
+    }
+
+
+def fit_cost(samples: PrefillSamples) -> PrefillCost:
+    """Fit alpha and beta, neither below 0, to the median latency of each length and batch size.
+
+    The loss is Huber's: a length measured beside other work hardly changes the fit.
+
+    Raises:
+        DataError: fewer than three prompt lengths.
+    """
+    keys = ["batch_size", "prompt_tokens"]
+    points = samples.table.astype(float).groupby(keys)["latency_s"].median().reset_index()
+    points = points.rename(columns={"latency_s": "measured_s"})
+    lengths = points["prompt_tokens"].to_numpy()
+    if (count := len(np.unique(lengths))) < MIN_LENGTHS:
+        raise DataError(
+            f"{count} prompt length{'s' * (count > 1)}, the longest of {lengths.max():.0f} tokens; "
+            f"measure {MIN_LENGTHS} or more, from the shortest prompts to the longest"
+        )
+    _warn_of_falls(points)
+    sizes, measured_s = points["batch_size"].to_numpy(), points["measured_s"].to_numpy()
+    work_N3 = np.column_stack([sizes * lengths**2, sizes * lengths, np.ones_like(lengths)])
+    seconds_2, fixed_s = _fit(work_N3[:, :2], measured_s), _fit(work_N3, measured_s)[2]
+    fitted_s = work_N3[:, :2] @ seconds_2
+    held_out_s = _predict_left_out(work_N3[:, :2], measured_s, lengths)
+    errors = np.abs(held_out_s / measured_s - 1)
+    with_fixed = np.abs(_predict_left_out(work_N3, measured_s, lengths) / measured_s - 1)
+    missed = ((measured_s - fitted_s) ** 2).sum() / ((measured_s - measured_s.mean()) ** 2).sum()
+    if missed > 1 - MIN_R2:
+        logger.warning("R^2 is %.4f, below %.2f: do not route by this fit", 1 - missed, MIN_R2)
+    peak = samples.peak_flop_per_s
+    return PrefillCost(
+        alpha=float(seconds_2[0] * peak),
+        beta=float(seconds_2[1] * peak),
+        peak_flop_per_s=peak,
+        r2=float(1 - missed),
+        held_out_error=float(np.median(errors)),
+        worst_held_out_error=float(errors.max()),
+        fixed_s=float(fixed_s),
+        held_out_error_with_fixed=float(np.median(with_fixed)),
+        points=points.assign(fitted_s=fitted_s, held_out_s=held_out_s),
+    )
+
+
+def _predict_left_out(
+    work_NK: NDArray[np.float64], measured_s: NDArray[np.float64], lengths: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the seconds of each point by a fit without the points of its length."""
+    predicted_s = np.empty_like(measured_s)
+    for length in np.unique(lengths):
+        left_out = lengths == length
+        found_K = _fit(work_NK[~left_out], measured_s[~left_out])
+        predicted_s[left_out] = work_NK[left_out] @ found_K
+    return predicted_s
+
+
+def _fit(work_NK: NDArray[np.float64], measured_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the seconds per unit of each kind of work, >= 0."""
+    from scipy.optimize import least_squares, nnls
+
+    # Columns of similar size: l^2 is thousands of times l.
+    scale_K = work_NK.max(axis=0)
+    scaled_NK, unit_s = work_NK / scale_K, measured_s.max()
+    start, _ = nnls(scaled_NK, measured_s / unit_s)
+    misses = measured_s / unit_s - scaled_NK @ start
+    noise = max(1.4826 * float(np.median(np.abs(misses))), 1e-9)  # standard deviation, robustly
+    found = least_squares(
+        lambda x: scaled_NK @ x - measured_s / unit_s,
+        start,
+        jac=lambda _: scaled_NK,
+        bounds=(0, np.inf),
+        loss="huber",
+        f_scale=1.345 * noise,  # Huber's: 95% as efficient as least squares on normal noise
+    )
+    return np.asarray(found.x * unit_s / scale_K)
+
+
+def _warn_of_falls(points: pd.DataFrame) -> None:
+    rows = points[["batch_size", "prompt_tokens", "measured_s"]].to_numpy(float)
+    for (size, shorter, before_s), (next_size, longer, after_s) in pairwise(rows):
+        if size == next_size and after_s < before_s:
+            logger.warning(
+                "batch of %d: %d tokens took %.3g ms, %d took %.3g ms; measure again?",
+                size,
+                longer,
+                after_s * 1e3,
+                shorter,
+                before_s * 1e3,
+            )

@@ -1,0 +1,121 @@
+"""The bundle of a finished run: copied as it was logged, or exported again from its checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scoring_service.bundle import MANIFEST, Manifest, ModelBundle, read_manifest
+from scoring_service.errors import BundleError, ConfigError
+from training.data.provenance import prepare_again
+from training.release.registry import figures_of, show_tau_b
+
+if TYPE_CHECKING:
+    from training.ranker.learning import Trained
+    from training.release.tracking import Store
+
+logger = logging.getLogger(__name__)
+
+
+def export(store: Store, run_id: str, out: Path) -> ModelBundle:
+    """Copy the bundle of a run to `out`; an older bundle there is replaced.
+
+    Raises:
+        BundleError: the run wrote no bundle, or it is damaged.
+        ConfigError: no such run, or `out` holds something else.
+    """
+    bundle = ModelBundle.load(_logged_bundle(store, run_id))
+    _require_replaceable(out)
+
+    def fill(folder: Path) -> None:
+        for name in bundle.manifest.files:
+            shutil.copy2(bundle.path / name, folder / name)
+
+    with _writable(out):
+        return ModelBundle.write(out, bundle.manifest, fill)
+
+
+def rebuild(
+    store: Store, run_id: str, out: Path, dataset: str | None = None, data_dir: str | None = None
+) -> ModelBundle:
+    """Export the bundle of a run again to `out` from its checkpoint; nothing is trained.
+
+    Args:
+        dataset: card or table of the run; None: the data set that its settings name.
+
+    Raises:
+        BundleError: the run did not finish, or logged too little; or the export fails its checks.
+        ConfigError: no such run, one of another version, or `out` holds something else.
+        DataError: the prompts of the run cannot be found again.
+    """
+    source = _logged_bundle(store, run_id)
+    logged = read_manifest(source)
+    _require_replaceable(out)
+    prepared = prepare_again(logged, dataset, data_dir)
+
+    # torch takes seconds to import, and bad input is reported before.
+    from training.release.publish import CHECKPOINT, write_bundle
+
+    trained = restore(logged, source.with_name(CHECKPOINT))
+    with _writable(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        bundle, _ = write_bundle(prepared, trained, out, run_id, logged.name)
+    if lost := sorted(set(logged.calibration) - set(bundle.manifest.calibration)):
+        logger.warning("not calibrated any more for %s; run recalibrate", ", ".join(lost))
+    taus = [show_tau_b(figures_of(manifest)) for manifest in (bundle.manifest, logged)]
+    logger.info("tau_b %s; as it was logged %s", *taus)
+    return bundle
+
+
+def restore(logged: Manifest, checkpoint: Path) -> Trained:
+    """Return the result of a run's training, from its checkpoint and its manifest.
+
+    Raises:
+        BundleError: they lack something, being of an older version.
+    """
+    from training.ranker.encoder import load_scorer
+    from training.ranker.learning import Trained
+
+    try:
+        scorer, tokenizer = load_scorer(checkpoint)
+        return Trained(
+            scorer=scorer,
+            tokenizer=tokenizer,
+            num_truncated=logged.dataset["truncated_prompts"],
+            history=logged.history,
+            num_encoded=logged.metrics["encoder_passes"],
+            train_cpu_s=logged.metrics["train_cpu_s"],
+            padding_fraction=logged.metrics["padding_fraction"],
+        )
+    except (ConfigError, KeyError) as error:
+        raise BundleError(
+            f"the run logged too little to be exported anew ({error}); train again, or leave out "
+            "--rebuild to get its bundle as it was logged"
+        ) from error
+
+
+def _logged_bundle(store: Store, run_id: str) -> Path:
+    source = store.run(run_id).bundle
+    if not source.is_dir():
+        raise BundleError(
+            f"run {run_id} has no bundle: it did not finish; choose another run, "
+            "`python -m training list` shows them"
+        )
+    return source
+
+
+def _require_replaceable(out: Path) -> None:
+    if out.exists() and not (out / MANIFEST).is_file() and (out.is_file() or any(out.iterdir())):
+        raise ConfigError(f"{out} holds something that is not a bundle; choose another --out")
+
+
+@contextmanager
+def _writable(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written ({error}); choose another --out") from error

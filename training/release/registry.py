@@ -1,0 +1,97 @@
+"""Bundles in a store: found by reference, and listed with their figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scoring_service.bundle import Manifest, ModelBundle, read_manifest
+from scoring_service.errors import BundleError
+
+if TYPE_CHECKING:
+    from training.release.tracking import ModelVersion, Run, Store
+
+
+def open_store(mlruns_dir: str) -> Store:
+    """Open the store in that folder. MLflow takes seconds to import, so it is imported here.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from training.release.tracking import Store
+
+    return Store(mlruns_dir)
+
+
+def find_bundle(reference: str, mlruns_dir: str) -> ModelBundle:
+    """Return a bundle by its folder, or by NAME@champion or NAME/VERSION in the registry.
+
+    Raises:
+        BundleError: the folder is no bundle, or the bundle is damaged.
+        ConfigError: the registry has no such version.
+    """
+    name, _, version = reference.removeprefix("models:/").replace("@", "/").rpartition("/")
+    is_number = version.isascii() and version.isdigit()
+    if Path(reference).exists() or not name or not (is_number or "@" in reference):
+        return ModelBundle.load(reference)
+    return ModelBundle.load(open_store(mlruns_dir).version(name, version).bundle)
+
+
+def list_store(store: Store) -> dict[str, list[dict[str, Any]]]:
+    """Return runs and versions with the figures of their bundles; None without a bundle."""
+    return {
+        "runs": [_describe_run(run) for run in store.runs()],
+        "versions": [_describe_version(version) for version in store.versions()],
+    }
+
+
+def _describe_run(run: Run) -> dict[str, Any]:
+    started = datetime.fromtimestamp(run.started_ms / 1000, UTC).isoformat(timespec="seconds")
+    return {
+        "run_id": run.run_id,
+        "name": run.name,
+        "status": run.status,
+        "started": started,
+        **_figures_at(run.bundle),
+    }
+
+
+def _describe_version(version: ModelVersion) -> dict[str, Any]:
+    return {
+        "name": version.name,
+        "version": version.version,
+        "champion": version.is_champion,
+        "run_id": version.run_id,
+        "promoted_by": version.tags.get("promoted_by"),
+        "verdict": version.tags.get("verdict"),
+        **_figures_at(version.bundle),
+    }
+
+
+def _figures_at(folder: Path) -> dict[str, Any]:
+    try:
+        return figures_of(read_manifest(folder))
+    except BundleError:
+        return {"dataset": None, "revision": None, "tau_b": None, "tau_b_ci": None}
+
+
+def figures_of(manifest: Manifest) -> dict[str, Any]:
+    """Return the data set, the revision and tau_b of a bundle."""
+    return {
+        "dataset": manifest.dataset.get("id"),
+        "revision": manifest.revision,
+        "tau_b": manifest.metrics.get("tau_b"),
+        "tau_b_ci": manifest.metrics.get("tau_b_ci"),
+    }
+
+
+def show_tau_b(figures: Mapping[str, Any]) -> str:
+    """Return e.g. `.598 (.582 to .615)`; a dash if it is unknown or undefined."""
+    value, interval = figures["tau_b"], figures["tau_b_ci"]
+    if value is None or math.isnan(value):
+        return "-"
+    low, high = interval or (None, None)
+    return f"{value:.3f}" + ("" if low is None else f" ({low:.3f} to {high:.3f})")
