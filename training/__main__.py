@@ -1,74 +1,37 @@
-"""`python -m training`: train a length ranker, measure it, export it."""
+"""`python -m training`: the table of commands."""
 
 from __future__ import annotations
 
-import errno
-import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
-from scoring_service.errors import LengthwiseError
+from scoring_service.command_line import Commands, run_main
 
-COMMANDS = {
-    "fit": (
-        "fit",
-        "train a ranker by a recipe; ends in a bundle and an MLflow run",
-    ),
-    "evaluate": (
-        "evaluate",
-        "measure a bundle on any table of prompts and lengths",
-    ),
-    "recalibrate": (
-        "recalibrate",
-        "fit a bundle's lengths to another model's responses",
-    ),
-    "calibrate": (
-        "calibrate",
-        "fit a model's prefill cost to measured latencies",
-    ),
+_ROOM: Final = "training.commands"
+COMMANDS: Final[Commands] = {
+    "fit": (f"{_ROOM}.fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
+    "evaluate": (f"{_ROOM}.evaluate", "measure a bundle on any table of prompts and lengths"),
+    "recalibrate": (f"{_ROOM}.recalibrate", "fit a bundle's lengths to another model's responses"),
+    "calibrate": (f"{_ROOM}.calibrate", "fit a model's prefill cost to measured latencies"),
     "cross-model": (
-        "cross_model",
+        f"{_ROOM}.studies.cross_model",
         "train on one model, test on the others: a matrix",
     ),
     "reproduce": (
-        "reproduce",
+        f"{_ROOM}.studies.reproduce",
         "the paper's tables on the data at hand, beside its figures",
     ),
-    "list": (
-        "registry:main_list",
-        "show runs, registered versions and the champion",
-    ),
-    "compare": (
-        "compare",
-        "rank the same prompts by two bundles: who is better?",
-    ),
-    "promote": (
-        "registry:main_promote",
-        "let a version serve, if it beats the champion",
-    ),
-    "export": ("registry:main_export", "write the bundle of a run into a folder"),
-    "collect": (
-        "collect",
-        "measure response lengths at an OpenAI-compatible endpoint",
-    ),
-    "monitor": (
-        "monitor",
-        "check a bundle against logged lengths: has it drifted?",
-    ),
+    "list": (f"{_ROOM}.list", "show runs, registered versions and the champion"),
+    "compare": (f"{_ROOM}.compare", "rank the same prompts by two bundles, and compare tau_b"),
+    "promote": (f"{_ROOM}.promote", "make a version the champion, if it beats the present one"),
+    "export": (f"{_ROOM}.export", "write the bundle of a run into a folder"),
+    "collect": (f"{_ROOM}.collect", "measure response lengths at an OpenAI-compatible endpoint"),
+    "monitor": (f"{_ROOM}.monitor", "check a bundle against logged lengths for drift"),
 }
-
-_DISK_ERRORS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EEXIST,  # a file where a folder is to be made
-    errno.ENOTDIR,
-    errno.EISDIR,
-)
-
-HELP = """Train rankers that order prompts by how long a model's response will be.
+_ABOUT: Final = """Train rankers that order prompts by the length of a model's response.
 
 usage: python -m training COMMAND ...        python -m training COMMAND --help
 
@@ -80,44 +43,27 @@ examples:
 
 Lengths are tokens; a score is higher for a longer response; tau_b (Kendall) is 1 for the right
 order, 0 for chance. Data is looked for in --data-dir, then $LENGTHWISE_DATA, then on the Hugging
-Face hub; without any of them a synthetic set takes its place, loudly.
+Face hub; without any of them a synthetic set takes its place, with a warning.
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status is 0, 2 after an error of ours, 130 after Ctrl-C."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        width = max(map(len, COMMANDS))
-        lines = (f"  {name:{width}}  {text}" for name, (_, text) in COMMANDS.items())
-        print(HELP.format(commands="\n".join(lines)), end="")
-        return 0
-    if arguments[0] not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        print(f"error: no command {arguments[0]!r}; use one of {known}", file=sys.stderr)
-        return 2
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
     # Idle OpenMP threads that spin would starve the others on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
-        module, _, function = COMMANDS[arguments[0]][0].partition(":")
-        status: int = getattr(
-            importlib.import_module(f"training.commands.{module}"), function or "main"
-        )(arguments[1:])
-    except LengthwiseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.errno not in _DISK_ERRORS:
-            raise
-        place = error.filename2 or error.filename
-        advice = "choose another place, or make room"
-        print(f"error: {place} cannot be written ({error.strerror}); {advice}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return status
+    return run_main(
+        "python -m training", _ABOUT, COMMANDS, arguments, configure_logging=configure_logging
+    )
+
+
+def configure_logging() -> None:
+    """Log our messages to stderr without a prefix, and of libraries only warnings."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("training").setLevel(logging.INFO)
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
+    # Lightning sets its parent logger's level whenever it is imported.
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

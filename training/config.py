@@ -138,8 +138,8 @@ class OptimConfig:
     """Linear decay of the rate to 0 after the warm-up; the paper keeps it constant."""
     clip_norm: float = 1.0
     ema_decay: float | None = None
-    """Validate and export a moving average of the weights over about 1 / (1 - ema_decay) steps; None
-    takes the weights themselves. An average smooths the noise of one length per prompt."""
+    """Validate and export a moving average of the weights over about 1 / (1 - ema_decay) steps;
+    None: the weights themselves. An average smooths the noise of one length per prompt."""
 
     def __post_init__(self) -> None:
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:

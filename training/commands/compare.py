@@ -1,79 +1,77 @@
-"""`python -m training compare`: which of two rankers orders the same prompts better."""
+"""`python -m training compare`: two rankers on the same prompts."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from scoring_service.agreement import tau_b
 from scoring_service.bundle import ModelBundle
+from scoring_service.command_line import POSITIONAL
 from scoring_service.errors import DataError
-from training.command_line import configure_logging, make_parser, without_nan
-from training.commands.evaluate import training_data, unseen, warn_of_few
-from training.commands.registry import add_store_arguments, find_bundle, show_tau_b
-from training.data.labels import LabelledPrompt, label_prompts, observed
-from training.data.records import FieldMap, read_table, to_records
-from training.evaluation.metrics import tau_b, tau_b_ci, tau_b_difference_ci
+from scoring_service.strict_json import finite_or_null
+from training.commands.options import OutputOptions, StoreOptions, print_result
+from training.data.labels import LabelledPrompt, observed
+from training.data.provenance import training_data, unseen
+from training.data.tables import TableOptions, read_prompts
+from training.evaluation.metrics import tau_b_ci, tau_b_difference_ci, warn_of_few
 from training.export.scores import score_prompts
-
-DESCRIPTION: Final = """Compare two rankers on the same prompts and observed lengths.
-
-A and B are bundle folders, or NAME/VERSION or NAME@champion in the model registry. The interval of
-the difference is a paired bootstrap over prompts: much tighter than two intervals side by side.
-Prompts that a ranker has learnt from stay in and are counted, where its data set can be found.
-
-example:
-  python -m training compare ranker-new alpaca-vicuna7b@champion --data run/test.parquet
-"""
+from training.release.registry import find_bundle, show_tau_b
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Two rankers."""
+
+    a: str = field(metadata=POSITIONAL)
+    """Bundle folder, NAME/VERSION or NAME@champion."""
+    b: str = field(metadata=POSITIONAL)
+    """The same."""
+    data_dir: str | None = None
+    """Folder of the rankers' own data sets."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One of the two: its bundle and what the user called it."""
+    """A bundle to compare, and the reference it was given by."""
 
     reference: str
     bundle: ModelBundle
 
 
-def main(argv: Sequence[str]) -> int:
-    """Entry point of the command."""
-    parser = make_parser("compare", "A B --data FILE [options]", DESCRIPTION)
-    parser.add_argument("a", type=str, help="bundle folder, NAME/VERSION or NAME@champion")
-    parser.add_argument("b", type=str, help="the same")
-    parser.add_argument("--data", type=str, required=True, help="parquet, JSONL or CSV file")
-    parser.add_argument("--prompt-column", type=str, default="prompt")
-    parser.add_argument("--length-column", type=str | None, help="tokens; default: the label of A")
-    parser.add_argument("--data-dir", type=str | None, help="folder of the rankers' own data sets")
-    add_store_arguments(parser)
-    arguments = parser.parse_args(list(argv))
-    configure_logging()
+def main(
+    options: CompareOptions, table: TableOptions, store: StoreOptions, output: OutputOptions
+) -> None:
+    """Compare two rankers on the same prompts and observed lengths.
+
+    A and B are bundle folders, or NAME/VERSION or NAME@champion in the model registry; the default
+    of --length-column is the label of A. The interval of the difference is a paired bootstrap over
+    prompts, much tighter than two separate intervals. Prompts that a ranker has been trained on
+    stay in and are counted, if its data set can be found.
+
+    example:
+      python -m training compare ranker-new alpaca-vicuna7b@champion --data run/test.parquet
+    """
     a, b = (
-        Contender(reference, find_bundle(reference, arguments.mlruns_dir))
-        for reference in (arguments.a, arguments.b)
+        Contender(reference, find_bundle(reference, store.mlruns_dir))
+        for reference in (options.a, options.b)
     )
-    length_column = arguments.length_column or a.bundle.manifest.label
-    fields = FieldMap(prompt=arguments.prompt_column, output_tokens=(length_column,))
-    records, _ = to_records(read_table(arguments.data), fields, path=arguments.data)
-    prompts, _ = label_prompts(records)
+    prompts = read_prompts(table, a.bundle.manifest.label)
     if len(prompts) < 2:
-        raise DataError("a single prompt has no order; give two or more", path=arguments.data)
-    result = compare(a, b, prompts, arguments.data_dir)
-    if arguments.json:
-        print(json.dumps(result, allow_nan=False))
-    else:
-        _print(result)
-    return 0
+        raise DataError("a single prompt has no order; give two or more", path=table.data)
+    result = compare(a, b, prompts, options.data_dir)
+    print_result(result, output, lambda: _print(result))
 
 
 def compare(
     a: Contender, b: Contender, prompts: Sequence[LabelledPrompt], data_dir: str | None = None
 ) -> dict[str, Any]:
-    """tau_b of both and of their difference (a - b); None for what is undefined."""
+    """Return tau_b of both and of their difference (a - b); None for an undefined figure."""
     texts = [item.prompt for item in prompts]
     lengths = observed(prompts)
     scores = [score_prompts(contender.bundle, texts) for contender in (a, b)]
@@ -102,19 +100,19 @@ def compare(
     if math.isnan(difference):
         logger.warning("tau_b is undefined: all lengths, or all scores of a ranker, are equal")
     warn_of_few(len(prompts))
-    cleaned: dict[str, Any] = without_nan(result)
+    cleaned: dict[str, Any] = finite_or_null(result)
     return cleaned
 
 
 def _num_seen(
     bundle: ModelBundle, prompts: Sequence[LabelledPrompt], data_dir: str | None
 ) -> int | None:
-    """How many of the prompts the bundle has learnt from; None where that cannot be checked."""
-    own = training_data(bundle, data_dir)
+    """Return the number of prompts the bundle was trained on; None if it is unknown."""
+    own = training_data(bundle.manifest, data_dir)
     return None if own is None else unseen(prompts, own)[1]
 
 
-def _print(result: dict[str, Any]) -> None:
+def _print(result: Mapping[str, Any]) -> None:
     print(f"prompts        {result['n']}")
     for name in ("a", "b"):
         figures = result[name]

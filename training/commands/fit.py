@@ -8,14 +8,13 @@ import logging
 import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jsonargparse import ArgumentParser
-
+from scoring_service.command_line import POSITIONAL, run_command
 from scoring_service.errors import ConfigError
-from training.command_line import configure_logging, make_parser
+from training.commands.options import OutputOptions, print_result
 from training.config import TrainConfig
 from training.data.prepared import prepare
 from training.ranker.processes import rank
@@ -31,8 +30,8 @@ DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
 Writes OUT/bundle (the model bundle), OUT/test.parquet (the held-out prompts) and an MLflow run.
 Ctrl-C leaves a run that --resume continues. Each length of --data.heads gets a bundle of its own,
 OUT/bundle-LENGTH, from the same encoder. Under torchrun every process takes its part of each batch,
-on a GPU of its own where there are GPUs; --batch_size counts the prompts of all processes, and all
-of them are compared. Any setting of the recipe can be overridden, e.g. --epochs 3 --loss.delta .25;
+on a GPU of its own if there are GPUs; --batch-size counts the prompts of all processes, and all of
+them are compared. Any setting of the recipe can be overridden, e.g. --epochs 3 --loss.delta .25;
 `python -m training fit RECIPE --help` lists them with their values.
 
 recipes:
@@ -40,7 +39,7 @@ recipes:
 
 examples:
   python -m training fit demo --out mlruns/demo --data-dir DIR
-  python -m training fit demo --data.dataset logs.jsonl --data.heads '["answer_tokens"]' --out run
+  python -m training fit demo --data.dataset logs.jsonl --data.heads answer_tokens --out run
   torchrun --nproc-per-node 4 -m training fit best --out run        four GPUs, or CPU processes
   torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST:29500 -m training fit best --out run
 """
@@ -50,59 +49,64 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """Where a run reads and writes."""
+    """A recipe, and where its run reads and writes."""
 
+    recipe: str = field(metadata=POSITIONAL)
+    """One of the recipes above."""
     out: Path
+    """Folder for the results."""
     data_dir: str | None = None
+    """Folder that holds the data sets."""
     mlruns_dir: Path = Path("mlruns")
+    """Folder of the MLflow store."""
     resume: bool = False
+    """Continue the interrupted run in OUT."""
 
     @property
     def checkpoints(self) -> Path:
-        """Where --resume goes on from; gone once the bundle is written."""
+        """Folder of the checkpoints; removed once the bundle is written."""
         return self.out / "checkpoints"
 
     @property
     def state(self) -> Path:
-        """The configuration and the MLflow run that the checkpoints belong to."""
+        """File with the configuration and the MLflow run of the checkpoints."""
         return self.checkpoints / "run.json"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Entry point of the command."""
-    parser = _parser(argv)
-    arguments = parser.parse_args(list(argv))
-    values = parser.instantiate(arguments).as_dict()
-    options = FitOptions(
-        out=Path(values.pop("out")),
-        data_dir=values.pop("data_dir"),
-        mlruns_dir=Path(values.pop("mlruns_dir")),
-        resume=values.pop("resume"),
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; settings take their defaults from the recipe, the first argument."""
+    lines = (f"  {name:8} {(make.__doc__ or '').strip()}" for name, make in RECIPES.items())
+    named = arguments and not arguments[0].startswith("-")
+    return run_command(
+        "python -m training fit",
+        run,
+        arguments,
+        defaults=asdict(recipe(arguments[0])) if named else None,
+        description=DESCRIPTION.format(recipes="\n".join(lines)),
     )
-    as_json = values.pop("json")
-    del values["recipe"]
-    configure_logging()
+
+
+def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None:
+    """Fit, and print the figures of every label."""
     try:
-        result = fit(TrainConfig(**values), options)
+        result = fit(config, options)
     except KeyboardInterrupt:
         if options.state.is_file():
-            logger.info("interrupted; the same command with --resume goes on from here")
+            logger.info("interrupted; the same command with --resume continues this run")
         raise
-    if rank() > 0:
-        return 0
-    if as_json:
-        print(json.dumps(result, allow_nan=False))
-        return 0
-    for head in (result, *result.get("heads", {}).values()):
-        _print_result(head)
-    return 0
+
+    def show() -> None:
+        for figures in (result, *result.get("heads", {}).values()):
+            _print_result(figures)
+
+    if rank() == 0:
+        print_result(result, output, show)
 
 
 def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     """Run one experiment from data to registry; returns the figures that `--json` prints.
 
-    Under torchrun every process trains, and the first one does all the rest; the others return
-    nothing.
+    Under torchrun every process trains; only the first writes and returns anything.
 
     Raises:
         ConfigError: a setting is wrong, or a folder cannot be written.
@@ -113,7 +117,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     prepared = prepare(config, options.data_dir)
     labels = [part.splits for part in (prepared, *prepared.heads)]
 
-    # torch and MLflow take seconds to import; bad input is told before.
+    # torch and MLflow take seconds to import, and bad input is reported before.
     from training.ranker.learning import learn, load_encoder
 
     encoder = load_encoder(config, len(labels))
@@ -147,7 +151,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
 
 
 def _publish(prepared: Prepared, trained: Trained, out: Path, tracker: Tracker) -> dict[str, Any]:
-    """The bundle of one label, measured, logged and registered; returns its figures."""
+    """Write, measure, log and register the bundle of one label; returns its figures."""
     from training.release.publish import BUNDLE, log_results, register, write_bundle
 
     label, name, folder = prepared.config.data.label, prepared.data.card.id, out / BUNDLE
@@ -170,29 +174,8 @@ def _publish(prepared: Prepared, trained: Trained, out: Path, tracker: Tracker) 
     }
 
 
-def _parser(argv: Sequence[str]) -> ArgumentParser:
-    """Settings take their defaults from the recipe, which is the first argument."""
-    lines = (f"  {name:8} {(make.__doc__ or '').strip()}" for name, make in RECIPES.items())
-    description = DESCRIPTION.format(recipes="\n".join(lines))
-    parser = make_parser("fit", "RECIPE --out DIR [settings]", description)
-    parser.add_argument("recipe", type=str, help="one of the recipes above")
-    parser.add_argument("--out", type=str, required=True, help="folder for the results")
-    parser.add_argument("--data-dir", type=str | None, help="folder that holds the data sets")
-    parser.add_argument(
-        "--mlruns-dir", type=str, default="mlruns", help="folder of the MLflow store"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with the interrupted run in OUT"
-    )
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON line")
-    parser.add_class_arguments(TrainConfig)
-    if argv and not argv[0].startswith("-"):
-        parser.set_defaults(asdict(recipe(argv[0])))
-    return parser
-
-
 def _begin(config: TrainConfig, options: FitOptions, run_id: str) -> None:
-    """Forget an older run in this folder and note what the coming checkpoints belong to."""
+    """Remove an older run's checkpoints and write the state that the new ones belong to."""
     try:
         shutil.rmtree(options.checkpoints, ignore_errors=True)
         options.checkpoints.mkdir(parents=True)
@@ -204,7 +187,7 @@ def _begin(config: TrainConfig, options: FitOptions, run_id: str) -> None:
 
 
 def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
-    """The MLflow run to go on with.
+    """Return the MLflow run to continue.
 
     Raises:
         ConfigError: there is none, or it was started with other settings.
@@ -228,7 +211,7 @@ def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
 
 @contextlib.contextmanager
 def _without_torn_checkpoints(folder: Path) -> Iterator[None]:
-    """A disk that filled up while a checkpoint was written leaves none that cannot be read."""
+    """Remove incomplete checkpoints after an error of the disk, which may have filled up."""
     try:
         yield
     except OSError:
@@ -254,7 +237,7 @@ def _print_result(result: dict[str, Any]) -> None:
     passes, cpu_s = result["encoder_passes"], result["train_cpu_s"]
     print(f"encoder passes          {passes} in {cpu_s:.1f} CPU-s")
     print(f"ONNX max |difference|   {result['onnx_max_abs_diff']:.2g}")
-    # By the validation split it is kept or left out; what it costs is told by the test split.
+    # The validation split decides whether it is kept, the test split shows the loss.
     chosen_by = f"validation {result['int8_val_tau_b_drop']:+.4f}"
     if result["has_int8"]:
         drop = result["int8_tau_b_drop"]

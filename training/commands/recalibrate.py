@@ -2,60 +2,53 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from scoring_service.bundle import MANIFEST, ModelBundle
 from scoring_service.errors import ConfigError
-from training.command_line import configure_logging, make_parser
-from training.commands.evaluate import add_table_arguments, read_prompts, table_options
+from training.commands.options import OutputOptions, print_result
 from training.data.labels import LabelledPrompt
+from training.data.tables import TableOptions, read_prompts
 from training.evaluation.calibration import calibrate, per_response
 from training.export.scores import score_prompts
 
-DESCRIPTION: Final = """Teach a bundle what its scores mean for another model: no retraining.
 
-About 200 responses of the new model are enough. The curves are added to the bundle under the new
-model's name; its scores, files and revision stay as they are.
+@dataclass(frozen=True, kw_only=True)
+class RecalibrateOptions:
+    """The bundle, and the name of the further model."""
 
-example:
-  python -m training recalibrate --bundle mlruns/demo/bundle --target-model llama-3-8b \\
-      --data responses.parquet --length-column output_tokens
-"""
+    bundle: Path
+    """Folder of the model bundle."""
+    target_model: str
+    """Name of the curves."""
+    out: Path | None = None
+    """Folder of the new bundle; default: the same."""
 
-logger = logging.getLogger(__name__)
+    def __post_init__(self) -> None:
+        if not self.target_model.strip():
+            raise ConfigError("target_model is empty; name the model that gave the responses")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Entry point of the command."""
-    parser = make_parser(
-        "recalibrate", "--bundle DIR --target-model NAME --data FILE [options]", DESCRIPTION
-    )
-    parser.add_argument("--bundle", type=str, required=True, help="folder of the model bundle")
-    parser.add_argument("--target-model", type=str, required=True, help="name the curves get")
-    parser.add_argument(
-        "--out", type=str | None, help="folder of the new bundle; default: the same"
-    )
-    add_table_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print the curves as one JSON line")
-    arguments = parser.parse_args(list(argv))
-    configure_logging()
-    if not arguments.target_model.strip():
-        raise ConfigError("target_model is empty; name the model that gave the responses")
-    bundle = ModelBundle.load(arguments.bundle)
-    prompts = read_prompts(table_options(arguments), bundle.manifest.label)
-    out = Path(arguments.out or arguments.bundle)
-    entry = recalibrate(bundle, prompts, arguments.target_model, out)
-    if arguments.json:
-        print(json.dumps({"target_model": arguments.target_model, **entry}, allow_nan=False))
-    else:
-        print(f"{out}: {arguments.target_model} calibrated on {entry['rows']} responses")
-    return 0
+def main(options: RecalibrateOptions, table: TableOptions, output: OutputOptions) -> None:
+    """Fit a bundle's score -> length curves to another model, without training.
+
+    About 200 responses of the new model are enough. The curves are added to the bundle under the
+    new model's name; its scores, files and revision stay as they are.
+
+    example:
+      python -m training recalibrate --bundle mlruns/demo/bundle --target-model llama-3-8b \\
+          --data responses.parquet --length-column output_tokens
+    """
+    bundle = ModelBundle.load(options.bundle)
+    prompts = read_prompts(table, bundle.manifest.label)
+    out = options.out or options.bundle
+    entry = recalibrate(bundle, prompts, options.target_model, out)
+    line = f"{out}: {options.target_model} calibrated on {entry['rows']} responses"
+    print_result({"target_model": options.target_model, **entry}, output, lambda: print(line))
 
 
 def recalibrate(

@@ -124,7 +124,7 @@ def _names(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
-    """Return the checked records of a card, from the first place of the module's list that has them.
+    """Return the checked records of a card; the module says where they are looked for.
 
     Raises:
         DataError: the card or the data is wrong, or an explicit `data_dir` lacks the file.
@@ -148,7 +148,7 @@ def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
 
 
 def _own_table(path: Path) -> LoadedData:
-    """Return the records of a table without a card, whose columns are named as in `PromptResponse`."""
+    """Return the records of a table without a card, with columns named as in `PromptResponse`."""
     frame = read_table(path)
     optional = ("model", "sample", "reasoning_tokens", "answer_tokens", "group")
     present: dict[str, Any] = {name: name for name in optional if name in frame.columns}

@@ -114,8 +114,8 @@ def observed(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
 def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:
     """Return one label per prompt: the mean log length over models, each less its own mean.
 
-    A model that always answers at twice the length of another so gives the same label. The mean over
-    models is the best guess for a model that is not in the data.
+    A model that always answers at twice the length of another so gives the same label. The mean
+    over models is the best guess for a model that is not in the data.
     """
     logs: dict[str, list[float]] = {}
     for item in prompts:

@@ -1,4 +1,4 @@
-"""Labelled prompts from any table: the options that name a table and its columns, and its reader."""
+"""Labelled prompts of any table, whose columns are named by options."""
 
 from __future__ import annotations
 

@@ -2,3 +2,7 @@
 
 Start with `publish.py`, then `tracking.py`.
 """
+
+from scoring_service.mlflow_store import quiet_mlflow
+
+quiet_mlflow()  # before `tracking.py` imports MLflow

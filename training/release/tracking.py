@@ -6,22 +6,15 @@ A store is a folder: `<root>/mlflow.db` (sqlite) and `<root>/artifacts`. To look
 
 from __future__ import annotations
 
-import logging
-import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlparse
 from urllib.request import url2pathname
-
-# MLflow sends telemetry at import.
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("DO_NOT_TRACK", "true")
 
 import mlflow
 from mlflow import MlflowClient
@@ -31,6 +24,7 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, ConfigError
+from scoring_service.mlflow_store import MlflowStore
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import MLFlowLogger
@@ -75,20 +69,14 @@ class Store:
             ConfigError: there is none and `create` is False, it cannot be read, or the folder
                 cannot be written.
         """
-        self.root = Path(root).resolve()
-        self.uri = f"sqlite:///{self.root / 'mlflow.db'}"
+        self.store = MlflowStore(root)
         if create:
-            _check_writable(self.root)
-        elif not (self.root / "mlflow.db").is_file():
-            raise ConfigError(
-                f"{self.root} holds no MLflow store; choose another --mlruns-dir, or make one with "
-                "`python -m training fit`"
-            )
-        for name in ("alembic", "mlflow.store.db.utils", "mlflow.system_metrics"):
-            logging.getLogger(name).setLevel(logging.WARNING)
-        with _usable(self.root):
-            mlflow.set_tracking_uri(self.uri)
-            self.client = MlflowClient(self.uri)
+            self.store.make_folder()
+        else:
+            self.store.require()
+        with self.store.errors_in_one_line(MlflowException):
+            mlflow.set_tracking_uri(self.store.uri)
+            self.client = MlflowClient(self.store.uri)
             self.client.search_experiments(max_results=1)  # Opens the database.
 
     def runs(self) -> list[Run]:
@@ -109,7 +97,7 @@ class Store:
             return _run(self.client.get_run(run_id).info)
         except MlflowException as error:
             raise ConfigError(
-                f"{self.root} has no run {run_id!r}; `python -m training list` shows them"
+                f"{self.store} has no run {run_id!r}; `python -m training list` shows them"
             ) from error
 
     def versions(self) -> list[ModelVersion]:
@@ -193,9 +181,9 @@ class Tracker(Store):
             ConfigError: the folder cannot be written, the disk is full, or there is no such run.
         """
         super().__init__(root, create=True)
-        with _usable(self.root):
+        with self.store.errors_in_one_line(MlflowException):
             if run_id is None:
-                experiment_id = self._experiment_id()
+                experiment_id = self.store.experiment_id(self.client, EXPERIMENT)
                 self.run_id = self.client.create_run(experiment_id, run_name=run_name).info.run_id
             else:
                 self.client.update_run(run_id, status="RUNNING")
@@ -203,7 +191,7 @@ class Tracker(Store):
         self._system_metrics: SystemMetricsMonitor | None = None
         if system_metrics:
             self._system_metrics = SystemMetricsMonitor(
-                self.run_id, resume_logging=run_id is not None, tracking_uri=self.uri
+                self.run_id, resume_logging=run_id is not None, tracking_uri=self.store.uri
             )
             self._system_metrics.start()
 
@@ -211,7 +199,7 @@ class Tracker(Store):
         """Return a Lightning logger that writes into this run."""
         from lightning.pytorch.loggers import MLFlowLogger
 
-        return MLFlowLogger(EXPERIMENT, tracking_uri=self.uri, run_id=self.run_id)
+        return MLFlowLogger(EXPERIMENT, tracking_uri=self.store.uri, run_id=self.run_id)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log settings, flattened with dots."""
@@ -271,26 +259,6 @@ class Tracker(Store):
         version = self.client.create_model_version(name, source, self.run_id, tags=dict(tags))
         return str(version.version)
 
-    def _experiment_id(self) -> str:
-        """Return the experiment of all runs, whose artefacts are beside the database."""
-        experiment = self.client.get_experiment_by_name(EXPERIMENT)
-        if experiment is not None:
-            return str(experiment.experiment_id)
-        artifacts = (self.root / "artifacts").as_uri()
-        return str(self.client.create_experiment(EXPERIMENT, artifact_location=artifacts))
-
-
-@contextmanager
-def _usable(root: Path) -> Iterator[None]:
-    """Turn an error of MLflow or the disk into a ConfigError that names the store."""
-    try:
-        yield
-    except (MlflowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"MLflow store {root} cannot be used: {reason}; choose another --mlruns-dir"
-        ) from error
-
 
 def _run(info: Any) -> Run:
     return Run(
@@ -305,17 +273,6 @@ def _run(info: Any) -> Run:
 def _path_of(uri: str) -> Path:
     """Return the local path of a `file:` URI."""
     return Path(url2pathname(urlparse(uri).path))
-
-
-def _check_writable(root: Path) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=root) as file:
-            file.write(b"\0" * 65536)
-    except OSError as error:
-        raise ConfigError(
-            f"{root} cannot be written ({error.strerror}); choose another --mlruns-dir"
-        ) from error
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

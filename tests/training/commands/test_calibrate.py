@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scoring_service.errors import DataError
 from training.__main__ import main
-from training.commands.calibrate import fit_cost
+from training.prefill.cost import fit_cost
 from training.prefill.samples import PrefillSamples
 
 PEAK = 1e14

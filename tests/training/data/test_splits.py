@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scoring_service.errors import ConfigError, DataError
+from training.config import SplitConfig
 from training.data.labels import LabelledPrompt, label_prompts
 from training.data.records import PromptResponse, normalise
-from training.data.splits import SplitConfig, position, split_prompts
+from training.data.splits import position, split_prompts
 
 
 def record(prompt: str, tokens: int, sample: int = 0, **rest: int) -> PromptResponse:

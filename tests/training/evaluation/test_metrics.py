@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from scoring_service.agreement import tau_b
 from training.data.synthetic import generate
-from training.evaluation.metrics import pair_accuracy, tau_b, tau_b_ci, tau_b_difference_ci
+from training.evaluation.metrics import pair_accuracy, tau_b_ci, tau_b_difference_ci
 
 
 def test_tau_b_of_a_worked_example() -> None:

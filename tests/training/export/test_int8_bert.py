@@ -9,9 +9,9 @@ import onnx
 import pytest
 from torch import nn
 
+from scoring_service.agreement import tau_b
 from scoring_service.ranker.scorer import OnnxScorer
 from training.data.synthetic import generate
-from training.evaluation.metrics import tau_b
 from training.export.onnx_models import export_fp32, export_int8, int8_bert, torch_scores
 from training.ranker.data_module import tokenize
 from training.ranker.encoder import PromptScorer, build_scorer

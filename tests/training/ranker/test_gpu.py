@@ -18,11 +18,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from scoring_service.agreement import tau_b
 from scoring_service.bundle import ModelBundle
 from training.__main__ import main
 from training.data.records import read_table
 from training.data.synthetic import generate
-from training.evaluation.metrics import tau_b
 from training.export.scores import score_prompts
 
 pytestmark = pytest.mark.gpu

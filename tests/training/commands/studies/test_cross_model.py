@@ -14,12 +14,12 @@ import pytest
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import ConfigError, DataError
 from training.__main__ import main
-from training.commands import cross_model
-from training.commands.cross_model import Lengths, predict, spread
-from training.config import DataConfig, TrainConfig
+from training.commands.studies import cross_model
+from training.config import DataConfig, SplitConfig, TrainConfig
 from training.data.labels import LabelledPrompt, consensus_of, is_held_out, of_one_model
 from training.data.prepared import prepare
-from training.data.splits import SplitConfig
+from training.evaluation import transfer
+from training.evaluation.transfer import LengthTable, predict, spread
 
 
 def answers(model: str, *lengths: int) -> list[LabelledPrompt]:
@@ -115,7 +115,7 @@ def test_the_matrix_has_its_bounds_beside_it(
     def embed(prompts: list[str]) -> np.ndarray:
         return np.random.default_rng(0).normal(size=(len(prompts), 4))
 
-    monkeypatch.setattr(cross_model, "embed", embed)
+    monkeypatch.setattr(transfer, "embed", embed)
     out = tmp_path / "out"
     assert main(["cross-model", "--dataset", str(card), "--out", str(out), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -124,7 +124,7 @@ def test_the_matrix_has_its_bounds_beside_it(
     assert min(result["consensus"]) > np.mean(np.array(result["copy"])[~np.eye(4, dtype=bool)])
     assert len((out / "cross_model.csv").read_text().splitlines()) == 17
     assert (out / "cross_model.png").stat().st_size > 1000
-    cross_model._print(result, str(out))
+    cross_model._print(result, out)
     assert "4 models, 80 prompts" in capsys.readouterr().out
 
 
@@ -139,7 +139,7 @@ def test_a_matrix_of_too_few_models_is_refused_before_the_work(
 
 def test_models_are_spread_over_their_names() -> None:
     names = [f"m{n:02}" for n in range(50)]
-    few = spread(Lengths(["p"], names, np.ones((1, 50))), 5)
+    few = spread(LengthTable(["p"], names, np.ones((1, 50))), 5)
     assert few.models[0] == "m00"
     assert few.models[-1] == "m49"
     assert len(few.models) == 5

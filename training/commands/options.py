@@ -1,0 +1,33 @@
+"""Options that several commands have, and the output of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from scoring_service.strict_json import to_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """The form of the output."""
+
+    json: bool = False
+    """Print the result as one JSON line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """The MLflow store of a command."""
+
+    mlruns_dir: str = "mlruns"
+    """Folder of the MLflow store."""
+
+
+def print_result(result: Any, output: OutputOptions, show: Callable[[], None]) -> None:
+    """Print a result as one JSON line, or in words by `show`."""
+    if output.json:
+        print(to_json(result))
+    else:
+        show()

@@ -1,0 +1,1 @@
+"""Commands that train many rankers for a table: `reproduce` and `cross-model`."""
