@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from scheduler_adapters.command_line import INTERRUPTED, run_command
 from scheduler_adapters.commands.running import run_requests
 from scheduler_adapters.commands.setup import (
     Setup,
@@ -34,7 +32,9 @@ from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
 from scheduler_adapters.workload.requests import Requests
+from scoring_service.command_line import INTERRUPTED
 from scoring_service.errors import ConfigError
+from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> N
             for row in table.itertuples()
         ]
         found_on = {"slo": config.slo, "by": config.by, "scores": config.scores}
-        print(json.dumps({**found_on, "capacity": rows}))
+        print(to_json({**found_on, "capacity": rows}))
         return
     for row in table.itertuples():
         print(f"{row.policy:20} {row.mean:8.3f} {config.unit}  [{row.low:.3f}, {row.high:.3f}]")
@@ -307,8 +307,3 @@ def highest_rate(
         else:
             high = middle
     return low
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command line. Returns the exit code."""
-    return run_command("capacity", CapacityConfig, run, arguments)

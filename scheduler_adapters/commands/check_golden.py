@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from scheduler_adapters.command_line import run_command
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policy import Policy
@@ -20,6 +19,7 @@ from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.tables import read_table
 from scheduler_adapters.workload.traces import read_trace
+from scoring_service.command_line import POSITIONAL
 from scoring_service.errors import DataError
 
 TOLERANCE_S = 1e-9
@@ -34,7 +34,7 @@ _NAME = re.compile(
 class GoldenConfig:
     """Where the golden runs are."""
 
-    folder: Path
+    folder: Path = field(metadata=POSITIONAL)
     """tables.npz and files such as sarathi_r1_n1000_q6.45_blocks5000.parquet."""
 
 
@@ -128,8 +128,3 @@ def largest_difference_s(path: Path, timeline: Timeline) -> float:
         [np.abs(ours_s - golden[name].to_numpy()) for name, ours_s in pairs.items()]
     )
     return float("inf") if np.isnan(differences_s).any() else float(differences_s.max())
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command line. Returns the exit code."""
-    return run_command("check-golden", GoldenConfig, run, arguments, positional="folder")

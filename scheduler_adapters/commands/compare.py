@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,11 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from scheduler_adapters.command_line import INTERRUPTED, run_command
 from scheduler_adapters.commands.capacity import Search, capacities, capacity_section
 from scheduler_adapters.commands.running import run_with_load
 from scheduler_adapters.commands.setup import check_folder, check_policies, load_named, policy_of
-from scheduler_adapters.commands.simulate import flat_metrics, json_ready
+from scheduler_adapters.commands.simulate import flat_metrics
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
@@ -33,7 +31,9 @@ from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.requests import Requests
+from scoring_service.command_line import INTERRUPTED
 from scoring_service.errors import ConfigError, SchedulingError
+from scoring_service.strict_json import to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +209,7 @@ def _show(results: _Results) -> None:
         page = None if config.out is None or not rows else str(config.out / "report.html")
         capacity = {"capacity": found} if config.slo else {}
         result = {"runs": rows, "scores": config.scores, **capacity, "report": page}
-        print(json.dumps(json_ready(result)))
+        print(to_json(result))
     elif rows:
         print(_table_text(pd.DataFrame(rows)[list(COLUMNS)].rename(columns=COLUMNS)))
         if found:
@@ -277,8 +277,3 @@ def _figures(results: _Results) -> Iterator[Section]:
         caption=f"Means over {INTERVALS} intervals of virtual time. {said}",
         drawn=("load", load),
     )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command line. Returns the exit code."""
-    return run_command("compare", CompareConfig, run, arguments)

@@ -9,7 +9,6 @@ through vLLM under FCFS, PARS and the oracle. Writes `report.html` beside the bu
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.engine_clock import ClockKind, clock_of, make_clock
 from scheduler_adapters.engines.vllm_v1.offline import (
     OfflineConfig,
@@ -42,6 +40,7 @@ from scheduler_adapters.workload.scores import OracleScores
 from scoring_service.bundle import ModelBundle
 from scoring_service.client import Score, ScoringClient
 from scoring_service.errors import ConfigError, DataError, ScoringError, UnsupportedByEngine
+from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +78,6 @@ class DemoConfig:
         for name in ("num_simulated", "simulator_max_num_seqs", "engine_max_num_seqs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use a number >= 1")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Entry point of the command."""
-    return run_command("demo", DemoConfig, demo, arguments)
 
 
 def demo(config: DemoConfig) -> None:
@@ -297,4 +291,4 @@ def print_summary(figures: Mapping[str, Any]) -> None:
             mean, p90, e2e = figures[engine][name].values()
             print(f"{engine:11}{name:11}{mean:13.4f}{p90:9.4f}{e2e:12.3f}")
     print(f"report: {figures['report']}")
-    print(json.dumps(figures))
+    print(to_json(figures))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scheduler_adapters.command_line import run_command
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.latency.presets import SOURCES, Preset, presets
 from scheduler_adapters.validation.fidelity import (
@@ -25,6 +23,7 @@ from scheduler_adapters.validation.model_checks import (
 )
 from scheduler_adapters.workload.data_folder import DataDir
 from scoring_service.errors import ConfigError, DataError
+from scoring_service.strict_json import to_json
 
 ENGINES = ("vllm", "plain")
 
@@ -74,7 +73,7 @@ def run(config: ModelsConfig) -> None:
     fidelity, note = replay_all(config.data_dir)
     listed = list_presets(config.data_dir, fidelity)
     if config.json:
-        print(json.dumps(_as_json(listed, fidelity, note)))
+        print(to_json(_as_json(listed, fidelity, note)))
     else:
         print(format_presets(listed))
         print()
@@ -224,8 +223,3 @@ def _as_json(listed: Sequence[Listed], fidelity: Sequence[Fidelity], note: str) 
         "fidelity_targets": TARGETS,
         "fidelity_note": note,
     }
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command line. Returns the exit code."""
-    return run_command("models", ModelsConfig, run, arguments)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.command_line import run_command
 from scheduler_adapters.commands.setup import check_place
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.progress import Progress
@@ -212,8 +211,3 @@ def peak_flop_per_s(device: str) -> float:
     while time.perf_counter() < until_s:
         fastest_s = min([fastest_s, *_timed(lambda: left @ right, device, 5)])
     return float(2 * size**3 / fastest_s)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command line. Returns the exit code."""
-    return run_command("profile-prefill", ProfileConfig, profile, arguments)

@@ -20,7 +20,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.user_classes import read_user_classes
 from scheduler_adapters.engines.vllm_v1.additional_config import (
@@ -34,6 +33,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline import live_log as timeline_log
 from scoring_service.client import ScoringClient
 from scoring_service.client.channel import ClientSecurity
+from scoring_service.command_line import run_command
 from scoring_service.errors import ConfigError, ScoringError, UnsupportedByEngine
 
 log = logging.getLogger(__name__)
@@ -274,4 +274,4 @@ def main(arguments: Sequence[str]) -> int:
         ours[0] = f"--model={ours[0]}"
     if theirs:
         ours.append(f"--vllm={json.dumps(theirs)}")
-    return run_command("serve-vllm", ServeConfig, run, ours)
+    return run_command("python -m scheduler_adapters serve-vllm", run, ours)

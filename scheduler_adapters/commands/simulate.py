@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from scheduler_adapters.command_line import INTERRUPTED, run_command
 from scheduler_adapters.commands.running import Interrupted, run_requests
 from scheduler_adapters.commands.setup import Setup, check_place
 from scheduler_adapters.policy import load_policy
@@ -22,7 +17,9 @@ from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.metrics import Statistic, Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
 from scheduler_adapters.workload.requests import Requests
+from scoring_service.command_line import INTERRUPTED
 from scoring_service.errors import ConfigError
+from scoring_service.strict_json import to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +85,7 @@ def run(config: SimulateConfig) -> int:
     files = _write(config, timeline)
     summary = summarize(timeline)
     if config.json:
-        print(
-            json.dumps({"policy": config.policy, "scores": source, **json_ready(summary.to_dict())})
-        )
+        print(to_json({"policy": config.policy, "scores": source, **summary.to_dict()}))
     else:
         print(format_summary(config.policy, summary))
         print(_conditions(config, requests))
@@ -158,19 +153,3 @@ def format_summary(name: str, summary: Summary) -> str:
         numbers = (value.mean, value.p50, value.p90, value.p99)
         lines.append(f"{key:24}" + "".join(f"{number:10.4f}" for number in numbers))
     return "\n".join(lines)
-
-
-def json_ready(value: Any) -> Any:
-    """The same with null for NaN, which JSON does not know."""
-    if isinstance(value, dict):
-        return {key: json_ready(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_ready(item) for item in value]
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command line. Returns the exit code."""
-    return run_command("simulate", SimulateConfig, run, arguments)

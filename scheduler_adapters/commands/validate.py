@@ -29,7 +29,6 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.engine_clock import (
     ClockKind,
     EngineClock,
@@ -366,8 +365,3 @@ def _draw(
         )
         save_table(table, folder / f"{name}.csv")
         save_figure(agreement_figure(table, name.upper()), folder / f"{name}.svg")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Entry point of `python -m scheduler_adapters validate`."""
-    return run_command("validate", ValidateConfig, validate, arguments)

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from scheduler_adapters.workload.arrivals import SCORE_STREAM
 from scheduler_adapters.workload.requests import Floats, Ints, Requests
+from scoring_service.agreement import tau_b
 from scoring_service.bundle import ModelBundle
 from scoring_service.client import Score, ScoringClient
 from scoring_service.errors import ConfigError, DataError, ScoringError
@@ -119,10 +120,8 @@ _CORRECTIONS = 6
 
 def achieved_tau_b(scores: Floats, lengths: Ints) -> float:
     """Kendall tau-b of scores and true lengths, in [-1, 1]; requests without a score left out."""
-    from scipy.stats import kendalltau
-
     known = ~np.isnan(scores)
-    return float(kendalltau(scores[known], lengths[known]).statistic)
+    return tau_b(scores[known], lengths[known])
 
 
 def _normal_scores(lengths: Ints) -> Floats:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler_adapters.command_line import run_command
 from scheduler_adapters.engines.engine_clock import EngineClock, SteadyClock
 from scheduler_adapters.engines.vllm_v1.offline import (
     OfflineConfig,
@@ -297,8 +296,3 @@ def _tokens_per_s(
     spent_s = clock()
     engine.step()  # by which the model forgets the last requests
     return float(burst.output_tokens.sum()) / spent_s
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Entry point of `python -m scheduler_adapters bench-engine`."""
-    return run_command("bench-engine", BenchConfig, bench, arguments)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from scheduler_adapters.command_line import run_command
 from scheduler_adapters.commands.check_golden import TABLES_FILE
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
@@ -31,6 +29,7 @@ from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError
+from scoring_service.strict_json import to_json
 
 _RATE_PER_S = 6.45
 """Per instance: a little more than the golden instance can serve."""
@@ -77,7 +76,7 @@ def run(config: BenchConfig) -> None:
     if config.million:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
             figures["million"] = alone.submit(run_million).result()
-    print(json.dumps(figures) if config.json else format_figures(figures))
+    print(to_json(figures) if config.json else format_figures(figures))
 
 
 _SYNTHETIC = AffineLatency(base_s=0.0096, per_token_s=5.5e-5, per_context_token_s=5e-8)
@@ -168,8 +167,3 @@ def format_figures(figures: dict[str, object]) -> str:
         else:
             lines.append(f"{key:32} {value:>12{'' if isinstance(value, str) else ','}}")
     return "\n".join(lines)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command line. Returns the exit code."""
-    return run_command("bench", BenchConfig, run, arguments)

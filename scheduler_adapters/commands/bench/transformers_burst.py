@@ -7,7 +7,6 @@ Beside what was measured stands what the simulator predicts from the steps under
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import tempfile
@@ -23,7 +22,6 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from scheduler_adapters.command_line import run_command
 from scheduler_adapters.commands.bench.transformers_report import Report
 from scheduler_adapters.commands.setup import (
     check_folder,
@@ -31,7 +29,6 @@ from scheduler_adapters.commands.setup import (
     load_named,
     policy_of,
 )
-from scheduler_adapters.commands.simulate import json_ready
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.engines.transformers_batching import packed_attention
 from scheduler_adapters.planner.hints import hints_of
@@ -52,6 +49,7 @@ from scoring_service.errors import (
     SchedulingError,
     UnsupportedByEngine,
 )
+from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +192,7 @@ def burst(config: BurstConfig) -> None:
             "num_captures_fitted": report.fit and report.fit.num_captures,
             "capture_s": report.fit and report.fit.capture_s,
         }
-        print(json.dumps(json_ready({**about, "runs": report.rows})))
+        print(to_json({**about, "runs": report.rows}))
     else:
         print(report.text())
 
@@ -422,8 +420,3 @@ def _wait_for_all(manager: Any, name: str, count: int) -> None:
             elif result is not None or not manager.is_running():
                 error = "the engine stopped" if result is None else result.error
                 raise SchedulingError(f"serving under {name} failed: {error}")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command line. Returns the exit code."""
-    return run_command("bench-transformers", BurstConfig, burst, arguments)

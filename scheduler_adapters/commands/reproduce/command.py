@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from scheduler_adapters.command_line import run_command
 from scheduler_adapters.commands.reproduce.figure import PaperFigure, ReproduceConfig
-from scheduler_adapters.commands.simulate import json_ready
 from scheduler_adapters.reporting.page import ReportTable, Section, write_html
+from scoring_service.strict_json import to_json
 
 
 def run(config: ReproduceConfig) -> None:
@@ -38,7 +36,7 @@ def run(config: ReproduceConfig) -> None:
             "total": len(rows),
             "report": str(page),
         }
-        print(json.dumps(json_ready(result)))
+        print(to_json(result))
         return
     for row in rows:
         verdict = "yes" if row.reproduced else "NO "
@@ -73,8 +71,3 @@ def write_page(config: ReproduceConfig, conditions: str, rows: Sequence[PaperFig
         lead=lead,
         sections=[Section(heading="Figures", text=conditions, table=table)],
     )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command line. Returns the exit code."""
-    return run_command("reproduce", ReproduceConfig, run, arguments, positional="paper")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from scoring_service.command_line import POSITIONAL
 from scoring_service.errors import ConfigError
 
 PAPERS: Final = ("pars", "slai", "rad")
@@ -16,7 +17,7 @@ PAPERS: Final = ("pars", "slai", "rad")
 class ReproduceConfig:
     """Which paper, and how much of it."""
 
-    paper: str
+    paper: str = field(metadata=POSITIONAL)
     """pars, slai or rad."""
     seeds: int | None = None
     """Runs per point with other arrivals; figures are means over them. None: 5 for pars, whose runs

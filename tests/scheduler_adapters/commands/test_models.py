@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scheduler_adapters.__main__ import COMMANDS
-from scheduler_adapters.commands.models import main
+from scheduler_adapters.__main__ import COMMANDS, main
 from scheduler_adapters.simulator.latency.presets import presets
 from scheduler_adapters.validation.fidelity import (
     FOLDER,
@@ -107,7 +106,7 @@ def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need
     capsys, monkeypatch
 ):
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-    assert main(["--json"]) == 0
+    assert main(["models", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [row["name"] for row in printed["models"]] == list(presets())
     for row in printed["models"]:
@@ -120,14 +119,14 @@ def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need
 
 def test_the_table_names_every_preset(capsys, monkeypatch):
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-    assert main([]) == 0
+    assert main(["models"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in presets())
 
 
 @pytest.mark.slow
 def test_with_data_every_measured_preset_is_checked(capsys, data_dir):
-    assert main(["--json", "--data_dir", str(data_dir)]) == 0
+    assert main(["models", "--json", "--data-dir", str(data_dir)]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     for row in printed["models"]:
         if row["data"] is not None:
@@ -138,9 +137,9 @@ def test_with_data_every_measured_preset_is_checked(capsys, data_dir):
 
 
 def test_a_data_folder_that_does_not_exist_is_one_line_and_exit_code_2(capsys, tmp_path):
-    assert main(["--data_dir", str(tmp_path / "absent")]) == 2
+    assert main(["models", "--data-dir", str(tmp_path / "absent")]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: data_dir is ")
 
 
 def test_the_command_is_registered():
-    assert COMMANDS["models"][0] == "scheduler_adapters.commands.models"
+    assert COMMANDS["models"][0] == "scheduler_adapters.commands.models:run"

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scheduler_adapters.commands.profile_prefill import ProfileConfig, _attend_without_mask, main
+from scheduler_adapters.__main__ import main
+from scheduler_adapters.commands.profile_prefill import ProfileConfig, _attend_without_mask
 from scheduler_adapters.engines.random_model import SHAPES, llama_config, make_random_model
 from scoring_service.errors import ConfigError
 
@@ -30,7 +31,7 @@ def test_impossible_profiles_are_refused(wrong: dict[str, object]) -> None:
 
 
 def test_an_unknown_shape_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--shape", "70b"]) == 2
+    assert main(["profile-prefill", "--shape", "70b"]) == 2
     printed = capsys.readouterr().err
     assert all(shape in printed for shape in SHAPES)
 
@@ -41,7 +42,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_a_model_is_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("scheduler_adapters.commands.profile_prefill.measure", None)
-    assert main(["--out", out]) == 2
+    assert main(["profile-prefill", "--out", out]) == 2
     assert out in capsys.readouterr().err
 
 
@@ -83,7 +84,7 @@ def test_the_command_writes_a_row_per_run(
 ) -> None:
     out = tmp_path / "prefill.csv"
     lengths = ["--prompt_tokens", "[8, 16, 32]", "--batch_sizes", "[1, 2]", "--repeats", "2"]
-    assert main([*lengths, "--device", "cpu", "--out", str(out), "--json"]) == 0
+    assert main(["profile-prefill", *lengths, "--device", "cpu", "--out", str(out), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     table = pd.read_csv(out)
     assert printed["num_samples"] == len(table) == 2 * 3 * 2

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import validate as vllm_validate
-from scheduler_adapters.commands.validate import main, order_in_pairs
+from scheduler_adapters.commands.validate import order_in_pairs
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -21,7 +22,7 @@ def test_the_simulator_with_fitted_steps_comes_near_the_engine(
     # Few seats, so that there is a queue and its order has something to say.
     arguments = ["--policy=pars", "--shape=tiny", "--num-requests=80", "--pieces=4"]
     arguments += ["--rate-per-s=30", "--max-num-seqs=8", "--repeats=2", "--json"]
-    assert main([*arguments, f"--figures={tmp_path}"]) == 0
+    assert main(["validate", *arguments, f"--figures={tmp_path}"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["num_requests"], result["repeats"], result["clock"]) == (40, 2, "steady")
     assert {"e2e_mape", "tpot_mape", "ttft_mape"} <= result.keys()
@@ -61,7 +62,7 @@ def test_a_wrong_policy_or_setting_is_told_before_a_model_is_made(
         raise AssertionError("too late")
 
     monkeypatch.setattr(vllm_validate, "make_tiny_model", fail)
-    assert main(arguments) == 2
+    assert main(["validate", *arguments]) == 2
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_a_wrong_policy_or_setting_is_told_before_a_model_is_made(
 def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(arguments) == 2
+    assert main(["validate", *arguments]) == 2
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("error:") == 1

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from scheduler_adapters.commands.bench.engine import main
+from scheduler_adapters.__main__ import main
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -15,7 +15,7 @@ def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ["--policy=pascal", "--running=8", "--waiting=20", "--steps=40", "--json"]
-    assert main([*arguments, "--throughput-rounds=1"]) == 0
+    assert main(["bench-engine", *arguments, "--throughput-rounds=1"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["policy"], result["running"], result["waiting"]) == ("pascal", 8, 20)
     # What ours adds is part of what ours takes, and more than an override that does nothing adds.
@@ -38,5 +38,5 @@ def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
 def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture[str], argument: str, message: str
 ) -> None:
-    assert main([argument]) == 2
+    assert main(["bench-engine", argument]) == 2
     assert message in capsys.readouterr().err

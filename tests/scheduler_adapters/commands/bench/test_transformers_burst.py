@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from scipy.stats import kendalltau
 
+from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.bench.transformers_burst import (
     BurstConfig,
     _num_blocks,
     load_burst,
-    main,
 )
 from scheduler_adapters.engines.random_model import llama_config
 from scheduler_adapters.simulator.instance import Instance
@@ -119,10 +119,23 @@ def test_what_the_engine_cannot_run_is_refused_before_a_model_is_made(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for policy, reason in {"orca": "wants prompts whole", "pascal": "think_end"}.items():
-        assert main(["--trace", str(trace), "--policies", f"[{policy}]", "--shape", "7b"]) == 2
+        assert (
+            main(
+                [
+                    "bench-transformers",
+                    "--trace",
+                    str(trace),
+                    "--policies",
+                    f"[{policy}]",
+                    "--shape",
+                    "7b",
+                ]
+            )
+            == 2
+        )
         assert reason in capsys.readouterr().err
     on_cpu = ["--trace", str(trace), "--policies", "[fcfs]", "--device", "cpu"]
-    assert main([*on_cpu, "--cuda_graphs", "true"]) == 2
+    assert main(["bench-transformers", *on_cpu, "--cuda-graphs", "true"]) == 2
     assert "no GPU" in capsys.readouterr().err
 
 
@@ -174,7 +187,7 @@ def test_the_command_serves_the_same_burst_under_each_scheduler(
     policies = ["--policies", "[fcfs, slai, oracle]", "--settings", "{slai: {max_tokens: 8}}"]
     out = tmp_path / "burst"
     given = ["--trace", str(trace), "--device", "cpu", "--out", str(out), *small, *policies]
-    assert main([*given, "--json"]) == 0
+    assert main(["bench-transformers", *given, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     runs = {run["policy"]: run for run in printed["runs"]}
     assert all(run["num_finished"] == 16 for run in runs.values())

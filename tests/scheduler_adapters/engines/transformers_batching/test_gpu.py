@@ -16,8 +16,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from scheduler_adapters.commands import profile_prefill
-from scheduler_adapters.commands.bench import transformers_burst
+from scheduler_adapters.__main__ import main
 from scheduler_adapters.timeline.timeline import Timeline, read_timeline
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
@@ -55,7 +54,7 @@ def burst(trace: Path, device: str, out: Path, *settings: str) -> dict[str, Time
         "--trace", str(trace), "--device", device, "--out", str(out), "--max_num_seqs", "8",
         "--max_tokens", "64", "--policies", "[fcfs, pars, oracle]", "--json", *settings,
     ]  # fmt: skip
-    assert transformers_burst.main(arguments) == 0
+    assert main(["bench-transformers", *arguments]) == 0
     return {name: read_timeline(out / f"{name}.jsonl") for name in ("fcfs", "pars", "oracle")}
 
 
@@ -202,7 +201,7 @@ def test_longer_prompts_take_longer_and_the_profile_can_be_calibrated(
     samples, cost = tmp_path / "prefill.csv", tmp_path / "cost.json"
     arguments = ["--shape", "small", "--prompt_tokens", str(lengths), "--batch_sizes", "[1, 8]"]
     arguments += ["--device", device, "--repeats", "3", "--out", str(samples), "--json"]
-    assert profile_prefill.main(arguments) == 0
+    assert main(["profile-prefill", *arguments]) == 0
     table = pd.read_csv(samples)
     medians = table.groupby(["batch_size", "prompt_tokens"]).median(numeric_only=True)
     of_eight = medians.loc[8]
