@@ -80,3 +80,13 @@ def make_card(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return make
+
+
+@pytest.fixture(scope="module")
+def mlruns(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for all tests here: making the database takes a second."""
+    from training.release.tracking import Tracker
+
+    root = tmp_path_factory.mktemp("my runs")
+    Tracker(root, run_name="unfinished", system_metrics=False).finish("FAILED")
+    return root

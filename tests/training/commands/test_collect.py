@@ -21,10 +21,9 @@ import httpx
 import pandas as pd
 import pytest
 
-from scoring_service.errors import ConfigError, ServiceUnavailable
 from training.__main__ import main
 from training.collection.answers import AnswerLog
-from training.collection.endpoint import Endpoint, PromptRefused, measure
+from training.collection.endpoint import Endpoint
 from training.data.cards import load_data
 
 PROMPTS = [f"Tell me about the number {number}." for number in range(40)]
@@ -403,32 +402,6 @@ def test_what_was_collected_can_be_trained_on_at_once(
     assert result["train_prompts"] + result["test_prompts"] > 300
 
 
-@pytest.mark.parametrize(
-    ("usage", "message", "expected"),
-    [
-        ({}, {"content": "yes"}, (100, 0, "none")),
-        ({"reasoning_tokens": 70}, {"content": "yes"}, (100, 70, "usage")),
-        ({"reasoning_tokens": 0}, {"content": "x" * 10}, (100, 0, "none")),
-        ({"reasoning_tokens": None}, {"content": "ab", "reasoning": "c" * 6}, (100, 75, "text")),
-        ({}, {"content": "ab", "reasoning_content": "c" * 6}, (100, 75, "text")),
-        ({}, {"content": None, "reasoning_content": "cut here"}, (100, 100, "text")),
-        ({}, {"content": "<think>12345</think>" + "y" * 20}, (100, 50, "text")),
-        ({}, {"content": "<think>no end"}, (100, 100, "text")),
-    ],
-)
-def test_reasoning_is_counted_wherever_the_endpoint_puts_it(
-    usage: dict[str, Any], message: dict[str, Any], expected: tuple[int, int, str]
-) -> None:
-    length = measure(
-        {
-            "choices": [{"message": message, "finish_reason": "stop"}],
-            "usage": {"completion_tokens": 100, "completion_tokens_details": usage},
-        }
-    )
-    assert (length.output_tokens, length.reasoning_tokens, length.reasoning_from) == expected
-    assert length.answer_tokens == 100 - length.reasoning_tokens
-
-
 def test_reasoning_reaches_the_card(
     collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint
 ) -> None:
@@ -440,26 +413,6 @@ def test_reasoning_reaches_the_card(
         for r in load_data(result["card"]).records
     }
     assert lengths == (10, 8, 2)
-
-
-def test_the_endpoint_says_when_to_come_back(no_waiting: list[float]) -> None:
-    answers = [
-        httpx.Response(429, headers={"retry-after": "17"}),
-        httpx.Response(200, json=answer(3)),
-    ]
-    assert ask(lambda _: answers.pop(0)).output_tokens == 3
-    assert no_waiting == [17.0]
-
-
-def test_lost_connections_are_tried_again_once_the_endpoint_has_answered(
-    no_waiting: list[float],
-) -> None:
-    def lose(request: httpx.Request) -> httpx.Response:
-        raise httpx.ReadTimeout("too slow", request=request)
-
-    with pytest.raises(ServiceUnavailable, match="ReadTimeout: too slow"):
-        ask(lose)
-    assert len(no_waiting) == 9
 
 
 def ask(handler: Callable[[httpx.Request], httpx.Response]) -> Any:
@@ -527,13 +480,6 @@ def test_a_file_that_is_not_ours_is_left_alone(
         assert status == 2
         assert message in line
         assert out.read_text() == content
-
-
-def test_a_refusal_blames_the_prompt_and_a_wrong_key_the_settings() -> None:
-    with pytest.raises(ConfigError, match="refuses to answer"):
-        ask(lambda _: httpx.Response(403))
-    with pytest.raises(PromptRefused, match="HTTP 413"):
-        ask(lambda _: httpx.Response(413))
 
 
 def test_without_json_the_counts_are_told_in_words(

@@ -1,4 +1,4 @@
-"""Labels and splits: what belongs together stays together, on one side."""
+"""Splits: disjoint, by the text alone, the same after every append."""
 
 from __future__ import annotations
 
@@ -8,44 +8,13 @@ from hypothesis import strategies as st
 
 from scoring_service.errors import ConfigError, DataError
 from training.config import SplitConfig
-from training.data.labels import LabelledPrompt, label_prompts
+from training.data.labels import LabelledPrompt
 from training.data.records import PromptResponse, normalise
 from training.data.splits import position, split_prompts
 
 
 def record(prompt: str, tokens: int, sample: int = 0, **rest: int) -> PromptResponse:
     return PromptResponse(prompt=prompt, output_tokens=tokens, sample=sample, **rest)
-
-
-def test_repeated_samples_become_one_prompt_with_the_tested_sample_first() -> None:
-    records = [record("A b", 9, 1), record("c", 5), record("a  B", 4, 0)]
-    prompts, merged = label_prompts(records)
-    assert [item.lengths for item in prompts] == [(4, 9), (5,)]
-    assert prompts[0].observed == 4
-    assert prompts[0].target("geometric_mean") == pytest.approx(6.0)
-    assert prompts[0].target("first") == 4.0
-    assert merged == 1
-
-
-def test_models_keep_their_own_lengths() -> None:
-    records = [
-        PromptResponse(prompt="a", output_tokens=3, model="x"),
-        PromptResponse(prompt="a", output_tokens=30, model="y"),
-    ]
-    prompts, merged = label_prompts(records)
-    assert [(p.model, p.observed) for p in prompts] == [("x", 3), ("y", 30)]
-    assert merged == 0
-
-
-def test_a_missing_label_is_told() -> None:
-    with pytest.raises(DataError, match="no reasoning_tokens"):
-        label_prompts([record("a", 3)], "reasoning_tokens")
-
-
-def test_a_response_without_reasoning_has_no_reasoning_label() -> None:
-    records = [record("a", 3, reasoning_tokens=0), record("b", 3, reasoning_tokens=2)]
-    prompts, _ = label_prompts(records, "reasoning_tokens")
-    assert [(p.prompt, p.observed) for p in prompts] == [("b", 2)]
 
 
 def test_calibration_takes_what_is_neither_trained_nor_tested_on() -> None:

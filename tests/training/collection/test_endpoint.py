@@ -1,0 +1,95 @@
+"""The endpoint: lengths read from a response, retries with growing waits, clear refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from scoring_service.errors import ConfigError, ServiceUnavailable
+from training.collection.endpoint import Endpoint, PromptRefused, measure
+
+
+def answer(tokens: int, finish_reason: str = "stop", **message: str) -> dict[str, Any]:
+    return {
+        "choices": [{"message": {"content": "x", **message}, "finish_reason": finish_reason}],
+        "usage": {"completion_tokens": tokens},
+    }
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Back-off takes no time; the waits asked for are noted."""
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(delay_s: float) -> None:
+        waits.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr("training.collection.endpoint.asyncio.sleep", note)
+    return waits
+
+
+@pytest.mark.parametrize(
+    ("usage", "message", "expected"),
+    [
+        ({}, {"content": "yes"}, (100, 0, "none")),
+        ({"reasoning_tokens": 70}, {"content": "yes"}, (100, 70, "usage")),
+        ({"reasoning_tokens": 0}, {"content": "x" * 10}, (100, 0, "none")),
+        ({"reasoning_tokens": None}, {"content": "ab", "reasoning": "c" * 6}, (100, 75, "text")),
+        ({}, {"content": "ab", "reasoning_content": "c" * 6}, (100, 75, "text")),
+        ({}, {"content": None, "reasoning_content": "cut here"}, (100, 100, "text")),
+        ({}, {"content": "<think>12345</think>" + "y" * 20}, (100, 50, "text")),
+        ({}, {"content": "<think>no end"}, (100, 100, "text")),
+    ],
+)
+def test_reasoning_is_counted_wherever_the_endpoint_puts_it(
+    usage: dict[str, Any], message: dict[str, Any], expected: tuple[int, int, str]
+) -> None:
+    length = measure(
+        {
+            "choices": [{"message": message, "finish_reason": "stop"}],
+            "usage": {"completion_tokens": 100, "completion_tokens_details": usage},
+        }
+    )
+    assert (length.output_tokens, length.reasoning_tokens, length.reasoning_from) == expected
+    assert length.answer_tokens == 100 - length.reasoning_tokens
+
+
+def test_the_endpoint_says_when_to_come_back(no_waiting: list[float]) -> None:
+    answers = [
+        httpx.Response(429, headers={"retry-after": "17"}),
+        httpx.Response(200, json=answer(3)),
+    ]
+    assert ask(lambda _: answers.pop(0)).output_tokens == 3
+    assert no_waiting == [17.0]
+
+
+def test_lost_connections_are_tried_again_once_the_endpoint_has_answered(
+    no_waiting: list[float],
+) -> None:
+    def lose(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("too slow", request=request)
+
+    with pytest.raises(ServiceUnavailable, match="ReadTimeout: too slow"):
+        ask(lose)
+    assert len(no_waiting) == 9
+
+
+def ask(handler: Callable[[httpx.Request], httpx.Response]) -> Any:
+    async def run() -> Any:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
+            return await Endpoint(client, "http://llm", {"model": "m"}).ask("hello")
+
+    return asyncio.run(run())
+
+
+def test_a_refusal_blames_the_prompt_and_a_wrong_key_the_settings() -> None:
+    with pytest.raises(ConfigError, match="refuses to answer"):
+        ask(lambda _: httpx.Response(403))
+    with pytest.raises(PromptRefused, match="HTTP 413"):
+        ask(lambda _: httpx.Response(413))

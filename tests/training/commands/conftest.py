@@ -1,0 +1,116 @@
+"""A store with registered bundles of the tiny ranker, and commands run with --json."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scoring_service.bundle import FP32, TOKENIZER, ModelBundle
+from training.__main__ import main
+from training.data.labels import LabelledPrompt
+from training.data.records import PromptResponse
+from training.data.splits import Splits
+
+WORDS = ("yes", "no", "short", "poem", "long", "essay")
+
+
+SPLIT = {"seed": 0, "val_fraction": 0.05, "test_fraction": 0.15}
+
+
+def draw_prompts(count: int) -> list[PromptResponse]:
+    """Prompts of the tiny ranker's words, with lengths that follow from them and noise."""
+    rng = np.random.default_rng(0)
+    records = []
+    for number in range(count):
+        words = rng.integers(len(WORDS), size=4)
+        length = int(np.exp(words.mean() + rng.normal(0, 0.5)) * 20) + 1
+        text = " ".join([*(WORDS[word] for word in words), str(number)])
+        records.append(PromptResponse(prompt=text, output_tokens=length))
+    return records
+
+
+TEST = draw_prompts(120)
+
+
+DIGEST = Splits(
+    train=[],
+    val=[],
+    test=[LabelledPrompt(prompt=r.prompt, model="", lengths=(r.output_tokens,)) for r in TEST],
+).test_digest
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "test.parquet"
+    pd.DataFrame(TEST).to_parquet(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def make_bundle(
+    tiny_bundle: ModelBundle, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., ModelBundle]:
+    """The tiny ranker with noise on its weights, as if trained and tested on TEST."""
+
+    def make(noise: float, **changes: Any) -> ModelBundle:
+        import onnx
+        from onnx import numpy_helper
+
+        model = onnx.load(tiny_bundle.model_path())
+        weights = model.graph.initializer[0]
+        values = numpy_helper.to_array(weights)
+        values = values + np.random.default_rng(0).normal(0, noise, values.shape)
+        weights.CopyFrom(numpy_helper.from_array(values.astype(np.float32), weights.name))
+
+        def fill(folder: Path) -> None:
+            onnx.save(model, folder / FP32)
+            shutil.copy(tiny_bundle.tokenizer_path, folder / TOKENIZER)
+
+        figures = {"tau_b": 0.5, "tau_b_ci": [0.4, 0.6]}
+        dataset = {"id": "logs", "test_digest": DIGEST}
+        manifest = replace(
+            tiny_bundle.manifest, training={"split": SPLIT}, dataset=dataset, metrics=figures
+        )
+        folder = tmp_path_factory.mktemp("bundle") / "bundle"
+        return ModelBundle.write(folder, replace(manifest, **changes), fill)
+
+    return make
+
+
+@pytest.fixture
+def register(mlruns: Path) -> Callable[[str, ModelBundle], str]:
+    """Log a bundle as a run and register it as a version of the model; returns the run."""
+    from training.release.tracking import Tracker
+
+    def add(name: str, bundle: ModelBundle) -> str:
+        tracker = Tracker(mlruns, run_name=name, system_metrics=False)
+        tracker.log_folder(bundle.path, "bundle")
+        tracker.register(name, "bundle", {"verdict": "new"})
+        tracker.finish()
+        return tracker.run_id
+
+    return add
+
+
+@pytest.fixture
+def training(mlruns: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
+    """Runs a command with --json; its status and what it printed, or its error line."""
+
+    def run(*arguments: object) -> tuple[int, Any]:
+        status = main([*map(str, arguments), "--mlruns-dir", str(mlruns), "--json"])
+        captured = capsys.readouterr()
+        if status == 2:
+            (line,) = captured.err.splitlines()
+            assert captured.out == ""
+            return status, line
+        return status, json.loads(captured.out)
+
+    return run

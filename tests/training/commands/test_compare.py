@@ -1,0 +1,73 @@
+"""`compare`: two rankers on the same prompts, with a paired interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scoring_service.bundle import ModelBundle
+from tests.training.commands.conftest import TEST, draw_prompts
+from training.data.records import PromptResponse
+
+
+def test_compare_says_who_is_better_and_by_how_much(
+    make_bundle: Callable[..., ModelBundle],
+    register: Callable[[str, ModelBundle], str],
+    training: Callable[..., tuple[int, Any]],
+    data: Path,
+) -> None:
+    good, bad = make_bundle(0), make_bundle(3)
+    register("compared", bad)
+    status, result = training("compare", good.path, "compared/1", "--data", data)
+    low, high = result["difference_ci"]
+    assert (status, result["better"], result["n"]) == (0, "a", len(TEST))
+    assert 0 < low < result["difference"] < high
+    assert result["difference"] == pytest.approx(result["a"]["tau_b"] - result["b"]["tau_b"])
+    _, swapped = training("compare", "models:/compared/1", good.path, "--data", data)
+    assert swapped["better"] == "b"
+    assert swapped["difference"] == pytest.approx(-result["difference"])
+    _, same = training("compare", good.path, good.path, "--data", data)
+    assert (same["better"], same["difference_ci"], same["order_tau_b"]) == (None, [0, 0], 1)
+
+
+def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
+    make_bundle: Callable[..., ModelBundle],
+    make_card: Callable[..., Path],
+    training: Callable[..., tuple[int, Any]],
+    tiny_bundle: ModelBundle,
+    tmp_path: Path,
+) -> None:
+    from training.config import DataConfig, TrainConfig
+    from training.data.prepared import prepare
+
+    config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900)))))
+    prepared = prepare(config, None)
+    trained = make_bundle(0, training=asdict(config), dataset=prepared.describe())
+    strangers = [replace(record, prompt=f"again {record.prompt}") for record in TEST]
+    for part, learnt in (([], 0), (prepared.splits.train[:30], 30), (prepared.splits.test, 0)):
+        rows = [PromptResponse(prompt=p.prompt, output_tokens=int(p.observed)) for p in part]
+        pd.DataFrame([*strangers, *rows]).to_parquet(tmp_path / "log.parquet")
+        _, result = training(
+            "compare", trained.path, tiny_bundle.path, "--data", tmp_path / "log.parquet"
+        )
+        assert result["a"]["num_seen_in_training"] == learnt
+        assert result["b"]["num_seen_in_training"] is None
+
+
+def test_equal_lengths_leave_tau_b_undefined_and_say_so(
+    make_bundle: Callable[..., ModelBundle],
+    training: Callable[..., tuple[int, Any]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = tmp_path / "equal.parquet"
+    pd.DataFrame([replace(record, output_tokens=7) for record in TEST]).to_parquet(table)
+    path = make_bundle(0).path
+    status, result = training("compare", path, path, "--data", table)
+    assert (status, result["difference"], result["better"]) == (0, None, None)
+    assert "tau_b is undefined" in caplog.text

@@ -1,0 +1,116 @@
+"""`evaluate`: figures of a bundle on any table, or a reason why there are none."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scoring_service.bundle import ModelBundle
+from training.__main__ import main
+
+
+def write_table(path: Path, count: int) -> Path:
+    words = ("yes", "no", "short", "poem", "long", "essay")
+    rng = np.random.default_rng(0)
+    with path.open("w") as file:
+        for number in range(count):
+            chosen = rng.integers(0, 6, size=3)
+            prompt = " ".join([*(words[n] for n in chosen), str(number)])
+            length = int(50 * np.exp(chosen.sum() / 5 + rng.normal(0, 0.2)))
+            file.write(json.dumps({"text": prompt, "tokens": length, "llm": "other"}) + "\n")
+    return path
+
+
+def test_without_json_the_figures_are_a_table(
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = ["--data", str(write_table(tmp_path / "logs.jsonl", 60)), "--prompt-column", "text"]
+    bundle = ["--bundle", str(tiny_bundle.path), *table, "--length-column", "tokens"]
+    assert main(["evaluate", *bundle]) == 0
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows["prompts"] == "60"
+    assert 0 < float(rows["tau_b"]) < 1
+    out = ["--target-model", "other", "--out", str(tmp_path / "bundle")]
+    assert main(["recalibrate", *bundle, *out]) == 0
+    assert capsys.readouterr().out == f"{out[-1]}: other calibrated on 60 responses\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--length-column", "length"], "no column 'length'"),
+        (["--length-column", "tokens", "--target-model", "gpt"], "no calibration for 'gpt'"),
+        (["--length-column", "tokens", "--model-column", "llm", "--model", "x"], "not 'x'"),
+    ],
+)
+def test_evaluate_refuses_what_it_cannot_measure(
+    tiny_bundle: ModelBundle,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    table = write_table(tmp_path / "logs.jsonl", 20)
+    bundle = ["--bundle", str(tiny_bundle.path), "--data", str(table), "--prompt-column", "text"]
+    assert main(["evaluate", *bundle, *options]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (["a,7", "b,7", "c,7"], "all 3 lengths are 7"),
+        # Alike up to where the model cuts them.
+        (["poem " * 32 + f"{n},{n}" for n in (7, 8, 9)], "all 3 scores are 0.9"),
+    ],
+)
+def test_equal_lengths_or_scores_are_told_and_not_ranked(
+    rows: list[str],
+    why: str,
+    tiny_bundle: ModelBundle,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "logs.csv"
+    path.write_text("\n".join(["prompt,output_tokens", *rows]) + "\n")
+    assert main(["evaluate", "--bundle", str(tiny_bundle.path), "--data", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tau_b"] is None
+    assert f"tau_b is undefined: {why}" in caplog.text
+
+
+@pytest.mark.parametrize(("count", "warned"), [(5, True), (19, True), (20, False)])
+def test_few_prompts_are_warned_of(
+    count: int,
+    warned: bool,
+    tiny_bundle: ModelBundle,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = ["--data", str(write_table(tmp_path / "logs.jsonl", count))]
+    columns = ["--prompt-column", "text", "--length-column", "tokens"]
+    assert main(["evaluate", "--bundle", str(tiny_bundle.path), *data, *columns]) == 0
+    assert (f"{count} prompts tell little" in caplog.text) == warned
+    caplog.clear()
+    bundles = [str(tiny_bundle.path)] * 2
+    assert main(["compare", *bundles, *data, *columns]) == 0
+    assert (f"{count} prompts tell little" in caplog.text) == warned
+
+
+def test_repeated_prompts_are_samples_and_give_the_ceiling(
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "logs.csv"
+    rows = ["yes,3", "yes,4", "essay,90", "essay,80", "poem,40", "poem,45"]
+    path.write_text("\n".join(["prompt,output_tokens", *rows]) + "\n")
+    assert main(["evaluate", "--bundle", str(tiny_bundle.path), "--data", str(path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["n"] == 3
+    assert result["ceiling"] == pytest.approx(1.0)
+    assert result["num_repeated"] == 3
+    assert result["tau_b_geometric_mean"] == pytest.approx(result["tau_b"])
+    assert result["tau_b_over_ceiling"] == pytest.approx(1.0)

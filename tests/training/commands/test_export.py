@@ -1,0 +1,81 @@
+"""`export`: the bundle of a run, and never over something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from scoring_service.bundle import ModelBundle
+from tests.training.commands.conftest import draw_prompts
+
+
+def test_export_gives_the_bundle_of_the_run(
+    make_bundle: Callable[..., ModelBundle],
+    register: Callable[[str, ModelBundle], str],
+    training: Callable[..., tuple[int, Any]],
+    tmp_path: Path,
+) -> None:
+    bundle = make_bundle(1)
+    run_id = register("exported", bundle)
+    for _ in range(2):
+        status, _ = training("export", "--run", run_id, "--out", tmp_path / "out")
+        assert status == 0
+        assert ModelBundle.load(tmp_path / "out").manifest == bundle.manifest
+
+
+def test_export_never_replaces_what_is_not_a_bundle(
+    make_bundle: Callable[..., ModelBundle],
+    register: Callable[[str, ModelBundle], str],
+    training: Callable[..., tuple[int, Any]],
+    tmp_path: Path,
+) -> None:
+    run_id = register("guarded", make_bundle(1))
+    (tmp_path / "thesis.tex").write_text("years of work")
+    status, line = training("export", "--run", run_id, "--out", tmp_path)
+    assert status == 2
+    assert "not a bundle; choose another --out" in line
+    assert (tmp_path / "thesis.tex").is_file()
+
+
+def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
+    make_bundle: Callable[..., ModelBundle],
+    make_card: Callable[..., Path],
+    register: Callable[[str, ModelBundle], str],
+    training: Callable[..., tuple[int, Any]],
+    tmp_path: Path,
+) -> None:
+    from training.config import DataConfig, TrainConfig
+    from training.data.prepared import prepare
+
+    card = make_card(draw_prompts(300))
+    config = TrainConfig(data=DataConfig(dataset=str(card)))
+    described = prepare(config, None).describe()
+    run_id = register("rebuilt", make_bundle(0, training=asdict(config), dataset=described))
+    out = tmp_path / "out"
+
+    def rebuild() -> str:
+        status, line = training("export", "--run", run_id, "--out", out, "--rebuild")
+        assert status == 2
+        assert not out.exists()
+        return str(line)
+
+    make_card(draw_prompts(290))
+    other = rebuild()
+    assert "train_prompts" in other
+    assert "--dataset (a card or a table) or --data-dir" in other
+    (tmp_path / "logs.parquet").unlink()
+    assert "logs.parquet" in rebuild()
+    status, line = training("export", "--run", run_id, "--out", out, "--dataset", card)
+    assert status == 2
+    assert "--rebuild" in line
+
+
+def test_a_run_without_a_bundle_cannot_be_exported(
+    training: Callable[..., tuple[int, Any]], tmp_path: Path
+) -> None:
+    (run,) = [r for r in training("list")[1]["runs"] if r["name"] == "unfinished"]
+    status, line = training("export", "--run", run["run_id"], "--out", tmp_path / "out")
+    assert status == 2
+    assert "did not finish" in line

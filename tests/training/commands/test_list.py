@@ -1,0 +1,81 @@
+"""`list`: every run and version with its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scoring_service.bundle import ModelBundle
+from training.__main__ import main
+
+
+def champion(training: Callable[..., tuple[int, Any]], name: str) -> str | None:
+    versions = training("list")[1]["versions"]
+    marked = [v["version"] for v in versions if v["name"] == name and v["champion"]]
+    assert len(marked) <= 1
+    return marked[0] if marked else None
+
+
+def test_list_shows_every_run_with_the_figures_of_its_bundle(
+    make_bundle: Callable[..., ModelBundle],
+    register: Callable[[str, ModelBundle], str],
+    training: Callable[..., tuple[int, Any]],
+) -> None:
+    bundle = make_bundle(1)
+    run_id = register("listed", bundle)
+    _, found = training("list")
+    (run,) = [run for run in found["runs"] if run["run_id"] == run_id]
+    assert (run["tau_b"], run["tau_b_ci"]) == (0.5, [0.4, 0.6])
+    assert run["revision"] == bundle.manifest.revision
+    (failed,) = [run for run in found["runs"] if run["name"] == "unfinished"]
+    assert (failed["status"], failed["tau_b"]) == ("FAILED", None)
+    assert champion(training, "listed") is None
+
+
+def test_without_json_the_commands_tell_it_in_words(
+    make_bundle: Callable[..., ModelBundle],
+    register: Callable[[str, ModelBundle], str],
+    mlruns: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = register("in-words", make_bundle(0))
+    for arguments, words in (
+        (["promote", "in-words", "1"], "in-words version 1 is the champion: the first champion"),
+        (["list"], "* in-words"),
+        (["export", "--run", run, "--out", str(tmp_path / "bundle")], "bundle: tiny revision"),
+        (["compare", "in-words/1", "in-words/1", "--data", str(data)], "no difference is proven"),
+        (["compare", "in-words/1", "in-words/1", "--data", str(data)], "training: not checked"),
+    ):
+        assert main([*arguments, "--mlruns-dir", str(mlruns)]) == 0
+        assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["promote", "nobody", "1"], "no model 'nobody'"),
+        (["compare", "nobody/1", "nobody@champion"], "no model 'nobody'"),
+        (["compare", "no/folder", "no/folder"], "is not a model bundle"),
+        (["export", "--run", "0" * 32, "--out", "x"], "has no run"),
+    ],
+)
+def test_what_is_not_in_the_store_is_one_line(
+    training: Callable[..., tuple[int, Any]], data: Path, arguments: list[str], message: str
+) -> None:
+    extra = ["--data", data] if arguments[0] == "compare" else []
+    status, line = training(*arguments, *extra)
+    assert status == 2
+    assert message in line
+
+
+def test_a_folder_without_a_store_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", "--mlruns-dir", str(tmp_path)]) == 2
+    assert "holds no MLflow store" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

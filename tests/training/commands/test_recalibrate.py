@@ -1,0 +1,47 @@
+"""`recalibrate`: one more model, and everything else as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scoring_service.bundle import ModelBundle
+from tests.training.commands.test_evaluate import write_table
+from training.__main__ import main
+
+
+def test_recalibration_adds_a_model_and_leaves_the_scores_alone(
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write_table(tmp_path / "logs.jsonl", 200)
+    columns = ["--data", str(table), "--prompt-column", "text", "--length-column", "tokens"]
+    out = tmp_path / "bundle"
+    assert (
+        main(
+            ["recalibrate", "--bundle", str(tiny_bundle.path), "--out", str(out), "--json",
+             "--target-model", "other", *columns]
+        )
+        == 0
+    )  # fmt: skip
+    entry = json.loads(capsys.readouterr().out)
+    assert entry["rows"] == 200
+    unnamed = ["--bundle", str(out), "--target-model", "", *columns]
+    assert main(["recalibrate", *unnamed]) == 2
+    assert "target_model is empty" in capsys.readouterr().err
+    written = ModelBundle.load(out)
+    assert set(written.manifest.calibration) == {"tiny-llm", "other"}
+    assert written.manifest.revision == tiny_bundle.manifest.revision
+
+    assert (
+        main(["evaluate", "--bundle", str(out), "--target-model", "other", "--json", *columns]) == 0
+    )
+    result = json.loads(capsys.readouterr().out)
+    assert result["n"] == 200
+    assert result["tau_b"] > 0.5
+    assert result["ceiling"] is None
+    assert result["baselines"]["tfidf_ridge"] is None
+    assert result["coverage"]["0.5"] == pytest.approx(0.5, abs=0.1)
+    assert result["tau_b_ci"][0] < result["tau_b"] < result["tau_b_ci"][1]
+    assert 0.5 < result["pair_accuracy"] <= result["pair_accuracy_delta"] <= 1

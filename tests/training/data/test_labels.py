@@ -1,0 +1,90 @@
+"""Labels: samples of a prompt stay together, models stay apart or form a consensus."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scoring_service.errors import DataError
+from training.data.labels import (
+    LabelledPrompt,
+    consensus_of,
+    is_held_out,
+    label_prompts,
+    of_one_model,
+)
+from training.data.records import PromptResponse
+
+
+def answers(model: str, *lengths: int) -> list[LabelledPrompt]:
+    return [
+        LabelledPrompt(prompt=f"p{n}", model=model, lengths=(length,))
+        for n, length in enumerate(lengths)
+    ]
+
+
+def test_a_consensus_hears_the_order_of_a_model_and_not_its_verbosity() -> None:
+    terse, verbose = answers("a", 10, 20, 40), answers("b", 1000, 2000, 4000)
+    together = consensus_of([*terse, *verbose])
+    assert [item.observed for item in together] == [100, 200, 400]
+    assert {item.model for item in together} == {"consensus"}
+
+
+def test_a_model_that_skips_prompts_does_not_bend_the_consensus() -> None:
+    full = answers("a", 10, 20, 40)
+    partial = [replace(item, model="b", lengths=(7,)) for item in full[1:2]]
+    assert [item.observed for item in consensus_of([*full, *partial])] == sorted(
+        item.observed for item in consensus_of([*full, *partial])
+    )
+
+
+def test_several_models_must_be_chosen_from_or_joined() -> None:
+    both = [*answers("a", 10, 20), *answers("b", 5, 9)]
+    with pytest.raises(DataError, match=r"2 models \(a, b\.\.\.\); choose data\.model"):
+        of_one_model(both, model=None, consensus=False, held_out=0)
+    with pytest.raises(DataError, match="none called 'c'"):
+        of_one_model(both, model="c", consensus=False, held_out=0)
+    assert of_one_model(both, model="b", consensus=False, held_out=0) == both[2:]
+
+
+def test_held_out_models_follow_from_their_names_alone() -> None:
+    names = [f"model-{n}" for n in range(1000)]
+    held = [name for name in names if is_held_out(name, 0.25)]
+    assert 200 < len(held) < 300
+    assert set(held) <= {name for name in names if is_held_out(name, 0.5)}
+
+
+def record(prompt: str, tokens: int, sample: int = 0, **rest: int) -> PromptResponse:
+    return PromptResponse(prompt=prompt, output_tokens=tokens, sample=sample, **rest)
+
+
+def test_repeated_samples_become_one_prompt_with_the_tested_sample_first() -> None:
+    records = [record("A b", 9, 1), record("c", 5), record("a  B", 4, 0)]
+    prompts, merged = label_prompts(records)
+    assert [item.lengths for item in prompts] == [(4, 9), (5,)]
+    assert prompts[0].observed == 4
+    assert prompts[0].target("geometric_mean") == pytest.approx(6.0)
+    assert prompts[0].target("first") == 4.0
+    assert merged == 1
+
+
+def test_models_keep_their_own_lengths() -> None:
+    records = [
+        PromptResponse(prompt="a", output_tokens=3, model="x"),
+        PromptResponse(prompt="a", output_tokens=30, model="y"),
+    ]
+    prompts, merged = label_prompts(records)
+    assert [(p.model, p.observed) for p in prompts] == [("x", 3), ("y", 30)]
+    assert merged == 0
+
+
+def test_a_missing_label_is_told() -> None:
+    with pytest.raises(DataError, match="no reasoning_tokens"):
+        label_prompts([record("a", 3)], "reasoning_tokens")
+
+
+def test_a_response_without_reasoning_has_no_reasoning_label() -> None:
+    records = [record("a", 3, reasoning_tokens=0), record("b", 3, reasoning_tokens=2)]
+    prompts, _ = label_prompts(records, "reasoning_tokens")
+    assert [(p.prompt, p.observed) for p in prompts] == [("b", 2)]

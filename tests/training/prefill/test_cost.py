@@ -1,0 +1,104 @@
+"""The fitted prefill cost is the one that made the latencies, with its errors."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scoring_service.errors import DataError
+from training.prefill.cost import fit_cost
+from training.prefill.samples import PrefillSamples
+
+PEAK = 1e14
+
+
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+def table(
+    alpha: float = 5.2e5, beta: float = 1.3e10, *, fixed_s: float = 0.0, repeats: int = 1
+) -> pd.DataFrame:
+    rows = [
+        {
+            "prompt_tokens": length,
+            "batch_size": size,
+            "latency_s": fixed_s + size * (alpha * length**2 + beta * length) / PEAK,
+        }
+        for size in (1, 4)
+        for length in LENGTHS
+        for _ in range(repeats)
+    ]
+    return pd.DataFrame(rows)
+
+
+def samples(frame: pd.DataFrame) -> PrefillSamples:
+    return PrefillSamples(table=frame, peak_flop_per_s=PEAK, model="m", device="d", source=())
+
+
+@settings(max_examples=25)
+@given(st.floats(0, 1e7), st.floats(1e6, 1e12))
+def test_the_fit_finds_the_cost_that_made_the_latencies(alpha: float, beta: float) -> None:
+    cost = fit_cost(samples(table(alpha, beta)))
+    longest = max(LENGTHS)
+    fitted = cost.alpha * longest**2 + cost.beta * longest
+    assert fitted == pytest.approx(alpha * longest**2 + beta * longest, rel=1e-4)
+    assert cost.r2 == pytest.approx(1)
+    assert cost.held_out_error < 1e-3
+
+
+def test_one_disturbed_length_bends_the_fit_less_than_least_squares() -> None:
+    frame = table()
+    frame.loc[frame["prompt_tokens"] == 2048, "latency_s"] *= 2
+    cost = fit_cost(samples(frame))
+    size, length = frame["batch_size"].to_numpy(float), frame["prompt_tokens"].to_numpy(float)
+    work = np.column_stack([size * length**2, size * length]) / [1e6, 1]
+    plain = np.linalg.lstsq(work, frame["latency_s"] * PEAK, rcond=None)[0] / [1e6, 1]
+    assert abs(cost.alpha / 5.2e5 - 1) < 0.5 * abs(plain[0] / 5.2e5 - 1)
+    assert abs(cost.beta / 1.3e10 - 1) < 0.5 * abs(plain[1] / 1.3e10 - 1)
+
+
+def test_a_disturbed_run_among_several_changes_nothing() -> None:
+    frame = table(repeats=3)
+    frame.loc[::3, "latency_s"] *= 10
+    assert fit_cost(samples(frame)).alpha == pytest.approx(5.2e5, rel=1e-4)
+
+
+def test_a_cost_never_falls_with_length() -> None:
+    frame = table(0.0)
+    frame["latency_s"] = np.sqrt(frame["latency_s"])  # Least squares would make alpha negative.
+    cost = fit_cost(samples(frame))
+    assert cost.alpha >= 0
+    assert cost.beta >= 0
+
+
+def test_a_fixed_cost_shows_in_the_error_on_the_shortest_prompts() -> None:
+    cost = fit_cost(samples(table(fixed_s=0.05)))
+    points = cost.points
+    errors = (points["held_out_s"] / points["measured_s"] - 1).abs()
+    assert errors.max() == pytest.approx(cost.worst_held_out_error)
+    assert points.loc[errors.idxmax(), "prompt_tokens"] == min(LENGTHS)
+    assert cost.fixed_s == pytest.approx(0.05, rel=1e-3)
+    assert cost.held_out_error_with_fixed < 1e-3 < cost.held_out_error
+
+
+def test_latencies_that_fall_with_length_and_poor_fits_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    frame = table()
+    frame["latency_s"] = frame["latency_s"].to_numpy()[::-1]
+    with caplog.at_level(logging.WARNING):
+        fit_cost(samples(frame))
+    assert "256 tokens took" in caplog.text
+    assert "do not route by this fit" in caplog.text
+
+
+@pytest.mark.parametrize("lengths", [[512], [128, 512]])
+def test_fewer_than_three_lengths_are_refused(lengths: list[int]) -> None:
+    frame = table()
+    with pytest.raises(DataError, match=f"{len(lengths)} prompt length.*measure 3 or more"):
+        fit_cost(samples(frame[frame["prompt_tokens"].isin(lengths)]))
