@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import io
 import re
+import shlex
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from scheduler_adapters.policy import POLICIES
+from scoring_service import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("training", "scoring_service", "scheduler_adapters")
@@ -178,6 +181,32 @@ def test_options_named_alone_belong_to_some_command(page: Path) -> None:
     for span in code_spans(page.read_text()):
         if span.startswith("--"):
             assert options_in(span) <= known, f"{page.name} names {span}"
+
+
+class Parsed(Exception):
+    """Raised in place of running a command."""
+
+
+@pages
+def test_command_lines_shown_in_a_page_are_understood(
+    page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is given to the real parser, and stops before it would run."""
+    real = command_line.parse
+
+    def parse_only(*arguments: Any, **keywords: Any) -> NoReturn:
+        real(*arguments, **keywords)
+        raise Parsed
+
+    monkeypatch.setattr(command_line, "parse", parse_only)
+    monkeypatch.setattr(command_line, "log_to_stderr", lambda: None)
+    for package, command, arguments in invocations(page.read_text()):
+        words = shlex.split(arguments)
+        if not words or ((ROOT / package / "command_line.py").is_file() and "adapt" in package):
+            continue
+        main = importlib.import_module(f"{package}.__main__").main
+        with pytest.raises(Parsed):
+            assert main([command, *words]) == 0, f"python -m {package} {command} {arguments}"
 
 
 def test_the_readme_names_a_command_of_every_package() -> None:
