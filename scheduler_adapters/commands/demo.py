@@ -20,16 +20,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.engines.engine_clock import ClockKind, clock_of, make_clock
-from scheduler_adapters.engines.vllm_v1.offline import (
-    OfflineConfig,
-    longest_context,
-    open_engine,
-    random_prompts,
-    scheduler_of,
-    serve,
-    warm_up,
-)
+from scheduler_adapters.engines.driver import longest_context
+from scheduler_adapters.engines.engine_clock import ClockKind
+from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_driver
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.reporting.demo_report import Bursts, write_report
 from scheduler_adapters.simulator.instance import Instance
@@ -211,17 +204,14 @@ def _serve_in_turn(requests: Requests, config: DemoConfig) -> Bursts:
     offline = OfflineConfig(scheduler=SCHEDULERS[0], max_num_seqs=config.engine_max_num_seqs)
     rows = np.array_split(np.arange(len(requests)), min(_ENGINE_BURSTS, len(requests)))
     served: dict[str, list[Timeline]] = {name: [] for name in SCHEDULERS}
-    with open_engine(offline, max_model_len=longest_context(requests)) as engine:
-        warm_up(engine)
-        kind = clock_of(engine, None)
-        clock = make_clock(kind)
+    with open_driver(offline, max_model_len=longest_context(requests)) as driver:
+        kind, clock = driver.clock(None)
         for number, burst in enumerate(rows):
-            prompts = random_prompts(requests.take(burst), config.seed)
             for name in SCHEDULERS[:: -1 if number % 2 else 1]:
                 log.info("serving a burst of %d with vLLM under %s", len(burst), name)
-                scheduler_of(engine).lengthwise_start(load_policy(name))
                 scored = _for_scheduler(requests.take(burst), name)
-                served[name].append(serve(engine, scored, prompts, clock)[0])
+                run = driver.serve(scored, clock=clock, seed=config.seed, policy=load_policy(name))
+                served[name].append(run.timeline)
     return Bursts(
         timelines={
             name: join_timelines(_for_scheduler(requests, name), timelines, rows)

@@ -38,7 +38,7 @@ from scoring_service.errors import ConfigError, ScoringError, UnsupportedByEngin
 
 log = logging.getLogger(__name__)
 
-SCHEDULER: Final = "scheduler_adapters.engines.vllm_v1.measured.scheduler"
+SCHEDULER: Final = "scheduler_adapters.engines.vllm_v1.scheduler"
 MIDDLEWARE: Final = "scheduler_adapters.engines.vllm_v1.middleware.VllmScores"
 _PROBE_S: Final = 5.0
 

@@ -1,4 +1,4 @@
-"""The clock by which an engine's latencies are told.
+"""Clocks for the latencies of real engines.
 
 A core of a shared machine is faster and slower by 10% and more for seconds at a time, as its
 neighbours use caches and memory. CPU seconds count that as the engine's doing, and two runs of one
@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from scoring_service.errors import ConfigError
 
@@ -35,7 +35,7 @@ class WallClock:
         self.restart()
 
     def restart(self) -> None:
-        """It is second 0."""
+        """Begin again at second 0."""
         self._start_s = time.monotonic()
 
     def __call__(self) -> float:
@@ -46,7 +46,7 @@ class WallClock:
         time.sleep(max(0.0, instant_s - self()))
 
     def note_speed(self) -> None:
-        """To be called once for every step of the engine."""
+        """Compare the machine's speed with that at first; called before every step."""
 
 
 class CpuClock:
@@ -69,7 +69,7 @@ class CpuClock:
         self._now_s = max(self(), instant_s)
 
     def note_speed(self) -> None:
-        """The machine is as fast as it is: its CPU seconds are what is asked for."""
+        """Nothing to note: CPU seconds count as they are."""
 
 
 class SteadyClock(CpuClock):
@@ -111,27 +111,27 @@ class SteadyClock(CpuClock):
 EngineClock: TypeAlias = WallClock | CpuClock
 
 
-def clock_of(engine: Any, wanted: ClockKind | None) -> ClockKind:
-    """The clock for an engine: steady where it computes in one CPU thread, else that of the wall.
+def clock_kind(device: str, wanted: ClockKind | None) -> ClockKind:
+    """Return the clock for an engine: steady where it computes in one CPU thread, else the wall's.
 
     Raises:
         ConfigError: CPU seconds of an engine on a GPU, or in several threads (their seconds add).
     """
     import torch
 
-    device, threads = engine.vllm_config.device_config.device_type, torch.get_num_threads()
+    threads = torch.get_num_threads()
     if device == "cpu" and threads == 1:
         return wanted or "steady"
     if wanted in ("cpu", "steady"):
         raise ConfigError(
-            f"clock is {wanted!r}, but vLLM computes on {device}, torch with {threads} CPU "
+            f"clock is {wanted!r}, but the engine computes on {device}, torch with {threads} CPU "
             "threads; set OMP_NUM_THREADS=1 for an engine on a CPU, else use the wall clock"
         )
     return "wall"
 
 
 def make_clock(kind: ClockKind) -> EngineClock:
-    """A clock of that kind."""
+    """Return a clock of that kind."""
     if kind == "wall":
         return WallClock()
     return SteadyClock() if kind == "steady" else CpuClock()

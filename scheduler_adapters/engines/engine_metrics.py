@@ -1,6 +1,6 @@
-"""What a scheduler decides and its users see, live: for Prometheus, and for a router.
+"""Live figures of a scheduler's decisions and its users' latencies, for Prometheus and a router.
 
-Counted in the engine process; `vllm_measured.py` says how it gets to vLLM's /metrics.
+They are counted in the engine process; `vllm_v1/observers.py` says how vLLM's /metrics shows them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable: the folder in which vLLM's processes share their figures."""
 _TTFAT_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 _QOE_BUCKETS: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
+_LATENCY_BUCKETS_S: Final = (
+    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0,
+)  # fmt: skip
 _LOAD_FILE: Final = "lengthwise-load-{}.json"
 
 
 class EngineMetrics:
-    """The counters of one engine process."""
+    """The counters of one engine process; `engine` is its number."""
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(self, registry: CollectorRegistry = REGISTRY, *, engine: int = 0) -> None:
         def gauge(name: str, about: str, labels: Sequence[str] = ()) -> Gauge:
             return Gauge(name, about, labels, registry=registry, multiprocess_mode="livesum")
+
+        def histogram(name: str, about: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(name, about, ["user_class"], buckets=buckets, registry=registry)
 
         self.hints = Counter(
             "lengthwise_engine_requests",
@@ -70,33 +76,58 @@ class EngineMetrics:
             buckets=TBT_BUCKETS_S,
             registry=registry,
         )
-        self.ttfat_s = Histogram(
-            "lengthwise_ttfat_seconds",
-            "First answering token - arrival.",
+        self.ttft_s = histogram(
+            "lengthwise_ttft_seconds", "First output token - arrival.", _LATENCY_BUCKETS_S
+        )
+        self.e2e_s = histogram(
+            "lengthwise_e2e_seconds", "Last output token - arrival.", _LATENCY_BUCKETS_S
+        )
+        self.queueing_s = histogram(
+            "lengthwise_queueing_seconds",
+            "First scheduled - queued in the engine.",
+            _LATENCY_BUCKETS_S,
+        )
+        self.tpot_s = histogram(
+            "lengthwise_tpot_seconds",
+            "Mean gap between a request's output tokens.",
+            TBT_BUCKETS_S,
+        )
+        self.preemptions = Counter(
+            "lengthwise_preemptions",
+            "Preemptions of finished requests.",
             ["user_class"],
-            buckets=_TTFAT_BUCKETS_S,
             registry=registry,
         )
-        self.qoe = Histogram(
-            "lengthwise_qoe",
-            "Finished requests' share of the reading pleasure that a stream without stalls gives.",
-            ["user_class"],
-            buckets=_QOE_BUCKETS,
+        self.kv_usage = Gauge(
+            "lengthwise_kv_usage_fraction",
+            "Used KV blocks / all KV blocks.",
+            ["engine"],
             registry=registry,
+            multiprocess_mode="mostrecent",
+        ).labels(str(engine))
+        self.ttfat_s = histogram(
+            "lengthwise_ttfat_seconds", "First answering token - arrival.", _TTFAT_BUCKETS_S
+        )
+        self.qoe = histogram(
+            "lengthwise_qoe",
+            "QoE of finished requests: 1 for a stream without stalls, as PASCAL defines it.",
+            _QOE_BUCKETS,
         )
         self._exported: Tally[str] = Tally()
         self._shown: set[tuple[str, str]] = set()
 
     def export(self, scheduler: Any, clock: TokenClock) -> None:
-        """Bring all figures up to what scheduler and clock have counted."""
+        """Bring all figures up to date with the counts of scheduler and clock."""
         ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
         counts = ranker.hint_counts
         for name in ("scored", "unscored", "invalid"):
             self._advance(self.hints.labels(name), name, getattr(counts, name))
         self._advance(self.boosts, "boosts", ranker.num_expired)
         self._advance(self.deferrals, "deferrals", planner.num_deferred if planner else 0)
+        self.kv_usage.set(scheduler.kv_cache_manager.usage)
         self._export_residents(scheduler, clock)
         self._export_gaps(clock)
+        self._export_served(clock)
         num_ahead, num_empty, num_tokens = clock.pacers(ranker.clock())
         self.pacers.labels("ahead").set(num_ahead)
         self.pacers.labels("empty").set(num_empty)
@@ -108,6 +139,16 @@ class EngineMetrics:
             for user_class, value in events:
                 histogram.labels(user_class).observe(value)
             events.clear()
+
+    def _export_served(self, clock: TokenClock) -> None:
+        for served in clock.served:
+            self.ttft_s.labels(served.user_class).observe(served.ttft_s)
+            self.e2e_s.labels(served.user_class).observe(served.e2e_s)
+            self.queueing_s.labels(served.user_class).observe(served.queueing_s)
+            self.preemptions.labels(served.user_class).inc(served.preemptions)
+            if served.num_gaps:
+                self.tpot_s.labels(served.user_class).observe(served.tpot_s)
+        clock.served.clear()
 
     def _export_residents(self, scheduler: Any, clock: TokenClock) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
@@ -143,13 +184,13 @@ def _observe_many(histogram: Histogram, counts: Sequence[int], total: float) -> 
 
 
 def _residents(scheduler: Any, clock: TokenClock) -> Iterator[tuple[str, Any]]:
-    """Each resident with the name of its phase."""
+    """Yield each resident with the name of its phase."""
     for request in scheduler.running:
         yield clock.phase(request.request_id).name.lower(), request
 
 
 def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, Any]:
-    """What a router wants to know of an instance, in PASCAL's terms where it has them.
+    """Return the load of an instance for a router, in PASCAL's terms where it has them.
 
     `on_time` is its t (no answering request waits for a token), `prefill` + `reasoning` + `waiting`
     its r, `answering` its a, `kv_tokens` its m. Requests and tokens are those of this moment.
@@ -171,7 +212,7 @@ def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, 
 
 
 def write_load(folder: Path, report: Mapping[str, Any]) -> None:
-    """Leave a `load_report` for `read_loads`; whole or not at all."""
+    """Write a `load_report` for `read_loads`; whole or not at all."""
     path = folder / _LOAD_FILE.format(report["engine"])
     draft = path.with_suffix(".new")
     draft.write_text(json.dumps(report))
@@ -179,5 +220,5 @@ def write_load(folder: Path, report: Mapping[str, Any]) -> None:
 
 
 def read_loads(folder: Path) -> list[dict[str, Any]]:
-    """The newest report of each engine that shares `folder`; empty before the first step."""
+    """Return the newest report of each engine that shares `folder`; empty before the first step."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob(_LOAD_FILE.format("*")))]

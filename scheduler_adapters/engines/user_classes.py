@@ -1,4 +1,4 @@
-"""Which class of user a request belongs to, by its API key or by a header that a gateway sets.
+"""Classes of users, told apart by API key or by a header that a gateway sets.
 
     {"classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
      "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "default": "batch"}
@@ -24,7 +24,7 @@ _KEYS: Final = frozenset({"classes", "api_keys", "header", "default"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserClasses:
-    """The classes, and how a request is known to be of one."""
+    """The classes, and the key or header that puts a request into one."""
 
     tbt_s: Mapping[str, float | None] = field(default_factory=dict)
     """Class -> target time between tokens in seconds, None where it has none."""
@@ -44,7 +44,7 @@ class UserClasses:
                 raise ConfigError(f"tbt_s of class {name!r} is {tbt_s}; use seconds > 0")
 
     def of(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-        """The class of a request with these (lower-case) ASGI headers; None where it has none."""
+        """Return the class of a request with these (lower-case) ASGI headers, or None."""
         sent = dict(headers)
         scheme, _, token = sent.get(b"authorization", b"").decode("latin-1").partition(" ")
         by_key = self.api_keys.get(token.strip()) if scheme.lower() == "bearer" else None
@@ -52,7 +52,7 @@ class UserClasses:
         return name if name in self.tbt_s else self.default
 
     def hints(self, name: str | None) -> dict[str, str | float]:
-        """What a request of class `name` carries to the scheduler."""
+        """Return the hints that a request of class `name` carries to the scheduler."""
         if name is None:
             return {}
         tbt_s = self.tbt_s[name]
@@ -86,32 +86,3 @@ def _tbt_s(about: Mapping[str, Any]) -> float | None:
         raise ConfigError(f"a class has unknown keys {sorted(unknown)}; use tbt_s")
     tbt_s = about.get("tbt_s")
     return None if tbt_s is None else float(tbt_s)
-
-
-class ClassesInFlight:
-    """The class of each request that is being served, by the id that vLLM reports it under."""
-
-    def __init__(self) -> None:
-        self._classes: dict[str, str] = {}
-
-    def enter(self, request_id: str, name: str) -> None:
-        """A request of class `name` goes to the server with this X-Request-Id."""
-        self._classes[request_id] = name
-
-    def leave(self, request_id: str) -> None:
-        """Forget it; one that is not here is ignored."""
-        self._classes.pop(request_id, None)
-
-    def of(self, reported_id: str | None) -> str:
-        """The class behind `cmpl-ID-0`, `chatcmpl-ID` or `resp_ID_0`; "" where none is known."""
-        reported_id = reported_id or ""
-        sent_id = reported_id.partition("-")[2]
-        candidates = (sent_id, sent_id.rpartition("-")[0], reported_id.rpartition("_")[0])
-        return next((self._classes[one] for one in candidates if one in self._classes), "")
-
-    def __len__(self) -> int:
-        return len(self._classes)
-
-
-CLASSES_IN_FLIGHT: Final = ClassesInFlight()
-"""Of this API server process: the middleware writes it, the stat logger reads it."""

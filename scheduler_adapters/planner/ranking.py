@@ -1,8 +1,9 @@
-"""What every real engine shares: asking the policy, and keeping waiting requests in its order.
+"""The ranks of requests in a real engine, and the queue of those that wait.
 
 An engine tells a `Ranker` what happened to a request; the `Ranker` keeps the request's view and
-newest rank. Waiting requests stand in a `RankedQueue`: inserting and removing cost O(log n)
-comparisons, and a heap of times finds the ranks that end, so a step without change costs nothing.
+newest rank, and passes on to the engine's observers what happened. Waiting requests stand in a
+`RankedQueue`: inserting and removing cost O(log n) comparisons, and a heap of times finds the ranks
+that end, so a step without change costs nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -19,7 +20,8 @@ from typing import Any, Generic, TypeVar
 
 from scheduler_adapters.planner.hints import HintCounts
 from scheduler_adapters.policy import Policy, ask_rank
-from scheduler_adapters.views import LoadView, Rank, RequestView
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from scoring_service.errors import InvalidDecision
 
 Item = TypeVar("Item")
@@ -28,7 +30,7 @@ _UNRANKED = Rank()
 
 @dataclass(slots=True)
 class Tracked:
-    """Our state of one request. It hangs on the engine's own request object and dies with it."""
+    """The state of one request. It hangs on the engine's own request object and dies with it."""
 
     view: RequestView
     rank: Rank = _UNRANKED
@@ -40,16 +42,29 @@ class Tracked:
 
 
 class Ranker:
-    """Turns what happens in an engine into views, and asks the policy for ranks."""
+    """Turns the events of an engine into views, and asks the policy for ranks."""
 
-    def __init__(self, policy: Policy, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        clock: Callable[[], float] = time.monotonic,
+        observers: Sequence[EngineObserver] = (),
+    ) -> None:
         self.policy = policy
         self.clock = clock
         self.load = LoadView()
+        self.observers: tuple[EngineObserver, ...] = ()
+        self.attach(observers)
         self.hint_counts = HintCounts()
         self.num_expired = 0
         """Ranks that ended in time so far: with a starvation guard, requests that it boosted."""
         self._numbers = itertools.count()
+
+    def attach(self, observers: Sequence[EngineObserver]) -> None:
+        """Let some more observers hear of the engine; it has to be idle."""
+        self.observers += tuple(observers)
+        for observer in observers:
+            observer.attached(self.load)
 
     def track(
         self,
@@ -72,10 +87,22 @@ class Ranker:
             )
         )
         self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
+        for observer in self.observers:
+            observer.queued(tracked.view, self.load.now_s)
         return tracked
 
+    def requeue(self, tracked: Tracked, *, generated_tokens: int, preemptions: int) -> None:
+        """A resident has lost its blocks and waits again: rank it."""
+        view = tracked.view
+        view.phase = Phase.WAITING
+        view.generated_tokens = generated_tokens
+        view.preemptions = preemptions
+        self.rerank(tracked)
+        for observer in self.observers:
+            observer.evicted(view, self.load.now_s)
+
     def rerank(self, tracked: Tracked) -> None:
-        """Something happened to the request: ask for its rank again, unless that is for good."""
+        """Ask for the rank of a request again after something happened, unless it is sticky."""
         if not tracked.rank.sticky:
             self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
 
@@ -111,6 +138,12 @@ class Ranker:
 
 
 _MAX_SUCCESSORS = 100
+
+
+def ends_thinking(output: Sequence[int], num_new: int, marker: tuple[int, ...]) -> bool:
+    """Return whether one of the newest `num_new` tokens of `output` is the last of a marker."""
+    ends = range(max(len(marker), len(output) - num_new + 1), len(output) + 1)
+    return any(tuple(output[end - len(marker) : end]) == marker for end in ends)
 
 
 class RankedQueue(Generic[Item]):

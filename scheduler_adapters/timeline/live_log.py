@@ -1,19 +1,18 @@
-"""Writes a timeline while an engine serves: one line per finished request.
+"""A timeline that is written while an engine serves: one line per finished request.
 
-The format is that of `experiments/timeline.py`, so `read_timeline` and all metrics take it: exact
-TTFT, TBT and E2E per class, as the engine saw them. It costs a little per token, so it is off
-unless asked for. Requests that are aborted leave no line.
+`read_timeline` and all metrics take the file: exact TTFT, TBT and E2E per class, as the engine saw
+them. It costs a little per token, so it is off unless asked for. Aborted requests leave no line.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView
 from scoring_service.errors import ConfigError
 
@@ -25,13 +24,12 @@ VARIABLE: Final = "LENGTHWISE_TIMELINE"
 class _Open:
     """A request that is being served."""
 
-    view: RequestView
     scheduled_s: float
     token_s: list[float] = field(default_factory=list)
 
 
-class TimelineLog:
-    """Times are seconds from `start_s`, on the engine's clock. Close it when the engine stops.
+class TimelineLog(EngineObserver):
+    """Writes the timeline of one engine, in seconds from `start_s` on the engine's clock.
 
     Args:
         start_s: may be set anew until the first request has finished.
@@ -55,52 +53,44 @@ class TimelineLog:
                 f"timeline {path} cannot be written ({error.strerror}); choose another place"
             ) from error
 
-    def admitted(self, view: RequestView, now_s: float) -> None:
-        """A request takes part in its first step, which begins now."""
-        self._open.setdefault(view.request_id, _Open(view, now_s))
+    def admitted(self, request: RequestView, now_s: float) -> None:
+        self._open.setdefault(request.request_id, _Open(now_s))
 
-    def emitted(self, request_id: str, num_tokens: int, now_s: float) -> None:
-        """A step that ends now gave the request tokens; one that was aborted is ignored."""
-        if (served := self._open.get(request_id)) is not None:
+    def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
+        if (served := self._open.get(request.request_id)) is not None:
             served.token_s.extend([now_s] * num_tokens)
 
-    def finished(self, request_id: str) -> None:
-        """The request has all its tokens; one that was aborted, or got none, is ignored."""
-        done = self._open.pop(request_id, None)
+    def finished(self, request: RequestView, now_s: float) -> None:
+        done = self._open.pop(request.request_id, None)
         if done is None or not done.token_s:
             return
-        view = done.view
         row = {
-            "request_id": request_id,
-            "arrival_s": self._since(view.arrival_s),
-            "prompt_tokens": view.prompt_tokens,
+            "request_id": request.request_id,
+            "arrival_s": self._since(request.arrival_s),
+            "prompt_tokens": request.prompt_tokens,
             "output_tokens": len(done.token_s),
-            "reasoning_tokens": min(view.thinking_tokens, len(done.token_s)),
-            "score": view.score,
-            "user_class": view.user_class,
-            "tbt_s": view.tbt_s,
+            "reasoning_tokens": min(request.thinking_tokens, len(done.token_s)),
+            "score": request.score,
+            "user_class": request.user_class,
+            "tbt_s": request.tbt_s,
             "scheduled_s": self._since(done.scheduled_s),
-            "preemptions": view.preemptions,
+            "preemptions": request.preemptions,
             "rejected": False,
             "instance": self._instance,
             "token_s": [self._since(token_s) for token_s in done.token_s],
         }
         self._lines.append(json.dumps(row) + "\n")
 
-    def forget(self, request_ids: Iterable[str]) -> None:
-        """Drop those that were aborted; others are ignored."""
-        for request_id in request_ids:
-            self._open.pop(request_id, None)
+    def withdrawn(self, request: RequestView, now_s: float) -> None:
+        self._open.pop(request.request_id, None)
 
-    def flush(self) -> None:
-        """Write what has gathered."""
+    def stepped(self, now_s: float) -> None:
         if self._lines:
             os.write(self._file, "".join(self._lines).encode())
             self._lines.clear()
 
     def close(self) -> None:
-        """Write what has gathered and give the file back; nothing may be told from then on."""
-        self.flush()
+        self.stepped(0.0)
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

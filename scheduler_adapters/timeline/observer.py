@@ -6,6 +6,9 @@ recordings are observers. An observer overrides what it wants to hear of; the re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.views import LoadView, RequestView
 
 
@@ -13,7 +16,6 @@ class EngineObserver:
     """Events of one engine in the order of its clock; all methods do nothing here.
 
     Times are seconds on the engine's clock. A view is the engine's own: read it, do not keep it.
-    A real engine tells all of them; a simulated one the first five, and `withdrawn`.
     """
 
     def queued(self, request: RequestView, now_s: float) -> None:
@@ -34,14 +36,24 @@ class EngineObserver:
     def withdrawn(self, request: RequestView, now_s: float) -> None:
         """The request has left the engine unfinished: aborted, or moved to another instance."""
 
-    def thinking_ended(self, request: RequestView, now_s: float) -> None:
-        """The request's newest token ended its thinking; the next one is an answering token."""
-
-    def stepped(self, now_s: float) -> None:
-        """A step ended, and all else that happened in it has been told."""
+    # Events of real engines only.
 
     def attached(self, load: LoadView) -> None:
-        """The observer hears of an engine from now on, which keeps `load` up to date."""
+        """The engine is idle and tells of itself from now on; it keeps `load` up to date."""
+
+    def thinking_ended(self, request: RequestView, now_s: float) -> None:
+        """An end of thinking is among the request's newest tokens; only its first one counts."""
+
+    def stepped(self, now_s: float) -> None:
+        """A step ended, and what happened to its requests has been told."""
+
+    def measured(self, step: StepRecord) -> None:
+        """A step was of this size and took so long, idle time before it not counted."""
 
     def close(self) -> None:
         """The engine stops: nothing is told from now on."""
+
+
+def measuring(observers: Sequence[EngineObserver]) -> list[EngineObserver]:
+    """Return those that override `measured`: to know the size of a step costs an engine time."""
+    return [one for one in observers if type(one).measured is not EngineObserver.measured]

@@ -1,4 +1,4 @@
-"""What the users of a live engine see: gaps between tokens, first answering tokens, QoE, pacers.
+"""Latencies of a live engine as its users see them: gaps between tokens, TTFT, QoE, pacers.
 
 A reader takes one answering token per `tbt_s`. Tokens that come sooner wait in the request's
 *pacer*; when it is empty, the reader waits. QoE compares with a reader who never did: with tokens
@@ -13,12 +13,14 @@ Source: Andes' QoE as PASCAL restricts it to answering tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from math import nan
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Phase, RequestView
 
 TBT_BUCKETS_S: Final = (
@@ -34,6 +36,9 @@ _EDGES: Final = np.array(TBT_BUCKETS_S)
 _NUM_BINS: Final = len(TBT_BUCKETS_S) + 1
 _FIELDS: Final = {
     "arrival_s": np.nan,
+    "queueing_s": np.nan,
+    "first_s": np.nan,
+    "num_tokens": 0.0,
     "tbt_s": DEFAULT_TBT_S,
     "last_s": np.nan,
     "first_shown_s": np.nan,
@@ -44,16 +49,39 @@ _FIELDS: Final = {
 """Column -> value of a request without tokens."""
 
 
-class TokenClock:
+class ServedRequest(NamedTuple):
+    """The latencies of a finished request, in seconds."""
+
+    user_class: str
+    queueing_s: float
+    """First scheduled - queued in the engine."""
+    ttft_s: float
+    e2e_s: float
+    num_gaps: int
+    """Output tokens - 1."""
+    tpot_s: float
+    """The mean gap; NaN where there is none."""
+    preemptions: int
+
+
+class TokenClock(EngineObserver):
     """Follows the tokens of the requests that have started.
 
     Args:
-        think_end: token ids that end thinking; empty: every token is an answering one.
+        thinks: whether the first tokens of a request are reasoning ones, until the engine tells
+            that its thinking has ended; else every token is an answering one.
     """
 
-    def __init__(self, think_end: Sequence[int] = ()) -> None:
-        self._think_end = tuple(think_end)
+    def __init__(self, thinks: bool = False) -> None:
+        self._thinks = thinks
         self._slots: dict[str, int] = {}
+        self._queued_s: dict[str, float] = {}
+        """Of those that have not started."""
+        self._emitted_ids: list[str] = []
+        self._emitted_counts: list[int] = []
+        self._thought_ids: list[str] = []
+        self._finished: list[RequestView] = []
+        """What was told of the step that has not ended yet."""
         self._free: list[int] = []
         self._newest_ids: list[str] | None = None
         """Whom the slots below belong to; None once one of them may be another's."""
@@ -61,8 +89,6 @@ class TokenClock:
         self._table = {name: np.empty(0) for name in _FIELDS}
         self._thinking = np.empty(0, np.bool_)
         self._class_of = np.empty(0, np.int64)
-        self._matched: dict[str, int] = {}
-        """Of those whose newest tokens begin an end marker: how many tokens of it."""
         self.classes: list[str] = []
         """User classes in the order they were met: the first index of the two sums below."""
         self.tbt_counts = np.zeros((0, len(PHASES), _NUM_BINS), np.int64)
@@ -72,12 +98,17 @@ class TokenClock:
         """(class, first answering token - arrival) since these were last taken."""
         self.finished_qoe: list[tuple[str, float]] = []
         """(class, QoE) of requests finished since these were last taken."""
+        self.served: list[ServedRequest] = []
+        """Requests that finished with a token since these were last taken."""
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def admitted(self, view: RequestView) -> None:
-        """A request takes part in its first step; one that is here already is ignored."""
+    def queued(self, request: RequestView, now_s: float) -> None:
+        self._queued_s[request.request_id] = now_s
+
+    def admitted(self, request: RequestView, now_s: float) -> None:
+        view = request
         if view.request_id in self._slots:
             return
         self._newest_ids = None
@@ -87,39 +118,45 @@ class TokenClock:
         for name, value in _FIELDS.items():
             self._table[name][slot] = value
         self._table["arrival_s"][slot] = view.arrival_s
+        self._table["queueing_s"][slot] = now_s - self._queued_s.pop(view.request_id, now_s)
         if view.tbt_s is not None:
             self._table["tbt_s"][slot] = view.tbt_s
-        self._thinking[slot] = bool(self._think_end)
+        self._thinking[slot] = self._thinks
         self._class_of[slot] = self._class_number(view.user_class)
 
-    def step_ended(
-        self, now_s: float, request_ids: Sequence[str], new_tokens: Sequence[Sequence[int]]
-    ) -> None:
-        """A step gave these requests one or more tokens each; unknown ones are ignored."""
-        slots = self._slots_of(request_ids)
-        counts = np.array([len(tokens) for tokens in new_tokens], np.float64)
+    def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
+        self._emitted_ids.append(request.request_id)
+        self._emitted_counts.append(num_tokens)
+
+    def thinking_ended(self, request: RequestView, now_s: float) -> None:
+        self._thought_ids.append(request.request_id)
+
+    def finished(self, request: RequestView, now_s: float) -> None:
+        self._finished.append(request)
+
+    def withdrawn(self, request: RequestView, now_s: float) -> None:
+        self._queued_s.pop(request.request_id, None)
+        slot = self._slots.pop(request.request_id, None)
+        if slot is not None:
+            self._free.append(slot)
+            self._newest_ids = None
+
+    def stepped(self, now_s: float) -> None:
+        """Book the step: gaps by the phase before it, then ends of thinking, then who finished."""
+        slots = self._slots_of(self._emitted_ids)
+        counts = np.array(self._emitted_counts, np.float64)
         slots, counts = slots[slots >= 0], counts[slots >= 0]
-        self._count_gaps(slots, now_s)
+        self._count_gaps(slots, counts, now_s)
         answers = ~self._thinking[slots]
         self._answer(slots[answers], counts[answers], now_s)
-        if self._think_end:
-            self._follow_thinking(request_ids, new_tokens)
-
-    def finished(self, request_id: str) -> None:
-        """A request has all its tokens; one that is not here is ignored."""
-        slot = self._slots.get(request_id)
-        if slot is not None and self._table["num_answering"][slot]:
-            self.finished_qoe.append((self._class_name(slot), self._qoe(slot)))
-        self.forget([request_id])
-
-    def forget(self, request_ids: Iterable[str]) -> None:
-        """Drop requests that were aborted; those that are not here are ignored."""
-        for request_id in request_ids:
-            slot = self._slots.pop(request_id, None)
-            self._matched.pop(request_id, None)
-            if slot is not None:
-                self._free.append(slot)
-                self._newest_ids = None
+        for request_id in self._thought_ids:
+            if (slot := self._slots.get(request_id)) is not None:
+                self._thinking[slot] = False
+        for request in self._finished:
+            self._serve(request)
+            self.withdrawn(request, now_s)
+        for told in (self._emitted_ids, self._emitted_counts, self._thought_ids, self._finished):
+            told.clear()
 
     def phase(self, request_id: str) -> Phase:
         """PREFILL until the first token, then REASONING or ANSWERING."""
@@ -143,11 +180,36 @@ class TokenClock:
         slot = self._slots.get(request_id)
         return "" if slot is None else self._class_name(slot)
 
-    def _count_gaps(self, slots: NDArray[np.int64], now_s: float) -> None:
+    def _serve(self, request: RequestView) -> None:
+        """Note a request that has finished; one without tokens, or never admitted, is ignored."""
+        slot = self._slots.get(request.request_id)
+        if slot is None or not self._table["num_tokens"][slot]:
+            return
+        row = {name: float(column[slot]) for name, column in self._table.items()}
+        user_class, num_gaps = self._class_name(slot), int(row["num_tokens"]) - 1
+        self.served.append(
+            ServedRequest(
+                user_class=user_class,
+                queueing_s=row["queueing_s"],
+                ttft_s=row["first_s"] - row["arrival_s"],
+                e2e_s=row["last_s"] - row["arrival_s"],
+                num_gaps=num_gaps,
+                tpot_s=(row["last_s"] - row["first_s"]) / num_gaps if num_gaps else nan,
+                preemptions=request.preemptions,
+            )
+        )
+        if row["num_answering"]:
+            self.finished_qoe.append((user_class, _qoe(row)))
+
+    def _count_gaps(
+        self, slots: NDArray[np.int64], counts: NDArray[np.float64], now_s: float
+    ) -> None:
         last_s = self._table["last_s"]
         gaps_s = now_s - last_s[slots]
         last_s[slots] = now_s
+        self._table["num_tokens"][slots] += counts
         known = ~np.isnan(gaps_s)
+        self._table["first_s"][slots[~known]] = now_s
         slots, gaps_s = slots[known], gaps_s[known]
         rows = self._class_of[slots] * len(PHASES) + ~self._thinking[slots]
         bins = rows * _NUM_BINS + np.searchsorted(_EDGES, gaps_s)
@@ -157,7 +219,7 @@ class TokenClock:
         self.tbt_sums_s += sums_s.reshape(self.tbt_sums_s.shape)
 
     def _slots_of(self, request_ids: Sequence[str]) -> NDArray[np.int64]:
-        """Steps mostly serve those whom the step before served, in the same order."""
+        """Return the rows of these requests; steps mostly serve the same ones in one order."""
         if request_ids != self._newest_ids:
             slots = [self._slots.get(request_id, -1) for request_id in request_ids]
             self._newest_slots = np.array(slots, np.int64)
@@ -178,37 +240,6 @@ class TokenClock:
             )
         table["num_answering"][slots] += counts
 
-    def _follow_thinking(
-        self, request_ids: Sequence[str], new_tokens: Sequence[Sequence[int]]
-    ) -> None:
-        first, matched = self._think_end[0], self._matched
-        for request_id, tokens in zip(request_ids, new_tokens, strict=True):
-            if first in tokens or request_id in matched:
-                self._match(request_id, tokens)
-
-    def _match(self, request_id: str, tokens: Sequence[int]) -> None:
-        """Look for the end marker, which may be cut by the end of a step."""
-        slot, end = self._slots.get(request_id), self._think_end
-        if slot is None or not self._thinking[slot]:
-            return
-        matched = self._matched.pop(request_id, 0)
-        for token in tokens:
-            matched = matched + 1 if token == end[matched] else int(token == end[0])
-            if matched == len(end):
-                self._thinking[slot] = False
-                return
-        if matched:
-            self._matched[request_id] = matched
-
-    def _qoe(self, slot: int) -> float:
-        tbt_s, first_s, last_s, sum_s, count = (
-            float(self._table[name][slot])
-            for name in ("tbt_s", "first_shown_s", "shown_s", "sum_shown_s", "num_answering")
-        )
-        end_s = last_s + tbt_s
-        expected_s = count * first_s + tbt_s * count * (count - 1) / 2
-        return (count * end_s - sum_s) / (count * end_s - expected_s)
-
     def _class_name(self, slot: int) -> str:
         return self.classes[int(self._class_of[slot])]
 
@@ -228,3 +259,10 @@ class TokenClock:
         self._thinking = np.append(self._thinking, np.empty(more, np.bool_))
         self._class_of = np.append(self._class_of, np.empty(more, np.int64))
         self._free.extend(range(old + more - 1, old - 1, -1))
+
+
+def _qoe(row: Mapping[str, float]) -> float:
+    tbt_s, last_s, count = row["tbt_s"], row["shown_s"], row["num_answering"]
+    end_s = last_s + tbt_s
+    expected_s = count * row["first_shown_s"] + tbt_s * count * (count - 1) / 2
+    return (count * end_s - row["sum_shown_s"]) / (count * end_s - expected_s)

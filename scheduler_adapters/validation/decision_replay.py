@@ -38,11 +38,6 @@ class Agreement:
     num_equal: int
 
 
-def snapshot(view: RequestView, load: LoadView) -> Queued:
-    """What is to be written down of a request that waits from now on."""
-    return Queued(copy(view), copy(load))
-
-
 def replay(policy: Policy, decisions: Iterable[Queued | Admitted]) -> Agreement:
     """Ask `policy` again and compare.
 

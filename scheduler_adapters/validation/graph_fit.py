@@ -13,26 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Final
 
 import numpy as np
 
+from scheduler_adapters.engines.transformers_batching.driver import GRAPH_PAST_TOKENS, GRAPH_TOKENS
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.validation.step_fit import StepFit, fit_steps
 
-_TOKENS: Final = 64
-_PAST_TOKENS: Final = 2048
-GRAPHS: Final = {
-    "use_cuda_graph": (True, False),
-    "q_padding_interval_size": _TOKENS,
-    "kv_padding_interval_size": _PAST_TOKENS,
-}
-"""Settings of the engine. By its own 16,384 a few requests would read as much from the cache as
-many. (True, False): its way for steps of any size, not that for decodes."""
-
 Size = tuple[int, int]
-"""Multiples of `_TOKENS` computed, and of `_PAST_TOKENS` read."""
+"""Multiples of `GRAPH_TOKENS` computed, and of `GRAPH_PAST_TOKENS` read."""
 
 
 @dataclass(kw_only=True)
@@ -80,7 +70,7 @@ def fit_graphs(steps: Sequence[StepRecord], *, has_graphs: bool) -> GraphFit:
 
     Args:
         steps: all of the run, in order.
-        has_graphs: whether the engine was set up with `GRAPHS`.
+        has_graphs: whether the engine captures CUDA graphs.
 
     Raises:
         DataError: as `fit_steps` does.
@@ -101,7 +91,7 @@ def fit_graphs(steps: Sequence[StepRecord], *, has_graphs: bool) -> GraphFit:
 
 
 def _padded(tokens: int, past: float) -> Size:
-    return ceil(tokens / _TOKENS), max(1, ceil(past / _PAST_TOKENS))
+    return ceil(tokens / GRAPH_TOKENS), max(1, ceil(past / GRAPH_PAST_TOKENS))
 
 
 def _size(step: StepRecord) -> Size:

@@ -22,12 +22,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_adapters.engines.engine_clock import EngineClock, SteadyClock
-from scheduler_adapters.engines.vllm_v1.offline import (
+from scheduler_adapters.engines.vllm_v1.driver import (
     OfflineConfig,
+    VllmDriver,
     open_engine,
-    random_prompts,
     scheduler_of,
-    serve,
 )
 from scheduler_adapters.planner.hints import SCORE, TBT_S
 from scheduler_adapters.workload.requests import Requests, make_requests
@@ -264,14 +263,13 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
         arrival_s=[0.0] * len(sizes),
         tbt_s=[0.5] * len(sizes),
     )
-    prompts = random_prompts(burst, seed=0)
     made_with = _settings_of(scheduler_of(engine))
     stock, ours = Scheduler(**made_with), RankScheduler(**made_with)
     rates: dict[Any, list[float]] = {stock: [], ours: []}
     clock = SteadyClock()
     for number in range(1 + config.throughput_rounds):
         for scheduler in (stock, ours) if number % 2 else (ours, stock):
-            rates[scheduler].append(_tokens_per_s(engine, scheduler, burst, prompts, clock))
+            rates[scheduler].append(_tokens_per_s(engine, scheduler, burst, clock))
     served = len(rates[ours])
     for first in rates.values():
         del first[0]  # it loads code and fills memory
@@ -287,12 +285,10 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
     }
 
 
-def _tokens_per_s(
-    engine: Any, scheduler: Any, burst: Requests, prompts: list[list[int]], clock: EngineClock
-) -> float:
+def _tokens_per_s(engine: Any, scheduler: Any, burst: Requests, clock: EngineClock) -> float:
     """Serve a burst under a scheduler that is put into an idle engine: tokens per CPU second."""
     engine.engine_core.engine_core.scheduler = scheduler
-    serve(engine, burst, prompts, clock)
+    VllmDriver(engine).serve(burst, clock=clock, seed=0)
     spent_s = clock()
     engine.step()  # by which the model forgets the last requests
     return float(burst.output_tokens.sum()) / spent_s

@@ -10,17 +10,14 @@ from __future__ import annotations
 import logging
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from scheduler_adapters.commands.bench.transformers_report import Report
 from scheduler_adapters.commands.setup import (
@@ -29,16 +26,11 @@ from scheduler_adapters.commands.setup import (
     load_named,
     policy_of,
 )
-from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
-from scheduler_adapters.engines.transformers_batching import packed_attention
-from scheduler_adapters.planner.hints import hints_of
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.engines.random_model import device_name, find_device
+from scheduler_adapters.engines.transformers_batching.driver import BatchingConfig, open_driver
 from scheduler_adapters.timeline.live_log import TimelineLog
-from scheduler_adapters.timeline.steps import StepRecord
-from scheduler_adapters.timeline.timeline import read_timeline
-from scheduler_adapters.validation.graph_fit import GRAPHS
 from scheduler_adapters.validation.prediction import Served
+from scheduler_adapters.validation.recording import StepRecorder
 from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.tables import read_table
@@ -46,8 +38,6 @@ from scheduler_adapters.workload.workload import WorkloadConfig, synthetic_reque
 from scoring_service.errors import (
     ConfigError,
     DataError,
-    SchedulingError,
-    UnsupportedByEngine,
 )
 from scoring_service.strict_json import to_json
 
@@ -55,16 +45,11 @@ log = logging.getLogger(__name__)
 
 LENGTHS: Final = "alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet"
 _TOKENS_PER_WORD: Final = 4 / 3
-_PAGE_TOKENS: Final = 32
-_KV_FRACTION: Final = 0.6
-"""Of the free memory of a GPU; attention over all residents needs copies of their keys."""
-_SAFETY_MARGIN: Final = 0.15
-"""The share of the KV blocks that the engine keeps from newcomers, by its own default."""
 _CLASS_STREAM: Final = 11
 
 
 @dataclass(frozen=True, kw_only=True)
-class BurstConfig:
+class BurstConfig(BatchingConfig):
     """Which requests, which schedulers, which model."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "slai", "oracle"])
@@ -94,26 +79,9 @@ class BurstConfig:
     """Target time between tokens of the class "paying"."""
     free_tbt_s: float = 0.5
     """Target time between tokens of the class "free"."""
-    shape: str = "tiny"
-    """Shape of the random model: tiny (1.2 M parameters), small (14 M), 7b (Llama-2-7B)."""
-    device: str | None = None
-    """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
-    max_num_seqs: int = 64
-    """Requests that run at once."""
-    max_tokens: int = 512
-    """Token budget of a step."""
     out: Path | None = None
     """Folder for the timeline (POLICY.jsonl, times of all tokens) and the steps (POLICY.steps.csv)
     under each policy, summary.csv, and simulated beside measured (agreement.csv, agreement.svg)."""
-    attention: str | None = None
-    """How transformers attends: paged|torch_varlen, the flash kernel of torch, which needs a GPU
-    and transformers 5.13 to 5.17; sdpa or paged|eager, which mask and attend to all residents;
-    none: the first where it can be had, else what the engine chooses."""
-    cuda_graphs: bool | None = None
-    """Replay steps as CUDA graphs, with tokens padded to few sizes; none: where the attention is
-    paged|torch_varlen (measured on an H100: 27 ms a step of 64 seats instead of 43)."""
-    seed: int = 0
-    """Of the draw, classes, scores, prompts and weights."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -256,167 +224,33 @@ def serve_burst(
 
     for name in config.policies:  # what cannot run is refused before a model is made
         use_policy(load_named(name, config.settings), {})
-    device = find_device(config.device)
-    attention = _attention(config.attention, device)
-    if config.cuda_graphs and not device.startswith("cuda"):
-        raise ConfigError("cuda_graphs is true, and the device is no GPU; leave it out")
-    if config.cuda_graphs is None:
-        config = replace(config, cuda_graphs=attention == packed_attention.NAME)
-    longest = int((requests.prompt_tokens + requests.output_tokens).max())
-    model = make_random_model(config.shape, device, max_tokens=longest + 1, seed=config.seed)
-    if attention is not None:
-        model.set_attn_implementation(attention)
-    num_blocks = _num_blocks(model.config, device, longest, config.max_num_seqs)
-    prompts = _random_prompts(requests, model.config.vocab_size, config.seed)
+    driver = open_driver(config, requests)
     folder.mkdir(parents=True, exist_ok=True)
-    few = requests.take(np.arange(min(len(requests), 2 * config.max_num_seqs)))
-    few = replace(few, output_tokens=np.minimum(few.output_tokens, 4))
-    warm_up = folder / "warm-up.jsonl"
-    _serve(model, "fcfs", few, prompts, config, num_blocks, warm_up)
-    warm_up.unlink()
     for name in config.policies:
         scored = config.setup.scored(
             requests, by_oracle=policy_of(name, config.settings) == "oracle"
         )
         path = folder / f"{name.replace(':', '_').replace('/', '_')}.jsonl"
-        run = _serve(model, name, scored, prompts, config, num_blocks, path)
-        steps = pd.DataFrame([asdict(step) for step in run.steps])
-        steps.to_csv(path.with_suffix(".steps.csv"), index=False)
-        yield name, run
-
-
-def _attention(wanted: str | None, device: str) -> str | None:
-    """What the model is to be set to; none: what it is."""
-    known = (packed_attention.NAME, "sdpa", "paged|eager")
-    if wanted is not None and wanted not in known:
-        raise ConfigError(f"attention is {wanted!r}; use one of {', '.join(known)}")
-    if wanted in known[1:]:
-        return wanted
-    if not device.startswith("cuda"):
-        if wanted is not None:
-            raise ConfigError(f"attention is {wanted!r}, which needs a GPU; use sdpa")
-        return None
-    try:
-        return packed_attention.register()
-    except UnsupportedByEngine:
-        if wanted is not None:
-            raise
-        return None
-
-
-def _num_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
-    """KV blocks for all seats at their longest and the margin, or what the free memory holds."""
-    import torch
-
-    needed = -(-longest // _PAGE_TOKENS) + 1
-    wanted = ceil(max_num_seqs * needed / (1 - _SAFETY_MARGIN))
-    if not device.startswith("cuda"):
-        return wanted
-    head_size = config.hidden_size // config.num_attention_heads
-    kv_heads = config.num_hidden_layers * config.num_key_value_heads
-    token_bytes = int(4 * kv_heads * head_size)  # a key and a value in bfloat16
-    free_bytes, _ = torch.cuda.mem_get_info(device)
-    there = int(_KV_FRACTION * free_bytes) // (_PAGE_TOKENS * token_bytes)
-    if there < needed:
-        raise ConfigError(
-            f"the longest request has {longest} tokens, and beside the model {device} holds the "
-            f"KV of {there * _PAGE_TOKENS}; lower max_context"
+        path.unlink(missing_ok=True)
+        (_, clock), recorder = driver.clock(None), StepRecorder()
+        log_file = TimelineLog(str(path), start_s=0.0)
+        run = driver.serve(
+            scored,
+            clock=clock,
+            seed=config.seed,
+            policy=load_named(name, config.settings),
+            observers=[recorder, log_file],
         )
-    return min(wanted, there)
-
-
-def _random_prompts(requests: Requests, vocabulary: int, seed: int) -> list[list[int]]:
-    random = np.random.default_rng(seed)
-    return [random.integers(3, vocabulary, size).tolist() for size in requests.prompt_tokens]
-
-
-def _serve(
-    model: Any,
-    name: str,
-    requests: Requests,
-    prompts: Sequence[list[int]],
-    config: BurstConfig,
-    num_blocks: int,
-    path: Path,
-) -> Served:
-    """One burst under one scheduler, from empty to empty."""
-    from transformers import ContinuousBatchingConfig, GenerationConfig
-
-    from scheduler_adapters.engines.transformers_batching.border import PAGE_SETTING
-    from scheduler_adapters.engines.transformers_batching.rank_scheduler import (
-        require_ours,
-        use_policy,
-    )
-
-    path.unlink(missing_ok=True)
-    hints: dict[str, Mapping[str, Any]] = {}
-    policy = load_named(name, config.settings)
-    steps: list[StepRecord] = []
-    timeline = TimelineLog(str(path), start_s=time.monotonic())
-    manager = model.init_continuous_batching(
-        generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
-        continuous_batching_config=ContinuousBatchingConfig(
-            scheduler_type=use_policy(policy, hints, timeline=timeline, steps=steps),
-            num_blocks=num_blocks,
-            max_batch_tokens=config.max_tokens,
-            max_requests_per_batch=config.max_num_seqs,
-            safety_margin=_SAFETY_MARGIN,
-            allow_block_sharing=False,
-            use_async_batching=False,
-            **{PAGE_SETTING: _PAGE_TOKENS},
-            **(GRAPHS if config.cuda_graphs else {}),
-        ),
-    )
-    try:
-        manager.warmup()  # makes the cache: what that takes belongs to nobody's latency
-    except MemoryError as error:
-        raise ConfigError(
-            f"{num_blocks} KV blocks do not fit ({error}); lower max_num_seqs or max_context"
-        ) from error
-    instance_with = _instance_like(require_ours(manager))
-    for row, prompt in enumerate(prompts[: len(requests)]):
-        request_id = str(requests.request_id[row])
-        hints[request_id] = hints_of(requests, row)
-        size = int(requests.output_tokens[row])
-        manager.add_request(prompt, request_id=request_id, max_new_tokens=size)
-    timeline.start_s = time.monotonic()  # the engine finds all requests there when it starts
-    manager.start()
-    try:
-        _wait_for_all(manager, name, len(requests))
-    finally:
-        manager.stop(block=True)
-        timeline.close()
-    return Served(
-        requests=requests,
-        timeline=read_timeline(path),
-        steps=steps,
-        has_graphs=bool(config.cuda_graphs),
-        instance_with=instance_with,
-    )
-
-
-def _instance_like(scheduler: Any) -> Callable[[LatencyModel], Instance]:
-    """How to make a simulated instance with the engine's limits, once step times are known."""
-    from scheduler_adapters.engines.transformers_batching.border import TransformersBorder
-
-    border = TransformersBorder(scheduler, ())
-    limits = {
-        "kv_blocks": border.total_blocks,
-        "max_num_seqs": border.max_num_seqs,
-        "max_tokens": border.max_tokens,
-        "block_tokens": border.block_tokens,
-        "watermark_fraction": scheduler.safety_margin,
-    }
-    return lambda latency: Instance(latency=latency, **limits)
-
-
-def _wait_for_all(manager: Any, name: str, count: int) -> None:
-    with tqdm(total=count, desc=name, unit="request", disable=None) as bar:
-        while bar.n < count:
-            result = manager.get_result(timeout=1.0)
-            if result is not None and result.error is None:
-                bar.n += 1
-                bar.refresh()
-            elif result is not None or not manager.is_running():
-                error = "the engine stopped" if result is None else result.error
-                raise SchedulingError(f"serving under {name} failed: {error}")
+        log_file.close()
+        steps = pd.DataFrame([asdict(step) for step in recorder.steps])
+        steps.to_csv(path.with_suffix(".steps.csv"), index=False)
+        yield (
+            name,
+            Served(
+                requests=scored,
+                timeline=run.timeline,
+                steps=recorder.steps,
+                has_graphs=driver.has_graphs,
+                instance_with=driver.limits.instance,
+            ),
+        )

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any, Final
@@ -35,12 +35,12 @@ from scheduler_adapters.planner.capabilities import (
     shape_of_first_step,
 )
 from scheduler_adapters.planner.planner import Planner
-from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
 from scheduler_adapters.planner.step_plan import Plan
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.timeline.live_log import TimelineLog
+from scheduler_adapters.timeline.observer import EngineObserver, measuring
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
-from scheduler_adapters.views import Capability, Phase
+from scheduler_adapters.views import Capability
 from scoring_service.errors import UnsupportedByEngine
 
 # Behind our own import of transformers, which says what to install where there is none.
@@ -64,8 +64,8 @@ def use_policy(
     hints: Hints,
     *,
     think_end: Sequence[int] = (),
-    timeline: TimelineLog | None = None,
-    steps: list[StepRecord] | None = None,
+    observers: Sequence[EngineObserver] = (),
+    clock: Callable[[], float] = time.monotonic,
 ) -> str:
     """Register a scheduler under `policy`; the `scheduler_type` that asks for it.
 
@@ -73,9 +73,9 @@ def use_policy(
         hints: request id -> what the request carries (`hints.py` names the keys). Taken out once
             the request is queued.
         think_end: token ids that end thinking, for policies that rank by phase.
-        timeline: is told what happens to each request.
-        steps: gets every step, with the seconds since the one before it ended: the engine's own
-            Python is in them, but not the time in which it had nothing to do.
+        observers: are told of the engine. The seconds of a step count from the end of the one
+            before: the engine's own Python is in them, but no time without work.
+        clock: of the policy and the observers, seconds.
 
     Raises:
         UnsupportedByEngine: the policy wants what this engine cannot do, or this version of
@@ -90,8 +90,8 @@ def use_policy(
         policy=policy,
         hints=hints,
         think_end=tuple(think_end) if policy.traits.sees_thinking else (),
-        timeline=timeline,
-        steps=steps,
+        observers=observers,
+        clock=clock,
     )
     return name
 
@@ -139,26 +139,26 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         policy: Policy,
         hints: Hints,
         think_end: tuple[int, ...] = (),
-        timeline: TimelineLog | None = None,
-        steps: list[StepRecord] | None = None,
+        observers: Sequence[EngineObserver] = (),
+        clock: Callable[[], float] = time.monotonic,
         **kwargs: Any,
     ) -> None:
         self._policy = policy
         self._hints = hints
         self._think_end = think_end
-        self._timeline = timeline
-        self._steps = steps
+        self._observers = observers
+        self._clock = clock
+        self._measuring = measuring(observers)
         super().__init__(*args, **kwargs)  # which calls reset()
 
     @property
     def follows_steps(self) -> bool:
         """Whether the tokens of a step must be there before the next one is scheduled."""
-        watching = (self.planner, self._timeline, self._steps)
-        return any(watcher is not None for watcher in watching)
+        return self.planner is not None or bool(self._observers)
 
     def reset(self) -> None:
         super().reset()
-        self.lengthwise = Ranker(deepcopy(self._policy))
+        self.lengthwise = Ranker(deepcopy(self._policy), self._clock, self._observers)
         self.planner: Planner[RequestState] | None = None
         self._queue: RankedQueue[RequestState] = RankedQueue()
         if plans_steps(self._policy):
@@ -201,8 +201,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             self._queue.remove(state.lengthwise.view.number)
             if self.planner is not None:
                 self.planner.residents.left(state.request_id)
-        if self._timeline is not None:
-            self._timeline.forget([state.request_id for state in cancelled])
+            for observer in self._observers:
+                observer.withdrawn(state.lengthwise.view, self.lengthwise.clock())
         return cancelled
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
@@ -271,8 +271,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self._queue.remove(state.lengthwise.view.number)
         if self.planner is not None:
             self.planner.residents.admitted(state)
-        if self._timeline is not None:
-            self._timeline.admitted(state.lengthwise.view, self._step_start_s)
+        for observer in self._observers:
+            observer.admitted(state.lengthwise.view, self._step_start_s)
 
     def _put(self, state: RequestState) -> None:
         self._queue.add(state, state.lengthwise.view.number, state.lengthwise.rank)
@@ -281,10 +281,11 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         """A resident has lost its blocks; it may come back as another object."""
         tracked: Tracked = self._gone.pop(state.request_id).lengthwise
         state.lengthwise = tracked
-        tracked.view.phase = Phase.WAITING
-        tracked.view.generated_tokens = len(output_of(state))
-        tracked.view.preemptions += 1
-        self.lengthwise.rerank(tracked)
+        self.lengthwise.requeue(
+            tracked,
+            generated_tokens=len(output_of(state)),
+            preemptions=tracked.view.preemptions + 1,
+        )
 
     def _end_step(self) -> None:
         """What ran has its tokens now; nothing happens where nothing ran."""
@@ -292,16 +293,19 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             return
         previous_end_s = self.lengthwise.load.last_step_end_s
         self.lengthwise.end_step(self._step_start_s)
-        if self._steps is not None:
-            self._record(self._steps, self._step_start_s if self._was_idle else previous_end_s)
-        if self._timeline is not None:
-            self._write(self._timeline)
+        if self._measuring:
+            step = self._measured_since(self._step_start_s if self._was_idle else previous_end_s)
+            for observer in self._measuring:
+                observer.measured(step)
+        if self._observers:
+            self._tell()
         self._running = ()
         self._gone.clear()
         if self.planner is not None:
             self.planner.residents.step_ended()
 
-    def _record(self, steps: list[StepRecord], began_s: float) -> None:
+    def _measured_since(self, began_s: float) -> StepRecord:
+        """Return the size of the step that has ended now."""
         num_decodes = decode_context = 0
         prefills: list[Chunk] = []
         for future in self._running:
@@ -313,16 +317,22 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             else:
                 prefills.append((context - future.query_length, future.query_length))
         seconds = self.lengthwise.load.now_s - began_s
-        steps.append(StepRecord.of(num_decodes, decode_context, prefills, seconds))
         self._was_idle = not self.has_pending_requests()
+        return StepRecord.of(num_decodes, decode_context, prefills, seconds)
 
-    def _write(self, timeline: TimelineLog) -> None:
-        for future in self._running:
-            if future.has_new_token:
-                timeline.emitted(future.state.request_id, 1, self.lengthwise.load.now_s)
-        for request_id in self._gone:
-            timeline.finished(request_id)
-        timeline.flush()
+    def _tell(self) -> None:
+        """Tell the observers of the tokens of a step, and of the requests that finished."""
+        now_s, end = self.lengthwise.load.now_s, self._think_end
+        fresh = [future.state for future in self._running if future.has_new_token]
+        thought = [state for state in fresh if end and ends_thinking(output_of(state), 1, end)]
+        for observer in self._observers:
+            for state in fresh:
+                observer.emitted(state.lengthwise.view, 1, now_s)
+            for state in thought:
+                observer.thinking_ended(state.lengthwise.view, now_s)
+            for state in self._gone.values():
+                observer.finished(state.lengthwise.view, now_s)
+            observer.stepped(now_s)
 
 
 def _require_supported(policy: Policy) -> None:

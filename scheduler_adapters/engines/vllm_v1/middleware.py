@@ -14,16 +14,13 @@ vLLM checks API keys behind it, so refused requests are scored as well. Imports 
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import json
 import os
 import shutil
 import time
-import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -33,12 +30,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from scheduler_adapters.engines import prompt_text
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
-from scheduler_adapters.engines.user_classes import (
-    CLASSES_IN_FLIGHT,
-    UserClasses,
-    read_user_classes,
-)
-from scheduler_adapters.planner.hints import QUANTILES, SCORE, USER_CLASS, flat_quantiles
+from scheduler_adapters.engines.user_classes import UserClasses, read_user_classes
+from scheduler_adapters.planner.hints import QUANTILES, SCORE, flat_quantiles
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import Answer, FailOpenScorer
 from scoring_service.errors import ConfigError
@@ -53,14 +46,11 @@ VARIABLE: Final = "LENGTHWISE_MIDDLEWARE"
 """vLLM makes middleware without arguments; this environment variable holds them, as JSON."""
 XARGS: Final = "vllm_xargs"
 LOAD_PATH: Final = "/lengthwise/load"
-_RESPONSES: Final = "/v1/responses"
 _PROMPT_OF: Final = {
     "/v1/completions": prompt_text.of_completion,
     "/v1/chat/completions": prompt_text.of_chat,
-    _RESPONSES: prompt_text.of_response,
+    "/v1/responses": prompt_text.of_response,
 }
-_LINGER_S: Final = 10.0
-"""vLLM may report on a request shortly after its answer has gone out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,19 +176,10 @@ class ScoreMiddleware:
                 self._metrics.count("unscored", "too_large" if content is None else "unreadable")
             await self._app(scope, _replay(messages, receive), send)
             return
-        name = self._classes.of(scope["headers"])
-        added = self._classes.hints(name) | await self._score(body, prompt_of(body))
-        changed = _attach(body, added)
-        label, request_id = _class_label(body, name), None
-        if label in self._classes.tbt_s:
-            if _path(scope) == _RESPONSES:
-                request_id, changed = body.setdefault("request_id", _new_response_id()), True
-            else:
-                scope, request_id = _with_request_id(scope)
-        if changed:
+        hints = self._classes.hints(self._classes.of(scope["headers"]))
+        if _attach(body, hints | await self._score(body, prompt_of(body))):
             scope, messages = _with_body(scope, json.dumps(body).encode())
-        with _in_flight(request_id, label):
-            await self._app(scope, _replay(messages, receive), send)
+        await self._app(scope, _replay(messages, receive), send)
 
     async def _score(self, body: Mapping[str, Any], prompt: str | None) -> dict[str, Any]:
         if SCORE in body[XARGS]:
@@ -314,19 +295,6 @@ def _attach(body: dict[str, Any], added: Mapping[str, Any]) -> bool:
     return bool(new)
 
 
-@contextmanager
-def _in_flight(request_id: object, user_class: str | None) -> Iterator[None]:
-    """While the server is at it, the stat logger can tell the request's class."""
-    if user_class is None or not isinstance(request_id, str):
-        yield
-        return
-    CLASSES_IN_FLIGHT.enter(request_id, user_class)
-    try:
-        yield
-    finally:
-        asyncio.get_running_loop().call_later(_LINGER_S, CLASSES_IN_FLIGHT.leave, request_id)
-
-
 def _with_body(scope: Scope, body: bytes) -> tuple[Scope, list[Message]]:
     length = (b"content-length", str(len(body)).encode())
     unframed = (b"content-length", b"transfer-encoding")
@@ -335,23 +303,3 @@ def _with_body(scope: Scope, body: bytes) -> tuple[Scope, list[Message]]:
         {**scope, "headers": [*headers, length]},
         [{"type": "http.request", "body": body, "more_body": False}],
     )
-
-
-def _with_request_id(scope: Scope) -> tuple[Scope, str]:
-    """vLLM builds the id it reports on from X-Request-Id; sent by the client or made here."""
-    given = dict(scope["headers"]).get(b"x-request-id")
-    if given is not None:
-        return scope, given.decode("latin-1")
-    made = uuid.uuid4().hex
-    return {**scope, "headers": [*scope["headers"], (b"x-request-id", made.encode())]}, made
-
-
-def _new_response_id() -> str:
-    """As vLLM makes it; for responses it reports on this id and on no header."""
-    return f"resp_{uuid.uuid4().hex}"
-
-
-def _class_label(body: Mapping[str, Any], name: str | None) -> str | None:
-    """The class that the scheduler sees."""
-    explicit = body[XARGS].get(USER_CLASS)
-    return explicit if isinstance(explicit, str) else name

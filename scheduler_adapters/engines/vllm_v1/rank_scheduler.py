@@ -24,12 +24,14 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_policy,
     configured_think_end,
 )
+from scheduler_adapters.engines.vllm_v1.observers import observers_from_environment
 from scheduler_adapters.planner.capabilities import (
     plans_steps,
     require_capabilities,
@@ -37,10 +39,11 @@ from scheduler_adapters.planner.capabilities import (
     shape_of_first_step,
 )
 from scheduler_adapters.planner.planner import Planner
-from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
 from scheduler_adapters.planner.step_plan import Plan
 from scheduler_adapters.policy import POLICIES, Policy
-from scheduler_adapters.views import Capability, Phase
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import Capability
 from scoring_service.errors import UnsupportedByEngine
 
 try:
@@ -83,10 +86,11 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
         if self.planner is not None:
             self.planner.residents.evicted(request)
         tracked = _tracked(request, self._ranker)
-        tracked.view.phase = Phase.WAITING
-        tracked.view.generated_tokens = request.num_output_tokens
-        tracked.view.preemptions = request.num_preemptions
-        self._ranker.rerank(tracked)
+        self._ranker.requeue(
+            tracked,
+            generated_tokens=request.num_output_tokens,
+            preemptions=request.num_preemptions,
+        )
         self._put(request, tracked)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
@@ -102,7 +106,7 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
         else:
             request = self.offered.pop()
             self.queue.remove(request.lengthwise.view.number)
-        if self.planner is not None:
+        if self.planner is not None or self._ranker.observers:
             self._popped.append(request)
         return request
 
@@ -141,7 +145,7 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
 
 
 class RankMixin:
-    """Puts a policy in charge of vLLM's scheduler, sync or async."""
+    """Puts a policy in charge of vLLM's scheduler, sync or async, and tells its observers."""
 
     lengthwise: Ranker
     """Policy, load and counters of this engine."""
@@ -153,12 +157,16 @@ class RankMixin:
         _require_fcfs(engine.scheduler_config.policy)
         policy = configured_policy(engine.vllm_config.additional_config, lengthwise_policy)
         require_capabilities(policy, CAPABILITIES, ENGINE)
-        self.lengthwise_start(policy)
+        thinks = bool(think_end_of(engine))
+        self.lengthwise_start(policy, observers=observers_from_environment(engine, thinks=thinks))
 
-    def lengthwise_start(self, policy: Policy) -> None:
-        """Put `policy` in charge of an engine that holds no request."""
-        self.lengthwise = Ranker(policy)
+    def lengthwise_start(self, policy: Policy, *, observers: Sequence[EngineObserver] = ()) -> None:
+        """Put `policy` in charge of an engine that holds no request, before these observers."""
+        self.lengthwise = Ranker(policy, observers=observers)
         self.waiting = RankQueue(self.lengthwise)
+        self._lengthwise_think_end = think_end_of(self) if observers else ()
+        self._lengthwise_left: dict[str, Request] = {}
+        """Requests that left the engine, and the observers have not been told."""
         self._lengthwise_planner: Planner[Request] | None = None
         self._lengthwise_stalled = False
         if plans_steps(policy):
@@ -181,7 +189,10 @@ class RankMixin:
         if now_s >= self.waiting.queue.first_end_s:
             self.waiting.expire_ranks()
         if planner is None:
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+            output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+            if ranker.observers:
+                self._lengthwise_admit()
+            return output
         plan = None if self._lengthwise_stalled else planner.plan()
         if plan is None or not plan.num_tokens:
             planner.residents.hidden.clear()
@@ -192,8 +203,7 @@ class RankMixin:
                 output = super().schedule(*args, **kwargs)  # type: ignore[misc]
             finally:
                 _unlimit(self, *limits)
-        for request in self.waiting.take_admitted():
-            planner.residents.admitted(request)
+        self._lengthwise_admit()
         # The engine knows reasons to run nobody that a plan does not (a grammar that compiles, a
         # block it counts otherwise): then the next step is its own.
         self._lengthwise_stalled = plan is not None and not output.total_num_scheduled_tokens
@@ -208,12 +218,53 @@ class RankMixin:
             last = self._lengthwise_last_thought
             sampled = model_runner_output.sampled_token_ids
             planner.residents.step_ended(thinking_may_end=last is not None and last in sampled)
+        if self.lengthwise.observers:
+            self._lengthwise_tell(outputs)
         return outputs
+
+    def shutdown(self) -> None:
+        super().shutdown()  # type: ignore[misc]
+        for observer in self.lengthwise.observers:
+            observer.close()
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         if (planner := self._lengthwise_planner) is not None:
             planner.residents.left(request.request_id)
+        if self.lengthwise.observers:
+            self._lengthwise_left[request.request_id] = request
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
+
+    def _lengthwise_admit(self) -> None:
+        """Follow the waiting requests that the step just scheduled has admitted."""
+        ranker, planner = self.lengthwise, self._lengthwise_planner
+        for request in self.waiting.take_admitted():
+            if planner is not None:
+                planner.residents.admitted(request)
+            for observer in ranker.observers:
+                observer.admitted(request.lengthwise.view, self._lengthwise_step_start_s)
+
+    def _lengthwise_tell(self, outputs: Any) -> None:
+        """Tell the observers the outcome of a step, and which requests have left since the last."""
+        engine: Any = self
+        observers, left = self.lengthwise.observers, self._lengthwise_left
+        end, now_s = self._lengthwise_think_end, self.lengthwise.clock()
+        for answer in chain.from_iterable(each.outputs for each in outputs.values()):
+            name, new = answer.request_id, answer.new_token_ids
+            request = left.get(name) or engine.requests[name]
+            view = request.lengthwise.view
+            for observer in observers if new else ():
+                observer.emitted(view, len(new), now_s)
+            if end and end[-1] in new and ends_thinking(request._output_token_ids, len(new), end):
+                for observer in observers:
+                    observer.thinking_ended(view, now_s)
+            if left.pop(name, None) is not None:
+                for observer in observers:
+                    observer.finished(view, now_s)
+        for observer in observers:
+            for request in left.values():
+                observer.withdrawn(request.lengthwise.view, now_s)
+            observer.stepped(now_s)
+        left.clear()
 
 
 class VllmBorder:

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.demo import DemoConfig, run_demo
-from scheduler_adapters.engines.vllm_v1 import offline as vllm_offline
+from scheduler_adapters.engines.vllm_v1 import driver as vllm_driver
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, DataError
 
@@ -47,7 +47,7 @@ def test_the_oracle_beats_fcfs_and_the_report_is_written(trained: Path) -> None:
 def test_without_vllm_the_simulator_alone_is_shown_and_a_line_says_so(
     trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(vllm_offline, "find_spec", lambda name: None)
+    monkeypatch.setattr(vllm_driver, "find_spec", lambda name: None)
     figures = run_demo(a_config(trained, num_engine_requests=20))
     assert figures["vllm"] is None
     assert figures["simulator"].keys() == {"fcfs", "pars", "oracle"}

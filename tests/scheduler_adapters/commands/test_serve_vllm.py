@@ -71,7 +71,7 @@ def test_vllm_is_told_policy_settings_address_and_its_own_options(port: int) -> 
     assert json.loads(options["additional-config"]) == {
         "lengthwise": {"policy": "pars", "starve_after_s": 60}
     }
-    assert options["scheduler-cls"] == "scheduler_adapters.engines.vllm_v1.measured.scheduler"
+    assert options["scheduler-cls"] == "scheduler_adapters.engines.vllm_v1.scheduler"
     assert options["port"] == str(port)
 
 

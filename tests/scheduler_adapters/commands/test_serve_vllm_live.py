@@ -26,7 +26,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
-from scheduler_adapters.engines.vllm_v1.offline import ENVIRONMENT
+from scheduler_adapters.engines.vllm_v1.driver import ENVIRONMENT
 from scoring_service.bundle import ModelBundle
 
 pytestmark = pytest.mark.vllm

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import validate as vllm_validate
-from scheduler_adapters.commands.validate import order_in_pairs
+from scheduler_adapters.validation.engine_trial import order_in_pairs
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from scheduler_adapters.engines import engine_clock
-from scheduler_adapters.engines.engine_clock import SteadyClock, clock_of, make_clock
+from scheduler_adapters.engines.engine_clock import SteadyClock, clock_kind, make_clock
 from scoring_service.errors import ConfigError
 
 
@@ -84,15 +81,11 @@ def test_cpu_seconds_of_a_slower_machine_are_more(machine: Machine) -> None:
 def test_cpu_seconds_are_the_clock_of_one_thread_on_a_cpu_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def engine(device: str) -> Any:
-        config = SimpleNamespace(device_config=SimpleNamespace(device_type=device))
-        return SimpleNamespace(vllm_config=config)
-
     monkeypatch.setattr("torch.get_num_threads", lambda: 1)
-    assert clock_of(engine("cpu"), None) == "steady"
-    assert clock_of(engine("cpu"), "wall") == "wall"
-    assert clock_of(engine("cuda"), None) == "wall"
+    assert clock_kind("cpu", None) == "steady"
+    assert clock_kind("cpu", "wall") == "wall"
+    assert clock_kind("cuda", None) == "wall"
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
-    assert clock_of(engine("cpu"), None) == "wall"
+    assert clock_kind("cpu", None) == "wall"
     with pytest.raises(ConfigError, match="2 CPU threads"):
-        clock_of(engine("cpu"), "steady")
+        clock_kind("cpu", "steady")

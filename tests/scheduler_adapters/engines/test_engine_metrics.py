@@ -19,8 +19,6 @@ from scheduler_adapters.planner.hints import HintCounts
 from scheduler_adapters.timeline.token_clock import TokenClock
 from scheduler_adapters.views import RequestView
 
-THINK_END = 7
-
 
 class Clock:
     now_s = 10.0
@@ -31,7 +29,7 @@ class Clock:
 
 @pytest.fixture
 def tokens() -> TokenClock:
-    return TokenClock(think_end=(THINK_END,))
+    return TokenClock(thinks=True)
 
 
 @pytest.fixture
@@ -44,9 +42,14 @@ def scheduler(tokens: TokenClock) -> Any:
         running.append(
             SimpleNamespace(request_id=name, lengthwise=tracked, num_computed_tokens=size)
         )
-        tokens.admitted(view)
-    tokens.step_ended(8.0, ["a", "b"], [[1], [THINK_END]])
-    tokens.step_ended(9.0, ["a", "b"], [[1], [1]])
+        tokens.queued(view, 2.0)
+        tokens.admitted(view, 5.0)
+    views = [request.lengthwise.view for request in running[:2]]
+    for now_s in (8.0, 9.0):
+        for view in views:
+            tokens.emitted(view, 1, now_s)
+        tokens.thinking_ended(views[1], now_s)
+        tokens.stepped(now_s)
     return SimpleNamespace(
         lengthwise=SimpleNamespace(
             hint_counts=HintCounts(scored=5, unscored=2), num_expired=3, clock=Clock()
@@ -97,7 +100,10 @@ def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(
 def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: TokenClock) -> None:
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry)
-    tokens.finished("b")
+    finished = scheduler.running[1].lengthwise.view
+    finished.preemptions = 2
+    tokens.finished(finished, 9.0)
+    tokens.stepped(9.0)
     metrics.export(scheduler, tokens)
     metrics.export(scheduler, tokens)
     value, chat = registry.get_sample_value, {"user_class": "chat"}
@@ -109,6 +115,11 @@ def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: To
         assert value("lengthwise_tbt_seconds_bucket", labels | {"le": "1.0"}) == 1
     assert value("lengthwise_ttfat_seconds_sum", chat) == 8.0
     assert value("lengthwise_qoe_count", chat) == value("lengthwise_qoe_sum", chat) == 1
+    for name, seconds in {"ttft": 7.0, "e2e": 8.0, "queueing": 3.0, "tpot": 1.0}.items():
+        assert value(f"lengthwise_{name}_seconds_count", chat) == 1
+        assert value(f"lengthwise_{name}_seconds_sum", chat) == seconds
+    assert value("lengthwise_preemptions_total", chat) == 2
+    assert value("lengthwise_kv_usage_fraction", {"engine": "0"}) == 0.25
 
 
 def test_a_router_reads_who_is_late_and_what_memory_is_taken(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_adapters.engines.user_classes import ClassesInFlight, read_user_classes
+from scheduler_adapters.engines.user_classes import read_user_classes
 from scoring_service.errors import ConfigError
 
 
@@ -53,13 +53,3 @@ def test_a_wrong_class_file_is_refused(tmp_path: Path, content: Any, said: str) 
 def test_a_missing_class_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give a class file"):
         read_user_classes(tmp_path / "none.json")
-
-
-def test_a_class_is_found_by_the_id_that_vllm_reports() -> None:
-    classes = ClassesInFlight()
-    classes.enter("4f-1", "chat")
-    assert classes.of("cmpl-4f-1-0") == classes.of("chatcmpl-4f-1") == "chat"
-    assert classes.of("cmpl-4f-2-0") == classes.of(None) == classes.of("") == ""
-    classes.leave("4f-1")
-    classes.leave("4f-1")
-    assert classes.of("cmpl-4f-1-0") == ""

@@ -26,20 +26,23 @@ def view(name: str, number: int, arrival_s: float) -> RequestView:
 
 def test_what_is_written_reads_as_a_timeline(tmp_path: Path) -> None:
     log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=100.0)
-    log.admitted(view("early", 0, 101.0), 101.5)
-    log.admitted(view("late", 1, 102.0), 102.0)
-    log.admitted(view("gone", 2, 102.0), 102.0)
-    log.emitted("late", 1, 103.0)
-    log.emitted("early", 2, 103.0)
-    log.emitted("gone", 1, 103.0)
-    log.emitted("late", 1, 103.5)
-    log.finished("late")
-    log.forget(["gone", "late"])
-    log.emitted("gone", 1, 104.0)
-    log.finished("gone")
-    log.emitted("early", 1, 104.0)
-    log.finished("early")
-    log.flush()
+    early, late = view("early", 0, 101.0), view("late", 1, 102.0)
+    gone = view("gone", 2, 102.0)
+    log.admitted(early, 101.5)
+    log.admitted(late, 102.0)
+    log.admitted(gone, 102.0)
+    log.emitted(late, 1, 103.0)
+    log.emitted(early, 2, 103.0)
+    log.emitted(gone, 1, 103.0)
+    log.emitted(late, 1, 103.5)
+    log.finished(late, 104.0)
+    log.withdrawn(gone, 103.5)
+    log.withdrawn(late, 103.5)
+    log.emitted(gone, 1, 104.0)
+    log.finished(gone, 104.0)
+    log.emitted(early, 1, 104.0)
+    log.finished(early, 104.0)
+    log.stepped(104.0)
     timeline = read_timeline(tmp_path / "t.jsonl")
     # Written as they finished, read as they arrived.
     assert list(timeline.requests.request_id) == ["early", "late"]
@@ -55,11 +58,12 @@ def test_what_is_written_reads_as_a_timeline(tmp_path: Path) -> None:
 def test_two_engines_append_to_one_file(tmp_path: Path) -> None:
     for number in range(2):
         log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0, instance=number)
-        log.admitted(view("a", 0, 1.0), 1.0)
-        log.emitted("a", 1, 2.0)
-        log.finished("a")
-        log.flush()
-        log.flush()
+        a = view("a", 0, 1.0)
+        log.admitted(a, 1.0)
+        log.emitted(a, 1, 2.0)
+        log.finished(a, 104.0)
+        log.stepped(104.0)
+        log.stepped(104.0)
     assert list(read_timeline(tmp_path / "t.jsonl").instance) == [0, 1]
 
 
@@ -68,9 +72,10 @@ def test_a_closed_log_has_written_all_and_holds_no_file(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     log = TimelineLog(str(path), start_s=0.0)
     assert path in {link.resolve() for link in descriptors.iterdir()}
-    log.admitted(view("a", 0, 1.0), 1.0)
-    log.emitted("a", 1, 2.0)
-    log.finished("a")
+    a = view("a", 0, 1.0)
+    log.admitted(a, 1.0)
+    log.emitted(a, 1, 2.0)
+    log.finished(a, 104.0)
     log.close()
     log.close()
     assert len(read_timeline(path).requests) == 1

@@ -12,15 +12,31 @@ from scheduler_adapters.timeline.token_clock import (
     MAX_CLASSES,
     OTHER_CLASS,
     TBT_BUCKETS_S,
+    ServedRequest,
     TokenClock,
 )
 from scheduler_adapters.views import Phase, RequestView
 
-END = 7
-
 
 def view(name: str, *, tbt_s: float | None = 0.1, user_class: str = "chat") -> RequestView:
     return RequestView(name, 0, 1.0, 4, user_class=user_class, tbt_s=tbt_s)
+
+
+def step(
+    clock: TokenClock, now_s: float, counts: dict[str, int], *, thought: str | None = None
+) -> None:
+    """A step that gave these requests so many tokens."""
+    for name, count in counts.items():
+        clock.emitted(view(name), count, now_s)
+    if thought is not None:
+        clock.thinking_ended(view(thought), now_s)
+    clock.stepped(now_s)
+
+
+def finish(clock: TokenClock, *names: str, now_s: float = 9.0) -> None:
+    for name in names:
+        clock.finished(view(name), now_s)
+    clock.stepped(now_s)
 
 
 def qoe_as_defined(token_s: list[float], tbt_s: float) -> float:
@@ -39,49 +55,51 @@ def test_qoe_and_gaps_are_those_of_the_definition_for_any_run(seed: int) -> None
     targets = {name: dice.choice([0.05, 0.2]) for name in names}
     token_s: dict[str, list[float]] = {name: [] for name in names}
     for name in names:
-        clock.admitted(view(name, tbt_s=targets[name]))
+        clock.admitted(view(name, tbt_s=targets[name]), 1.5)
     now_s = 2.0
     for _ in range(40):
         now_s += dice.choice([0.01, 0.08, 0.6])
         ran = dice.sample(names, dice.randint(1, 90))
-        tokens = [[1] * dice.choice([1, 1, 3]) for _ in ran]
-        clock.step_ended(now_s, ran, tokens)
-        for name, new in zip(ran, tokens, strict=True):
-            token_s[name] += [now_s] * len(new)
+        counts = {name: dice.choice([1, 1, 3]) for name in ran}
+        step(clock, now_s, counts)
+        for name, count in counts.items():
+            token_s[name] += [now_s] * count
     steps_s = {name: sorted(set(times)) for name, times in token_s.items()}
     gaps_s = np.concatenate([np.diff(times) for times in steps_s.values()])
     assert clock.tbt_counts[0, 1].sum() == len(gaps_s)
     assert clock.tbt_sums_s[0, 1] == pytest.approx(gaps_s.sum())
     assert clock.tbt_counts[0, 1, -1] == (gaps_s > TBT_BUCKETS_S[-1]).sum()
     served = [name for name in names if token_s[name]]
-    for name in served:
-        clock.finished(name)
+    finish(clock, *served)
     expected = [qoe_as_defined(token_s[name], targets[name]) for name in served]
     assert [qoe for _, qoe in clock.finished_qoe] == pytest.approx(expected)
     assert len(clock) == len(names) - len(served)
+    assert [one.num_gaps for one in clock.served] == [len(token_s[name]) - 1 for name in served]
+    assert [one.ttft_s for one in clock.served] == [token_s[name][0] - 1.0 for name in served]
+    assert [one.e2e_s for one in clock.served] == [token_s[name][-1] - 1.0 for name in served]
 
 
 def test_the_pacer_is_empty_once_the_reader_has_read_all_that_came() -> None:
     clock = TokenClock()
-    clock.admitted(view("a"))
-    clock.step_ended(2.0, ["a"], [[1]])
-    clock.step_ended(2.01, ["a"], [[1, 1]])  # shown at 2.1 and 2.2
+    clock.admitted(view("a"), 1.5)
+    step(clock, 2.0, {"a": 1})
+    step(clock, 2.01, {"a": 2})  # shown at 2.1 and 2.2
     assert clock.pacers(2.05) == (1, 0, 2)
     assert clock.pacers(2.15) == (1, 0, 1)
     assert clock.pacers(2.31) == (0, 1, 0)
-    clock.finished("a")
+    finish(clock, "a")
     assert clock.pacers(9.0) == (0, 0, 0)
 
 
-def test_answering_begins_behind_the_whole_end_marker() -> None:
-    clock = TokenClock(think_end=(5, END))
-    clock.admitted(view("a"))
+def test_answering_begins_behind_the_token_that_ends_thinking() -> None:
+    clock = TokenClock(thinks=True)
+    clock.admitted(view("a"), 1.5)
     assert clock.phase("a") is Phase.PREFILL
-    for number, token in enumerate([1, 5, 5, END]):
-        clock.step_ended(2.0 + number, ["a"], [[token]])
-        assert clock.phase("a") is (Phase.ANSWERING if token == END else Phase.REASONING)
+    for number in range(4):
+        step(clock, 2.0 + number, {"a": 1}, thought="a" if number == 3 else None)
+        assert clock.phase("a") is (Phase.ANSWERING if number == 3 else Phase.REASONING)
     assert clock.first_answers == []
-    clock.step_ended(6.5, ["a"], [[END]])
+    step(clock, 6.5, {"a": 1}, thought="a")
     assert clock.first_answers == [("chat", 5.5)]
     reasoning, answering = clock.tbt_counts[0].sum(axis=-1)
     assert (reasoning, answering) == (3, 1)
@@ -89,11 +107,11 @@ def test_answering_begins_behind_the_whole_end_marker() -> None:
 
 def test_classes_are_counted_apart_and_requests_without_a_target_read_at_the_default() -> None:
     clock = TokenClock()
-    clock.admitted(view("a", user_class="chat"))
-    clock.admitted(view("b", user_class="", tbt_s=None))
+    clock.admitted(view("a", user_class="chat"), 1.5)
+    clock.admitted(view("b", user_class="", tbt_s=None), 1.5)
     for now_s in (2.0, 2.0 + 3 * DEFAULT_TBT_S):
-        clock.step_ended(now_s, ["a", "b"], [[1], [1]])
-    clock.finished("b")
+        step(clock, now_s, {"a": 1, "b": 1})
+    finish(clock, "b")
     assert clock.classes == ["chat", ""]
     assert clock.tbt_counts.sum(axis=(1, 2)).tolist() == [1, 1]
     user_class, qoe = clock.finished_qoe[0]
@@ -104,31 +122,53 @@ def test_classes_are_counted_apart_and_requests_without_a_target_read_at_the_def
 def test_classes_that_clients_make_up_are_counted_together() -> None:
     clock = TokenClock()
     for number in range(1000):
-        clock.admitted(view(str(number), user_class=f"class {number}"))
-        clock.forget([str(number)])
+        clock.admitted(view(str(number), user_class=f"class {number}"), 1.5)
+        clock.withdrawn(view(str(number)), 1.6)
     assert len(clock.classes) == len(clock.tbt_counts) == MAX_CLASSES + 1
     assert clock.classes[-1] == OTHER_CLASS
-    clock.admitted(view("a", user_class="class 3"))
-    clock.admitted(view("b", user_class="one more"))
+    clock.admitted(view("a", user_class="class 3"), 1.5)
+    clock.admitted(view("b", user_class="one more"), 1.5)
     assert [clock.user_class(name) for name in "abc"] == ["class 3", OTHER_CLASS, ""]
 
 
 def test_aborted_requests_leave_nothing() -> None:
-    clock = TokenClock(think_end=(END,))
+    clock = TokenClock(thinks=True)
     for number in range(1000):
-        clock.admitted(view(str(number)))
-        clock.forget([str(number), "unknown"])
-    clock.finished("unknown")
-    assert len(clock) == len(clock._matched) == 0
+        clock.queued(view(str(number)), 1.2)
+        if number % 2:
+            clock.admitted(view(str(number)), 1.5)
+        clock.withdrawn(view(str(number)), 1.6)
+        clock.withdrawn(view("unknown"), 1.6)
+    finish(clock, "unknown")
+    assert len(clock) == len(clock._queued_s) == 0
     assert len(clock._thinking) == 64
-    assert clock.finished_qoe == []
+    assert clock.finished_qoe == clock.served == []
 
 
 def test_a_step_without_tokens_after_someone_left_changes_nothing() -> None:
     clock = TokenClock()
-    clock.admitted(view("a"))
-    clock.step_ended(2.0, ["a"], [[1]])
-    clock.forget(["a"])
-    clock.step_ended(3.0, [], [])
+    clock.admitted(view("a"), 1.5)
+    step(clock, 2.0, {"a": 1})
+    clock.withdrawn(view("a"), 2.5)
+    step(clock, 3.0, {})
     assert clock.tbt_counts.sum() == 0
+    assert len(clock) == 0
+
+
+def test_a_finished_request_leaves_its_latencies_and_those_without_a_token_do_not() -> None:
+    clock = TokenClock()
+    for name in ("a", "b", "c"):
+        clock.queued(view(name), 1.25)
+        clock.admitted(view(name), 2.0)
+    clock.admitted(view("a"), 2.5)  # after an eviction
+    step(clock, 3.0, {"a": 1, "b": 1})
+    step(clock, 3.5, {"a": 2})
+    finished = view("a")
+    finished.preemptions = 1
+    clock.finished(finished, 3.5)
+    finish(clock, "b", "c")
+    first, single = clock.served
+    assert first == ServedRequest("chat", 0.75, 2.0, 2.5, 2, 0.25, 1)
+    assert (single.num_gaps, single.ttft_s, single.e2e_s) == (0, 2.0, 2.0)
+    assert np.isnan(single.tpot_s)
     assert len(clock) == 0

@@ -7,14 +7,13 @@ from scheduler_adapters.validation.decision_replay import (
     Agreement,
     Queued,
     replay,
-    snapshot,
 )
 from scheduler_adapters.views import LoadView, RequestView
 
 
 def queued(number: int, score: float, at_s: float = 0.0) -> Queued:
     view = RequestView(str(number), number, at_s, 4, score=score)
-    return snapshot(view, LoadView(now_s=at_s))
+    return Queued(view, LoadView(now_s=at_s))
 
 
 def admitted(*numbers: int, at_s: float = 1.0) -> Admitted:
@@ -35,10 +34,3 @@ def test_a_rank_that_has_ended_by_the_time_of_the_decision_counts_no_more() -> N
     assert replay(pars(starve_after_s=120.0), starved).num_equal == 4
     in_time = [*starved[:-1], admitted(0, 1, 2, 3, at_s=119.0)]
     assert replay(pars(starve_after_s=120.0), in_time).num_equal < 4
-
-
-def test_a_snapshot_does_not_follow_what_happens_to_the_request_later() -> None:
-    view, load = RequestView("a", 0, 0.0, 4, score=1.0), LoadView(now_s=1.0)
-    taken = snapshot(view, load)
-    view.score, load.now_s = 9.0, 5.0
-    assert (taken.view.score, taken.load.now_s) == (1.0, 1.0)

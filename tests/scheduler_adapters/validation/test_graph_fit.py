@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.commands.bench.transformers_report import Report
+from scheduler_adapters.engines.transformers_batching.driver import GRAPHS
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
-from scheduler_adapters.validation.graph_fit import GRAPHS, GraphFit, _size, fit_graphs
+from scheduler_adapters.validation.graph_fit import GraphFit, _size, fit_graphs
 from scheduler_adapters.validation.prediction import METRICS, Served, predict
 from scheduler_adapters.validation.step_fit import EngineLatency
 from scheduler_adapters.workload.requests import Requests, make_requests

@@ -14,12 +14,8 @@ from scipy.stats import kendalltau
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.bench.transformers_burst import (
     BurstConfig,
-    _num_blocks,
     load_burst,
 )
-from scheduler_adapters.engines.random_model import llama_config
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.validation.prediction import METRICS
 from scheduler_adapters.workload.scores import PromptScores, achieved_tau_b
@@ -146,36 +142,6 @@ def test_a_burst_is_smaller_where_serving_it_takes_longer(
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert BurstConfig(device=device).most_requests == count
     assert BurstConfig(device=device, num_requests=7).most_requests == 7
-
-
-def test_a_gpu_that_cannot_hold_the_longest_request_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (1 << 28, 80 << 30))
-    with pytest.raises(ConfigError, match="lower max_context"):
-        _num_blocks(llama_config("7b"), "cuda", 1000, max_num_seqs=64)
-
-
-@pytest.mark.parametrize("free_gib", [1, 16, 64])
-def test_the_kv_cache_takes_no_more_than_its_share_of_free_memory(
-    free_gib: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free_bytes = free_gib << 30
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free_bytes, 80 << 30))
-    num_blocks = _num_blocks(llama_config("7b"), "cuda", 1000, max_num_seqs=64)
-    # Llama-2-7B: keys and values of 32 layers, 4096 wide, 2 bytes a number, 32 tokens a block.
-    assert num_blocks * 32 * (2 * 32 * 4096 * 2) <= 0.6 * free_bytes
-    assert num_blocks <= 64 * 33 / 0.85 + 1
-
-
-@pytest.mark.parametrize("seats", [1, 2, 64])
-def test_the_simulator_serves_the_longest_request_where_the_engine_does(seats: int) -> None:
-    num_blocks = _num_blocks(llama_config("tiny"), "cpu", 1000, max_num_seqs=seats)
-    latency = AffineLatency(base_s=0.01)
-    instance = Instance(
-        latency=latency, kv_blocks=num_blocks, block_tokens=32, watermark_fraction=0.15
-    )
-    assert not instance.cannot_hold(np.array([400]), np.array([600])).any()
 
 
 @pytest.mark.slow

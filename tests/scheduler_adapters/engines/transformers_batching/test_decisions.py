@@ -25,6 +25,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
+from scheduler_adapters.validation.recording import StepRecorder
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.decisions import (
@@ -65,7 +66,7 @@ def steps_of_engine(
     policy: Policy | None,
     requests: Requests,
     think_end: tuple[int, ...] = (),
-    recorded: list[StepRecord] | None = None,
+    recorder: StepRecorder | None = None,
 ) -> tuple[Steps, list[list[int]]]:
     """What each step of the engine ran, and the tokens each request got; no policy: stock FIFO."""
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -74,7 +75,7 @@ def steps_of_engine(
             "scheduler_adapters.engines.transformers_batching.rank_scheduler.time.perf_counter",
             clock,
         )
-        return _steps_of_engine(model, policy, requests, think_end, clock, recorded)
+        return _steps_of_engine(model, policy, requests, think_end, clock, recorder)
 
 
 def _steps_of_engine(
@@ -83,7 +84,7 @@ def _steps_of_engine(
     requests: Requests,
     think_end: tuple[int, ...],
     clock: Clock,
-    recorded: list[StepRecord] | None,
+    recorder: StepRecorder | None,
 ) -> tuple[Steps, list[list[int]]]:
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
@@ -92,7 +93,9 @@ def _steps_of_engine(
     hints: dict[str, Any] = {}
     scheduler_type = "fifo"
     if policy is not None:
-        scheduler_type = use_policy(policy, hints, think_end=think_end, steps=recorded)
+        scheduler_type = use_policy(
+            policy, hints, think_end=think_end, observers=[recorder] if recorder else []
+        )
     manager = model.init_continuous_batching(
         generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
         continuous_batching_config=ContinuousBatchingConfig(
@@ -196,7 +199,7 @@ def test_a_policy_gives_the_steps_of_the_simulator(model: Any, name: str, seed: 
 
 @pytest.mark.parametrize("name", ["sarathi by prompt", "round robin"])
 def test_the_steps_recorded_are_those_the_simulator_charges_for(model: Any, name: str) -> None:
-    requests, recorded, charged = workload(0, longest=60), list[StepRecord](), list[StepRecord]()
+    requests, recorder, charged = workload(0, longest=60), StepRecorder(), list[StepRecord]()
 
     class Noting(AffineLatency):
         def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
@@ -217,8 +220,8 @@ def test_the_steps_recorded_are_those_the_simulator_charges_for(model: Any, name
         watermark_fraction=0.0,
     )
     ReferenceEngine(POLICIES[name](), instance).run(requests)
-    steps_of_engine(model, POLICIES[name](), requests, recorded=recorded)
-    assert recorded == charged
+    steps_of_engine(model, POLICIES[name](), requests, recorder=recorder)
+    assert recorder.steps == charged
 
 
 @pytest.mark.parametrize("seed", range(2))

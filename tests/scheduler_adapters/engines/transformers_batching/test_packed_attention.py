@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_adapters.commands.bench.transformers_burst import _attention
 from scheduler_adapters.engines.random_model import llama_config
+from scheduler_adapters.engines.transformers_batching.driver import _attention
 from scheduler_adapters.engines.transformers_batching.packed_attention import NAME, register
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 

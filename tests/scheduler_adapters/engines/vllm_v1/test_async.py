@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_adapters.engines.vllm_v1.offline import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.hints import SCORE, TBT_S
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal

@@ -116,12 +116,12 @@ def test_bad_input_gives_one_line_and_exit_code_2(
 
 
 def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scheduler_adapters.engines.vllm_v1 import offline as vllm_offline
+    from scheduler_adapters.engines.vllm_v1 import driver
 
-    monkeypatch.setattr(vllm_offline, "find_spec", lambda name: None)
+    monkeypatch.setattr(driver, "find_spec", lambda name: None)
     with (
         pytest.raises(UnsupportedByEngine, match="install vllm"),
-        vllm_offline.open_engine(vllm_offline.OfflineConfig()),
+        driver.open_engine(driver.OfflineConfig()),
     ):
         pass
 

@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from scheduler_adapters.engines.engine_clock import make_clock
-from scheduler_adapters.engines.vllm_v1.offline import OfflineConfig, open_engine, scheduler_of
-from scheduler_adapters.engines.vllm_v1.recording import record
+from scheduler_adapters.engines.vllm_v1.driver import (
+    OfflineConfig,
+    VllmDriver,
+    open_engine,
+    scheduler_of,
+)
 from scheduler_adapters.planner.hints import HintCounts
 from scheduler_adapters.validation.decision_replay import Queued
+from scheduler_adapters.validation.recording import record
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import UnsupportedByEngine
 
@@ -124,7 +129,7 @@ def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
         prompt_tokens=[100, 70], output_tokens=[5, 9], arrival_s=[0.0, 1e4], scores=[2.0, 1.0]
     )
     for _ in range(2):
-        recording = record(engine, requests, clock=make_clock("cpu"), seed=0)
+        recording = record(VllmDriver(engine), requests, clock=make_clock("cpu"), seed=0)
         # Were blocks of the first time found, the second would have fewer tokens to compute.
         assert sum(step.prefill_tokens for step in recording.steps) == 170
         assert sum(step.seconds for step in recording.steps) < 100
@@ -161,7 +166,9 @@ def test_the_mixin_shadows_nothing_of_the_engine_by_accident() -> None:
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
 
     ours = {name for name in vars(RankMixin) if not name.startswith("__")}
-    assert ours & set(dir(Scheduler)) == {"schedule", "update_from_output", "_free_request"}
+    assert ours & set(dir(Scheduler)) == {
+        "schedule", "update_from_output", "_free_request", "shutdown"
+    }  # fmt: skip
 
 
 def test_the_engines_own_priority_policy_is_refused(live_engine: Any) -> None:

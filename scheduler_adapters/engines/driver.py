@@ -1,0 +1,126 @@
+"""The interface by which validation, demo and benches drive a real engine in this process.
+
+An engine that implements `EngineDriver` can be held against the simulator: it serves requests as
+they arrive, tells its observers, and says its limits. Another engine is one folder with a driver.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import nan
+from typing import Any
+
+import numpy as np
+
+from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.timeline.timeline import Timeline, timeline_from_token_times
+from scheduler_adapters.views import RequestView
+from scheduler_adapters.workload.requests import Requests
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineLimits:
+    """The limits of one engine, in the terms of a simulated instance."""
+
+    kv_blocks: int
+    max_num_seqs: int
+    max_tokens: int
+    block_tokens: int
+    watermark_fraction: float = 0.0
+
+    def instance(self, latency: LatencyModel) -> Instance:
+        """Return a simulated instance with these limits and step times."""
+        return Instance(latency=latency, **asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedRun:
+    """The outcome of serving some requests."""
+
+    timeline: Timeline
+    token_ids: Sequence[Sequence[int]]
+    """The tokens each request got, in the order of the requests."""
+
+
+class EngineDriver(ABC):
+    """One engine in this process, idle between two calls. The function that opens it closes it."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> EngineLimits:
+        """Memory, seats and token budget of the engine."""
+
+    @abstractmethod
+    def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
+        """Return a clock for this engine, and its kind where none is `wanted`.
+
+        Raises:
+            ConfigError: the engine's latencies cannot be told by that clock.
+        """
+
+    @abstractmethod
+    def serve(
+        self,
+        requests: Requests,
+        *,
+        clock: EngineClock,
+        seed: int,
+        policy: Policy | None = None,
+        observers: Sequence[EngineObserver] = (),
+    ) -> ServedRun:
+        """Serve the requests as they arrive by `clock`, which is restarted, each to its length.
+
+        Earlier requests, their KV blocks and the policy's load are forgotten first.
+
+        Args:
+            seed: of the random prompts.
+            policy: in charge of this run; None: the one that the engine was opened with.
+            observers: told of this run.
+        """
+
+
+class TokenTimes(EngineObserver):
+    """The token times of one run, for engines that do not return them otherwise."""
+
+    def __init__(self) -> None:
+        self._scheduled_s: dict[str, float] = {}
+        self._token_s: dict[str, list[float]] = defaultdict(list)
+        self._preemptions = Counter[str]()
+
+    def admitted(self, request: RequestView, now_s: float) -> None:
+        self._scheduled_s.setdefault(request.request_id, now_s)
+
+    def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
+        self._token_s[request.request_id] += [now_s] * num_tokens
+
+    def evicted(self, request: RequestView, now_s: float) -> None:
+        self._preemptions[request.request_id] += 1
+
+    def timeline(self, requests: Requests) -> Timeline:
+        """Return the timeline of the requests, which have ids of their own."""
+        names = [str(name) for name in requests.request_id]
+        return timeline_from_token_times(
+            requests,
+            [self._token_s[name] for name in names],
+            scheduled_s=[self._scheduled_s.get(name, nan) for name in names],
+            preemptions=[self._preemptions[name] for name in names],
+        )
+
+
+def random_prompts(requests: Requests, seed: int, vocabulary: int) -> list[list[int]]:
+    """Return random token ids, all different, so that no prompt finds another's KV blocks."""
+    random = np.random.default_rng(seed)
+    return [random.integers(3, vocabulary, size).tolist() for size in requests.prompt_tokens]
+
+
+def longest_context(requests: Requests) -> int:
+    """Return the tokens of the longest request, prompt and output, and one more."""
+    tokens: Any = np.max(requests.prompt_tokens + requests.output_tokens, initial=1)
+    return int(tokens) + 1

@@ -1,0 +1,332 @@
+"""vLLM in this process: its engine, opened and driven.
+
+Each request gets exactly its `output_tokens` (end-of-sequence is ignored), so schedulers are
+compared on the same work. One engine per process: a second one breaks the first one's groups.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from scheduler_adapters.engines.driver import (
+    EngineDriver,
+    EngineLimits,
+    ServedRun,
+    random_prompts,
+)
+from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, clock_kind, make_clock
+from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
+from scheduler_adapters.planner.hints import HintCounts, hints_of
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.timeline.observer import EngineObserver, measuring
+from scheduler_adapters.timeline.steps import Chunk, StepRecord
+from scheduler_adapters.timeline.timeline import timeline_from_token_times
+from scheduler_adapters.workload.requests import Requests
+from scoring_service.errors import ConfigError, UnsupportedByEngine
+
+STOCK: Final = "stock"
+ENVIRONMENT: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # On CPU: without these two the worker binds itself to the first core, whoever else is on it.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    # The engine core in this process: no child to start, and its scheduler can be looked at.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+"""What vLLM reads from the environment; a variable that is set already keeps its value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineConfig:
+    """One engine and the scheduler inside it."""
+
+    scheduler: str = STOCK
+    """"stock" is vLLM's own; else a policy of ours by name (fcfs, pars, ...) or import path."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the policy takes, e.g. {"starve_after_s": 60}."""
+    max_num_seqs: int = 8
+    """Requests that run at once; below the number of requests it makes a queue."""
+    max_num_batched_tokens: int = 512
+    """Token budget of a step."""
+    kv_cache_mib: int = 64
+    """Memory for KV blocks of 32 tokens; a token of the tiny model takes 1 KiB."""
+    model: Path | None = None
+    """Folder of a model; left out, a random Llama of 1.2 M parameters is made for the run."""
+    clock: ClockKind = "wall"
+    """"cpu" counts this process's CPU seconds and skips idle time: on a shared machine it compares
+    schedulers, where wall time compares neighbours. "steady" is "cpu" on a machine that stays as
+    fast as at first."""
+    seed: int = 0
+    """Of the random prompts."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_mib"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use a number >= 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, below max_num_seqs "
+                f"{self.max_num_seqs}; a step must have a token for each running request"
+            )
+
+
+@contextmanager
+def open_driver(config: OfflineConfig, **engine_args: Any) -> Iterator[VllmDriver]:
+    """Open an engine as `open_engine` does, warmed up."""
+    with open_engine(config, **engine_args) as engine:
+        driver = VllmDriver(engine)
+        driver.warm_up()
+        yield driver
+
+
+@contextmanager
+def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
+    """vLLM's `LLMEngine` in this process, with the tiny model where `config` names none."""
+    set_environment()
+    if find_spec("vllm") is None:
+        raise UnsupportedByEngine("vLLM is not installed; install vllm, tested with 0.32.0")
+    chosen = _scheduler_args(config)
+    with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
+        model = config.model or make_tiny_model(Path(folder) / "model")
+        engine = _make_engine(config, model, {**chosen, **engine_args})
+        try:
+            yield engine
+        finally:
+            engine.engine_core.shutdown()
+
+
+def set_environment() -> None:
+    """`ENVIRONMENT`, where it is not set already; OpenMP reads it when torch is first imported."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # While it is imported, vLLM logs before it reads what level to log.
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
+
+
+def scheduler_of(engine: Any) -> Any:
+    """The live scheduler of an engine that `open_engine` made."""
+    return engine.engine_core.engine_core.scheduler
+
+
+def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
+    """How vLLM is told which scheduler to make; wrong settings fail here, before the engine."""
+    if config.scheduler == STOCK:
+        if config.settings:
+            raise ConfigError(
+                f"settings are {dict(config.settings)}; the stock scheduler takes none"
+            )
+        return {}
+    additional_config = {SETTINGS: {"policy": config.scheduler, **config.settings}}
+    configured_policy(additional_config)
+    return {
+        "scheduler_cls": "scheduler_adapters.engines.vllm_v1.scheduler",
+        "additional_config": additional_config,
+    }
+
+
+def _make_engine(config: OfflineConfig, model: Path, engine_args: Mapping[str, Any]) -> Any:
+    arguments = {
+        "model": str(model),
+        "skip_tokenizer_init": True,
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "block_size": 32,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "kv_cache_memory_bytes": config.kv_cache_mib << 20,
+        "use_tqdm_on_load": False,
+        "disable_log_stats": False,  # the time a request was first scheduled comes with them
+        **engine_args,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's code
+        from vllm import EngineArgs, LLMEngine
+
+        return LLMEngine.from_engine_args(EngineArgs(**arguments))
+
+
+class VllmDriver(EngineDriver):
+    """vLLM's engine in this process, under the scheduler that it was opened with."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    @property
+    def limits(self) -> EngineLimits:
+        scheduler = scheduler_of(self.engine)
+        return EngineLimits(
+            kv_blocks=scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1,
+            max_num_seqs=scheduler.max_num_active_reqs,
+            max_tokens=scheduler.max_num_scheduled_tokens,
+            block_tokens=scheduler.block_size,
+        )
+
+    @property
+    def hint_counts(self) -> HintCounts | None:
+        """Requests with and without a usable score; None under the stock scheduler."""
+        ranker = getattr(scheduler_of(self.engine), "lengthwise", None)
+        return None if ranker is None else ranker.hint_counts
+
+    def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
+        device = self.engine.vllm_config.device_config.device_type
+        kind = clock_kind(device, wanted)
+        return kind, make_clock(kind)
+
+    def warm_up(self) -> None:
+        """Take the first steps, which load code and allocate: they belong to nobody's latency."""
+        _add_request(self.engine, "warm-up", [1, 2], 4)
+        while self.engine.has_unfinished_requests():
+            self.engine.step()
+
+    def serve(
+        self,
+        requests: Requests,
+        *,
+        clock: EngineClock,
+        seed: int,
+        policy: Policy | None = None,
+        observers: Sequence[EngineObserver] = (),
+    ) -> ServedRun:
+        prompts = random_prompts(requests, seed, VOCABULARY)
+        self.engine.reset_prefix_cache()
+        clock.restart()
+        scheduler = scheduler_of(self.engine)
+        if (ranker := getattr(scheduler, "lengthwise", None)) is not None:
+            scheduler.lengthwise_start(policy or ranker.policy, observers=observers)
+            scheduler.lengthwise.clock = clock
+        with _told_steps(scheduler, measuring(observers)) as took:
+            return _serve(self.engine, requests, prompts, clock, took)
+
+
+@contextmanager
+def _told_steps(
+    scheduler: Any, observers: Sequence[EngineObserver]
+) -> Iterator[Callable[[float], None]]:
+    """Tell observers the size of each step that a scheduler makes, but of empty ones.
+
+    Gives a function to be called with the seconds of each turn of the engine: sizes are read inside
+    the engine and durations outside, so that vLLM's own scheduler is measured as ours is.
+    """
+    sizes: list[StepRecord] = []
+    schedule = scheduler.schedule
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        output = schedule(*args, **kwargs)
+        if output.num_scheduled_tokens:
+            sizes.append(_size(scheduler, output.num_scheduled_tokens))
+        return output
+
+    def took(seconds: float) -> None:
+        for size, observer in product(sizes, observers):
+            observer.measured(replace(size, seconds=seconds))
+        sizes.clear()
+
+    if not observers:
+        yield took
+        return
+    scheduler.schedule = noted
+    try:
+        yield took
+    finally:
+        del scheduler.schedule
+
+
+def _size(scheduler: Any, scheduled: Mapping[str, int]) -> StepRecord:
+    num_decodes = decode_context = 0
+    prefills: list[Chunk] = []
+    for request_id, tokens in scheduled.items():
+        request = scheduler.requests[request_id]
+        before = request.num_computed_tokens - tokens  # the engine has counted the step already
+        if before >= request.num_prompt_tokens and tokens == 1:
+            num_decodes += 1
+            decode_context += before + 1
+        else:
+            prefills.append((before, tokens))
+    return StepRecord.of(num_decodes, decode_context, prefills)
+
+
+def _add_request(
+    engine: Any, name: str, prompt: list[int], output_tokens: int, **extra: Any
+) -> None:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=output_tokens,
+        min_tokens=output_tokens,
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args=extra.pop("extra_args", None),
+    )
+    engine.add_request(name, {"prompt_token_ids": prompt}, params, **extra)
+
+
+def _serve(
+    engine: Any,
+    requests: Requests,
+    prompts: list[list[int]],
+    clock: EngineClock,
+    took: Callable[[float], None],
+) -> ServedRun:
+    count = len(requests)
+    token_ids: list[list[int]] = [[] for _ in range(count)]
+    token_s: list[list[float]] = [[] for _ in range(count)]
+    scheduled_ts = np.full(count, np.nan)
+    preemptions = np.zeros(count, np.int64)
+    marks = [(time.monotonic(), 0.0)]  # instants on vLLM's clock and on ours
+    added = 0
+    while added < count or engine.has_unfinished_requests():
+        if not engine.has_unfinished_requests():
+            clock.wait_until(requests.arrival_s[added])
+            marks.append((time.monotonic(), clock()))
+        while added < count and requests.arrival_s[added] <= clock():
+            _add_request(
+                engine,
+                str(added),
+                prompts[added],
+                int(requests.output_tokens[added]),
+                arrival_time=time.time() - (clock() - requests.arrival_s[added]),
+                extra_args=hints_of(requests, added),
+            )
+            added += 1
+        clock.note_speed()
+        outputs = engine.step()
+        began_s, now_s = marks[-1][1], clock()
+        marks.append((time.monotonic(), now_s))
+        took(now_s - began_s)
+        for output in outputs:
+            row, new = int(output.request_id), output.outputs[0].token_ids
+            token_ids[row].extend(new)
+            token_s[row].extend([now_s] * len(new))
+            scheduled_ts[row] = output.metrics.scheduled_ts
+            preemptions[row] = output.metrics.num_preemptions
+    engine_s, clock_s = zip(*marks, strict=True)
+    timeline = timeline_from_token_times(
+        requests,
+        token_s,
+        scheduled_s=np.interp(scheduled_ts, engine_s, clock_s),
+        preemptions=preemptions,
+    )
+    return ServedRun(timeline=timeline, token_ids=token_ids)

@@ -1,0 +1,201 @@
+"""A trial of the simulator: a trace on a real engine, and the same trace simulated.
+
+The trace is cut into pieces. In every other piece each step of the engine is recorded with its size
+and duration, and a latency model is fitted to these. The pieces between, which the fit has not
+seen, are simulated under the same policy, and the latencies are compared request by request. The
+decisions that the engine took in them are replayed through the policy.
+
+The engine serves all pieces several times. A piece for the fit and the piece after it stay
+together, since a machine's speed is nearly the same for neighbours in time; the order of the pairs
+is another in each repeat, so that a slow minute does not meet the same requests again.
+`repeated_runs.py` compares. Arrivals are in the clock's time, so a slower run of a piece makes
+other steps than a faster one; that belongs to the mean.
+
+Where few seats are the bottleneck, whether a request gets the seat that falls free now or the next
+one turns on milliseconds, and changes its TTFT manyfold. One simulation then is no more of a mean
+than one run of the engine is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_adapters.engines.driver import EngineDriver
+from scheduler_adapters.engines.engine_clock import ClockKind
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.progress import Progress
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.metrics import tpot_s
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.validation.decision_replay import replay
+from scheduler_adapters.validation.recording import EngineRecording, record
+from scheduler_adapters.validation.repeated_runs import RepeatedError, against_repeats
+from scheduler_adapters.validation.step_fit import StepFit, fit_steps
+from scheduler_adapters.workload.requests import Floats, Requests
+
+METRICS: Final = ("e2e", "tpot", "ttft")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialConfig:
+    """The cut of the trace and the number of runs."""
+
+    pieces: int = 10
+    """The trace is cut into; every other one is for the fit. Each starts on an idle engine."""
+    repeats: int = 4
+    """How often the engine serves every piece. A prediction is of the mean, which one run is not;
+    the default is what fits into 4 minutes on two CPU cores."""
+    clock: ClockKind | None = None
+    """"wall" counts all; "cpu" this process's CPU seconds, without idle time, so that the load of
+    others on the machine is not counted as the engine's; "steady" the same as if the machine stayed
+    as fast as at first, told by a fixed piece of work before every step. Left out, it is "steady"
+    for an engine that computes in one CPU thread, and "wall" for any other."""
+    seed: int = 0
+    """Of the synthetic trace, the prompts and the order of the pieces."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRuns:
+    """A real engine's runs of the compared pieces, and the fit to its steps in the others."""
+
+    clock: ClockKind
+    runs: Sequence[Sequence[EngineRecording]]
+    """Of each repeat, the compared pieces in the order of the trace."""
+    fit: StepFit
+    instance: Instance
+    """Like the engine, with the fitted step times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """The distance of the simulator from the engine, and of the engine from itself."""
+
+    policy: str
+    clock: ClockKind
+    num_requests: int
+    """That were compared; about as many others served for the fit."""
+    repeats: int
+    e2e: RepeatedError
+    tpot: RepeatedError
+    ttft: RepeatedError
+    step_mape: float
+    """Of the fitted step times, on the steps they were fitted to."""
+    num_steps_fitted: int
+    decisions_replayed: int
+    """Admissions of the compared pieces; 0 under an engine's own scheduler, which records none."""
+    decisions_equal_fraction: float
+    """Of these, how many were of the request that the policy, asked again, ranks first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it flat: `e2e_mape`, `e2e_single_run_mape`, ..."""
+        flat: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            flat |= (
+                {f"{name}_{key}": number for key, number in value.items()}
+                if name in METRICS
+                else {name: value}
+            )
+        return flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A result with the latencies behind it, in seconds per compared request."""
+
+    result: TrialResult
+    request_id: NDArray[Any]
+    simulated: Mapping[str, Floats]
+    """Of each of METRICS, shape (N,)."""
+    measured: Mapping[str, Floats]
+    """Of each of METRICS, shape (repeats, N)."""
+
+
+def run_trial(
+    driver: EngineDriver,
+    requests: Requests,
+    name: str,
+    make_policy: Callable[[], Policy],
+    config: TrialConfig,
+) -> Trial:
+    """Serve the requests with a real engine, simulate them, and compare.
+
+    Args:
+        name: of the policy, for the result.
+        make_policy: a fresh one, as the engine runs it.
+
+    Raises:
+        DataError: too few steps to fit step times to.
+    """
+    engine = measure(driver, requests, config)
+    first = [recording.timeline.requests for recording in engine.runs[0]]
+    simulated = _latencies([simulate(piece, make_policy(), engine.instance) for piece in first])
+    by_run = [_latencies([each.timeline for each in run]) for run in engine.runs]
+    measured = {name: np.stack([latencies[name] for latencies in by_run]) for name in METRICS}
+    recorded = [recording for run in engine.runs for recording in run]
+    replayed = [replay(make_policy(), recording.decisions) for recording in recorded]
+    num_admissions = sum(agreement.num_admissions for agreement in replayed)
+    num_equal = sum(agreement.num_equal for agreement in replayed)
+    result = TrialResult(
+        policy=name,
+        clock=engine.clock,
+        num_requests=len(simulated["e2e"]),
+        repeats=config.repeats,
+        **{name: against_repeats(simulated[name], measured[name]) for name in METRICS},
+        step_mape=engine.fit.mape_fraction,
+        num_steps_fitted=engine.fit.num_steps,
+        decisions_replayed=num_admissions,
+        decisions_equal_fraction=num_equal / max(1, num_admissions),
+    )
+    names = np.concatenate([piece.request_id for piece in first])
+    return Trial(result=result, request_id=names, simulated=simulated, measured=measured)
+
+
+def measure(driver: EngineDriver, requests: Requests, config: TrialConfig) -> EngineRuns:
+    """Serve all pieces of the requests as often as asked for, and fit step times."""
+    pieces = [
+        _from_zero(requests.take(rows))
+        for rows in np.array_split(np.arange(len(requests)), config.pieces)
+    ]
+    kind, clock = driver.clock(config.clock)
+    dice, prompt_seeds = np.random.default_rng(config.seed), count(config.seed)
+    runs: list[list[EngineRecording]] = []
+    with Progress(config.repeats * len(pieces)) as progress:
+        for repeat in range(config.repeats):
+            recorded: dict[int, EngineRecording] = {}
+            for number in order_in_pairs(len(pieces), dice):
+                seed = next(prompt_seeds)
+                recorded[number] = record(driver, pieces[number], clock=clock, seed=seed)
+                progress.step(f"repeat {repeat + 1}, piece {number + 1}")
+            runs.append([recorded[number] for number in range(len(pieces))])
+    fit = fit_steps([step for run in runs for each in run[::2] for step in each.steps])
+    instance = driver.limits.instance(fit.latency)
+    return EngineRuns(clock=kind, runs=[run[1::2] for run in runs], fit=fit, instance=instance)
+
+
+def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:
+    """Return pieces 0 and 1 next to each other, 2 and 3, ...; the pairs in random order."""
+    firsts = 2 * dice.permutation((num_pieces + 1) // 2)
+    return [
+        piece for first in firsts.tolist() for piece in (first, first + 1) if piece < num_pieces
+    ]
+
+
+def _from_zero(requests: Requests) -> Requests:
+    return replace(requests, arrival_s=requests.arrival_s - requests.arrival_s[0])
+
+
+def _latencies(timelines: Sequence[Timeline]) -> dict[str, Floats]:
+    """Return the latencies per request, seconds, over all pieces."""
+    columns = {
+        "e2e": [run.finished_s - run.requests.arrival_s for run in timelines],
+        "ttft": [run.first_token_s - run.requests.arrival_s for run in timelines],
+        "tpot": [tpot_s(run) for run in timelines],
+    }
+    return {name: np.concatenate(values) for name, values in columns.items()}
