@@ -199,7 +199,7 @@ def test_an_unknown_scheduler_layout_is_refused() -> None:
 def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import scheduler as vllm_v1
+    from scheduler_adapters.engines.vllm_v1 import rank_scheduler as vllm_v1
 
     class Scheduler:
         """It never asks a queue for anything."""
@@ -210,7 +210,7 @@ def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(
 
 
 def test_every_policy_has_a_factory_and_no_other_name_does() -> None:
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import scheduler as vllm_v1
+    from scheduler_adapters.engines.vllm_v1 import rank_scheduler as vllm_v1
     from scheduler_adapters.policy import POLICIES
 
     assert all(callable(getattr(vllm_v1, name.replace("-", "_"))) for name in POLICIES)
