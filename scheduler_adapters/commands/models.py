@@ -68,7 +68,7 @@ def run(config: ModelsConfig) -> None:
 
     Examples:
       python -m scheduler_adapters models
-      python -m scheduler_adapters models --data_dir data --json
+      python -m scheduler_adapters models --data-dir data --json
     """
     fidelity, note = replay_all(config.data_dir)
     listed = list_presets(config.data_dir, fidelity)
