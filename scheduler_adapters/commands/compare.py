@@ -13,7 +13,6 @@ import pandas as pd
 from scheduler_adapters.commands.capacity import Search, capacities, capacity_section
 from scheduler_adapters.commands.running import run_with_load
 from scheduler_adapters.commands.setup import check_folder, check_policies, load_named, policy_of
-from scheduler_adapters.commands.simulate import flat_metrics
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
@@ -139,7 +138,7 @@ def run(config: CompareConfig) -> int:
             metrics={
                 f"{outcome.name}.{name}": number
                 for outcome in results.outcomes
-                for name, number in flat_metrics(outcome.summary).items()
+                for name, number in outcome.summary.flat().items()
             },
             files=files,
         )

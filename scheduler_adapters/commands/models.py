@@ -1,20 +1,15 @@
-"""`models`: every latency preset, where it comes from, and how far it is from measurements."""
+"""`models`: the latency presets, their sources and their errors against measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from scheduler_adapters.simulator.latency.models import LatencyModel
-from scheduler_adapters.simulator.latency.presets import SOURCES, Preset, presets
-from scheduler_adapters.validation.fidelity import (
-    RECORDINGS,
-    TARGETS,
-    Fidelity,
-    replay,
-)
+from scheduler_adapters.simulator.latency.presets import SOURCES, presets
+from scheduler_adapters.validation.fidelity import RECORDINGS, TARGETS, Fidelity, replay
 from scheduler_adapters.validation.model_checks import (
     Check,
     kernel_checks,
@@ -30,7 +25,7 @@ ENGINES = ("vllm", "plain")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsConfig:
-    """What to list."""
+    """The measured data that presets are compared with."""
 
     data_dir: Path | None = None
     """Folder of measured data; none: $LENGTHWISE_DATA. Without either, nothing is checked."""
@@ -49,11 +44,11 @@ class Listed:
     name: str
     provenance: str
     data: str | None
-    """What it reads inside the data folder."""
+    """The file or folder that it reads inside the data folder."""
     kv_blocks: int | None
     """None where it cannot be made; `note` says why."""
     is_compiled: bool
-    """Whether the compiled loops have its step times; else runs are in plain Python."""
+    """Whether the compiled loops have its step times; if not, runs are in plain Python."""
     checks: list[Check]
     note: str = ""
 
@@ -61,8 +56,8 @@ class Listed:
 def run(config: ModelsConfig) -> None:
     """List the latency presets: what `--profile` of other commands takes.
 
-    Says of each where its step times come from, and how far they are from measurements that it was
-    not made from. With measured data, 1,200 requests that real vLLM served are replayed with the
+    Each with the source of its step times, and their error against measurements that it was not
+    made from. With measured data, 1,200 requests that real vLLM served are replayed with the
     presets of those servers; TTFT, TPOT and E2E errors are means over requests of
     |simulated - real| / real. Nothing is fitted to them.
 
@@ -73,7 +68,13 @@ def run(config: ModelsConfig) -> None:
     fidelity, note = replay_all(config.data_dir)
     listed = list_presets(config.data_dir, fidelity)
     if config.json:
-        print(to_json(_as_json(listed, fidelity, note)))
+        result = {
+            "models": [asdict(row) for row in listed],
+            "fidelity": [{**asdict(row), "on_target": row.on_target} for row in fidelity],
+            "fidelity_targets": TARGETS,
+            "fidelity_note": note,
+        }
+        print(to_json(result))
     else:
         print(format_presets(listed))
         print()
@@ -81,7 +82,7 @@ def run(config: ModelsConfig) -> None:
 
 
 def replay_all(data_dir: DataDir) -> tuple[list[Fidelity], str]:
-    """Every recording on both engines, or none and why not."""
+    """Return the replay of every recording with the steps of both engines, or none and the reason."""
     try:
         return [
             replay(recording, data_dir, engine=engine)
@@ -93,7 +94,7 @@ def replay_all(data_dir: DataDir) -> tuple[list[Fidelity], str]:
 
 
 def list_presets(data_dir: DataDir, fidelity: Sequence[Fidelity]) -> list[Listed]:
-    """All presets, made where that is possible, and checked where there is data."""
+    """Return all presets, made where that is possible, and checked where there is data."""
     made: dict[str, tuple[LatencyModel, int]] = {}
     notes: dict[str, str] = {}
     entries = presets()
@@ -110,7 +111,7 @@ def list_presets(data_dir: DataDir, fidelity: Sequence[Fidelity]) -> list[Listed
             data=entry.data,
             kv_blocks=made[name][1] if name in made else None,
             is_compiled=name in made and made[name][0].compiled() is not None,
-            checks=checker.checks(entry) if name in made else [],
+            checks=checker.checks(name) if name in made else [],
             note=notes.get(name, ""),
         )
         for name, entry in entries.items()
@@ -118,7 +119,7 @@ def list_presets(data_dir: DataDir, fidelity: Sequence[Fidelity]) -> list[Listed
 
 
 class _Checker:
-    """Finds the comparisons that are there for a preset; those of a GPU are made once."""
+    """Comparisons of presets with measurements; those of a GPU are made once."""
 
     def __init__(
         self, latencies: dict[str, LatencyModel], fidelity: Sequence[Fidelity], data_dir: DataDir
@@ -126,19 +127,22 @@ class _Checker:
         self.latencies = latencies
         self.fidelity = fidelity
         self.data_dir = data_dir
-        self.of_gpu: dict[str, list[Check]] = {}
+        self.of_gpu = cache(partial(kernel_checks, data_dir=data_dir))
 
-    def checks(self, entry: Preset) -> list[Check]:
-        """The checks of a preset that could be made; none if there is nothing to compare with."""
-        instance, _, source = entry.name.partition(":")
+    def checks(self, name: str) -> list[Check]:
+        """Return the checks of a preset that could be made; none without measurements."""
+        instance, _, source = name.partition(":")
         try:
             if source == "layers":
-                return self._replays(entry.name)
+                return self._replays(name)
             if source == "kernels":
-                return self._kernels(instance)
+                return self.of_gpu(instance.partition("@")[2].removeprefix("2x-"))
             if source == "phases":
                 return phase_checks(instance, self.data_dir)
-            return self._against_kernels(entry.name, instance)
+            kernels = f"{instance}:kernels"
+            if kernels not in self.latencies:
+                return []
+            return [step_check(self.latencies[name], self.latencies[kernels], kernels)]
         except DataError:
             return []
 
@@ -154,18 +158,6 @@ class _Checker:
             if row.preset == name
             for metric in TARGETS
         ]
-
-    def _kernels(self, instance: str) -> list[Check]:
-        gpu = instance.partition("@")[2].removeprefix("2x-")
-        if gpu not in self.of_gpu:
-            self.of_gpu[gpu] = kernel_checks(gpu, self.data_dir)
-        return self.of_gpu[gpu]
-
-    def _against_kernels(self, name: str, instance: str) -> list[Check]:
-        kernels = f"{instance}:kernels"
-        if kernels not in self.latencies:
-            return []
-        return [step_check(self.latencies[name], self.latencies[kernels], kernels)]
 
 
 def format_presets(listed: Sequence[Listed]) -> str:
@@ -214,12 +206,3 @@ def format_fidelity(fidelity: Sequence[Fidelity], note: str) -> str:
         met = "" if row.on_target else "  misses a target"
         lines.append(f"{row.preset:42}{row.engine:8}{row.num_requests:8}{errors}{met}")
     return "\n".join(lines)
-
-
-def _as_json(listed: Sequence[Listed], fidelity: Sequence[Fidelity], note: str) -> dict[str, Any]:
-    return {
-        "models": [asdict(row) for row in listed],
-        "fidelity": [{**asdict(row), "on_target": row.on_target} for row in fidelity],
-        "fidelity_targets": TARGETS,
-        "fidelity_note": note,
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.tracking import log_run
 from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
-from scheduler_adapters.timeline.metrics import Statistic, Summary, summarize
+from scheduler_adapters.timeline.metrics import Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.command_line import INTERRUPTED
@@ -98,7 +98,7 @@ def run(config: SimulateConfig) -> int:
             config.mlruns_dir,
             f"simulate {config.policy}",
             params=config.as_params(),
-            metrics=flat_metrics(summary),
+            metrics=summary.flat(),
             files=files,
         )
     return 0
@@ -124,24 +124,8 @@ def _write(config: SimulateConfig, timeline: Timeline) -> list[Path]:
     return files
 
 
-def flat_metrics(summary: Summary) -> dict[str, float]:
-    """The summary as name -> number, e.g. ttft_s.p99."""
-    flat: dict[str, float] = {}
-    for name, value in summary.to_dict().items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{statistic}": number for statistic, number in value.items()}
-        else:
-            flat[name] = value
-    return flat
-
-
 def format_summary(name: str, summary: Summary) -> str:
-    """The summary as a table for a terminal."""
-    statistics = {
-        key: value
-        for key in asdict(summary)
-        if isinstance(value := getattr(summary, key), Statistic)
-    }
+    """Return the summary as a table for a terminal."""
     lines = [
         f"{name}: {summary.num_finished} of {summary.num_requests} requests finished, "
         f"{summary.num_rejected} rejected, {summary.num_unscored} without a score, "
@@ -149,7 +133,8 @@ def format_summary(name: str, summary: Summary) -> str:
         f"{summary.output_tokens_per_s:.0f} output tokens/s over {summary.makespan_s:.1f} s",
         f"{'':24}{'mean':>10}{'p50':>10}{'p90':>10}{'p99':>10}",
     ]
-    for key, value in statistics.items():
-        numbers = (value.mean, value.p50, value.p90, value.p99)
-        lines.append(f"{key:24}" + "".join(f"{number:10.4f}" for number in numbers))
+    for key, value in summary.to_dict().items():
+        if isinstance(value, dict):
+            _, *numbers = value.values()
+            lines.append(f"{key:24}" + "".join(f"{number:10.4f}" for number in numbers))
     return "\n".join(lines)

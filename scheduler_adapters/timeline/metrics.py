@@ -1,4 +1,4 @@
-"""What a timeline means: latencies as mean and percentiles. Pure: a `Timeline` in, numbers out.
+"""Latencies of a timeline as means and percentiles.
 
 | metric | per request, seconds |
 |---|---|
@@ -10,8 +10,8 @@
 | `queueing_s` | first scheduled - arrival |
 | `normalized_latency_s` | E2E / output tokens |
 
-Percentiles interpolate linearly between order statistics. Requests that did not finish are counted,
-never dropped in silence: they have no E2E, but the tokens they did emit count.
+Percentiles interpolate linearly between order statistics. Requests that did not finish are counted:
+they have no E2E, but the tokens they emitted count.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Summary:
     num_unfinished: int
     num_rejected: int
     num_unscored: int
-    """Without a predicted length; such requests are served as FCFS would."""
+    """Without a predicted length, and so served in order of arrival."""
     num_preemptions: int
     makespan_s: float
     """Last token - first arrival."""
@@ -61,12 +61,20 @@ class Summary:
     normalized_latency_s: Statistic
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain nested dictionaries, ready for JSON."""
+        """Return plain nested dictionaries."""
         return asdict(self)
+
+    def flat(self) -> dict[str, float]:
+        """Return name -> number, e.g. ttft_s.p99."""
+        flat: dict[str, float] = {}
+        for name, value in self.to_dict().items():
+            parts = value.items() if isinstance(value, dict) else ()
+            flat |= {f"{name}.{part}": number for part, number in parts} or {name: value}
+        return flat
 
 
 def summarize(timeline: Timeline, *, warm_up_s: float = 0.0) -> Summary:
-    """The metrics of the requests that arrived at or after `warm_up_s`."""
+    """Return the metrics of the requests that arrived at or after `warm_up_s`."""
     if warm_up_s > 0:
         timeline = timeline.take(timeline.requests.arrival_s >= warm_up_s)
     requests = timeline.requests
@@ -96,14 +104,14 @@ def summarize(timeline: Timeline, *, warm_up_s: float = 0.0) -> Summary:
 
 
 def tpot_s(timeline: Timeline) -> Floats:
-    """Time per output token after the first, per request (N,); NaN below two tokens."""
+    """Return time per output token after the first, per request (N,); NaN below two tokens."""
     gaps = timeline.requests.output_tokens - 1
     span_s = timeline.finished_s - timeline.first_token_s
     return np.where(gaps > 0, span_s / np.maximum(gaps, 1), np.nan)
 
 
 def token_gaps(timeline: Timeline) -> tuple[Floats, Ints]:
-    """All gaps between consecutive tokens of one request: their sizes (G,) and how often each."""
+    """Return gaps between consecutive tokens of a request: sizes (G,), and how often each occurs."""
     row, first, last = timeline.runs.T
     # Inside runs: a request that runs over ticks a..b sees the gaps before ticks a+1..b.
     change = np.zeros(len(timeline.tick_s) + 1, dtype=np.int64)
@@ -121,7 +129,7 @@ def token_gaps(timeline: Timeline) -> tuple[Floats, Ints]:
 
 
 def statistic(values: Floats, counts: Ints | None = None) -> Statistic:
-    """Mean and percentiles of `values`, each taken `counts` times; NaN values are left out."""
+    """Return mean and percentiles of `values`, each taken `counts` times, without NaN."""
     keep = ~np.isnan(values)
     values = values[keep]
     counts = np.ones(len(values), dtype=np.int64) if counts is None else counts[keep]
@@ -136,7 +144,7 @@ def statistic(values: Floats, counts: Ints | None = None) -> Statistic:
 
 
 def percentiles(values: Floats, counts: Ints, percents: tuple[float, ...]) -> list[float]:
-    """Percentiles of sorted `values` taken `counts` times, linear between order statistics."""
+    """Return percentiles of sorted `values` taken `counts` times, linear between ranks."""
     last_rank = np.cumsum(counts) - 1
 
     def order_statistic(rank: NDArray[np.int64]) -> Floats:

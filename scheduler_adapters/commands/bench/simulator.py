@@ -1,4 +1,4 @@
-"""`bench`: how fast the simulator is, and how much memory a large run takes."""
+"""`bench`: requests that the simulator serves per CPU second, and the memory of a large run."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _RATE_PER_S = 6.45
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchConfig:
-    """What to measure."""
+class SimulatorBenchConfig:
+    """The requests to measure with, and how often."""
 
     golden: Path | None = None
     """Folder of golden runs; none: $LENGTHWISE_DATA/vidur-golden, else requests of that size."""
@@ -57,7 +57,7 @@ class BenchConfig:
             )
 
 
-def run(config: BenchConfig) -> None:
+def run(config: SimulatorBenchConfig) -> None:
     """Measure requests per CPU second of this process, and the memory of a large run.
 
     Example:
@@ -162,8 +162,8 @@ def format_figures(figures: dict[str, object]) -> str:
     """The figures as lines for a terminal."""
     lines = []
     for key, value in figures.items():
-        if isinstance(value, dict):
-            lines += [f"{f'{key}.{name}':32} {number:>12,}" for name, number in value.items()]
-        else:
-            lines.append(f"{key:32} {value:>12{'' if isinstance(value, str) else ','}}")
+        parts = value if isinstance(value, dict) else {"": value}
+        for name, number in parts.items():
+            label = f"{key}.{name}" if name else key
+            lines.append(f"{label:32} {number:>12{'' if isinstance(number, str) else ','}}")
     return "\n".join(lines)

@@ -61,7 +61,7 @@ class PaperFigure:
 
     metric: str
     workload: str
-    baseline: str
+    baseline: str = "FCFS"
     """The system it is measured against."""
     paper: str
     ours: str

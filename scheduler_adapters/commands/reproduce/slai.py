@@ -7,8 +7,8 @@ lengths of the authors' trace where it is there, else log-normal with its quanti
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
 
@@ -35,10 +35,9 @@ TRACE = "sharegpt-8k-slai/sharegpt_8k_filtered_stats_llama2_tokenizer.csv.gz"
 RUN_S = 2100.0
 MEDIAN_TTFT_SLO_S = 0.5
 TBT_S = {"paying": 0.1, "free": 0.5}
-SHARES = (0.05, 0.5, 0.95)
 RATES = (0.4, 0.8, 1.0, 1.2, 1.4, 1.6)
 PRIORITY_SEEDS = range(100, 130)
-"""Few pay, so their median needs many runs: fresh ones, and their number set before the first."""
+"""Few pay, so their median needs many runs: new seeds, their number set before the first run."""
 
 SYSTEMS: dict[str, Callable[[], Policy]] = {
     "Sarathi FCFS": partial(Sarathi, max_tokens=512),
@@ -52,7 +51,7 @@ SYSTEMS: dict[str, Callable[[], Policy]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Point:
     """One system at one load, means over the seeds. Seconds."""
 
@@ -73,7 +72,7 @@ class Point:
 
 
 class SlaiExperiment:
-    """Runs points and remembers them."""
+    """Runs of the systems, each point measured once."""
 
     def __init__(self, config: ReproduceConfig) -> None:
         self.config = config
@@ -85,26 +84,24 @@ class SlaiExperiment:
 
     def _point(self, system: str, rate_per_s: float, paying: float) -> Point:
         seeds = range(self.config.num_seeds)
-        rows = [self.measure(system, rate_per_s, paying, seed) for seed in seeds]
-        return Point(
-            **dict(zip(Point.__dataclass_fields__, np.mean(rows, axis=0).tolist(), strict=True))
-        )
+        points = [astuple(self.measure(system, rate_per_s, paying, seed)) for seed in seeds]
+        return Point(*np.mean(points, axis=0).tolist())
 
-    def measure(self, system: str, rate_per_s: float, paying: float, seed: int) -> list[float]:
-        """The fields of a `Point` for one seed."""
+    def measure(self, system: str, rate_per_s: float, paying: float, seed: int) -> Point:
+        """Return the point of one seed."""
         requests = self._requests(rate_per_s, paying, seed)
         timeline = simulate(requests, SYSTEMS[system](), self.instance, engine="compiled")
         ttft_s = timeline.first_token_s - requests.arrival_s
         is_paying = requests.user_class == "paying"
-        tbt_p99_s = [
+        tbt_p99_s = (
             statistic(*token_gaps(timeline.take(rows))).p99 for rows in (is_paying, ~is_paying)
-        ]
-        return [
+        )
+        return Point(
             float(np.nanmedian(ttft_s)),
             float(np.nanmean(ttft_s)),
             float(np.nanmedian(ttft_s[is_paying])),
             *tbt_p99_s,
-        ]
+        )
 
     def _requests(self, rate_per_s: float, paying: float, seed: int) -> Requests:
         count = int(rate_per_s * RUN_S * self.config.scale)
@@ -196,56 +193,44 @@ def _ttft_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
 
 def _capacity_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
     papers = {0.05: 1.45, 0.5: 1.4, 0.95: 1.25}
-    sarathi = {share: experiment.capacity("Sarathi FCFS", share) for share in SHARES}
-    slai = {share: experiment.capacity("SLAI", share) for share in SHARES}
-    gains = {share: slai[share] / sarathi[share] - 1 for share in SHARES}
-    made = [
-        PaperFigure(
-            metric="capacity at median TTFT <= 0.5 s and P99 TBT within target",
-            workload=f"{share:.0%} paying",
-            baseline="Sarathi FCFS",
-            paper=f"1.15 -> {papers[share]} req/s ({papers[share] / 1.15 - 1:+.0%})",
-            ours=f"{sarathi[share]:.2f} -> {slai[share]:.2f} req/s ({gains[share]:+.0%})",
-            reproduced=0.15 <= gains[share] <= 0.4 if share == 0.05 else gains[share] > 0,
-            criterion="+15% to +40%" if share == 0.05 else "a gain",
-            pre_set=share == 0.05,
+    made, gains = [], []
+    for share, paper in papers.items():
+        sarathi, slai = (experiment.capacity(name, share) for name in ("Sarathi FCFS", "SLAI"))
+        gain = slai / sarathi - 1
+        gains.append(gain)
+        made.append(
+            PaperFigure(
+                metric="capacity at median TTFT <= 0.5 s and P99 TBT within target",
+                workload=f"{share:.0%} paying",
+                baseline="Sarathi FCFS",
+                paper=f"1.15 -> {paper} req/s ({paper / 1.15 - 1:+.0%})",
+                ours=f"{sarathi:.2f} -> {slai:.2f} req/s ({gain:+.0%})",
+                reproduced=0.15 <= gain <= 0.4 if share == 0.05 else gain > 0,
+                criterion="+15% to +40%" if share == 0.05 else "a gain",
+                pre_set=share == 0.05,
+            )
         )
-        for share in SHARES
-    ]
-    ordered = [gains[share] for share in SHARES]
-    made.append(
-        PaperFigure(
-            metric="gain in capacity against the paying share",
-            workload="5, 50, 95% paying",
-            baseline="Sarathi FCFS",
-            paper="falls: +26%, +22%, +9%",
-            ours=", ".join(f"{gain:+.0%}" for gain in ordered),
-            reproduced=ordered == sorted(ordered, reverse=True),
-            criterion="falls monotonically",
-        )
+    falls = PaperFigure(
+        metric="gain in capacity against the paying share",
+        workload="5, 50, 95% paying",
+        baseline="Sarathi FCFS",
+        paper="falls: +26%, +22%, +9%",
+        ours=", ".join(f"{gain:+.0%}" for gain in gains),
+        reproduced=gains == sorted(gains, reverse=True),
+        criterion="falls monotonically",
     )
-    return made
+    return [*made, falls]
 
 
 def _tbt_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
-    made = []
-    for system in ("Sarathi FCFS", "SLAI"):
-        points = [experiment.point(system, rate, 0.05) for rate in RATES if rate <= 1.4]
-        paying_s = max(point.tbt_p99_paying_s for point in points)
-        free_s = max(point.tbt_p99_free_s for point in points)
-        made.append(
-            PaperFigure(
-                metric="pooled P99 TBT, paying / free, the highest of the rates 0.4 ... 1.4",
-                workload="5% paying",
-                baseline=system,
-                paper="held: 0.1 / 0.5 s",
-                ours=f"{paying_s:.3f} / {free_s:.3f} s",
-                reproduced=paying_s <= TBT_S["paying"] and free_s <= TBT_S["free"],
-                criterion="within the targets",
-            )
-        )
+    points = {
+        system: [experiment.point(system, rate, 0.05) for rate in RATES]
+        for system in ("Sarathi FCFS", "SLAI")
+    }
     early = experiment.point("vLLM prefill-first", 0.8, 0.05)
-    made.append(
+    free = {name: [point.tbt_p99_free_s for point in found] for name, found in points.items()}
+    return [
+        *(_held_row(name, found[: RATES.index(1.4) + 1]) for name, found in points.items()),
         PaperFigure(
             metric="pooled P99 TBT, paying",
             workload="5% paying, 0.8 req/s",
@@ -256,13 +241,7 @@ def _tbt_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
             criterion="above 0.1 s at half of SLAI's capacity",
             pre_set=False,
             note="the paper does not say how early",
-        )
-    )
-    free = {
-        system: [experiment.point(system, rate, 0.05).tbt_p99_free_s for rate in RATES]
-        for system in ("Sarathi FCFS", "SLAI")
-    }
-    made.append(
+        ),
         PaperFigure(
             metric="free users' P99 TBT over rates 0.4 ... 1.6",
             workload="5% paying",
@@ -274,9 +253,22 @@ def _tbt_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
             ),
             reproduced=_is_rising(free["Sarathi FCFS"]) and not _is_rising(free["SLAI"]),
             criterion="monotone for Sarathi, not for SLAI",
-        )
+        ),
+    ]
+
+
+def _held_row(system: str, points: Sequence[Point]) -> PaperFigure:
+    paying_s = max(point.tbt_p99_paying_s for point in points)
+    free_s = max(point.tbt_p99_free_s for point in points)
+    return PaperFigure(
+        metric="pooled P99 TBT, paying / free, the highest of the rates 0.4 ... 1.4",
+        workload="5% paying",
+        baseline=system,
+        paper="held: 0.1 / 0.5 s",
+        ours=f"{paying_s:.3f} / {free_s:.3f} s",
+        reproduced=paying_s <= TBT_S["paying"] and free_s <= TBT_S["free"],
+        criterion="within the targets",
     )
-    return made
 
 
 def _is_rising(values: list[float]) -> bool:
@@ -284,29 +276,27 @@ def _is_rising(values: list[float]) -> bool:
 
 
 def _variant_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
+    made = []
+    for fcfs, spf in (
+        ("Sarathi FCFS", "Sarathi SPF"),
+        ("SLAI FCFS fixed 10", "SLAI SPF fixed 10"),
+    ):
+        by_arrival, by_prompt = (
+            experiment.point(name, 1.45, 0.05).median_ttft_s for name in (fcfs, spf)
+        )
+        made.append(
+            PaperFigure(
+                metric="shortest prompt first against arrival order, median TTFT",
+                workload="5% paying, 1.45 req/s",
+                baseline=fcfs,
+                paper="better",
+                ours=f"{by_arrival:.2f} -> {by_prompt:.2f} s",
+                reproduced=by_prompt < by_arrival,
+                criterion="lower",
+            )
+        )
     high_rate_per_s = experiment.high_rate(1.5)
-
-    def median_s(system: str, rate_per_s: float) -> float:
-        return experiment.point(system, rate_per_s, 0.05).median_ttft_s
-
-    made = [
-        PaperFigure(
-            metric="shortest prompt first against arrival order, median TTFT",
-            workload="5% paying, 1.45 req/s",
-            baseline=fcfs,
-            paper="better",
-            ours=f"{median_s(fcfs, 1.45):.2f} -> {median_s(spf, 1.45):.2f} s",
-            reproduced=median_s(spf, 1.45) < median_s(fcfs, 1.45),
-            criterion="lower",
-        )
-        for fcfs, spf in (
-            ("Sarathi FCFS", "Sarathi SPF"),
-            ("SLAI FCFS fixed 10", "SLAI SPF fixed 10"),
-        )
-    ]
-    made.append(_fixed_offset_row(experiment))
-    made.append(_priority_row(experiment, high_rate_per_s))
-    return made
+    return [*made, _fixed_offset_row(experiment), _priority_row(experiment, high_rate_per_s)]
 
 
 def _fixed_offset_row(experiment: SlaiExperiment) -> PaperFigure:
@@ -326,10 +316,12 @@ def _fixed_offset_row(experiment: SlaiExperiment) -> PaperFigure:
 
 
 def _priority_row(experiment: SlaiExperiment, rate_per_s: float) -> PaperFigure:
-    place = list(Point.__dataclass_fields__).index("median_ttft_paying_s")
     plain, first = (
         np.array(
-            [experiment.measure(system, rate_per_s, 0.05, seed)[place] for seed in PRIORITY_SEEDS]
+            [
+                experiment.measure(system, rate_per_s, 0.05, seed).median_ttft_paying_s
+                for seed in PRIORITY_SEEDS
+            ]
         )
         for system in ("SLAI", "SLAI paying first")
     )

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands.check_golden import Setting, simulate_golden
+from scheduler_adapters.commands.check_golden import GoldenSetting, simulate_golden
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import make_requests
@@ -67,12 +67,12 @@ def test_a_difference_of_two_nanoseconds_fails(folder, capsys):
 
 
 def test_the_name_gives_the_setting():
-    setting = Setting.of(Path("sarathi_r8_n10000_q51.6_blocks5000_chunk256.parquet"))
+    setting = GoldenSetting.of(Path("sarathi_r8_n10000_q51.6_blocks5000_chunk256.parquet"))
     assert (setting.replicas, setting.kv_blocks, setting.max_tokens) == (8, 5000, 256)
-    plain = Setting.of(Path("vllm_r1_n10_q3.parquet"))
+    plain = GoldenSetting.of(Path("vllm_r1_n10_q3.parquet"))
     assert (plain.replicas, plain.kv_blocks, plain.max_tokens) == (1, 30208, 4096)
     with pytest.raises(DataError, match="gives no setting"):
-        Setting.of(Path("fcfs_r1.parquet"))
+        GoldenSetting.of(Path("fcfs_r1.parquet"))
 
 
 @pytest.mark.parametrize("what", ["empty", "no tables", "no column"])
