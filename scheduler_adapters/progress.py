@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Final, Self
 
 _BAR: Final = 20
 _EVERY_S: Final = 0.2
-"""Between two looks at a run; a line that changes faster cannot be read."""
+"""Least time between two lines; what changes faster cannot be read."""
 
 
 class Progress:
     """`with Progress(10) as progress: progress.step("fcfs")`; silent without a terminal.
 
-    A line shows the share of runs that are done and, where `look` is called during a run, its
-    virtual time and its requests. A search makes many runs for one step of `total`, and does
-    not know how many: without `is_partial_shown` the bar waits for the step.
+    The line shows the share of runs that are done and, where `look` is called during a run, its
+    virtual time and its requests. A search makes many runs for one step of `total`, and their
+    number is unknown: without `is_partial_shown` the bar waits for the step.
     """
 
     def __init__(self, total: int, *, is_partial_shown: bool = True) -> None:
@@ -32,26 +31,21 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.is_shown:
             print(file=sys.stderr)
 
     def begin(self, what: str) -> None:
-        """What `look` will be about."""
+        """Name the run that `look` will tell of."""
         self.what = what
 
     def step(self, what: str) -> None:
-        """One more is done; `what` says which."""
+        """Count one more run as done; `what` names it."""
         self.done += 1
         self._show(self.done / self.total, what)
 
     def look(self, now_s: float, num_done: int, num_requests: int) -> None:
-        """Where the run under way is, in virtual time; may be called as often as one likes."""
+        """Show the virtual time of the run under way; cheap enough for every step of it."""
         if self.is_shown and time.monotonic() >= self.next_look_s:
             self.next_look_s = time.monotonic() + _EVERY_S
             partial = num_done / num_requests if self.is_partial_shown else 0

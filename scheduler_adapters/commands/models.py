@@ -82,7 +82,7 @@ def run(config: ModelsConfig) -> None:
 
 
 def replay_all(data_dir: DataDir) -> tuple[list[Fidelity], str]:
-    """Return the replay of every recording with the steps of both engines, or none and the reason."""
+    """Return the replays of all recordings under both step rules, or none and the reason."""
     try:
         return [
             replay(recording, data_dir, engine=engine)

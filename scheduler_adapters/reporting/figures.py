@@ -96,12 +96,10 @@ def _width(num_panels: int) -> float:
 
 def _use_log(axis: Axes, which: Literal["x", "y"]) -> None:
     """A logarithmic axis labelled 0.1, 1, 10; between them only where it spans less than that."""
-    if which == "x":
-        axis.set_xscale("log")
-    else:
-        axis.set_yscale("log")
-    low, high = axis.get_xlim() if which == "x" else axis.get_ylim()
-    ticks = axis.xaxis if which == "x" else axis.yaxis
+    axis.set(**{f"{which}scale": "log"})
+    ticks, (low, high) = (
+        (axis.xaxis, axis.get_xlim()) if which == "x" else (axis.yaxis, axis.get_ylim())
+    )
     ticks.set_major_formatter(StrMethodFormatter("{x:g}"))
     is_narrow = high < 30 * low
     ticks.set_minor_locator(LogLocator(subs=(2, 5) if is_narrow else "auto"))

@@ -111,7 +111,7 @@ def tpot_s(timeline: Timeline) -> Floats:
 
 
 def token_gaps(timeline: Timeline) -> tuple[Floats, Ints]:
-    """Return gaps between consecutive tokens of a request: sizes (G,), and how often each occurs."""
+    """Return sizes (G,) of gaps between tokens of a request, and how often each occurs."""
     row, first, last = timeline.runs.T
     # Inside runs: a request that runs over ticks a..b sees the gaps before ticks a+1..b.
     change = np.zeros(len(timeline.tick_s) + 1, dtype=np.int64)

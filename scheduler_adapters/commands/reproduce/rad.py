@@ -71,10 +71,10 @@ SHORT_CHATS = Mix(prompt=250, longest_prompt=1024, output=100, longest_output=51
 SHORT_ANSWERS = Mix(prompt=2000, longest_prompt=4096, output=8, longest_output=32)
 
 
-class Setting:
-    """A device with tiles of `tile` tokens, a mix of requests, and what the theorem says of them.
+class TileSetting:
+    """A device with tiles of `tile` tokens, a mix of requests, and the theorem's bounds for them.
 
-    `cycle` is n, the requests that RAD starts per cycle; None: twice what the theorem asks for.
+    `cycle` is n, the requests that RAD starts per cycle; None: twice as many as the theorem needs.
     """
 
     def __init__(self, mix: Mix, *, tile: int = 128, cycle: int | None = None) -> None:
@@ -85,22 +85,20 @@ class Setting:
         )
         if not isinstance(preset.latency, StaircaseLatency):
             raise ConfigError("the preset :staircase is no staircase; the bound needs one")
-        self.latency = _with_tile(preset.latency, tile)
-        self.instance = replace(preset, latency=self.latency)
-        self.mean_work_s = self.latency.mean_work_s(*self._draw(NUM_REQUESTS, 0))
-        self.longest_waste_s = (tile - 1) * self._longest_work_s()
-        """(t_col - 1) T-max: what a cycle may take beyond the work of its requests."""
+        self.latency = latency = _with_tile(preset.latency, tile)
+        self.instance = replace(preset, latency=latency)
+        self.longest = mix.longest_prompt + mix.longest_output
+        self.mean_work_s = latency.mean_work_s(*self._draw(NUM_REQUESTS, 0))
+        # T-max: the longest prompt and response, token by token and alone.
+        longest_work_s = self.longest * (latency.linear_pass_s + latency.per_token_s)
+        longest_work_s += latency.decode_attention_s(np.arange(1, self.longest + 1))
+        self.longest_waste_s = (tile - 1) * longest_work_s
+        """(t_col - 1) T-max: the most that a cycle takes beyond the work of its requests."""
         self.least_cycle = ceil(self.longest_waste_s / ((1 - BELOW) * self.mean_work_s))
         self.cycle = cycle or 2 * self.least_cycle
 
     def _draw(self, count: int, seed: int) -> tuple[Ints, Ints]:
         return self.mix.draw(count, self.latency.chunk_tokens, seed)
-
-    def _longest_work_s(self) -> float:
-        """T-max: the longest prompt and response, token by token and alone."""
-        longest = self.mix.longest_prompt + self.mix.longest_output
-        linear_s = longest * (self.latency.linear_pass_s + self.latency.per_token_s)
-        return linear_s + self.latency.decode_attention_s(np.arange(1, longest + 1))
 
     def requests(self, share: float, count: int, *, seed: int = 0, backlog: int = 0) -> Requests:
         """`backlog` requests at 0 s, then `count` at `share` of the highest rate one can sustain.
@@ -117,15 +115,11 @@ class Setting:
         )
 
     def policies(self) -> dict[str, Callable[[], Policy]]:
-        """RAD and its twin for this device, and the others."""
-        settings = {
-            "max_started": self.cycle,
-            "tile": self.tile,
-            "chunk": self.latency.chunk_tokens,
-        }
+        """RAD and its twin with the settings of this device, and the other systems."""
+        chunk = self.latency.chunk_tokens
         return {
-            "RAD": partial(RAD, **settings),
-            "RAD's twin": partial(RADTwin, **settings),
+            "RAD": partial(RAD, max_started=self.cycle, tile=self.tile, chunk=chunk),
+            "RAD's twin": partial(RADTwin, max_started=self.cycle, tile=self.tile, chunk=chunk),
             "FCFS": FCFS,
             "Sarathi": Sarathi,
             "vLLM prefill-first": PrefillFirst,
@@ -135,23 +129,23 @@ class Setting:
         }
 
     def run(self, system: str, requests: Requests) -> Timeline:
-        """One system serves the requests."""
+        """Return the timeline of the requests under one system."""
         return simulate(requests, self.policies()[system](), self.instance)
 
     def decode_waste_s(self) -> float:
-        """A tighter bound: once nobody is started any more, the longest response, in full steps."""
-        longest = self.mix.longest_prompt + self.mix.longest_output
-        return self.mix.longest_output * self.latency.step_s(self.tile, self.tile * longest, ())
+        """Return a tighter bound: the longest response in full steps, after the last start."""
+        step_s = self.latency.step_s(self.tile, self.tile * self.longest, ())
+        return self.mix.longest_output * step_s
 
     def empty_at_most(self) -> float:
-        """Share of the time at load .8 that any scheduler at all can be empty."""
+        """Return the largest share of the time at load .8 that any scheduler can be empty."""
         _, output = self._draw(NUM_REQUESTS, 0)
         stay_s = float(output.mean()) * self.latency.linear_pass_s
         return exp(-BELOW / self.mean_work_s * stay_s)
 
 
 def _with_tile(latency: StaircaseLatency, columns: int) -> StaircaseLatency:
-    """A device as fast, whose tiles hold `columns` tokens."""
+    """Return a device as fast, whose tiles hold `columns` tokens."""
     share = columns / latency.tile_columns
     return replace(
         latency,
@@ -164,9 +158,9 @@ def _with_tile(latency: StaircaseLatency, columns: int) -> StaircaseLatency:
 
 def figures(config: ReproduceConfig) -> list[PaperFigure]:
     """The checks of the theory."""
-    chats = Setting(CHATS, cycle=8192)
-    small_tiles = Setting(SHORT_CHATS, tile=8)
-    short_answers = Setting(SHORT_ANSWERS)
+    chats = TileSetting(CHATS, cycle=8192)
+    small_tiles = TileSetting(SHORT_CHATS, tile=8)
+    short_answers = TileSetting(SHORT_ANSWERS)
     count = int(NUM_REQUESTS * config.scale)
     above = _at_exact_rate(chats.requests(ABOVE, count), ABOVE / chats.mean_work_s)
     rad = _drain(config, small_tiles, "RAD", BELOW, small_tiles.longest_waste_s)
@@ -209,7 +203,7 @@ def nobody_left(arrival_s: Floats, left_s: Floats) -> tuple[Floats, Floats]:
     return leaves_s[ends], (next_s - leaves_s)[ends]
 
 
-def _slope_row(setting: Setting, system: str, requests: Requests) -> PaperFigure:
+def _slope_row(setting: TileSetting, system: str, requests: Requests) -> PaperFigure:
     timeline = setting.run(system, requests)
     at_s = np.linspace(0, requests.arrival_s[-1], 400)
     slope = float(np.polyfit(at_s, backlog(timeline, at_s), 1)[0])
@@ -226,7 +220,7 @@ def _slope_row(setting: Setting, system: str, requests: Requests) -> PaperFigure
     )
 
 
-def _work_row(setting: Setting, requests: Requests) -> PaperFigure:
+def _work_row(setting: TileSetting, requests: Requests) -> PaperFigure:
     """Nobody can do the work in less time than the bound says."""
     timeline = setting.run("RAD", requests)
     busy_s = float(np.diff(timeline.tick_s, prepend=0.0).sum())
@@ -248,7 +242,7 @@ def _work_row(setting: Setting, requests: Requests) -> PaperFigure:
 class Drain:
     """Runs of one system that start with a backlog, a seed each."""
 
-    setting: Setting
+    setting: TileSetting
     system: str
     backlog: int
     horizon_s: float
@@ -272,7 +266,7 @@ class Drain:
 
 
 def _drain(
-    config: ReproduceConfig, setting: Setting, system: str, share: float, waste_s: float
+    config: ReproduceConfig, setting: TileSetting, system: str, share: float, waste_s: float
 ) -> Drain:
     size = int(min(setting.cycle, MOST_BACKLOG) * config.scale)
     cycle_s = setting.cycle * setting.mean_work_s + waste_s
@@ -369,24 +363,21 @@ def _cycle_ends_s(timeline: Timeline) -> Floats:
     return np.asarray(at_s[started == finished])
 
 
-def _twin_rows(setting: Setting, requests: Requests) -> list[PaperFigure]:
+def _twin_rows(setting: TileSetting, requests: Requests) -> list[PaperFigure]:
     rad, twin = (setting.run(system, requests) for system in ("RAD", "RAD's twin"))
     rad_ttft_s, twin_ttft_s = (summarize(timeline).ttft_s.mean for timeline in (rad, twin))
     rad_tbt_s, twin_tbt_s = (statistic(*token_gaps(t)).p99 for t in (rad, twin))
+    compare = partial(PaperFigure, workload=f"chats, load {BELOW}", baseline="RAD's twin")
     return [
-        PaperFigure(
+        compare(
             metric="mean TTFT",
-            workload=f"chats, load {BELOW}",
-            baseline="RAD's twin",
             paper="RAD lower",
             ours=f"{twin_ttft_s:.2f} -> {rad_ttft_s:.2f} s",
             reproduced=rad_ttft_s < twin_ttft_s,
             criterion="lower",
         ),
-        PaperFigure(
+        compare(
             metric="P99 time between tokens",
-            workload=f"chats, load {BELOW}",
-            baseline="RAD's twin",
             paper="RAD higher",
             ours=f"{1e3 * twin_tbt_s:.1f} -> {1e3 * rad_tbt_s:.1f} ms",
             reproduced=rad_tbt_s > twin_tbt_s,

@@ -17,7 +17,7 @@ from scheduler_adapters.commands.reproduce.rad import (
     BELOW,
     CHATS,
     SHORT_CHATS,
-    Setting,
+    TileSetting,
     backlog,
     nobody_left,
 )
@@ -55,7 +55,7 @@ def test_scores_that_nothing_would_read_are_refused(arguments, complaint, capsys
 
 @pytest.mark.slow
 def test_the_backlog_of_every_scheduler_grows_above_the_bound():
-    setting = Setting(CHATS, cycle=1024)
+    setting = TileSetting(CHATS, cycle=1024)
     requests = setting.requests(ABOVE, 2000)
     last_s = requests.arrival_s[-1]
     for system in setting.policies():
@@ -63,7 +63,7 @@ def test_the_backlog_of_every_scheduler_grows_above_the_bound():
         assert end > half > 0, system
 
 
-def times_empty(setting: Setting, *, start: int, count: int) -> int:
+def times_empty(setting: TileSetting, *, start: int, count: int) -> int:
     requests = setting.requests(BELOW, count, backlog=start)
     timeline = setting.run("RAD", requests)
     return len(nobody_left(requests.arrival_s, timeline.finished_s)[0])
@@ -71,10 +71,10 @@ def times_empty(setting: Setting, *, start: int, count: int) -> int:
 
 @pytest.mark.slow
 def test_rad_empties_below_the_bound_if_a_cycle_starts_enough_requests():
-    enough = Setting(SHORT_CHATS, tile=8)
+    enough = TileSetting(SHORT_CHATS, tile=8)
     assert enough.cycle > enough.least_cycle
     assert times_empty(enough, start=200, count=2000) > 10
-    too_few = Setting(SHORT_CHATS, tile=8, cycle=8)
+    too_few = TileSetting(SHORT_CHATS, tile=8, cycle=8)
     assert times_empty(too_few, start=200, count=2000) == 0
 
 
@@ -86,8 +86,8 @@ def test_nobody_is_left_only_between_the_last_departure_and_the_next_arrival():
 
 
 def test_no_scheduler_can_be_seen_empty_where_tiles_are_large_and_answers_long():
-    assert Setting(CHATS, cycle=1024).empty_at_most() < 1e-8
-    assert Setting(SHORT_CHATS, tile=8).empty_at_most() > 0.1
+    assert TileSetting(CHATS, cycle=1024).empty_at_most() < 1e-8
+    assert TileSetting(SHORT_CHATS, tile=8).empty_at_most() > 0.1
 
 
 def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, monkeypatch):
