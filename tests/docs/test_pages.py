@@ -158,7 +158,7 @@ def invocations(text: str) -> list[tuple[str, str, str]]:
     """(package, command, arguments) of each `python -m PACKAGE COMMAND ...` in a page."""
     lines = code_spans(text)
     for _, content in code_blocks(text):
-        lines += content.replace("\\\n", " ").splitlines()
+        lines += re.sub(r"\\\n *", "", content).splitlines()
     start = rf"python -m ({'|'.join(PACKAGES)}) ([a-z][a-z-]*)(.*)"
     found = [match.groups() for line in lines for match in re.finditer(start, line)]
     # What follows a # is a comment, what follows a bare -- belongs to another program.
@@ -187,11 +187,9 @@ class Parsed(Exception):
     """Raised in place of running a command."""
 
 
-@pages
-def test_command_lines_shown_in_a_page_are_understood(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is given to the real parser, and stops before it would run."""
+@pytest.fixture
+def only_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands read their arguments with the real parser, and stop before they run."""
     real = command_line.parse
     guide = (ROOT / "docs/guides/own-policy.md").read_text()
     (tmp_path / "my_policy.py").write_text(dict(code_blocks(guide))["python"])
@@ -203,12 +201,26 @@ def test_command_lines_shown_in_a_page_are_understood(
 
     monkeypatch.setattr(command_line, "parse", parse_only)
     monkeypatch.setattr(command_line, "log_to_stderr", lambda: None)
+
+
+@pages
+@pytest.mark.usefixtures("only_parse")
+def test_command_lines_shown_in_a_page_are_understood(page: Path) -> None:
     for package, command, arguments in invocations(page.read_text()):
         if not (words := shlex.split(arguments)):  # only named
             continue
         main = importlib.import_module(f"{package}.__main__").main
         with pytest.raises(Parsed):
             assert main([command, *words]) == 0, f"python -m {package} {command}{arguments}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_commands_named_in_help_exist_with_their_options(package: str) -> None:
+    for command in commands_of(package):
+        for other, name, arguments in invocations(f"```\n{help_of(package, command)}```\n"):
+            assert name in commands_of(other), f"{package} {command} --help names {other} {name}"
+            shown = options_in(re.split(r"`|\)", arguments)[0])
+            assert shown <= options_in(help_of(other, name)), (package, command, arguments)
 
 
 def test_the_readme_names_a_command_of_every_package() -> None:
