@@ -44,5 +44,5 @@ def server(
 
 @pytest.fixture
 def client(server: ScoringServer) -> Iterator[ScoringClient]:
-    with ScoringClient(server.target, timeout_s=5.0) as client:
+    with ScoringClient(server.target, timeout_s=60) as client:
         yield client

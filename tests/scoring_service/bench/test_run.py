@@ -36,10 +36,10 @@ def test_no_bundle_is_one_clear_line(capsys, tmp_path):
 
 
 def test_cpu_time_of_a_process_is_its_own():
-    before_s, own_s = cpu_s(os.getpid()), time.process_time()
-    while time.process_time() < own_s + 0.05:
+    before_s = time.process_time()
+    while time.process_time() < before_s + 0.05:
         pass
-    assert cpu_s(os.getpid()) - before_s == pytest.approx(0.05, abs=0.03)
+    assert before_s + 0.05 <= cpu_s(os.getpid()) <= time.process_time()
     assert rss_bytes(os.getpid()) > 10e6
 
 

@@ -25,7 +25,7 @@ SLACK_S = 0.15
 
 @pytest.fixture
 def scorer(server):
-    with FailOpenScorer(server.target, budget_s=5.0, max_batch_prompts=8) as scorer:
+    with FailOpenScorer(server.target, budget_s=60, max_batch_prompts=8) as scorer:
         yield scorer
 
 
@@ -78,7 +78,7 @@ def test_no_service_is_none_within_the_budget():
 
 def test_a_hanging_service_is_none_within_the_budget_and_is_soon_left_alone(server, monkeypatch):
     proceed = threading.Event()
-    monkeypatch.setattr(server.service, "score_batch", lambda *_: proceed.wait(5))
+    monkeypatch.setattr(server.service, "score_batch", lambda *_: proceed.wait(60))
     with FailOpenScorer(server.target, budget_s=0.1) as scorer:
         took_s = [timed(scorer, "yes")[1] for _ in range(8)]
     proceed.set()
@@ -98,7 +98,7 @@ def test_it_recovers_when_the_service_is_back(tiny_model):
             assert scorer.score("no") is None
         again = ScoringServer(tiny_model, ServerConfig(address=server.target))
         again.start()
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 60
         while scorer.score("poem") is None:
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
@@ -127,7 +127,7 @@ def test_the_asyncio_client_equals_the_plain_one(server, client):
     prompts = ["yes", "", "long essay"] * 5
 
     async def main():
-        async with AsyncScoringClient(server.target, timeout_s=5.0) as asynchronous:
+        async with AsyncScoringClient(server.target, timeout_s=60) as asynchronous:
             with pytest.raises(InvalidPrompt):
                 await asynchronous.score("")
             return await asynchronous.score_batch(prompts), await asynchronous.score("yes")
@@ -141,7 +141,7 @@ def test_the_asyncio_client_equals_the_plain_one(server, client):
 
 def test_the_asyncio_client_says_unavailable():
     async def main():
-        async with AsyncScoringClient("127.0.0.1:1", timeout_s=2.0) as client:
+        async with AsyncScoringClient("127.0.0.1:1", timeout_s=60) as client:
             assert {type(e) for e in await client.score_batch(["a", "b"])} == {ServiceUnavailable}
 
     asyncio.run(main())
@@ -151,7 +151,7 @@ def test_a_closed_client_is_unavailable_not_a_crash(server):
     scorer = FailOpenScorer(server.target, budget_s=0.2)
     scorer.close()
     assert scorer.score("yes") is None
-    client = ScoringClient(server.target)
+    client = ScoringClient(server.target, timeout_s=60)
     client.close()
     with pytest.raises(ServiceUnavailable):
         client.score("yes")
@@ -159,7 +159,7 @@ def test_a_closed_client_is_unavailable_not_a_crash(server):
         next(client.score_stream(["yes"]))
 
     async def main():
-        asynchronous = AsyncScoringClient(server.target)
+        asynchronous = AsyncScoringClient(server.target, timeout_s=60)
         await asynchronous.close()
         with pytest.raises(ServiceUnavailable):
             await asynchronous.score("yes")

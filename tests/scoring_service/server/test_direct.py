@@ -46,7 +46,7 @@ class Echo:
             call.respond(message)
 
     def wait_for(self, condition):
-        deadline_s = time.monotonic() + 5
+        deadline_s = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline_s
             time.sleep(0.002)
@@ -69,20 +69,20 @@ def echo():
         for call in one.held:
             call.fail_if_open(grpc.StatusCode.CANCELLED, "the test is over")
         one.channel.close()
-        assert one.server.stop(0.5).wait(5)
+        assert one.server.stop(0.5).wait(60)
 
 
 def test_a_call_is_answered_from_any_thread(echo):
     echo = echo()
-    assert echo.call(b"x" * 100_000, timeout=5) == b"x" * 100_000
-    assert echo.call(b"", timeout=5) == b""
-    assert echo.call(b"elsewhere", timeout=5) == b"elsewhere"
+    assert echo.call(b"x" * 100_000, timeout=60) == b"x" * 100_000
+    assert echo.call(b"", timeout=60) == b""
+    assert echo.call(b"elsewhere", timeout=60) == b"elsewhere"
     echo.wait_for(lambda: echo.num_open == 0)
 
 
 def test_a_failure_carries_code_details_and_metadata(echo):
     with pytest.raises(grpc.RpcError) as caught:
-        echo().call(b"fail", timeout=5)
+        echo().call(b"fail", timeout=60)
     error = caught.value
     assert (error.code(), error.details()) == (grpc.StatusCode.NOT_FOUND, "as told: \u00e4")
     assert ("key-bin", b"\0value") in error.trailing_metadata()
@@ -91,82 +91,92 @@ def test_a_failure_carries_code_details_and_metadata(echo):
 def test_a_handler_that_raises_ends_its_call_only(echo, caplog):
     echo = echo()
     with pytest.raises(grpc.RpcError) as caught:
-        echo.call(b"raise", timeout=5)
+        echo.call(b"raise", timeout=60)
     assert caught.value.code() is grpc.StatusCode.INTERNAL
-    assert echo.call(b"answer, then raise", timeout=5) == b"answered"
-    assert echo.call(b"still here", timeout=5) == b"still here"
+    assert echo.call(b"answer, then raise", timeout=60) == b"answered"
+    assert echo.call(b"still here", timeout=60) == b"still here"
     assert "as told" in caplog.text
 
 
 def test_a_caller_that_leaves_is_noticed_and_an_answer_to_it_goes_nowhere(echo):
     echo = echo()
-    future = echo.call.future(b"hold", timeout=5)
+    future = echo.call.future(b"hold", timeout=60)
     echo.wait_for(lambda: echo.held)
     future.cancel()
     echo.wait_for(lambda: echo.cancelled == [b"hold"])
     echo.held[0].respond(b"too late")
     echo.wait_for(lambda: echo.num_open == 0)
-    assert echo.call(b"next", timeout=5) == b"next"
+    assert echo.call(b"next", timeout=60) == b"next"
 
 
 def test_a_passed_deadline_cancels_the_call_and_is_known_to_the_handler(echo):
     echo = echo()
+    begun_s = time.monotonic()
     with pytest.raises(grpc.RpcError) as caught:
-        echo.call(b"hold", timeout=0.2)
+        echo.call(b"hold", timeout=0.5)
+    ended_s = time.monotonic()
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     echo.wait_for(lambda: echo.cancelled)
-    assert echo.held[0].deadline_s == pytest.approx(time.monotonic(), abs=0.2)
+    # The wall clock, which carries deadlines, is read to the millisecond.
+    assert begun_s + 0.4 < echo.held[0].deadline_s < ended_s + 0.1
     unlimited = echo.call.future(b"hold")
     echo.wait_for(lambda: len(echo.held) == 2)
     assert echo.held[1].deadline_s is None
     echo.held[1].respond(b"at last")
-    assert unlimited.result(5) == b"at last"
+    assert unlimited.result(60) == b"at last"
 
 
 def test_calls_beyond_the_limit_are_refused_until_others_end(echo):
     echo = echo(max_calls=2)
-    held = [echo.call.future(b"hold", timeout=5) for _ in range(2)]
+    held = [echo.call.future(b"hold", timeout=60) for _ in range(2)]
     echo.wait_for(lambda: len(echo.held) == 2)
     with pytest.raises(grpc.RpcError) as caught:
-        echo.call(b"one more", timeout=5)
+        echo.call(b"one more", timeout=60)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     for call in echo.held:
         call.respond(b"done")
-    assert [future.result(5) for future in held] == [b"done"] * 2
+    assert [future.result(60) for future in held] == [b"done"] * 2
     echo.wait_for(lambda: echo.num_open == 0)
-    assert echo.call(b"one more", timeout=5) == b"one more"
+    assert echo.call(b"one more", timeout=60) == b"one more"
 
 
 def test_a_call_without_its_message_is_refused(echo):
     echo = echo()
     stream = echo.channel.stream_unary(METHOD)
     with pytest.raises(grpc.RpcError) as caught:
-        stream(iter(()), timeout=5)
+        stream(iter(()), timeout=60)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert echo.call(b"next", timeout=5) == b"next"
+    assert echo.call(b"next", timeout=60) == b"next"
 
 
 def test_other_methods_are_served_as_ever(echo):
     with pytest.raises(grpc.RpcError) as caught:
-        echo().channel.unary_unary("/test.Service/Other")(b"", timeout=5)
+        echo().channel.unary_unary("/test.Service/Other")(b"", timeout=60)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-@pytest.mark.parametrize("grace_s", [None, 0.1, 5.0])
-def test_a_stopping_server_waits_for_open_calls_within_its_grace(echo, grace_s):
+def test_a_stopping_server_waits_for_open_calls(echo):
     echo = echo()
-    future = echo.call.future(b"hold", timeout=10)
+    future = echo.call.future(b"hold", timeout=120)
     echo.wait_for(lambda: echo.held)
-    threading.Timer(0.3, echo.held[0].respond, [b"done"]).start()
-    stopped = echo.server.stop(grace_s)
-    assert stopped.wait(5)
-    if grace_s == 5.0:
-        assert future.result(1) == b"done"
-    else:
-        assert future.exception(1).code() in {
-            grpc.StatusCode.CANCELLED,
-            grpc.StatusCode.UNAVAILABLE,
-        }
+    stopped = echo.server.stop(120)
+    assert not stopped.is_set()
+    echo.held[0].respond(b"done")
+    assert future.result(60) == b"done"
+    assert stopped.wait(60)
+
+
+@pytest.mark.parametrize("grace_s", [None, 0.1])
+def test_a_call_that_outlasts_the_grace_is_cancelled(echo, grace_s):
+    echo = echo()
+    future = echo.call.future(b"hold", timeout=120)
+    echo.wait_for(lambda: echo.held)
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(lambda: echo.server.stop(grace_s).wait(60))
+        code = future.exception(60).code()
+        assert code in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+        echo.held[0].respond(b"too late")
+        assert stopped.result(60)
 
 
 def test_a_storm_of_callers_leaves_nothing_behind(echo):
@@ -175,7 +185,7 @@ def test_a_storm_of_callers_leaves_nothing_behind(echo):
 
     def one(number):
         message = dice.choice([b"elsewhere", b"raise", b"fail", b"%d" % number])
-        future = echo.call.future(message, timeout=dice.choice([0.0005, 0.005, 5]))
+        future = echo.call.future(message, timeout=dice.choice([0.0005, 0.005, 60]))
         if dice.random() < 0.3:
             future.cancel()
             return None
@@ -189,7 +199,7 @@ def test_a_storm_of_callers_leaves_nothing_behind(echo):
     assert any(isinstance(answer, bytes) for answer in answers)
     echo.wait_for(lambda: echo.num_open == 0)
     assert echo.server._state.rpc_states == {echo.method}
-    assert echo.call(b"well", timeout=5) == b"well"
+    assert echo.call(b"well", timeout=60) == b"well"
 
 
 def test_a_grpc_without_what_is_needed_is_recognised(monkeypatch):

@@ -39,7 +39,7 @@ def ask(target):
                 f"/{SERVICE}/{method}",
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=MESSAGES[f"{method}Response"].FromString,
-            )(MESSAGES[f"{method}Request"](**fields), timeout=5)
+            )(MESSAGES[f"{method}Request"](**fields), timeout=60)
 
         yield call
 
@@ -116,7 +116,7 @@ def test_random_raw_contents_get_an_answer_or_invalid_argument(target, content, 
     )
     with grpc.insecure_channel(target) as channel:
         call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
-        code = call.future(request.SerializeToString(), timeout=5).code()
+        code = call.future(request.SerializeToString(), timeout=60).code()
     assert code in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
 
 

@@ -89,7 +89,7 @@ def serve(tiny_model):
 
 
 def score(target: str, **security: str) -> float:
-    with ScoringClient(target, timeout_s=3, security=ClientSecurity(**security)) as client:
+    with ScoringClient(target, timeout_s=60, security=ClientSecurity(**security)) as client:
         return client.score("yes").value
 
 
@@ -152,7 +152,7 @@ def test_a_token_is_asked_for_but_not_for_health(serve, tmp_path):
             score(target, **wrong)
     with insecure_channel(target) as channel:
         request = health_pb2.HealthCheckRequest()
-        status = health_pb2_grpc.HealthStub(channel).Check(request, timeout=3).status
+        status = health_pb2_grpc.HealthStub(channel).Check(request, timeout=60).status
     assert status == health_pb2.HealthCheckResponse.SERVING
 
 

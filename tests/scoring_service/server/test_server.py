@@ -107,7 +107,7 @@ def test_a_long_prompt_is_cut_and_says_so(client):
 
 
 def test_a_target_model_turns_the_score_into_tokens(server):
-    with ScoringClient(server.target, target_model="tiny-llm") as client:
+    with ScoringClient(server.target, timeout_s=60, target_model="tiny-llm") as client:
         short, long = client.score("no"), client.score("essay essay essay")
     assert short.expected_tokens < long.expected_tokens <= 1000
     assert set(long.quantiles) == {0.5, 0.9}
@@ -116,7 +116,7 @@ def test_a_target_model_turns_the_score_into_tokens(server):
 
 def test_an_unknown_target_model_is_refused_with_the_known_ones(server):
     with (
-        ScoringClient(server.target, target_model="gpt-9") as client,
+        ScoringClient(server.target, timeout_s=60, target_model="gpt-9") as client,
         pytest.raises(InvalidPrompt, match="tiny-llm"),
     ):
         client.score("x")
@@ -135,9 +135,9 @@ def test_health_says_serving_until_the_drain_begins(server):
     with grpc.insecure_channel(server.target) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=SERVICE)
-        assert stub.Check(request, timeout=5).status == health_pb2.HealthCheckResponse.SERVING
+        assert stub.Check(request, timeout=60).status == health_pb2.HealthCheckResponse.SERVING
         server._health.enter_graceful_shutdown()
-        assert stub.Check(request, timeout=5).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert stub.Check(request, timeout=60).status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def test_reflection_lists_the_service(server):
@@ -152,38 +152,40 @@ def test_a_call_in_flight_finishes_during_the_drain(server, monkeypatch):
 
     def slow(prompts):
         entered.set()
-        proceed.wait(5)
+        proceed.wait(60)
         return real(prompts)
 
     monkeypatch.setattr(server.service.model.scorer, "score", slow)
     results = []
-    with ScoringClient(server.target, timeout_s=10) as client:
+    with ScoringClient(server.target, timeout_s=60) as client:
         caller = threading.Thread(target=lambda: results.append(client.score("yes")))
         caller.start()
-        assert entered.wait(5)
+        assert entered.wait(60)
         drain = threading.Thread(target=server.stop)
         drain.start()
         proceed.set()
-        drain.join(10)
-        caller.join(10)
+        drain.join(60)
+        caller.join(60)
         assert isinstance(results[0], Score)
         with pytest.raises(ServiceUnavailable):
-            client.score("yes", timeout_s=2)
+            client.score("yes", timeout_s=60)
 
 
 def test_a_passed_deadline_is_a_scoring_timeout(server, client, monkeypatch):
-    monkeypatch.setattr(server.service.model.scorer, "score", lambda prompts: time.sleep(0.5))
+    gate = threading.Event()
+    monkeypatch.setattr(server.service.model.scorer, "score", lambda prompts: gate.wait(60))
     with pytest.raises(ScoringTimeout):
         client.score("yes", timeout_s=0.1)
+    gate.set()
 
 
 def test_no_service_is_unavailable_with_the_command_that_starts_one():
     with (
-        ScoringClient("127.0.0.1:1", timeout_s=2) as client,
+        ScoringClient("127.0.0.1:1", timeout_s=60) as client,
         pytest.raises(ServiceUnavailable, match="scoring_service serve"),
     ):
         client.score("yes")
-    with ScoringClient("127.0.0.1:1", timeout_s=2) as client:
+    with ScoringClient("127.0.0.1:1", timeout_s=60) as client:
         assert {type(error) for error in client.score_batch(["a", "b"])} == {ServiceUnavailable}
 
 
@@ -219,7 +221,7 @@ def raw_bytes_call(tiny_model):
         method = channel.unary_unary(f"/{SERVICE}/ScoreBatch")
 
         def call(raw: bytes) -> grpc.StatusCode:
-            return method.future(raw, timeout=5).code()
+            return method.future(raw, timeout=60).code()
 
         yield call
     server.stop()

@@ -15,7 +15,7 @@ def outcomes(pool, *functions):
     results = SimpleQueue()
     for function in functions:
         pool.submit(lambda function=function: results.put(function()))
-    return [results.get(timeout=5) for _ in functions]
+    return [results.get(timeout=60) for _ in functions]
 
 
 def test_work_one_after_the_other_stays_on_one_thread():
@@ -29,7 +29,7 @@ def test_work_one_after_the_other_stays_on_one_thread():
 def test_work_beyond_the_threads_queues_and_all_of_it_is_done():
     pool = LifoPool(3, "t")
     barrier = threading.Barrier(3)
-    assert sorted(outcomes(pool, *[lambda: barrier.wait(5)] * 3)) == [0, 1, 2]
+    assert sorted(outcomes(pool, *[lambda: barrier.wait(60)] * 3)) == [0, 1, 2]
     squares = outcomes(pool, *[lambda n=n: n * n for n in range(200)])
     assert sorted(squares) == [n * n for n in range(200)]
     pool.shutdown()
@@ -39,7 +39,7 @@ def test_a_failure_is_logged_and_the_thread_lives_on(caplog):
     pool = LifoPool(1, "t")
     ended = threading.Event()
     pool.submit(lambda: 1 / 0).add_done_callback(lambda work: ended.set())
-    assert ended.wait(5)
+    assert ended.wait(60)
     assert "ZeroDivisionError" in caplog.text
     assert outcomes(pool, lambda: 1) == [1]
     pool.shutdown()
@@ -49,13 +49,13 @@ def test_a_failure_is_logged_and_the_thread_lives_on(caplog):
 def test_who_wants_to_know_is_told_once_that_work_is_done(late):
     pool = LifoPool(1, "t")
     begin, told = threading.Event(), SimpleQueue()
-    work = pool.submit(begin.wait, 5)
+    work = pool.submit(begin.wait, 60)
     if late:
         begin.set()
         outcomes(pool, lambda: None)
     work.add_done_callback(told.put)
     begin.set()
-    assert told.get(timeout=5) is work
+    assert told.get(timeout=60) is work
     outcomes(pool, lambda: None)
     assert told.empty()
     pool.shutdown()
@@ -70,5 +70,5 @@ def test_a_pool_that_is_shut_down_takes_no_work_and_its_threads_end():
         pool.submit(lambda: None)
     for thread in threading.enumerate():
         if thread.name.startswith("t-"):
-            thread.join(5)
+            thread.join(60)
     assert threading.active_count() <= before

@@ -167,23 +167,27 @@ def test_no_call_fails_while_versions_change_under_load(write_bundle, folder):
     server.start()
     stop = threading.Event()
 
-    def ask(_: int) -> set[tuple[str, float]]:
-        seen = set()
-        with ScoringClient(server.target, timeout_s=10) as client:
+    seen: set[tuple[str, float]] = set()
+
+    def ask(_: int) -> None:
+        with ScoringClient(server.target, timeout_s=60) as client:
             while not stop.is_set():
                 (score,) = client.score_batch(["essay"])
                 assert isinstance(score, Score)
                 seen.add((score.revision, round(score.value, 3)))
-        return seen
 
     with ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(ask, n) for n in range(4)]
-        for shift in (1.0, 2.0, 3.0):
-            time.sleep(0.2)
-            write_bundle(folder, shift=shift)
-        time.sleep(0.5)
+        for number, shift in enumerate((1.0, 2.0, 3.0, None), 1):
+            deadline_s = time.monotonic() + 60
+            while len(seen) < number:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+            if shift is not None:
+                write_bundle(folder, shift=shift)
         stop.set()
-        seen = set().union(*(future.result(10) for future in futures))
+        for future in futures:
+            future.result(60)
     server.stop()
     revisions = [revision for revision, _ in seen]
     assert len(seen) == len(set(revisions)) == 4, "each revision has one score"

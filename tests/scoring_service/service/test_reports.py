@@ -61,7 +61,7 @@ def server(tiny_model, tmp_path):
 
 def scrape(server) -> dict[str, float]:
     url = f"http://127.0.0.1:{server.metrics_port}/metrics"
-    with urllib.request.urlopen(url, timeout=5) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         lines = response.read().decode().splitlines()
     return {
         line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
@@ -71,7 +71,7 @@ def scrape(server) -> dict[str, float]:
 
 
 def test_reported_lengths_reach_the_metrics_and_the_log(server, client, tmp_path):
-    with ScoringClient(server.target, timeout_s=5) as client:
+    with ScoringClient(server.target, timeout_s=60) as client:
         prompts = [f"{'essay ' * n}yes" for n in range(1, 31)]
         scores = client.score_batch(prompts)
         observed = [
@@ -92,7 +92,7 @@ def test_reported_lengths_reach_the_metrics_and_the_log(server, client, tmp_path
 
 
 def test_calls_stages_cache_and_model_are_in_the_metrics(server, tiny_bundle):
-    with ScoringClient(server.target, timeout_s=5) as client:
+    with ScoringClient(server.target, timeout_s=60) as client:
         client.score("yes")
         client.score("yes")
         client.score_batch(["yes", "no"])
