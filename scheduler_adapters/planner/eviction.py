@@ -1,6 +1,7 @@
-"""Who loses its KV blocks: for a decode that finds none, or for a waiting request that is better.
+"""Eviction from a planned step: for a decode without a block, or for a better waiting request.
 
-The rules are those of `simulator/reference.py`; nobody goes unless that suffices.
+The order is `step_budget.evict_order`. No resident is evicted for a waiting request unless that
+makes enough room.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from typing import Generic, TypeVar
 
 from scheduler_adapters.planner.ranking import RankedQueue
 from scheduler_adapters.planner.residents import Residents
-from scheduler_adapters.planner.step_plan import Step, or_infinity
+from scheduler_adapters.planner.step_budget import evict_order
+from scheduler_adapters.planner.step_plan import Step
 
 Item = TypeVar("Item")
 
 
-class Eviction(Generic[Item]):
-    """Makes room in a step, in the engine at once."""
+class StepEviction(Generic[Item]):
+    """Makes room in a step, and in the engine at once."""
 
     def __init__(self, residents: Residents[Item], waiting: RankedQueue[Item]) -> None:
         self._residents = residents
@@ -23,7 +25,7 @@ class Eviction(Generic[Item]):
         self._waiting = waiting
 
     def secure_block(self, step: Step[Item], asker: Item) -> bool:
-        """Set aside the block for a decode's next token, by eviction where need be."""
+        """Reserve the block for a decode's next token, by eviction where need be."""
         needed = self._border.growth([asker])
         while step.free_blocks < needed:
             victim = self._victim(step, asker)
@@ -34,7 +36,7 @@ class Eviction(Generic[Item]):
         return True
 
     def _victim(self, step: Step[Item], asker: Item) -> Item:
-        """Who goes when `asker` finds no block: the last to keep after it, or itself."""
+        """Return the resident to evict when `asker` finds no block; itself where none is worse."""
         victim = asker
         for item in self._residents:
             tracked = self._border.tracked(item)
@@ -45,10 +47,8 @@ class Eviction(Generic[Item]):
         return victim
 
     def _evict_order(self, item: Item) -> tuple[bool, tuple[float, ...], int]:
-        """Greater goes first; a request without evict_key goes for no other."""
         tracked = self._border.tracked(item)
-        key = tracked.rank.evict_key
-        return key is not None, key or (), tracked.view.number
+        return evict_order(tracked.rank, tracked.view.number)
 
     def _evict(self, step: Step[Item], item: Item) -> None:
         step.free_blocks += self._residents.held_blocks(item)
@@ -56,7 +56,7 @@ class Eviction(Generic[Item]):
         self._border.evict(item)
 
     def displace(self, step: Step[Item]) -> None:
-        """Make room for the best waiting requests where worse residents can give it."""
+        """Evict worse residents for the best waiting requests, as far as that makes room."""
         taken: set[int] = set()
         while (best := self._best_waiting(taken)) is not None:
             number = self._border.tracked(best).view.number
@@ -64,6 +64,7 @@ class Eviction(Generic[Item]):
                 return
             step.free_blocks -= self._residents.blocks(self._border.context(best))
             step.displacing.append(best)
+            step.budget.num_admissions += 1
             taken.add(number)
 
     def _best_waiting(self, taken: set[int]) -> Item | None:
@@ -72,10 +73,10 @@ class Eviction(Generic[Item]):
 
     def _make_room(self, step: Step[Item], best: Item) -> bool:
         """Evict the fewest worst residents that let `best` in; none where that is impossible."""
-        if len(step.displacing) >= or_infinity(step.rule.max_admissions):
+        if step.budget.num_admissions >= step.budget.max_admissions:
             return False
         residents, border = self._residents, self._border
-        seats = residents.free_seats(step.rule) - len(step.displacing) - 1
+        seats = step.budget.seats - len(residents) - len(step.displacing) - 1
         if seats < 0 and not self.may_displace(best):
             return False
         growth = border.growth(list(residents.decoding.values()))
@@ -97,12 +98,12 @@ class Eviction(Generic[Item]):
         return True
 
     def may_displace(self, best: Item) -> bool:
-        """Whether some resident is worse than a waiting request."""
+        """Return whether some resident is worse than a waiting request."""
         limit = self._border.tracked(best).rank.evict_key
         return limit is not None and self._residents.any_after(limit)
 
     def _worse_than(self, best: Item) -> list[Item]:
-        """Residents that may go for `best`, the worst first."""
+        """Return the residents that may be evicted for `best`, the worst first."""
         limit = self._border.tracked(best).rank.evict_key
         if limit is None:
             return []

@@ -1,8 +1,8 @@
-"""Which residents run in the next step, and how many waiting requests come.
+"""The plan of a real engine's next step: the residents that run, and the newcomers.
 
-The rules are those of `simulator/reference.py`, where they stand in plain form; here they are cheap
-enough for a real engine: as long as everybody fits into the step, nobody is asked and nothing is
-sorted. The engine keeps its memory and its batch, and no engine is named here.
+The rules are those of `step_budget.py`, and the steps are those of the slow reference engine in
+`tests/`. They are cheap enough for a real engine: as long as every resident fits into the step, no
+rank is asked for and nothing is sorted. The engine keeps its memory and its batch.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from math import inf
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from scheduler_adapters.planner.eviction import Eviction
+from scheduler_adapters.planner.eviction import StepEviction
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker
 from scheduler_adapters.planner.residents import Border, Residents
-from scheduler_adapters.planner.step_plan import Plan, Step, or_infinity
+from scheduler_adapters.planner.step_budget import StepBudget
+from scheduler_adapters.planner.step_plan import Plan, Step
 from scheduler_adapters.policy import ask_rule
 from scheduler_adapters.views import UNLIMITED, StepRule
 
@@ -26,7 +27,7 @@ _Entry = tuple[Any, ...]
 
 
 class Planner(Generic[Item]):
-    """Plans the steps of one engine by the policy's ranks; `residents` wants to be told of them."""
+    """Plans the steps of one engine by the policy's ranks; the engine tells `residents` of them."""
 
     def __init__(self, ranker: Ranker, border: Border[Item], waiting: RankedQueue[Item]) -> None:
         self.residents = Residents(ranker, border, waiting)
@@ -35,44 +36,50 @@ class Planner(Generic[Item]):
         self._ranker = ranker
         self._border = border
         self._waiting = waiting
-        self._eviction = Eviction(self.residents, waiting)
+        self._eviction = StepEviction(self.residents, waiting)
+        self._budget = self._make_budget(UNLIMITED)
         self._decodes_in_order: list[_Entry] = []
         self._decode_entries: dict[int, _Entry] = {}
         """The same by number."""
 
     def plan(self) -> Plan[Item] | None:
-        """The next step; None where there is nothing to do. Evicts whom the policy would."""
+        """Return the next step, or None where there is nothing to do; evicts in the engine."""
         load = self._ranker.load
         self.residents.count()
         if not (load.num_decoding or load.num_prefilling or load.num_waiting):
             return None
         self.residents.expire_in_time()
         rule = ask_rule(self._ranker.policy, load)
-        plan = self._all_fit(rule)
-        if plan is None:
+        if rule is not self._budget.rule:  # a policy gives the same objects again and again
+            self._budget = self._make_budget(rule)
+        plan = self._all_fit(self._budget)
+        if plan is None or not plan.num_tokens:
             if self.residents.has_momentary:
                 self.residents.rank_momentary()
             evicted = set[int]()
-            plan = self._fill(rule, evicted)
+            plan = self._fill(self._budget, evicted)
             if not plan.num_tokens:
                 # The engine must not stall because of a rule: work that can run does.
-                plan = self._fill(UNLIMITED, evicted)
+                plan = self._fill(self._make_budget(UNLIMITED), evicted)
         return plan
 
-    def _all_fit(self, rule: StepRule) -> Plan[Item] | None:
-        """The step in which all residents run and all seats are taken; None if it is too small."""
-        residents, load = self.residents, self._ranker.load
+    def _make_budget(self, rule: StepRule) -> StepBudget:
+        border = self._border
+        return StepBudget(rule, max_tokens=border.max_tokens, max_num_seqs=border.max_num_seqs)
+
+    def _all_fit(self, budget: StepBudget) -> Plan[Item] | None:
+        """Return the step of all residents and a newcomer per seat; None if it is too small."""
+        residents, load, rule = self.residents, self._ranker.load, budget.rule
         num_decodes, num_prefills = load.num_decoding, load.num_prefilling
-        if rule.padded_tokens or rule.whole_prompts or num_decodes > or_infinity(rule.max_decodes):
+        if rule.padded_tokens or rule.whole_prompts or num_decodes > budget.max_decodes:
             return None
-        whole_budget = self._budget(rule)
-        budget = whole_budget - num_decodes
+        tokens = budget.max_tokens - num_decodes
         # Each decode may need a block; if that bound does not fit, it is worth counting.
         free_blocks = load.total_blocks - load.used_blocks - num_decodes
         for item in residents.prefilling.values():
-            budget -= min(residents.left_to_prefill(item), or_infinity(rule.chunk))
-        seats = max(0, min(residents.free_seats(rule), or_infinity(rule.max_admissions)))
-        prefills_left = or_infinity(rule.max_prefills) - num_prefills
+            tokens -= min(residents.left_to_prefill(item), budget.chunk_limit)
+        seats = max(0, min(budget.seats - num_decodes - num_prefills, budget.max_admissions))
+        prefills_left = budget.max_prefills - num_prefills
         may_admit = seats > 0 and load.num_waiting > 0
         if prefills_left < 0 or (may_admit and 0 < prefills_left < seats):
             return None
@@ -86,22 +93,22 @@ class Planner(Generic[Item]):
         for item in newcomers:
             context = self._border.context(item)
             free_blocks -= residents.blocks(context + rule.displace)
-            budget -= min(context, or_infinity(rule.chunk))
-            if budget < 0 or free_blocks < self._border.watermark_blocks:
+            tokens -= min(context, budget.chunk_limit)
+            if tokens < 0 or free_blocks < self._border.watermark_blocks:
                 return None
-        if budget < 0 or free_blocks < 0:
+        if tokens < 0 or free_blocks < 0:
             return None
-        residents.hidden.clear()
-        if len(residents.moved) > _MANY_MOVED:
+        residents.left_out.clear()
+        if len(residents.reordered) > _MANY_REORDERED:
             self._decodes_by_rank()
-        return Plan(num_tokens=int(whole_budget - budget), newcomers=newcomers, chunk=rule.chunk)
+        num_tokens = int(budget.max_tokens - tokens)
+        return Plan(num_tokens=num_tokens, newcomers=newcomers, chunk=rule.chunk)
 
-    def _budget(self, rule: StepRule) -> float:
-        return min(or_infinity(rule.max_tokens), self._border.max_tokens)
-
-    def _fill(self, rule: StepRule, evicted: set[int]) -> Plan[Item]:
-        step: Step[Item] = Step(rule, self._budget(rule), self.residents.free_blocks(), evicted)
-        if rule.displace:
+    def _fill(self, budget: StepBudget, evicted: set[int]) -> Plan[Item]:
+        budget.begin()
+        step: Step[Item] = Step(budget, self.residents.free_blocks(), evicted)
+        displaces = budget.rule.displace
+        if displaces:
             self._eviction.displace(step)
         decodes = self._decodes_by_rank()
         prefills = self._in_order(chain(self.residents.prefilling.values(), step.displacing))
@@ -111,43 +118,45 @@ class Planner(Generic[Item]):
             for _, _, _, item in _in_lane(prefills, lane):
                 if not self._place_prefill(step, item):
                     break
-            if not rule.displace:
+            if not displaces:
                 self._admit(step, lane)
         return Plan(
-            num_tokens=step.num_decodes + sum(step.chunks),
+            num_tokens=budget.num_decodes + step.prefill_tokens,
             newcomers=step.newcomers,
-            chunk=step.rule.chunk,
-            hidden=self._hide(step, decodes, prefills),
+            chunk=budget.rule.chunk,
+            left_out=self._leave_out(step, decodes, prefills),
             last=step.last,
         )
 
-    def _hide(self, step: Step[Item], decodes: list[_Entry], prefills: list[_Entry]) -> list[Item]:
-        """The residents that are left out; who ran until now keeps the time of its newest token."""
+    def _leave_out(
+        self, step: Step[Item], decodes: list[_Entry], prefills: list[_Entry]
+    ) -> list[Item]:
+        """Return the residents that do not run, and note when each of them last ran."""
         residents, newest_s = self.residents, self._ranker.load.last_step_end_s
         gone = step.placed | step.evicted if step.evicted else step.placed
         if step.displacing:
             gone = gone | {self._border.tracked(item).view.number for item in step.displacing}
         left_out = [entry for entry in chain(decodes, prefills) if entry[2] not in gone]
-        ended_s = residents.hidden.get
-        residents.hidden = {number: ended_s(number, newest_s) for _, _, number, _ in left_out}
+        ended_s = residents.left_out.get
+        residents.left_out = {number: ended_s(number, newest_s) for _, _, number, _ in left_out}
         self.num_deferred += len(left_out)
         return [entry[-1] for entry in left_out]
 
     def _decodes_by_rank(self) -> list[_Entry]:
-        """All decodes. A few that moved are put in their place, without a look at the others."""
+        """Return all decodes in order; only those whose place changed are put into it anew."""
         order, decoding = self._decodes_in_order, self.residents.decoding
-        moved = self.residents.moved
-        if 8 * len(moved) > len(order):
+        reordered = self.residents.reordered
+        if 8 * len(reordered) > len(order):
             order[:] = self._in_order(decoding.values())
             self._decode_entries = {entry[2]: entry for entry in order}
         else:
-            for number, name in moved.items():
+            for number, name in reordered.items():
                 if (entry := self._decode_entries.pop(number, None)) is not None:
                     del order[bisect_left(order, entry)]
                 if (item := decoding.get(name)) is not None:
                     entry = self._decode_entries[number] = self._entry(item)
                     insort(order, entry)
-        moved.clear()
+        reordered.clear()
         return order
 
     def _in_order(self, items: Iterable[Item]) -> list[_Entry]:
@@ -170,26 +179,24 @@ class Planner(Generic[Item]):
             self._place_all(step, entries)
             return
         for _, _, number, item in entries:
-            if not step.takes_decodes():
+            if not step.budget.takes_decodes():
                 return
             if number not in step.evicted and self._eviction.secure_block(step, item):
                 step.placed.add(number)
-                step.num_decodes += 1
-                step.budget -= 1
+                step.budget.add_decodes(1)
 
     def _place_all(self, step: Step[Item], entries: list[_Entry]) -> None:
         """Place as many decodes as the step takes; there is a block for each of them."""
-        if not step.rule.mixed and step.chunks:
+        if not step.budget.takes_decodes():
             return
-        room = min(step.budget, or_infinity(step.rule.max_decodes) - step.num_decodes)
+        room = step.budget.room_for_decodes()
         if step.evicted:
             entries = [entry for entry in entries if entry[2] not in step.evicted]
         if room < len(entries):
-            entries = entries[: max(0, int(room))]
+            entries = entries[: int(room)]
         step.free_blocks -= self._border.growth([entry[-1] for entry in entries])
         step.placed.update([entry[2] for entry in entries])
-        step.num_decodes += len(entries)
-        step.budget -= len(entries)
+        step.budget.add_decodes(len(entries))
 
     def _place_prefill(self, step: Step[Item], item: Item) -> bool:
         """Give a prefill its chunk. False once the step takes no further one."""
@@ -197,14 +204,14 @@ class Planner(Generic[Item]):
         if number in step.evicted:
             return True
         left = self.residents.left_to_prefill(item)
-        chunk = step.chunk(left)
+        chunk = step.budget.chunk(left)
         if not chunk:
             return False
         if item in step.displacing:
             step.newcomers.append(item)
-        elif chunk < min(left, or_infinity(step.rule.chunk)):
+        elif chunk < min(left, step.budget.chunk_limit):
             # It gets what the others leave. The engine serves residents before newcomers, so one
-            # that stands behind a newcomer would rob it, and has to wait instead.
+            # that ranks behind a newcomer would take its tokens, and has to wait instead.
             if step.newcomers:
                 return False
             step.last = item
@@ -218,23 +225,23 @@ class Planner(Generic[Item]):
         for item in self._waiting.in_lane(lane):
             context = self._border.context(item)
             free_after = step.free_blocks - self.residents.blocks(context)
-            chunk = step.chunk(context)
+            chunk = step.budget.chunk(context)
             if (
                 not chunk
                 or free_after < self._border.watermark_blocks
-                or len(step.newcomers) >= or_infinity(step.rule.max_admissions)
-                or len(step.newcomers) >= self.residents.free_seats(step.rule)
+                or not step.budget.admits(len(self.residents) + len(step.newcomers))
             ):
                 step.admission_closed = True
                 return
             step.free_blocks = free_after
             step.newcomers.append(item)
+            step.budget.num_admissions += 1
             step.add_prefill(chunk)
 
 
 _lane = itemgetter(0)
-_MANY_MOVED = 1024
-"""While everybody fits, nobody wants the decodes in order, and those that moved only gather."""
+_MANY_REORDERED = 1024
+"""While every resident fits, the decodes are not put in order, and those to be placed gather."""
 
 
 def _in_lane(entries: list[_Entry], lane: float) -> list[_Entry]:

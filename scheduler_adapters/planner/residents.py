@@ -1,7 +1,7 @@
 """The requests that hold KV blocks in a real engine, their ranks kept as new as a policy needs.
 
-The engine says what happens to a resident; the policy is asked when something changed, or when its
-last answer ends, and never otherwise. A `Border` says what has to be known of the engine.
+The engine tells of each event of a resident; the policy is asked when something changed, or when
+its last rank ends, and never otherwise. A `Border` is what the planner must know of the engine.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from scheduler_adapters.planner.ranking import Ranker, Tracked
-from scheduler_adapters.planner.step_plan import or_infinity
-from scheduler_adapters.views import Phase, Rank, StepRule
+from scheduler_adapters.views import Phase, Rank
 
 Item = TypeVar("Item")
 _Handled = TypeVar("_Handled")
@@ -24,7 +23,7 @@ _PREFILL, _REASONING, _ANSWERING = Phase.PREFILL, Phase.REASONING, Phase.ANSWERI
 
 
 class Border(Protocol[_Handled]):
-    """What a planner asks of an engine, and the one thing it tells it. Tokens and blocks."""
+    """The engine as a planner sees it, counted in tokens and blocks; it can be told to evict."""
 
     max_num_seqs: int
     max_tokens: int
@@ -34,24 +33,24 @@ class Border(Protocol[_Handled]):
     watermark_blocks: int
     """Blocks that an admission must leave free."""
     think_end: tuple[int, ...]
-    """Token ids that end thinking; empty where nobody wants to know."""
+    """Token ids that end thinking; empty where the policy does not rank by phase."""
 
     def tracked(self, item: _Handled) -> Tracked: ...
 
     def output(self, item: _Handled) -> list[int]:
-        """The token ids generated so far."""
+        """Return the token ids generated so far."""
 
     def computed(self, item: _Handled) -> int:
-        """Tokens of a resident whose KV is there."""
+        """Return the tokens of a resident whose KV is there."""
 
     def context(self, item: _Handled) -> int:
-        """Number of tokens, prompt and output."""
+        """Return the number of tokens, prompt and output."""
 
     def growth(self, items: Sequence[_Handled]) -> int:
-        """Blocks that the next tokens of these decodes take."""
+        """Return the blocks that the next tokens of these decodes take."""
 
     def ending_in(self, items: Iterable[_Handled], token: int) -> list[_Handled]:
-        """Those of these decodes whose newest token this is."""
+        """Return those of these decodes whose newest token is `token`."""
 
     def free_blocks(self) -> int: ...
 
@@ -68,18 +67,18 @@ class Residents(Generic[Item]):
         self._waiting = waiting
         self.prefilling: dict[str, Item] = {}
         self.decoding: dict[str, Item] = {}
-        self.hidden: dict[int, float] = {}
-        """Residents that were left out of the newest step: number -> end of the last with them."""
+        self.left_out: dict[int, float] = {}
+        """Residents left out of the newest step: number -> end of the last step that they ran."""
         self.has_momentary = False
-        """Whether a rank was ever good for one token of a whole group, as SLAI's are."""
-        self.moved: dict[int, str] = {}
-        """Whose place among the decodes is another, or none, since this was emptied, with ids."""
+        """Whether a rank was ever valid for one token of a whole group, as SLAI's are."""
+        self.reordered: dict[int, str] = {}
+        """Requests whose place among the decodes changed since this was emptied: number -> id."""
         self._thinking: dict[str, Item] = {}
-        """Those of the decoding that are in their reasoning phase."""
+        """The decodes in their reasoning phase."""
         self._worst_evict_key: tuple[float, ...] = ()
-        """No resident has a greater evict_key; whoever had this one may have left."""
+        """No resident has a greater evict_key; the one that had it may have left."""
         self._token_checks: dict[int, list[str]] = defaultdict(list)
-        """Step -> residents whose rank may by then have generated its tokens."""
+        """Step -> residents whose rank may by then have lasted its tokens."""
         self._time_checks: list[tuple[float, str]] = []
         """Heap of (end of a rank, resident)."""
         ranker.load.total_blocks = border.total_blocks
@@ -90,7 +89,7 @@ class Residents(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         return chain(self.decoding.values(), self.prefilling.values())
 
-    # What happens in the engine.
+    # Events of the engine.
 
     def admitted(self, item: Item) -> None:
         """A waiting request became resident in the step that was just scheduled."""
@@ -110,7 +109,7 @@ class Residents(Generic[Item]):
         if item is None:
             self.prefilling.pop(request_id, None)
             return
-        self.moved[self.border.tracked(item).view.number] = request_id
+        self.reordered[self.border.tracked(item).view.number] = request_id
         self._thinking.pop(request_id, None)
 
     def evicted(self, item: Item) -> None:
@@ -121,7 +120,7 @@ class Residents(Generic[Item]):
         self.left(name)
 
     def step_ended(self, *, thinking_may_end: bool = True) -> None:
-        """Rank those whom the step has changed, and whose rank has ended with it.
+        """Rank the residents that the step has changed, and those whose rank has ended with it.
 
         Args:
             thinking_may_end: whether the last id of `Border.think_end` is among the new tokens, for
@@ -161,7 +160,7 @@ class Residents(Generic[Item]):
         tracked = self.border.tracked(item)
         del self.prefilling[tracked.view.request_id]
         self.decoding[tracked.view.request_id] = item
-        self.moved[tracked.view.number] = tracked.view.request_id
+        self.reordered[tracked.view.number] = tracked.view.request_id
         tracked.view.phase = _ANSWERING
         if self.border.think_end and not tracked.thinking_over:
             tracked.view.phase = _REASONING
@@ -186,12 +185,12 @@ class Residents(Generic[Item]):
         """Bring the view of a decode up to date."""
         view = self.border.tracked(item).view
         view.generated_tokens = len(self.border.output(item))
-        view.last_token_s = self.hidden.get(view.number, self.ranker.load.last_step_end_s)
+        view.last_token_s = self.left_out.get(view.number, self.ranker.load.last_step_end_s)
         if view.phase is _REASONING:
             view.thinking_tokens = view.generated_tokens
 
-    # Asking. A rank that a group shares for one token is momentary: it is asked for only when a
-    # step is too small for everybody, else it changes nothing. Others are asked in time.
+    # Asking for ranks. A rank that a group shares for one token is momentary: it is asked for only
+    # when a step is too small for all residents, else it changes nothing. Others are asked in time.
 
     def _rerank(self, item: Item) -> None:
         self.ranker.rerank(self.border.tracked(item))
@@ -201,7 +200,7 @@ class Residents(Generic[Item]):
         """Look at a resident again when its rank ends."""
         tracked = self.border.tracked(item)
         rank, view = tracked.rank, tracked.view
-        self.moved[view.number] = view.request_id
+        self.reordered[view.number] = view.request_id
         if rank.evict_key is not None and rank.evict_key > self._worst_evict_key:
             self._worst_evict_key = rank.evict_key
         if _is_momentary(rank):
@@ -226,7 +225,7 @@ class Residents(Generic[Item]):
         heapify(self._time_checks)
 
     def _rank_if_due(self, item: Item, shared: dict[Hashable, Rank]) -> bool:
-        """Rank a decode if it has generated all that its rank was good for."""
+        """Rank a decode if it has generated all the tokens that its rank was valid for."""
         tracked = self.border.tracked(item)
         if len(self.border.output(item)) < tracked.ask_at_tokens:
             return False
@@ -234,7 +233,7 @@ class Residents(Generic[Item]):
         group = tracked.rank.group
         if group in shared:
             self.ranker.take(tracked, shared[group])
-            self.moved[tracked.view.number] = tracked.view.request_id
+            self.reordered[tracked.view.number] = tracked.view.request_id
         else:
             self._rerank(item)
             if group is not None and tracked.rank.group == group:
@@ -254,7 +253,7 @@ class Residents(Generic[Item]):
                 self._expire(request_id, item)
 
     def expire_in_time(self) -> None:
-        """Give those their next rank whose rank has ended by now."""
+        """Replace the ranks that have ended by now."""
         while self._time_checks and self._time_checks[0][0] <= self.ranker.load.now_s:
             until_s, request_id = heappop(self._time_checks)
             item = self._get(request_id)
@@ -271,20 +270,20 @@ class Residents(Generic[Item]):
     # Tokens and blocks.
 
     def left_to_prefill(self, item: Item) -> int:
-        """Tokens of a prefill in progress that are still to be computed."""
+        """Return the tokens of a prefill in progress that are still to be computed."""
         return self.border.context(item) - self.border.computed(item)
 
     def blocks(self, tokens: int) -> int:
         return -(-tokens // self.border.block_tokens)
 
     def held_blocks(self, item: Item) -> int:
-        """Blocks of a resident, those included that its prefill in progress will take."""
+        """Return the blocks of a resident, with those that its prefill in progress will take."""
         name = self.border.tracked(item).view.request_id
         whole = name in self.prefilling
         return self.blocks(self.border.context(item) if whole else self.border.computed(item))
 
     def free_blocks(self) -> int:
-        """Blocks that are free and not promised to a prefill in progress."""
+        """Return the blocks that are free and not promised to a prefill in progress."""
         if not self.prefilling:
             return self.border.free_blocks()
         promised = sum(
@@ -293,13 +292,8 @@ class Residents(Generic[Item]):
         )
         return self.border.free_blocks() - promised
 
-    def free_seats(self, rule: StepRule) -> float:
-        """Seats that no resident has."""
-        seats = min(self.border.max_num_seqs, or_infinity(rule.max_resident))
-        return seats - len(self.prefilling) - len(self.decoding)
-
     def any_after(self, key: tuple[float, ...]) -> bool:
-        """Whether a resident has a greater `evict_key`."""
+        """Return whether a resident has a greater `evict_key`."""
         if self._worst_evict_key <= key:
             return False
         keys = (self.border.tracked(item).rank.evict_key for item in self)

@@ -218,7 +218,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             # No plan, or the engine knows a reason to run none of it: then it gets to see all. It
             # would take an empty batch for the end of its work.
             if self.planner is not None:
-                self.planner.residents.hidden.clear()
+                self.planner.residents.left_out.clear()
             most = itertools.islice(self._queue, self.max_requests_per_batch)
             batch = self._schedule(list(most), token_budget, cache_budget)
         self._stalled = batch[0] is None
@@ -237,9 +237,9 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         """Schedule with the planned residents in sight and the others put aside, blocks and all."""
         if plan is None or not plan.num_tokens:
             return None
-        hidden = {state.request_id for state in plan.hidden}
+        left_out = {state.request_id for state in plan.left_out}
         residents = self.active_requests
-        shown = {name: state for name, state in residents.items() if name not in hidden}
+        shown = {name: state for name, state in residents.items() if name not in left_out}
         if plan.last is not None:
             shown[plan.last.request_id] = shown.pop(plan.last.request_id)
         if plan.chunk is not None:

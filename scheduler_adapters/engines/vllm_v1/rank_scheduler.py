@@ -195,7 +195,7 @@ class RankMixin:
             return output
         plan = None if self._lengthwise_stalled else planner.plan()
         if plan is None or not plan.num_tokens:
-            planner.residents.hidden.clear()
+            planner.residents.left_out.clear()
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         else:
             limits = _limit(self, plan)
@@ -316,7 +316,7 @@ def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int | None]:
     """
     # schedule() counts the step before it compares: this is the one after the coming step.
     eligible = scheduler.current_step + 2
-    for request in plan.hidden:
+    for request in plan.left_out:
         if request.next_decode_eligible_step < eligible:
             request.next_decode_eligible_step = eligible
     if plan.last is not None:

@@ -89,14 +89,14 @@ def test_the_first_decodes_in_order_run_and_the_worst_resident_is_known_whoever_
         by_rank = sorted(
             decodes.values(), key=lambda item: (item.rank.lane, item.rank.key, item.view.number)
         )
-        hidden = {item.view.number for item in plan.hidden}
-        assert hidden == {item.view.number for item in by_rank[10:]}
+        left_out = {item.view.number for item in plan.left_out}
+        assert left_out == {item.view.number for item in by_rank[10:]}
         for new in plan.newcomers:
             queue.remove(new.view.number)
             planner.residents.admitted(new)
             live[new.view.request_id] = new
         for item in live.values():
-            if item.view.number not in hidden:
+            if item.view.number not in left_out:
                 border.output(item).append(0)
         ranker.end_step(0.0)
         if dice.random() < 0.5 and planner.residents.decoding:

@@ -1,0 +1,150 @@
+"""An engine in plain Python that keeps memory and emits tokens, and runs the steps of a planner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from scheduler_adapters.planner.hints import hints_of
+from scheduler_adapters.planner.planner import Planner
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.workload.requests import Requests
+from tests.scheduler_adapters.engines.decisions import Clock, Steps
+
+THINK_END = (7, 9)
+
+
+@dataclass(eq=False, kw_only=True)
+class FakeRequest:
+    """A request inside the engine."""
+
+    row: int
+    prompt_tokens: int
+    answer: list[int]
+    """All that it will be answered; `output` is what it has been until now."""
+    tracked: Tracked
+    output: list[int] = field(default_factory=list)
+    computed: int = 0
+
+
+class FakeEngine:
+    """One engine under a policy, which is also the border of its planner."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        seats: int,
+        budget: int,
+        blocks: int,
+        block_tokens: int,
+        watermark_blocks: int = 0,
+    ) -> None:
+        self.think_end = THINK_END if policy.traits.sees_thinking else ()
+        self.max_num_seqs, self.max_tokens = seats, budget
+        self.block_tokens, self.total_blocks = block_tokens, blocks
+        self.watermark_blocks = watermark_blocks
+        self.clock = Clock()
+        self.running: list[FakeRequest] = []
+        self.queue: RankedQueue[FakeRequest] = RankedQueue()
+        self.ranker = Ranker(policy, self.clock)
+        self.planner = Planner(self.ranker, self, self.queue)
+
+    def tracked(self, item: FakeRequest) -> Tracked:
+        return item.tracked
+
+    def output(self, item: FakeRequest) -> list[int]:
+        return item.output
+
+    def computed(self, item: FakeRequest) -> int:
+        return item.computed
+
+    def context(self, item: FakeRequest) -> int:
+        return item.prompt_tokens + len(item.output)
+
+    def growth(self, items: Sequence[FakeRequest]) -> int:
+        return sum(item.computed % self.block_tokens == 0 for item in items)
+
+    def ending_in(self, items: Iterable[FakeRequest], token: int) -> list[FakeRequest]:
+        return [item for item in items if item.output[-1] == token]
+
+    def free_blocks(self) -> int:
+        return self.total_blocks - sum(-(-i.computed // self.block_tokens) for i in self.running)
+
+    def evict(self, item: FakeRequest) -> None:
+        self.running.remove(item)
+        item.computed = 0
+        self.planner.residents.evicted(item)
+        self.ranker.requeue(
+            item.tracked,
+            generated_tokens=len(item.output),
+            preemptions=item.tracked.view.preemptions + 1,
+        )
+        self._wait(item)
+
+    def _wait(self, item: FakeRequest) -> None:
+        self.queue.add(item, item.tracked.view.number, item.tracked.rank)
+
+    def serve(self, requests: Requests) -> Steps:
+        """Serve the requests as they arrive; the steps that were run."""
+        steps: Steps = []
+        added = 0
+        while added < len(requests) or self.running or len(self.queue):
+            if not (self.running or len(self.queue)):
+                self.clock.now_s = max(self.clock.now_s, float(requests.arrival_s[added]))
+            while added < len(requests) and requests.arrival_s[added] <= self.clock():
+                self._submit(requests, added)
+                added += 1
+            steps.append(self._step())
+        return steps
+
+    def _submit(self, requests: Requests, row: int) -> None:
+        size, thinks = int(requests.output_tokens[row]), int(requests.reasoning_tokens[row])
+        marker = list(THINK_END)[-thinks:] if thinks else []
+        answer = [3] * (thinks - len(marker)) + marker + [5] * (size - thinks)
+        tracked = self.ranker.track(
+            str(row),
+            age_s=self.clock() - float(requests.arrival_s[row]),
+            prompt_tokens=int(requests.prompt_tokens[row]),
+            carried=hints_of(requests, row),
+        )
+        prompt_tokens = int(requests.prompt_tokens[row])
+        self._wait(
+            FakeRequest(row=row, prompt_tokens=prompt_tokens, answer=answer, tracked=tracked)
+        )
+
+    def _step(self) -> dict[int, int]:
+        """Run the planned step: residents first, each with as many tokens as it can get."""
+        started_s = self.ranker.load.now_s = self.clock()
+        for item in self.queue.pop_expired(started_s):
+            self.ranker.expire(item.tracked)
+            self._wait(item)
+        plan = self.planner.plan()
+        assert plan is not None
+        shown = [item for item in self.running if item not in plan.left_out]
+        shown.sort(key=lambda item: item is plan.last)
+        budget, ran = plan.num_tokens, dict[FakeRequest, int]()
+        for item in [*shown, *plan.newcomers]:
+            limit = budget if plan.chunk is None else min(budget, plan.chunk)
+            size = min(self.context(item) - item.computed, limit)
+            assert size, "a planned request found no token left"
+            ran[item] = size
+            budget -= size
+            item.computed += size
+        assert budget == 0, "the plan has tokens that nobody takes"
+        for item in plan.newcomers:
+            self.queue.remove(item.tracked.view.number)
+            self.running.append(item)
+            self.planner.residents.admitted(item)
+        assert self.free_blocks() >= 0, "the plan takes more blocks than there are"
+        self.clock.step(plan.num_tokens)
+        self.ranker.end_step(started_s)
+        for item in ran:
+            if item.computed == self.context(item):
+                item.output.append(item.answer[len(item.output)])
+            if len(item.output) == len(item.answer):
+                self.running.remove(item)
+                self.planner.residents.left(item.tracked.view.request_id)
+        self.planner.residents.step_ended()
+        return {item.row: size for item, size in ran.items()}

@@ -1,0 +1,121 @@
+"""Steps planned without an engine are those of the slow reference engine, whatever the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel
+from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policies.starvation_guard import StarvationGuard
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.views import LoadView, StepRule
+from scheduler_adapters.workload.requests import Requests
+from tests.scheduler_adapters.engines import decisions
+from tests.scheduler_adapters.engines.decisions import Dice, assert_same_steps, steps_of_simulator
+from tests.scheduler_adapters.planner.fake_engine import FakeEngine
+
+LIMITS = {"seats": 8, "budget": 256, "blocks": 30, "block_tokens": 16}
+workload = partial(decisions.workload, count=20)
+
+
+def assert_same(make: Callable[[], Policy], requests: Requests, **limits: int) -> None:
+    settings = {**LIMITS, **limits}
+    expected = steps_of_simulator(make(), requests, **settings)
+    assert_same_steps(FakeEngine(make(), **settings).serve(requests), expected)
+
+
+class DisplacingDice(Dice):
+    """Rules of steps in which waiting requests displace residents, with every other limit."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, displaces=True)
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        dice = self.dice("rule", load.step)
+        return StepRule(
+            displace=True,
+            max_resident=dice.choice([None, 2, 4]),
+            max_admissions=dice.choice([None, 0, 1, 2]),
+            max_decodes=dice.choice([None, None, 2]),
+        )
+
+
+class WholeDice(Dice):
+    """Rules of steps that take prompts whole, and count them padded or not."""
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        dice = self.dice("rule", load.step)
+        return replace(
+            super().step_rule(load),
+            max_tokens=None,
+            chunk=None,
+            whole_prompts=True,
+            padded_tokens=dice.random() < 0.5,
+        )
+
+
+KINDS: dict[str, Callable[[int], Policy]] = {
+    "limits": lambda seed: Dice(seed),
+    "chunks": lambda seed: Dice(seed, chunks="every"),
+    "displacing": lambda seed: Dice(seed, displaces=True),
+    "displacing within limits": DisplacingDice,
+    "whole prompts": WholeDice,
+}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_ranks_and_rules_give_the_steps_of_the_reference(kind: str, seed: int) -> None:
+    requests = workload(seed, longest=90)
+    if "displacing" in kind:
+        requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
+    assert_same(partial(KINDS[kind], seed), requests)
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "fcfs": FCFS,
+    "pars": lambda: pars(starve_after_s=0.5),
+    "sarathi": lambda: Sarathi(max_tokens=64, max_resident=6),
+    "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=64, max_resident=6),
+    "prefill first": lambda: PrefillFirst(max_tokens=256, max_resident=6),
+    "orca": lambda: Orca(max_batch=4),
+    "request level": lambda: RequestLevel(max_batch=4),
+    "slai": lambda: SLAI(max_tokens=64, max_resident=6, max_decodes=3),
+    "slai as in the text": lambda: SLAI(max_tokens=24, max_decodes=3, evaluate="recompute"),
+    "slai by class": lambda: SLAI(max_tokens=32, max_decodes=4, paying_first=True, offset=2.0),
+    "rad": lambda: RAD(max_started=5, tile=3, chunk=32),
+    "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=32),
+    "round robin": lambda: RoundRobin(quantum_tokens=10),
+    "a guard around": lambda: StarvationGuard(SLAI(max_tokens=24, max_decodes=3), after_s=0.5),
+    "classes around": lambda: ClassPriority(Sarathi(order="spf", max_tokens=48)),
+    "classes around groups": lambda: ClassPriority(SLAI(max_tokens=24, max_decodes=3)),
+}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_gives_the_steps_of_the_reference(name: str, seed: int) -> None:
+    assert_same(POLICIES[name], workload(seed, longest=90))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pascal_sees_the_end_of_thinking_where_the_reference_puts_it(seed: int) -> None:
+    requests = workload(seed, longest=90)
+    dice = np.random.default_rng(seed)
+    thinking = np.minimum(dice.integers(2, 60, len(requests)), requests.output_tokens)
+    assert_same(
+        lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),
+        replace(requests, reasoning_tokens=thinking),
+    )
