@@ -107,11 +107,7 @@ RECIPES: Final[dict[str, Callable[[], TrainConfig]]] = {
 
 
 def recipe(name: str) -> TrainConfig:
-    """The configuration of that name.
-
-    Raises:
-        ConfigError: no such recipe; the message lists them.
-    """
+    """The configuration of that name."""
     if name not in RECIPES:
         raise ConfigError(f"no recipe {name!r}; use one of {', '.join(RECIPES)}")
     return RECIPES[name]()

@@ -24,12 +24,7 @@ class AnswerLog:
     """The open file: its rows so far, and appending."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, made if absent, and drop an incomplete last row.
-
-        Raises:
-            ConfigError: it cannot be written, or another process is appending to it.
-            DataError: a whole row is not a JSON object.
-        """
+        """Open the file, made if absent, and drop an incomplete last row."""
         self.path = path
         self._unsynced = 0
         try:
@@ -47,11 +42,7 @@ class AnswerLog:
             raise
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Append a row, which is in the file on return.
-
-        Raises:
-            ConfigError: the disk is full.
-        """
+        """Append a row, which is in the file on return."""
         line = memoryview(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
         try:
             while line:

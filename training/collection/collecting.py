@@ -136,11 +136,7 @@ def _totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
-    """Return the distinct prompts of a table in its order, and the number of repeats.
-
-    Raises:
-        DataError: no such table or column, or a prompt is empty or not text.
-    """
+    """Return the distinct prompts of a table in its order, and the number of repeats."""
     frame = read_table(path)
     require_columns(frame, [column], path)
     distinct: dict[str, str] = {}
@@ -222,12 +218,7 @@ def _request(config: CollectConfig) -> dict[str, str]:
 
 
 def _done(log: AnswerLog, config: CollectConfig) -> set[tuple[str, int]]:
-    """Return the (prompt hash, sample) of the responses in the file.
-
-    Raises:
-        ConfigError: the file has other settings, so its lengths would not compare.
-        DataError: a row was not written by `collect`.
-    """
+    """Return the (prompt hash, sample) of the responses in the file."""
     mine = _request(config)["request"]
     done = set()
     for number, row in enumerate(log.rows):

@@ -153,11 +153,7 @@ class Endpoint:
 
 
 def measure(body: Mapping[str, Any]) -> ResponseLength:
-    """Return the lengths in the JSON of a response.
-
-    Raises:
-        DataError: it does not count its tokens.
-    """
+    """Return the lengths in the JSON of a response."""
     usage = body.get("usage") or {}
     total = usage.get("completion_tokens")
     choices = body.get("choices") or [{}]
@@ -178,11 +174,7 @@ def measure(body: Mapping[str, Any]) -> ResponseLength:
 
 
 def normalise_url(url: str) -> str:
-    """Return the base of the API without a final slash, with /v1 if it has no path.
-
-    Raises:
-        ConfigError: not an http or https address.
-    """
+    """Return the base of the API without a final slash, with /v1 if it has no path."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"endpoint is {url!r}; use an address such as http://127.0.0.1:8000/v1")

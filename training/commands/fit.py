@@ -187,11 +187,7 @@ def _begin(config: TrainConfig, options: FitOptions, run_id: str) -> None:
 
 
 def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
-    """Return the MLflow run to continue.
-
-    Raises:
-        ConfigError: there is none, or it was started with other settings.
-    """
+    """Return the MLflow run to continue."""
     try:
         state = json.loads(options.state.read_text())
     except (OSError, ValueError) as error:

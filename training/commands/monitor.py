@@ -101,12 +101,7 @@ def main(options: MonitorOptions, store: StoreOptions, output: OutputOptions) ->
 
 
 def monitor(bundle: ModelBundle, options: MonitorOptions) -> DriftReport:
-    """Score the newest windows of the log and judge the last.
-
-    Raises:
-        ConfigError: the bundle has no gate of its own, or no such calibration.
-        DataError: the log breaks its schema, is too short, or leaves tau_b undefined.
-    """
+    """Score the newest windows of the log and judge the last."""
     gate = _gate(bundle.manifest, options.gate_tau_b)
     target_model = target_of(bundle.manifest, options.target_model)
     records, num_empty = _read_log(bundle.manifest, options)

@@ -54,11 +54,7 @@ def main(options: RecalibrateOptions, table: TableOptions, output: OutputOptions
 def recalibrate(
     bundle: ModelBundle, prompts: Sequence[LabelledPrompt], target_model: str, out: Path
 ) -> dict[str, Any]:
-    """Write the bundle to `out` with one more calibration; returns its entry.
-
-    Raises:
-        DataError: too few responses.
-    """
+    """Write the bundle to `out` with one more calibration; returns its entry."""
     scores = score_prompts(bundle, [item.prompt for item in prompts])
     entry = calibrate(*per_response(scores, prompts))
     manifest = replace(

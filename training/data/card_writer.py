@@ -22,11 +22,7 @@ def card_path(table: Path) -> Path:
 
 
 def refuse_foreign_card(table: Path) -> None:
-    """Check that a card beside this table would replace no other table's card.
-
-    Raises:
-        ConfigError: the folder holds the card of another table.
-    """
+    """Check that a card beside this table would replace no other table's card."""
     path = card_path(table)
     try:
         card = yaml.safe_load(path.read_text())

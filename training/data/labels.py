@@ -49,9 +49,6 @@ def label_prompts(
 
     Returns the prompts and the number of records merged into an earlier record's prompt. Lengths of
     0 (a reasoning model that did not reason) are left out.
-
-    Raises:
-        DataError: a record lacks the label.
     """
     grouped: dict[tuple[str, str], list[PromptResponse]] = {}
     num_records = 0
@@ -84,9 +81,6 @@ def of_one_model(
         model: name of the model; None if there is only one, or for a consensus.
         consensus: join the labels of several models (`consensus_of`).
         held_out: part of the models that a consensus leaves out (`is_held_out`).
-
-    Raises:
-        DataError: several models and none chosen, or no such model.
     """
     if model is not None:
         prompts = [item for item in prompts if item.model == model]

@@ -44,12 +44,7 @@ def unseen(
 
 
 def prepare_again(manifest: Manifest, dataset: str | None, data_dir: str | None) -> Prepared:
-    """Return the data that the bundle's run was trained on, checked by the run's splits.
-
-    Raises:
-        DataError: it is gone, or it is other data.
-        ConfigError: the bundle was trained by another version of this package.
-    """
+    """Return the data that the bundle's run was trained on, checked by the run's splits."""
     config = config_from(manifest.training)
     if dataset is not None:
         config = replace(config, data=replace(config.data, dataset=dataset))
@@ -81,10 +76,6 @@ def held_out_prompts(
     """Return the prompts that the bundle was tested on, checked by their digest.
 
     `data` is the test.parquet of the run; None finds them in the bundle's data set.
-
-    Raises:
-        DataError: they are others, or the data set cannot be found.
-        ConfigError: the bundle was trained by another version of this package.
     """
     if data is None:
         test = prepare(config_from(manifest.training), data_dir).splits.test

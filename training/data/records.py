@@ -108,11 +108,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
 
 def require_columns(frame: pd.DataFrame, names: Sequence[str], path: str | Path | None) -> None:
-    """Check that a table has these columns.
-
-    Raises:
-        DataError: it lacks one; the message lists its columns.
-    """
+    """Check that a table has these columns."""
     if missing := [name for name in names if name not in frame.columns]:
         have = ", ".join(map(str, frame.columns))
         raise DataError(
@@ -166,11 +162,7 @@ def to_records(
 def read_records(
     path: str | Path, fields: FieldMap, *, model: str | None = None
 ) -> tuple[list[PromptResponse], int]:
-    """Read and check a table; returns what `to_records` does, of one model if one is named.
-
-    Raises:
-        DataError: the table breaks its schema.
-    """
+    """Read and check a table; returns what `to_records` does, of one model if one is named."""
     records, num_empty = to_records(read_table(path), fields, path=path)
     return [r for r in records if model is None or r.model == model], num_empty
 
@@ -189,11 +181,7 @@ def _has_no_rows(path: Path, error: Exception) -> bool:
 
 
 def prompts_of(column: pd.Series[Any], path: str | Path | None) -> list[str]:
-    """Return the checked prompts of a column, in its order.
-
-    Raises:
-        DataError: one is empty or not text.
-    """
+    """Return the checked prompts of a column, in its order."""
     prompts = column.tolist()
     for row, prompt in enumerate(prompts):
         if not isinstance(prompt, str) or not prompt.strip():

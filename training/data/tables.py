@@ -33,9 +33,6 @@ def read_prompts(options: TableOptions, label: str) -> list[LabelledPrompt]:
     """Return the distinct prompts of a table, with the lengths of one model's responses.
 
     `label` is the column of lengths if the options name none.
-
-    Raises:
-        DataError: the table breaks its schema, or holds several models and none was chosen.
     """
     fields = FieldMap(
         prompt=options.prompt_column,

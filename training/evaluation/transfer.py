@@ -38,11 +38,7 @@ class LengthTable:
 
 
 def read_lengths(dataset: str, data_dir: str | None) -> LengthTable:
-    """Return the prompt x model table of a data set.
-
-    Raises:
-        DataError: it holds fewer than MIN_MODELS models.
-    """
+    """Return the prompt x model table of a data set."""
     prompts, _ = label_prompts(load_data(dataset, data_dir).records)
     models = sorted({item.model for item in prompts})
     if len(models) < MIN_MODELS:
@@ -106,11 +102,7 @@ def transfer(
 
 
 def copy_of(model: str, target: LengthTable, everyone: LengthTable) -> list[float]:
-    """Return tau_b per target model of that model's own lengths, the bound for its predictors.
-
-    Raises:
-        DataError: no such model.
-    """
+    """Return tau_b per target model of that model's own lengths, the bound for its predictors."""
     if model not in everyone.models:
         raise DataError(f"--sources names model {model!r}, which this data set does not hold")
     copied = everyone.tokens[:, list(everyone.models).index(model)]

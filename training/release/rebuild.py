@@ -22,12 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def export(store: Store, run_id: str, out: Path) -> ModelBundle:
-    """Copy the bundle of a run to `out`; an older bundle there is replaced.
-
-    Raises:
-        BundleError: the run wrote no bundle, or it is damaged.
-        ConfigError: no such run, or `out` holds something else.
-    """
+    """Copy the bundle of a run to `out`; an older bundle there is replaced."""
     bundle = ModelBundle.load(_logged_bundle(store, run_id))
     _require_replaceable(out)
 
@@ -72,11 +67,7 @@ def rebuild(
 
 
 def restore(logged: Manifest, checkpoint: Path) -> Trained:
-    """Return the result of a run's training, from its checkpoint and its manifest.
-
-    Raises:
-        BundleError: they lack something, being of an older version.
-    """
+    """Return the result of a run's training, from its checkpoint and its manifest."""
     from training.ranker.encoder import load_scorer
     from training.ranker.learning import Trained
 

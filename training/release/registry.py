@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def open_store(mlruns_dir: str) -> Store:
-    """Open the store in that folder. MLflow takes seconds to import, so it is imported here.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Open the store in that folder. MLflow takes seconds to import, so it is imported here."""
     from training.release.tracking import Store
 
     return Store(mlruns_dir)

@@ -88,11 +88,7 @@ class Store:
         return [_run(run.info) for run in found]
 
     def run(self, run_id: str) -> Run:
-        """Return one run by its id.
-
-        Raises:
-            ConfigError: no run has that id.
-        """
+        """Return one run by its id."""
         try:
             return _run(self.client.get_run(run_id).info)
         except MlflowException as error:
@@ -106,11 +102,7 @@ class Store:
         return [version for name in sorted(names) for version in self._versions_of(name)]
 
     def version(self, name: str, version: str) -> ModelVersion:
-        """Return one version of a model, by number or `champion`.
-
-        Raises:
-            ConfigError: no such model or version; the message lists the known ones.
-        """
+        """Return one version of a model, by number or `champion`."""
         try:
             found = self._versions_of(name)
         except MlflowException as error:
