@@ -12,8 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from scoring_service.errors import ConfigError, DataError
 
@@ -65,17 +64,6 @@ class AnswerLog:
                 self.path.unlink(missing_ok=True)
         finally:
             os.close(self._file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _sync(self) -> None:
         os.fsync(self._file)

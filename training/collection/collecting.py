@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -78,14 +79,6 @@ class CollectConfig:
         return {"model": self.model, **given, **(self.extra or {})}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """One response to collect."""
-
-    prompt: str
-    sample: int
-
-
 def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, Any]:
     """Collect every response that `config.out` lacks; returns the counts.
 
@@ -101,10 +94,12 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
     normalise_url(config.endpoint)
     prompts, num_repeated = read_prompts(config.prompts, config.prompt_column)
     refuse_foreign_card(config.out)
-    with AnswerLog(config.out) as log:
+    with closing(AnswerLog(config.out)) as log:
         done = _done(log, config)
-        wanted = [Job(prompt=p, sample=n) for n in range(config.samples) for p in prompts]
-        jobs = [job for job in wanted if (prompt_hash(job.prompt), job.sample) not in done]
+        wanted = [(prompt, sample) for sample in range(config.samples) for prompt in prompts]
+        jobs = [
+            (text, sample) for text, sample in wanted if (prompt_hash(text), sample) not in done
+        ]
         num_kept = len(log.rows)
         logger.info("%d responses wanted, %d of them missing", len(wanted), len(jobs))
         try:
@@ -119,19 +114,12 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
         "unanswered": len(refused),
         "first_refusal": refused[0] if refused else None,
         "retries": num_retries,
-        **_totals(log.rows),
+        "rows": len(log.rows),
+        "cut": sum(row["finish_reason"] == "length" for row in log.rows),
+        "output_tokens": sum(row["output_tokens"] for row in log.rows),
+        "reasoning_tokens": sum(row["reasoning_tokens"] for row in log.rows),
         "out": str(config.out),
         "card": str(card_path(config.out)),
-    }
-
-
-def _totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the counts over all rows."""
-    return {
-        "rows": len(rows),
-        "cut": sum(row["finish_reason"] == "length" for row in rows),
-        "output_tokens": sum(row["output_tokens"] for row in rows),
-        "reasoning_tokens": sum(row["reasoning_tokens"] for row in rows),
     }
 
 
@@ -146,7 +134,7 @@ def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
 
 
 async def _ask_all(
-    config: CollectConfig, jobs: Sequence[Job], log: AnswerLog, api_key: str | None
+    config: CollectConfig, jobs: Sequence[tuple[str, int]], log: AnswerLog, api_key: str | None
 ) -> tuple[list[str], int]:
     """Return the reason of every refused prompt, and the number of repeated requests."""
     import httpx
@@ -181,24 +169,24 @@ async def _ask_all(
 
 
 async def _work(
-    queue: Iterator[Job],
+    queue: Iterator[tuple[str, int]],
     endpoint: Endpoint,
     config: CollectConfig,
     log: AnswerLog,
     refused: list[str],
     progress: Any,
 ) -> None:
-    """Take jobs off the queue until it is empty."""
+    """Collect the (prompt, sample) of the queue until it is empty."""
     from training.collection.endpoint import PromptRefused
 
-    for job in queue:
+    for prompt, sample in queue:
         try:
-            length = await endpoint.ask(job.prompt)
+            length = await endpoint.ask(prompt)
         except PromptRefused as error:
             refused.append(str(error))
         else:
-            answer = asdict(length) | {"answer_tokens": length.answer_tokens}
-            log.append({**asdict(job), "model": config.model, **answer, **_request(config)})
+            row = {"prompt": prompt, "sample": sample, "model": config.model, **asdict(length)}
+            log.append(row | {"answer_tokens": length.answer_tokens, **_request(config)})
         progress.update()
 
 

@@ -162,15 +162,19 @@ def measure(body: Mapping[str, Any]) -> ResponseLength:
             f"the endpoint answers without usage.completion_tokens (its usage is {usage}), so "
             "lengths cannot be counted; use one that reports usage"
         )
-    finish_reason = str(choices[0].get("finish_reason") or "unknown")
     counted = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
-    if counted:
-        return _length(total, counted, finish_reason, "usage")
     reasoning, answer = _texts(choices[0])
-    if reasoning:
-        share = len(reasoning) / (len(reasoning) + len(answer))
-        return _length(total, round(total * share), finish_reason, "text")
-    return _length(total, 0, finish_reason, "none")
+    source: Literal["usage", "text", "none"] = "none"
+    if counted:
+        source = "usage"
+    elif reasoning:
+        source, counted = "text", round(total * (len(reasoning) / len(reasoning + answer)))
+    return ResponseLength(
+        output_tokens=total,
+        reasoning_tokens=min(counted, total),
+        finish_reason=str(choices[0].get("finish_reason") or "unknown"),
+        reasoning_from=source,
+    )
 
 
 def normalise_url(url: str) -> str:
@@ -180,17 +184,6 @@ def normalise_url(url: str) -> str:
         raise ConfigError(f"endpoint is {url!r}; use an address such as http://127.0.0.1:8000/v1")
     path = parts.path.rstrip("/") or "/v1"
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
-
-
-def _length(
-    total: int, reasoning: int, finish_reason: str, source: Literal["usage", "text", "none"]
-) -> ResponseLength:
-    return ResponseLength(
-        output_tokens=total,
-        reasoning_tokens=min(reasoning, total),
-        finish_reason=finish_reason,
-        reasoning_from=source,
-    )
 
 
 def _texts(choice: Mapping[str, Any]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from scoring_service.command_line import POSITIONAL
 from scoring_service.errors import DataError
 from scoring_service.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result
-from training.data.labels import LabelledPrompt, observed
+from training.data.labels import LabelledPrompt, observed, texts
 from training.data.provenance import training_data, unseen
 from training.data.tables import TableOptions, read_prompts
 from training.evaluation.metrics import tau_b_ci, tau_b_difference_ci, warn_of_few
@@ -36,14 +36,6 @@ class CompareOptions:
     """Folder of the rankers' own data sets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """A bundle to compare, and the reference it was given by."""
-
-    reference: str
-    bundle: ModelBundle
-
-
 def main(
     options: CompareOptions, table: TableOptions, store: StoreOptions, output: OutputOptions
 ) -> None:
@@ -57,34 +49,33 @@ def main(
     example:
       python -m training compare ranker-new alpaca-vicuna7b@champion --data run/test.parquet
     """
-    a, b = (
-        Contender(reference, find_bundle(reference, store.mlruns_dir))
-        for reference in (options.a, options.b)
-    )
-    prompts = read_prompts(table, a.bundle.manifest.label)
+    bundles = {name: find_bundle(name, store.mlruns_dir) for name in (options.a, options.b)}
+    prompts = read_prompts(table, bundles[options.a].manifest.label)
     if len(prompts) < 2:
         raise DataError("a single prompt has no order; give two or more", path=table.data)
-    result = compare(a, b, prompts, options.data_dir)
+    pair = [(name, bundles[name]) for name in (options.a, options.b)]
+    result = compare(pair, prompts, options.data_dir)
     print_result(result, output, lambda: _print(result))
 
 
 def compare(
-    a: Contender, b: Contender, prompts: Sequence[LabelledPrompt], data_dir: str | None = None
+    pair: Sequence[tuple[str, ModelBundle]],
+    prompts: Sequence[LabelledPrompt],
+    data_dir: str | None = None,
 ) -> dict[str, Any]:
     """Return tau_b of both and of their difference (a - b); None for an undefined figure."""
-    texts = [item.prompt for item in prompts]
     lengths = observed(prompts)
-    scores = [score_prompts(contender.bundle, texts) for contender in (a, b)]
+    scores = [score_prompts(bundle, texts(prompts)) for _, bundle in pair]
     figures = [
         {
-            "bundle": contender.reference,
-            "revision": contender.bundle.manifest.revision,
-            "label": contender.bundle.manifest.label,
+            "bundle": reference,
+            "revision": bundle.manifest.revision,
+            "label": bundle.manifest.label,
             "tau_b": tau_b(values, lengths),
             "tau_b_ci": tau_b_ci(values, lengths),
-            "num_seen_in_training": _num_seen(contender.bundle, prompts, data_dir),
+            "num_seen_in_training": _num_seen(bundle, prompts, data_dir),
         }
-        for contender, values in zip((a, b), scores, strict=True)
+        for (reference, bundle), values in zip(pair, scores, strict=True)
     ]
     difference = tau_b(scores[0], lengths) - tau_b(scores[1], lengths)
     low, high = tau_b_difference_ci(scores[0], scores[1], lengths)

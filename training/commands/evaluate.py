@@ -15,7 +15,7 @@ from scoring_service.bundle import ModelBundle
 from scoring_service.errors import DataError
 from scoring_service.strict_json import finite_or_null
 from training.commands.options import OutputOptions, print_result
-from training.data.labels import LabelledPrompt, observed, targets
+from training.data.labels import LabelledPrompt, observed, texts
 from training.data.prepared import Prepared
 from training.data.provenance import training_data, unseen
 from training.data.tables import TableOptions, read_prompts
@@ -80,9 +80,8 @@ def evaluate(
     kept, num_seen = unseen(prompts, own)
     if len(kept) < 2:
         raise DataError(f"{len(kept)} prompts to evaluate on after {num_seen} seen in training")
-    texts = [item.prompt for item in kept]
     lengths = observed(kept)
-    scores = score_prompts(bundle, texts)
+    scores = score_prompts(bundle, texts(kept))
     delta = bundle.manifest.training.get("loss", {}).get("delta", 0.2)
     top = ceiling([item.lengths for item in kept])
     repeated = [n for n, item in enumerate(kept) if len(item.lengths) > 1]
@@ -119,21 +118,14 @@ def evaluate(
 def _baselines(
     own: Prepared | None, items: Sequence[LabelledPrompt], lengths: NDArray[np.float64]
 ) -> dict[str, float | None]:
-    texts = [item.prompt for item in items]
-    found: dict[str, float | None] = {
-        "prompt_length": tau_b(baselines.prompt_characters(texts), lengths),
-        "lexical_boosting": None,
-        "tfidf_ridge": None,
-        "group_means": None,
-    }
-    if own is None:
-        return found
-    train = [item.prompt for item in own.splits.train]
-    learnt = targets(own.splits.train, own.config.data.repeats)
-    for name in ("lexical_boosting", "tfidf_ridge"):
-        found[name] = tau_b(getattr(baselines, name)(train, learnt, texts), lengths)
-    groups, known = [item.group for item in items], [item.group for item in own.splits.train]
-    found["group_means"] = tau_b(baselines.group_means(known, learnt, groups), lengths)
+    found: dict[str, float | None] = dict.fromkeys(
+        ("prompt_length", "lexical_boosting", "tfidf_ridge", "group_means")
+    )
+    found["prompt_length"] = tau_b(baselines.prompt_characters(items), lengths)
+    if own is not None:
+        fitting = own.splits.train, own.config.data.repeats, items
+        for predict in (baselines.lexical_boosting, baselines.tfidf_ridge, baselines.group_means):
+            found[predict.__name__] = tau_b(predict(*fitting), lengths)
     return found
 
 

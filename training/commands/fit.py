@@ -176,14 +176,9 @@ def _publish(prepared: Prepared, trained: Trained, out: Path, tracker: Tracker) 
 
 def _begin(config: TrainConfig, options: FitOptions, run_id: str) -> None:
     """Remove an older run's checkpoints and write the state that the new ones belong to."""
-    try:
-        shutil.rmtree(options.checkpoints, ignore_errors=True)
-        options.checkpoints.mkdir(parents=True)
-        options.state.write_text(json.dumps({"config": asdict(config), "mlflow_run_id": run_id}))
-    except OSError as error:
-        raise ConfigError(
-            f"{options.out} cannot be written ({error.strerror}); choose another --out"
-        ) from error
+    shutil.rmtree(options.checkpoints, ignore_errors=True)
+    options.checkpoints.mkdir(parents=True)
+    options.state.write_text(json.dumps({"config": asdict(config), "mlflow_run_id": run_id}))
 
 
 def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:

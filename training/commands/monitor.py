@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.records import FieldMap, PromptResponse, read_records
 from training.evaluation.calibration import target_of
 from training.evaluation.drift import (
-    DriftVerdict,
     Window,
     judge,
     measure_window,
@@ -62,19 +62,6 @@ class MonitorOptions:
             raise ConfigError("model and model_column go together; give both or neither")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DriftReport:
-    """Windows of a log and the verdict on the newest."""
-
-    gate: float
-    windows: list[Window]
-    verdict: DriftVerdict
-    miscovered: list[str]
-    num_rows: int
-    num_empty: int
-    target_model: str | None
-
-
 def main(options: MonitorOptions, store: StoreOptions, output: OutputOptions) -> int:
     """Check a bundle against logged prompts and the lengths that were observed.
 
@@ -92,16 +79,16 @@ def main(options: MonitorOptions, store: StoreOptions, output: OutputOptions) ->
           --window 2000
     """
     bundle = find_bundle(options.bundle, store.mlruns_dir)
-    report = monitor(bundle, options)
-    run_id, figure = _log(bundle, options, report, store.mlruns_dir)
-    result = _result(bundle, report) | {"mlflow_run_id": run_id, "figure": figure}
-    print_result(result, output, lambda: _print(report, figure))
-    alarm = report.verdict.certain or not options.require_certainty
-    return 1 if report.verdict.below_gate and alarm else 0
+    windows, result = monitor(bundle, options)
+    run_id, figure = _log(bundle, options, windows, result, store.mlruns_dir)
+    result |= {"mlflow_run_id": run_id, "figure": figure}
+    print_result(result, output, lambda: _print(windows[-1], result))
+    alarm = result["certain"] or not options.require_certainty
+    return 1 if result["verdict"] == "below_gate" and alarm else 0
 
 
-def monitor(bundle: ModelBundle, options: MonitorOptions) -> DriftReport:
-    """Score the newest windows of the log and judge the last."""
+def monitor(bundle: ModelBundle, options: MonitorOptions) -> tuple[list[Window], dict[str, Any]]:
+    """Return the newest windows of the log, and the figures that `--json` prints."""
     gate = _gate(bundle.manifest, options.gate_tau_b)
     target_model = target_of(bundle.manifest, options.target_model)
     records, num_empty = _read_log(bundle.manifest, options)
@@ -119,15 +106,24 @@ def monitor(bundle: ModelBundle, options: MonitorOptions) -> DriftReport:
         )
         for first, end in bounds
     ]
-    return DriftReport(
-        gate=gate,
-        windows=windows,
-        verdict=judge(windows[-1], gate),
-        miscovered=miscovered(windows[-1]),
-        num_rows=len(records),
-        num_empty=num_empty,
-        target_model=target_model,
-    )
+    newest, verdict = windows[-1], judge(windows[-1], gate)
+    calibrated = bool(newest.coverage)
+    return windows, {
+        "verdict": "below_gate" if verdict.below_gate else "holds",
+        "certain": verdict.certain,
+        "reason": verdict.reason,
+        "tau_b": newest.tau_b,
+        "tau_b_ci": newest.tau_b_ci,
+        "gate_tau_b": gate,
+        "n": newest.end_row - newest.first_row,
+        "rows": len(records),
+        "dropped_empty": num_empty,
+        "target_model": target_model,
+        "coverage": dict(newest.coverage) if calibrated else None,
+        "coverage_holds": not miscovered(newest) if calibrated else None,
+        "windows": [asdict(window) for window in windows],
+        "revision": bundle.manifest.revision,
+    }
 
 
 def _gate(manifest: Manifest, given: float | None) -> float:
@@ -157,7 +153,11 @@ def _read_log(manifest: Manifest, options: MonitorOptions) -> tuple[list[PromptR
 
 
 def _log(
-    bundle: ModelBundle, options: MonitorOptions, report: DriftReport, mlruns_dir: str
+    bundle: ModelBundle,
+    options: MonitorOptions,
+    windows: Sequence[Window],
+    result: Mapping[str, Any],
+    mlruns_dir: str,
 ) -> tuple[str, str]:
     """Log the report; returns the MLflow run and the path of the figure."""
     from training.evaluation.figures import drift
@@ -166,54 +166,32 @@ def _log(
     manifest = bundle.manifest
     title = (
         f"{manifest.name} {manifest.revision} on {Path(options.log).name}: windows of "
-        f"{min(options.window, report.num_rows)} rows"
+        f"{min(options.window, result['rows'])} rows"
     )
     run_name = f"monitor-{manifest.name}"
     with Tracker(mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
         tracker.log_params(
             {key: value for key, value in asdict(options).items() if key != "bundle"}
-            | {"gate_tau_b": report.gate, "log_sha256": sha256_of(options.log)}
+            | {"gate_tau_b": result["gate_tau_b"], "log_sha256": sha256_of(options.log)}
             | {"revision": manifest.revision, "trained_by": manifest.mlflow_run_id}
         )
-        for window in report.windows:
+        for window in windows:
             low, high = window.tau_b_ci
             figures = {"tau_b": window.tau_b, "tau_b_low": low, "tau_b_high": high}
             figures |= {f"coverage_{q}": share for q, share in window.coverage.items()}
             defined = {f"monitor/{k}": v for k, v in figures.items() if not math.isnan(v)}
             tracker.log_metrics(defined, step=window.end_row)
-        tracker.set_tag("verdict", report.verdict.reason)
-        figure = tracker.log_figure(drift(report.windows, report.gate, title), "drift")
+        tracker.client.set_tag(tracker.run_id, "verdict", result["reason"])
+        figure = tracker.log_figure(drift(windows, result["gate_tau_b"], title), "drift")
     return tracker.run_id, str(figure)
 
 
-def _result(bundle: ModelBundle, report: DriftReport) -> dict[str, Any]:
-    newest = report.windows[-1]
-    calibrated = bool(newest.coverage)
-    return {
-        "verdict": "below_gate" if report.verdict.below_gate else "holds",
-        "certain": report.verdict.certain,
-        "reason": report.verdict.reason,
-        "tau_b": newest.tau_b,
-        "tau_b_ci": newest.tau_b_ci,
-        "gate_tau_b": report.gate,
-        "n": newest.end_row - newest.first_row,
-        "rows": report.num_rows,
-        "dropped_empty": report.num_empty,
-        "target_model": report.target_model,
-        "coverage": dict(newest.coverage) if calibrated else None,
-        "coverage_holds": not report.miscovered if calibrated else None,
-        "windows": [asdict(window) for window in report.windows],
-        "revision": bundle.manifest.revision,
-    }
-
-
-def _print(report: DriftReport, figure: str) -> None:
-    newest = report.windows[-1]
-    print(f"rows              {report.num_rows} ({report.num_empty} of length 0 dropped)")
+def _print(newest: Window, result: dict[str, Any]) -> None:
+    print(f"rows              {result['rows']} ({result['dropped_empty']} of length 0 dropped)")
     print(f"newest window     rows {newest.first_row} to {newest.end_row - 1}")
+    wrong = miscovered(newest)
     for quantile, share in newest.coverage.items():
-        mark = "  off: recalibrate" if quantile in report.miscovered else ""
-        print(f"coverage of {quantile:5} {share:.3f}{mark}")
-    print(f"figure            {figure}")
-    state = "BELOW ITS GATE" if report.verdict.below_gate else "holds"
-    print(f"verdict           {state}: {report.verdict.reason}")
+        print(f"coverage of {quantile:5} {share:.3f}{'  off: recalibrate' * (quantile in wrong)}")
+    print(f"figure            {result['figure']}")
+    state = "BELOW ITS GATE" if result["verdict"] == "below_gate" else "holds"
+    print(f"verdict           {state}: {result['reason']}")

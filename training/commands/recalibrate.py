@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scoring_service.bundle import MANIFEST, ModelBundle
 from scoring_service.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
-from training.data.labels import LabelledPrompt
+from training.data.labels import LabelledPrompt, texts
 from training.data.tables import TableOptions, read_prompts
 from training.evaluation.calibration import calibrate, per_response
 from training.export.scores import score_prompts
@@ -55,16 +56,12 @@ def recalibrate(
     bundle: ModelBundle, prompts: Sequence[LabelledPrompt], target_model: str, out: Path
 ) -> dict[str, Any]:
     """Write the bundle to `out` with one more calibration; returns its entry."""
-    scores = score_prompts(bundle, [item.prompt for item in prompts])
+    scores = score_prompts(bundle, texts(prompts))
     entry = calibrate(*per_response(scores, prompts))
     manifest = replace(
         bundle.manifest, calibration={**bundle.manifest.calibration, target_model: entry}
     )
-
-    def fill(folder: Path) -> None:
-        shutil.copytree(
-            bundle.path, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST)
-        )
-
-    ModelBundle.write(out, manifest, fill)
+    others = shutil.ignore_patterns(MANIFEST)
+    copy = partial(shutil.copytree, bundle.path, dirs_exist_ok=True, ignore=others)
+    ModelBundle.write(out, manifest, copy)
     return entry

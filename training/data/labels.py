@@ -95,6 +95,11 @@ def of_one_model(
     return list(prompts)
 
 
+def texts(items: Sequence[LabelledPrompt]) -> list[str]:
+    """Return the prompts themselves."""
+    return [item.prompt for item in items]
+
+
 def targets(items: Sequence[LabelledPrompt], repeats: Repeats) -> NDArray[np.float64]:
     """Return the training labels in tokens, shape (N,)."""
     return np.array([item.target(repeats) for item in items])

@@ -13,7 +13,7 @@ from scoring_service.bundle import FP32, INT8
 from scoring_service.ranker.scorer import OnnxScorer
 from scoring_service.strict_json import finite_or_null
 from training.config import TrainConfig
-from training.data.labels import observed, targets
+from training.data.labels import observed, texts
 from training.data.splits import Splits
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.metrics import grouped_tau_b, pair_accuracy, tau_b_ci
@@ -31,7 +31,7 @@ def assess(
     `tau_b` is that of the model the service will run: INT8 if the bundle holds it.
     """
     lengths = observed(splits.test)
-    ids = tokenize(trained.tokenizer, [item.prompt for item in splits.test]).ids
+    ids = tokenize(trained.tokenizer, texts(splits.test)).ids
     scores = {
         name: onnx_scores(OnnxScorer(models / name), ids)
         for name in (FP32, INT8)
@@ -39,9 +39,8 @@ def assess(
     }
     served = scores.get(INT8, scores[FP32])
     low, high = tau_b_ci(served, lengths)
-    learnt = targets(splits.train, config.data.repeats)
-    texts = [[item.prompt for item in part] for part in (splits.train, splits.test)]
-    ridge = tfidf_ridge(texts[0], learnt, texts[1])
+    fitting = splits.train, config.data.repeats, splits.test
+    ridge = tfidf_ridge(*fitting)
     metrics: dict[str, Any] = {
         "tau_b": tau_b(served, lengths),
         "tau_b_ci": [low, high],
@@ -62,9 +61,8 @@ def assess(
     }
     groups = [item.group for item in splits.test]
     if len(set(groups)) > 1:
-        of_groups = group_means([item.group for item in splits.train], learnt, groups)
         metrics["tau_b_within_groups"] = grouped_tau_b(served, lengths, groups)
-        metrics["tau_b_group_means"] = tau_b(of_groups, lengths)
+        metrics["tau_b_group_means"] = tau_b(group_means(*fitting), lengths)
         metrics["tau_b_tfidf_ridge_within_groups"] = grouped_tau_b(ridge, lengths, groups)
     if all(len(item.lengths) > 1 for item in splits.test):
         means = [item.target("geometric_mean") for item in splits.test]

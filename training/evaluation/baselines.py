@@ -13,26 +13,29 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from training.config import Repeats
+from training.data.labels import LabelledPrompt, targets, texts
 
-def prompt_characters(prompts: Sequence[str]) -> NDArray[np.float64]:
+
+def prompt_characters(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
     """Return the length of the prompt itself, the key of schedulers without a predictor."""
-    return np.array([float(len(prompt)) for prompt in prompts])
+    return np.array([float(len(item.prompt)) for item in items])
 
 
 def group_means(
-    train_groups: Sequence[str], train_lengths: NDArray[np.float64], groups: Sequence[str]
+    train: Sequence[LabelledPrompt], repeats: Repeats, items: Sequence[LabelledPrompt]
 ) -> NDArray[np.float64]:
     """Return the mean log length of each prompt's group: a predictor that knows only the task.
 
     A group without training prompts gets the mean of all.
     """
-    logs, names = np.log(train_lengths), np.asarray(train_groups)
-    means = {name: logs[names == name].mean() for name in set(train_groups)}
-    return np.array([means.get(name, logs.mean()) for name in groups])
+    logs, names = np.log(targets(train, repeats)), np.array([item.group for item in train])
+    means = {name: logs[names == name].mean() for name in set(names)}
+    return np.array([means.get(item.group, logs.mean()) for item in items])
 
 
 def tfidf_ridge(
-    train_prompts: Sequence[str], train_lengths: NDArray[np.float64], prompts: Sequence[str]
+    train: Sequence[LabelledPrompt], repeats: Repeats, items: Sequence[LabelledPrompt]
 ) -> NDArray[np.float64]:
     """Return log lengths predicted by ridge regression on TF-IDF of words and word pairs."""
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -41,19 +44,19 @@ def tfidf_ridge(
 
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
     model = make_pipeline(words, Ridge(alpha=1.0))
-    model.fit(list(train_prompts), np.log(train_lengths))
-    return np.asarray(model.predict(list(prompts)), np.float64)
+    model.fit(texts(train), np.log(targets(train, repeats)))
+    return np.asarray(model.predict(texts(items)), np.float64)
 
 
 def lexical_boosting(
-    train_prompts: Sequence[str], train_lengths: NDArray[np.float64], prompts: Sequence[str]
+    train: Sequence[LabelledPrompt], repeats: Repeats, items: Sequence[LabelledPrompt]
 ) -> NDArray[np.float64]:
     """Return log lengths predicted by boosted trees on counts and cue words of the prompt."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(max_iter=150, random_state=0)
-    model.fit(_lexical_features(train_prompts), np.log(train_lengths))
-    return np.asarray(model.predict(_lexical_features(prompts)), np.float64)
+    model.fit(_lexical_features(texts(train)), np.log(targets(train, repeats)))
+    return np.asarray(model.predict(_lexical_features(texts(items))), np.float64)
 
 
 _CUES: Final = (

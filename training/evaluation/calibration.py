@@ -79,7 +79,7 @@ def coverage(
 
 
 def target_of(manifest: Manifest, target_model: str | None) -> str | None:
-    """Return the calibrated model that is asked for, by default the first; None if there is none."""
+    """Return the calibrated model asked for, by default the first; None if there is none."""
     known = list(manifest.calibration)
     if target_model is not None and target_model not in known:
         raise ConfigError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -14,12 +15,9 @@ from training.evaluation.drift import Window
 
 def training_curve(history: Sequence[Mapping[str, float]], baseline: float) -> Figure:
     """tau_b on the validation split over epochs, with the TF-IDF + ridge baseline on test."""
-    figure = Figure(figsize=(6, 3.5))
-    axes = figure.subplots()
+    figure, axes = _axes((6, 3.5), "epochs", "tau_b on the validation split")
     axes.plot([p["epoch"] for p in history], [p["val/tau_b"] for p in history], marker="o", ms=3)
     axes.axhline(baseline, color="grey", ls="--", label="TF-IDF + ridge (test)")
-    axes.set_xlabel("epochs")
-    axes.set_ylabel("tau_b on the validation split")
     axes.legend()
     return figure
 
@@ -28,20 +26,15 @@ def predicted_against_real(
     scores: NDArray[np.float64], lengths: NDArray[np.float64], title: str
 ) -> Figure:
     """One point per test prompt: its score and its response length (log scale)."""
-    figure = Figure(figsize=(5, 4))
-    axes = figure.subplots()
+    figure, axes = _axes((5, 4), "score (higher = longer)", "response length, tokens", title)
     axes.scatter(scores, lengths, s=5, alpha=0.4, linewidths=0)
     axes.set_yscale("log")
-    axes.set_xlabel("score (higher = longer)")
-    axes.set_ylabel("response length, tokens")
-    axes.set_title(title, fontsize=9)
     return figure
 
 
 def prefill_latency(points: pd.DataFrame, title: str) -> Figure:
     """Measured and fitted latency over prompt length, a colour per batch size."""
-    figure = Figure(figsize=(5, 4))
-    axes = figure.subplots()
+    figure, axes = _axes((5, 4), "prompt length, tokens", "prefill latency, ms", title)
     for number, size in enumerate(points["batch_size"].unique()):
         group = points[points["batch_size"] == size]
         tokens, measured_ms = group["prompt_tokens"], group["measured_s"] * 1e3
@@ -49,9 +42,6 @@ def prefill_latency(points: pd.DataFrame, title: str) -> Figure:
         axes.plot(tokens, group["fitted_s"] * 1e3, color=f"C{number}", label="fitted")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xlabel("prompt length, tokens")
-    axes.set_ylabel("prefill latency, ms")
-    axes.set_title(title, fontsize=9)
     axes.legend()
     return figure
 
@@ -98,3 +88,12 @@ def drift(windows: Sequence[Window], gate: float, title: str) -> Figure:
         panels[1].set_ylabel("share of lengths at or below\nthe quantile (dotted: nominal)")
     panels[-1].set_xlabel("last row of the window in the log")
     return figure
+
+
+def _axes(size: tuple[float, float], x: str, y: str, title: str = "") -> tuple[Figure, Axes]:
+    figure = Figure(figsize=size)
+    axes = figure.subplots()
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title, fontsize=9)
+    return figure, axes

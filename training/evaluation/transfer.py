@@ -17,7 +17,7 @@ from scoring_service.bundle import ModelBundle
 from scoring_service.errors import DataError
 from training.config import config_from
 from training.data.cards import load_data
-from training.data.labels import is_held_out, label_prompts, targets
+from training.data.labels import is_held_out, label_prompts, targets, texts
 from training.data.records import prompt_hash
 from training.data.splits import position
 from training.export.scores import score_prompts
@@ -96,7 +96,7 @@ def transfer(
     items, _ = label_prompts(load_data(dataset, data_dir).records)
     ordered = sorted(items, key=lambda item: position(item.prompt, 0))
     train = [item for item in ordered if prompt_hash(item.prompt) not in unwanted][:limit]
-    model = _fit(embed([item.prompt for item in train]), targets(train, "geometric_mean"))
+    model = _fit(embed(texts(train)), targets(train, "geometric_mean"))
     predictions = model.predict(embed(target.prompts))
     return [_tau(predictions, column) for column in target.tokens.T]
 
@@ -141,22 +141,13 @@ def of_bundle(bundle: ModelBundle, lengths: LengthTable, dataset: str) -> dict[s
 
 def embed(prompts: Sequence[str]) -> NDArray[np.float64]:
     """Return mean-pooled vectors of the pretrained default backbone. Shape (N, H)."""
-    import torch
-
-    from training.data.buckets import bucket, pad
+    # torch takes seconds to import; most callers need no vectors.
     from training.ranker.data_module import tokenize
-    from training.ranker.encoder import build_scorer, find_backbone
+    from training.ranker.encoder import build_scorer, find_backbone, in_buckets
 
     source = find_backbone("auto").source
     scorer, tokenizer = build_scorer(source, "mean", seed=0, max_prompt_tokens=128)
-    ids = tokenize(tokenizer, prompts).ids
-    vectors = np.empty((len(ids), scorer.head.in_features))
-    with torch.inference_mode():
-        for members in bucket(ids, 16):
-            padded, mask = pad([ids[n] for n in members], 0)
-            pooled = scorer.eval().pool(torch.from_numpy(padded), torch.from_numpy(mask))
-            vectors[members] = pooled.numpy()
-    return vectors
+    return in_buckets(scorer.eval().pool, tokenize(tokenizer, prompts).ids)
 
 
 def _fit(features: NDArray[np.float64], tokens: NDArray[np.float64]) -> Any:

@@ -18,10 +18,9 @@ from scoring_service.agreement import tau_b
 from scoring_service.bundle import FP32, INT8
 from scoring_service.errors import BundleError
 from scoring_service.ranker.scorer import OnnxScorer
-from training.data.buckets import bucket, pad
 from training.export import int8_bert
 from training.export.scores import onnx_scores
-from training.ranker.encoder import PromptScorer
+from training.ranker.encoder import PromptScorer, in_buckets
 
 OPSET: Final = 18
 MAX_ABS_DIFF: Final = 1e-3
@@ -105,7 +104,7 @@ def measure_parity(scorer: PromptScorer, path: Path, ids: Sequence[Sequence[int]
     Raises:
         BundleError: they differ by more than MAX_ABS_DIFF of the scores' spread.
     """
-    trained = torch_scores(scorer, ids)
+    trained = in_buckets(scorer, ids)
     exported = onnx_scores(OnnxScorer(path), ids)
     parity = Parity(float(np.abs(trained - exported).max()), tau_b(trained, exported))
     if parity.max_abs_diff > MAX_ABS_DIFF * max(1.0, float(np.ptp(trained))):
@@ -143,13 +142,3 @@ def write_models(
     if not drop <= max_tau_b_drop:
         (folder / INT8).unlink()
     return parity, drop
-
-
-def torch_scores(scorer: PromptScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    """Return the trained module's scores in the order of `ids`."""
-    scores = np.empty(len(ids))
-    with torch.inference_mode():
-        for members in bucket(ids, 16):
-            padded, mask = pad([ids[n] for n in members], 0)
-            scores[members] = scorer(torch.from_numpy(padded), torch.from_numpy(mask)).numpy()
-    return scores

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from training.config import TrainConfig
 from training.data.buckets import bucket, pad, padding_fraction
-from training.data.labels import LabelledPrompt
+from training.data.labels import LabelledPrompt, texts
 from training.data.pairs import sample_pairs
 from training.data.records import prompt_hash
 from training.data.splits import Splits
@@ -181,8 +181,8 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         # The tokenizer's limit, because an encoder may have fewer positions than the setting asks.
         limit = int((tokenizer.truncation or {})["max_length"])
         self.min_train_tokens = limit if config.pad_to_limit else 2
-        self.train = tokenize(tokenizer, [item.prompt for item in splits.train])
-        self.val = tokenize(tokenizer, [item.prompt for item in splits.val])
+        self.train = tokenize(tokenizer, texts(splits.train))
+        self.val = tokenize(tokenizer, texts(splits.val))
 
     def padding_fraction(self) -> float:
         """Return the padded part of the encoder's work in a training epoch, in [0, 1)."""

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from scoring_service.errors import ConfigError
 from training.config import Pooling
+from training.data.buckets import bucket, pad
 
 HEADS: Final = "heads.pt"
 
@@ -121,6 +124,20 @@ class PromptScorer(nn.Module):
             return cast(Tensor, hidden_BLH.gather(1, last_B1H).squeeze(1))
         weights_BL1 = attention_mask.unsqueeze(-1).to(hidden_BLH.dtype)
         return cast(Tensor, (hidden_BLH * weights_BL1).sum(1) / weights_BL1.sum(1))
+
+
+def in_buckets(
+    module: Callable[[Tensor, Tensor], Tensor], ids: Sequence[Sequence[int]]
+) -> NDArray[np.float64]:
+    """Return the module's rows in the order of `ids`, computed in length-sorted batches of 16."""
+    order = bucket(ids, 16)
+    with torch.inference_mode():
+        parts = [
+            module(*map(torch.from_numpy, pad([ids[n] for n in members], 0))) for members in order
+        ]
+    rows = np.empty((len(ids), *parts[0].shape[1:]))
+    rows[np.concatenate(order)] = torch.cat(parts).numpy()
+    return rows
 
 
 def build_scorer(

@@ -6,20 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scoring_service.agreement import tau_b
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, ConfigError, DataError
-from training.data.labels import observed
+from training.data.labels import LabelledPrompt, observed, texts
 from training.data.prepared import split_rule
 from training.data.provenance import held_out_prompts
 from training.evaluation.metrics import tau_b_difference_ci
 from training.export.scores import score_prompts
 
 if TYPE_CHECKING:
-    from training.release.tracking import ModelVersion, Store
+    from training.release.tracking import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +30,7 @@ class Promotion:
 
 
 def judge(
-    challenger: ModelBundle,
-    champion: ModelBundle | None,
-    prompts: Sequence[str],
-    lengths: NDArray[np.float64],
+    challenger: ModelBundle, champion: ModelBundle | None, test: Sequence[LabelledPrompt]
 ) -> Promotion:
     """Compare both on the challenger's test prompts, which the champion must not have seen.
 
@@ -52,8 +46,8 @@ def judge(
             f"not comparable: the champion was split by {theirs}, this one by {mine}; it "
             "may have been trained on these test prompts; promote by hand",
         )
-    scores = score_prompts(challenger, prompts)
-    others = score_prompts(champion, prompts)
+    lengths = observed(test)
+    scores, others = (score_prompts(bundle, texts(test)) for bundle in (challenger, champion))
     gain = tau_b(scores, lengths) - tau_b(others, lengths)
     low, high = tau_b_difference_ci(scores, others, lengths)
     verb = "beats" if low > 0 else "does not beat"
@@ -83,7 +77,9 @@ def promote(
         return result | {"champion": True, "verdict": "it has been the champion before"}
     challenger = ModelBundle.load(chosen.bundle)
     try:
-        verdict = _compare(store, chosen, challenger, data, data_dir)
+        champion = store.champion(name)
+        test = [] if champion is None else held_out_prompts(challenger.manifest, data, data_dir)
+        verdict = judge(challenger, champion, test)
     except (BundleError, ConfigError, DataError) as error:
         if not force:
             raise
@@ -97,18 +93,6 @@ def promote(
         "verdict": verdict.reason,
         "difference_ci": verdict.difference_ci,
     }
-
-
-def _compare(
-    store: Store,
-    chosen: ModelVersion,
-    challenger: ModelBundle,
-    data: str | None,
-    data_dir: str | None,
-) -> Promotion:
-    champion = store.champion(chosen.name)
-    test = [] if champion is None else held_out_prompts(challenger.manifest, data, data_dir)
-    return judge(challenger, champion, [item.prompt for item in test], observed(test))
 
 
 def _beats_chance(challenger: ModelBundle) -> Promotion:

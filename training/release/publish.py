@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,17 +18,17 @@ from tokenizers import Tokenizer
 
 from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
 from scoring_service.ranker.scorer import OnnxScorer
-from training.data.labels import observed, targets
+from training.data.labels import observed, targets, texts
 from training.data.prepared import Prepared
 from training.data.records import prompt_hash
 from training.data.splits import Splits
 from training.evaluation import figures
 from training.evaluation.assess import assess
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
-from training.export.onnx_models import torch_scores, write_models
+from training.export.onnx_models import write_models
 from training.export.scores import onnx_scores
 from training.ranker.data_module import tokenize
-from training.ranker.encoder import PromptScorer, save_scorer
+from training.ranker.encoder import PromptScorer, in_buckets, save_scorer
 from training.ranker.learning import Trained
 from training.release.champion import Promotion, judge
 from training.release.tracking import Tracker
@@ -50,14 +51,13 @@ def write_bundle(
     Returns the bundle and the scores of the test prompts.
     """
     config, splits = prepared.config, prepared.splits
-    sample = [item.prompt for item in splits.train[:NUM_SAMPLED]]
-    val_ids = tokenize(trained.tokenizer, [item.prompt for item in splits.val]).ids
+    val_ids = tokenize(trained.tokenizer, texts(splits.val)).ids
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as work:
         models = Path(work)
         parity, int8_drop = write_models(
             trained.scorer,
             models,
-            sample_ids=tokenize(trained.tokenizer, sample).ids,
+            sample_ids=tokenize(trained.tokenizer, texts(splits.train[:NUM_SAMPLED])).ids,
             val_ids=val_ids,
             val_lengths=targets(splits.val, config.data.repeats),
             max_tau_b_drop=config.int8_max_tau_b_drop,
@@ -82,11 +82,8 @@ def write_bundle(
             golden=_golden(splits, trained.scorer, val_ids),
             mlflow_run_id=run_id,
         )
-
-        def fill(target: Path) -> None:
-            shutil.copytree(models, target, dirs_exist_ok=True)
-
-        return ModelBundle.write(folder, manifest, fill), scores
+        copy = partial(shutil.copytree, models, dirs_exist_ok=True)
+        return ModelBundle.write(folder, manifest, copy), scores
 
 
 def _golden(
@@ -94,9 +91,8 @@ def _golden(
 ) -> dict[str, float]:
     """Return scores that a service must reproduce before it serves the bundle."""
     few = slice(NUM_GOLDEN)
-    scores = torch_scores(scorer, val_ids[few])
-    prompts = [item.prompt for item in splits.val[few]]
-    return dict(zip(prompts, scores.tolist(), strict=True))
+    scores = in_buckets(scorer, val_ids[few])
+    return dict(zip(texts(splits.val[few]), scores.tolist(), strict=True))
 
 
 def _calibration(models: Path, splits: Splits, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -110,7 +106,7 @@ def _calibration(models: Path, splits: Splits, tokenizer: Tokenizer) -> dict[str
         logger.warning("no calibration: fewer than %d prompts were kept for it", MIN_ROWS)
         return {}
     served = next(models / name for name in (INT8, FP32) if (models / name).is_file())
-    ids = tokenize(tokenizer, [item.prompt for item in items]).ids
+    ids = tokenize(tokenizer, texts(items)).ids
     scores = onnx_scores(OnnxScorer(served), ids)
     return {items[0].model or "default": calibrate(scores, observed(items))}
 
@@ -124,7 +120,7 @@ def write_test_prompts(path: Path, prepared: Prepared) -> None:
     import pyarrow.parquet as pq
 
     test = prepared.splits.test
-    columns: dict[str, list[Any]] = {"prompt": [item.prompt for item in test]}
+    columns: dict[str, list[Any]] = {"prompt": texts(test)}
     for part in (prepared, *prepared.heads):
         lengths = {prompt_hash(item.prompt): item.observed for item in part.splits.test}
         columns[part.config.data.label] = [lengths.get(prompt_hash(i.prompt), 0) for i in test]
@@ -171,8 +167,7 @@ def register(tracker: Tracker, bundle: ModelBundle, splits: Splits) -> tuple[str
     Returns the new version and the verdict.
     """
     name = bundle.manifest.name
-    prompts = [item.prompt for item in splits.test]
-    verdict = judge(bundle, tracker.champion(name), prompts, observed(splits.test))
+    verdict = judge(bundle, tracker.champion(name), splits.test)
     version = tracker.register(name, bundle.path.name, {"verdict": verdict.reason})
     if verdict.promoted:
         tracker.promote(name, version)

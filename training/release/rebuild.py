@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +28,7 @@ def export(store: Store, run_id: str, out: Path) -> ModelBundle:
         for name in bundle.manifest.files:
             shutil.copy2(bundle.path / name, folder / name)
 
-    with _writable(out):
-        return ModelBundle.write(out, bundle.manifest, fill)
+    return ModelBundle.write(out, bundle.manifest, fill)
 
 
 def rebuild(
@@ -56,9 +53,8 @@ def rebuild(
     from training.release.publish import CHECKPOINT, write_bundle
 
     trained = restore(logged, source.with_name(CHECKPOINT))
-    with _writable(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        bundle, _ = write_bundle(prepared, trained, out, run_id, logged.name)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    bundle, _ = write_bundle(prepared, trained, out, run_id, logged.name)
     if lost := sorted(set(logged.calibration) - set(bundle.manifest.calibration)):
         logger.warning("not calibrated any more for %s; run recalibrate", ", ".join(lost))
     taus = [show_tau_b(figures_of(manifest)) for manifest in (bundle.manifest, logged)]
@@ -102,11 +98,3 @@ def _logged_bundle(store: Store, run_id: str) -> Path:
 def _require_replaceable(out: Path) -> None:
     if out.exists() and not (out / MANIFEST).is_file() and (out.is_file() or any(out.iterdir())):
         raise ConfigError(f"{out} holds something that is not a bundle; choose another --out")
-
-
-@contextmanager
-def _writable(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be written ({error}); choose another --out") from error

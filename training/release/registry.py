@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from scoring_service.bundle import Manifest, ModelBundle, read_manifest
 from scoring_service.errors import BundleError
 
 if TYPE_CHECKING:
-    from training.release.tracking import ModelVersion, Run, Store
+    from training.release.tracking import Store
 
 
 def open_store(mlruns_dir: str) -> Store:
@@ -38,33 +37,18 @@ def find_bundle(reference: str, mlruns_dir: str) -> ModelBundle:
 
 def list_store(store: Store) -> dict[str, list[dict[str, Any]]]:
     """Return runs and versions with the figures of their bundles; None without a bundle."""
-    return {
-        "runs": [_describe_run(run) for run in store.runs()],
-        "versions": [_describe_version(version) for version in store.versions()],
-    }
-
-
-def _describe_run(run: Run) -> dict[str, Any]:
-    started = datetime.fromtimestamp(run.started_ms / 1000, UTC).isoformat(timespec="seconds")
-    return {
-        "run_id": run.run_id,
-        "name": run.name,
-        "status": run.status,
-        "started": started,
-        **_figures_at(run.bundle),
-    }
-
-
-def _describe_version(version: ModelVersion) -> dict[str, Any]:
-    return {
-        "name": version.name,
-        "version": version.version,
-        "champion": version.is_champion,
-        "run_id": version.run_id,
-        "promoted_by": version.tags.get("promoted_by"),
-        "verdict": version.tags.get("verdict"),
-        **_figures_at(version.bundle),
-    }
+    runs = [
+        {"run_id": run.run_id, "name": run.name, "status": run.status, "started": run.started}
+        | _figures_at(run.bundle)
+        for run in store.runs()
+    ]
+    versions = [
+        {"name": each.name, "version": each.version, "champion": each.is_champion}
+        | {"run_id": each.run_id, "promoted_by": each.tags.get("promoted_by")}
+        | {"verdict": each.tags.get("verdict"), **_figures_at(each.bundle)}
+        for each in store.versions()
+    ]
+    return {"runs": runs, "versions": versions}
 
 
 def _figures_at(folder: Path) -> dict[str, Any]:

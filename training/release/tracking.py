@@ -10,8 +10,8 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlparse
 from urllib.request import url2pathname
@@ -41,8 +41,8 @@ class Run:
     run_id: str
     name: str
     status: str
-    started_ms: int
-    """Since 1970, UTC."""
+    started: str
+    """ISO 8601, UTC."""
     bundle: Path
     """Folder of its bundle, if it wrote one."""
 
@@ -204,10 +204,6 @@ class Tracker(Store):
         points = [Metric(key, value, now_ms, step) for key, value in metrics.items()]
         self.client.log_batch(self.run_id, metrics=points)
 
-    def set_tag(self, key: str, value: str) -> None:
-        """Set a tag of the run."""
-        self.client.set_tag(self.run_id, key, value)
-
     def log_folder(self, folder: Path, name: str) -> None:
         """Log a folder of files as the artefact `name`."""
         self.client.log_artifacts(self.run_id, str(folder), name)
@@ -225,12 +221,7 @@ class Tracker(Store):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the run as the block ends: FINISHED, KILLED by Ctrl-C, or FAILED."""
         failed = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
         self.finish("FINISHED" if error is None else failed)
@@ -257,7 +248,7 @@ def _run(info: Any) -> Run:
         run_id=info.run_id,
         name=info.run_name or "",
         status=info.status,
-        started_ms=info.start_time,
+        started=datetime.fromtimestamp(info.start_time / 1000, UTC).isoformat(timespec="seconds"),
         bundle=_path_of(info.artifact_uri) / "bundle",
     )
 

@@ -327,7 +327,7 @@ def test_rows_asked_for_otherwise_are_never_mixed(
 def test_two_processes_never_append_to_one_file(
     collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path
 ) -> None:
-    with AnswerLog(out):
+    with contextlib.closing(AnswerLog(out)):
         status, line = collect()
     assert status == 2
     assert "is being written by another process" in line

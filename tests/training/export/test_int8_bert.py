@@ -12,9 +12,9 @@ from torch import nn
 from scoring_service.agreement import tau_b
 from scoring_service.ranker.scorer import OnnxScorer
 from training.data.synthetic import generate
-from training.export.onnx_models import export_fp32, export_int8, int8_bert, torch_scores
+from training.export.onnx_models import export_fp32, export_int8, int8_bert
 from training.ranker.data_module import tokenize
-from training.ranker.encoder import PromptScorer, build_scorer
+from training.ranker.encoder import PromptScorer, build_scorer, in_buckets
 
 RECORDS, _ = generate(80, seed=3)
 POOLINGS = ["mean", "cls", "pooler"]
@@ -46,7 +46,7 @@ def write(scorer: PromptScorer, ids: list[list[int]], folder: Path) -> OnnxScore
 def test_prompts_that_no_range_was_taken_from_score_nearly_as_they_were_trained_to(
     scorer: PromptScorer, ids: list[list[int]], tmp_path: Path
 ) -> None:
-    trained = torch_scores(scorer, ids[40:])
+    trained = in_buckets(scorer, ids[40:])
     model = write(scorer, ids[:40], tmp_path)
     served = np.array([model.score([one])[0] for one in ids[40:]])
     assert np.std(served - trained) < 0.15 * np.std(trained)

@@ -12,10 +12,16 @@ import torch
 from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
 from scoring_service.errors import BundleError
 from training.data.synthetic import generate
-from training.export.onnx_models import export_fp32, measure_parity, torch_scores, write_models
+from training.export.onnx_models import export_fp32, measure_parity, write_models
 from training.export.scores import score_prompts
 from training.ranker.data_module import tokenize
-from training.ranker.encoder import PromptScorer, build_scorer, load_scorer, save_scorer
+from training.ranker.encoder import (
+    PromptScorer,
+    build_scorer,
+    in_buckets,
+    load_scorer,
+    save_scorer,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +66,7 @@ def test_a_model_that_changed_after_its_export_is_refused(
 def test_int8_is_left_out_where_it_loses_more_than_the_gate(
     scorer: PromptScorer, tmp_path: Path, ids: list[list[int]]
 ) -> None:
-    lengths = np.argsort(np.argsort(torch_scores(scorer, ids))) + 1.0  # FP32 ranks them perfectly.
+    lengths = np.argsort(np.argsort(in_buckets(scorer, ids))) + 1.0  # FP32 ranks them perfectly.
     write = partial(write_models, scorer, tmp_path, sample_ids=ids, val_ids=ids)
     _, drop = write(val_lengths=lengths, max_tau_b_drop=1.0)
     assert (tmp_path / INT8).is_file()
@@ -76,8 +82,8 @@ def test_a_saved_scorer_comes_back_whole_and_serves_the_same_scores(
     _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=32)
     save_scorer(tmp_path / "checkpoint", scorer, tokenizer)
     loaded, _ = load_scorer(tmp_path / "checkpoint")
-    expected = torch_scores(scorer, ids)
-    np.testing.assert_allclose(torch_scores(loaded, ids), expected, atol=1e-6)
+    expected = in_buckets(scorer, ids)
+    np.testing.assert_allclose(in_buckets(loaded, ids), expected, atol=1e-6)
 
     def fill(folder: Path) -> None:
         export_fp32(loaded, folder / FP32)

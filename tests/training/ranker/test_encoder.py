@@ -22,9 +22,15 @@ from scoring_service.bundle import FP32
 from scoring_service.errors import ConfigError
 from training.data.buckets import pad
 from training.data.synthetic import generate
-from training.export.onnx_models import export_fp32, measure_parity, torch_scores
+from training.export.onnx_models import export_fp32, measure_parity
 from training.ranker.data_module import tokenize
-from training.ranker.encoder import build_scorer, find_backbone, load_scorer, save_scorer
+from training.ranker.encoder import (
+    build_scorer,
+    find_backbone,
+    in_buckets,
+    load_scorer,
+    save_scorer,
+)
 
 CONFIGS: dict[str, PretrainedConfig] = {
     "bert": BertConfig(
@@ -65,15 +71,15 @@ def test_every_kind_of_backbone_exports_and_comes_back(
     kind, folder = backbone
     scorer, tokenizer = build_scorer(str(folder), POOLING[kind], seed=0, max_prompt_tokens=32)  # type: ignore[arg-type]
     ids = tokenize(tokenizer, PROMPTS).ids
-    scores = torch_scores(scorer.eval(), ids)
+    scores = in_buckets(scorer.eval(), ids)
     assert np.ptp(scores) > 0
-    alone = np.concatenate([torch_scores(scorer, [row]) for row in ids])
+    alone = np.concatenate([in_buckets(scorer, [row]) for row in ids])
     np.testing.assert_allclose(scores, alone, atol=1e-5)
     export_fp32(scorer, tmp_path / FP32)
     assert measure_parity(scorer, tmp_path / FP32, ids).max_abs_diff < 1e-5
     save_scorer(tmp_path / "saved", scorer, tokenizer)
     loaded, _ = load_scorer(tmp_path / "saved")
-    np.testing.assert_allclose(torch_scores(loaded, ids), scores, atol=1e-6)
+    np.testing.assert_allclose(in_buckets(loaded, ids), scores, atol=1e-6)
 
 
 def test_one_lookup_for_a_batch_changes_neither_vectors_nor_gradients(

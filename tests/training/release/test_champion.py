@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from scoring_service.bundle import Manifest, ModelBundle
+from training.data.labels import LabelledPrompt
 from training.release import champion
 from training.release.champion import judge
 
 LENGTHS = np.arange(1.0, 201.0)
-PROMPTS = [str(n) for n in range(200)]
+TEST = [LabelledPrompt(prompt=str(n), model="", lengths=(int(n),)) for n in LENGTHS]
 SPLIT = {"split": {"seed": 0, "val_fraction": 0.05, "test_fraction": 0.15}}
 
 
@@ -41,25 +42,25 @@ def _scores_without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_first_model_becomes_champion_where_it_beats_chance() -> None:
-    assert judge(bundle(10, tau_b=0.3, tau_b_ci=[0.1, 0.5]), None, PROMPTS, LENGTHS).promoted
+    assert judge(bundle(10, tau_b=0.3, tau_b_ci=[0.1, 0.5]), None, TEST).promoted
 
 
 @pytest.mark.parametrize(
     ("tau_b", "interval"), [(-0.151, [-0.331, 0.035]), (0.1, [0.0, 0.2]), (None, [None, None])]
 )
 def test_a_ranker_no_better_than_chance_does_not_serve(tau_b: object, interval: object) -> None:
-    verdict = judge(bundle(10, tau_b=tau_b, tau_b_ci=interval), None, PROMPTS, LENGTHS)
+    verdict = judge(bundle(10, tau_b=tau_b, tau_b_ci=interval), None, TEST)
     assert not verdict.promoted
     assert "not" in verdict.reason
 
 
 def test_a_model_of_unknown_worth_does_not_serve() -> None:
-    assert "not known" in judge(bundle(10), None, PROMPTS, LENGTHS).reason
+    assert "not known" in judge(bundle(10), None, TEST).reason
 
 
 def test_a_better_model_takes_over_and_a_worse_one_does_not() -> None:
-    better = judge(bundle(10), bundle(90), PROMPTS, LENGTHS)
-    worse = judge(bundle(90), bundle(10), PROMPTS, LENGTHS)
+    better = judge(bundle(10), bundle(90), TEST)
+    worse = judge(bundle(90), bundle(10), TEST)
     assert better.promoted
     assert better.difference_ci is not None
     assert better.difference_ci[0] > 0
@@ -68,11 +69,11 @@ def test_a_better_model_takes_over_and_a_worse_one_does_not() -> None:
 
 
 def test_a_draw_keeps_the_champion() -> None:
-    assert not judge(bundle(10), bundle(10), PROMPTS, LENGTHS).promoted
+    assert not judge(bundle(10), bundle(10), TEST).promoted
 
 
 def test_a_champion_that_may_have_seen_the_test_prompts_is_not_compared() -> None:
     other = {"split": {"seed": 1, "val_fraction": 0.05, "test_fraction": 0.15}}
-    verdict = judge(bundle(10), bundle(90, other), PROMPTS, LENGTHS)
+    verdict = judge(bundle(10), bundle(90, other), TEST)
     assert not verdict.promoted
     assert "not comparable" in verdict.reason

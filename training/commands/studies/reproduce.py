@@ -10,7 +10,7 @@ from typing import Any, Final
 from scoring_service.agreement import tau_b
 from scoring_service.command_line import POSITIONAL
 from scoring_service.errors import ConfigError, DataError
-from training.commands.options import OutputOptions, print_result
+from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.commands.studies.table_rows import (
     PAPER_MODELS,
     TableRow,
@@ -19,7 +19,7 @@ from training.commands.studies.table_rows import (
 )
 from training.config import LossConfig, TrainConfig
 from training.data.cards import load_data
-from training.data.labels import observed, targets
+from training.data.labels import observed
 from training.data.prepared import prepare
 from training.evaluation.baselines import tfidf_ridge
 from training.evaluation.metrics import ceiling
@@ -45,8 +45,6 @@ class ReproduceOptions:
     """tables or cost."""
     data_dir: str | None = None
     """Folder that holds the data sets."""
-    mlruns_dir: str = "mlruns"
-    """Folder of the MLflow store."""
     dataset: str = "alpaca-vicuna7b"
     prompts: int = 3000
     """Training prompts per row."""
@@ -67,7 +65,7 @@ class ReproduceOptions:
             raise ConfigError(f"seeds is {self.seeds}; use 1 or more")
 
 
-def main(options: ReproduceOptions, output: OutputOptions) -> None:
+def main(options: ReproduceOptions, store: StoreOptions, output: OutputOptions) -> None:
     """Print the tables of PARS (Kendall tau_b) with ours beside the paper's.
 
     Every row of ours is trained here, on the same prompts, with the same number of encoder passes,
@@ -85,14 +83,16 @@ def main(options: ReproduceOptions, output: OutputOptions) -> None:
       python -m training reproduce cost --data-dir DIR --prompts 3000 --epochs 2
     """
     if options.what == "tables":
-        result = reproduce_tables(_protocol(options), options)
+        result = reproduce_tables(_protocol(options), options, store.mlruns_dir)
         print_result(result, output, lambda: _print(result))
     else:
-        result = reproduce_cost(_protocol(options), options)
+        result = reproduce_cost(_protocol(options), options, store.mlruns_dir)
         print_result(result, output, lambda: _print_cost(result))
 
 
-def reproduce_tables(protocol: TrainConfig, options: ReproduceOptions) -> dict[str, Any]:
+def reproduce_tables(
+    protocol: TrainConfig, options: ReproduceOptions, mlruns_dir: str
+) -> dict[str, Any]:
     """Train every row; returns the tables, the protocol and the bounds."""
     prepared = prepare(protocol, options.data_dir)
     first, *others = options.backbones
@@ -101,7 +101,7 @@ def reproduce_tables(protocol: TrainConfig, options: ReproduceOptions) -> dict[s
         loss = replace(protocol.loss, **changes)
         encoder = replace(protocol.encoder, backbone=backbone)
         config = replace(protocol, loss=loss, encoder=encoder, name=f"table: {method}")
-        return train_seeds(method, config, prepared, options.mlruns_dir, options.seeds)
+        return train_seeds(method, config, prepared, mlruns_dir, options.seeds)
 
     methods = [train(method, objective=objective) for method, objective in METHODS.items()]
     unfiltered = [
@@ -111,14 +111,12 @@ def reproduce_tables(protocol: TrainConfig, options: ReproduceOptions) -> dict[s
         train(f"all pairs on {name}", backbone=name, objective="all-pairs") for name in others
     ]
     test = prepared.splits.test
-    lengths = observed(test)
-    train_lengths = targets(prepared.splits.train, protocol.data.repeats)
-    texts = [[item.prompt for item in part] for part in (prepared.splits.train, test)]
+    ridge = tfidf_ridge(prepared.splits.train, protocol.data.repeats, test)
     return {
         "methods": [asdict(row) for row in methods],
         "delta": [asdict(row) for row in [*methods[-2:], *unfiltered]],
         "backbones": [asdict(row) for row in backbones],
-        "tau_b_tfidf_ridge": tau_b(tfidf_ridge(texts[0], train_lengths, texts[1]), lengths),
+        "tau_b_tfidf_ridge": tau_b(ridge, observed(test)),
         "ceiling": ceiling([item.lengths[:2] for item in test]),
         "gpt4_twice": gpt4_twice(options.data_dir),
         "cpu_s_to_pairs_tau_b": cpu_to_reach(methods[-1], methods[-2]),
@@ -128,16 +126,16 @@ def reproduce_tables(protocol: TrainConfig, options: ReproduceOptions) -> dict[s
     }
 
 
-def reproduce_cost(protocol: TrainConfig, options: ReproduceOptions) -> dict[str, Any]:
+def reproduce_cost(
+    protocol: TrainConfig, options: ReproduceOptions, mlruns_dir: str
+) -> dict[str, Any]:
     """Train by our settings and by the paper's protocol on as many prompts, with their cost."""
     prepared = prepare(protocol, options.data_dir)
     backbone = options.backbones[0]
     config = replace(protocol, encoder=replace(protocol.encoder, backbone=backbone))
-    ours = train_seeds(
-        "in-batch all pairs (ours)", config, prepared, options.mlruns_dir, options.seeds
-    )
-    config = paper_protocol(protocol, backbone)
-    paper = train_seeds("the paper's protocol", config, prepared, options.mlruns_dir, options.seeds)
+    where = prepared, mlruns_dir, options.seeds
+    ours = train_seeds("in-batch all pairs (ours)", config, *where)
+    paper = train_seeds("the paper's protocol", paper_protocol(protocol, backbone), *where)
     return {
         "rows": [asdict(row) for row in (ours, paper)],
         "cpu_s_to_paper_tau_b": cpu_to_reach(ours, paper),
@@ -200,7 +198,16 @@ def _print(result: Mapping[str, Any]) -> None:
     }
     for name, title in titles.items():
         _print_table(title, result[name], "backbone" if name == "backbones" else "method")
-    _print_conditions(result)
+    _print_data(result)
+    print(f"TF-IDF + ridge on the same prompts      {result['tau_b_tfidf_ridge']:.3f}")
+    print(f"all pairs over explicit pairs          {result['gain_of_all_pairs']:+.3f}")
+    _print_reach("explicit pairs", result["cpu_s_to_pairs_tau_b"])
+    print(f"noise ceiling, another sample           {result['ceiling']:.3f}")
+    if result["gpt4_twice"] is not None:
+        print(
+            f"two releases of GPT-4, AlpacaEval       {result['gpt4_twice']:.3f}: the paper's .96 "
+            "is above GPT-4's own agreement with its next answer"
+        )
 
 
 def _print_table(title: str, rows: Sequence[Mapping[str, Any]], label: str) -> None:
@@ -232,19 +239,6 @@ def _print_data(result: Mapping[str, Any]) -> None:
         f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seeds from "
         f"{protocol['seed']}; the paper: Alpaca answered by {', '.join(PAPER_MODELS)}"
     )
-
-
-def _print_conditions(result: Mapping[str, Any]) -> None:
-    _print_data(result)
-    print(f"TF-IDF + ridge on the same prompts      {result['tau_b_tfidf_ridge']:.3f}")
-    print(f"all pairs over explicit pairs          {result['gain_of_all_pairs']:+.3f}")
-    _print_reach("explicit pairs", result["cpu_s_to_pairs_tau_b"])
-    print(f"noise ceiling, another sample           {result['ceiling']:.3f}")
-    if result["gpt4_twice"] is not None:
-        print(
-            f"two releases of GPT-4, AlpacaEval       {result['gpt4_twice']:.3f}: the paper's .96 "
-            "is above GPT-4's own agreement with its next answer"
-        )
 
 
 def _print_reach(name: str, reach: Mapping[str, float]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from scoring_service.agreement import tau_b
 from training.config import LossConfig, TrainConfig
-from training.data.labels import observed
+from training.data.labels import observed, texts
 from training.data.prepared import Prepared
 from training.evaluation.metrics import tau_b_ci
 
@@ -65,8 +65,8 @@ def train_seeds(
 
 def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: str) -> TableRow:
     """Train one ranker as its own MLflow run and test it."""
-    from training.export.onnx_models import torch_scores
     from training.ranker.data_module import tokenize
+    from training.ranker.encoder import in_buckets
     from training.ranker.learning import learn, load_encoder
     from training.release.tracking import Tracker
 
@@ -79,8 +79,8 @@ def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: 
                 config, encoder, [prepared.splits], Path(folder), tracker.lightning_logger()
             )
         test = prepared.splits.test
-        ids = tokenize(trained.tokenizer, [item.prompt for item in test]).ids
-        scores, lengths = torch_scores(trained.scorer, ids), observed(test)
+        ids = tokenize(trained.tokenizer, texts(test)).ids
+        scores, lengths = in_buckets(trained.scorer, ids), observed(test)
         value, cpu_s = tau_b(scores, lengths), round(trained.train_cpu_s, 3)
         tracker.log_metrics({"tau_b": value, "train_cpu_s": cpu_s})
     return TableRow(
