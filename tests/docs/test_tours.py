@@ -20,6 +20,9 @@ from typing import NamedTuple
 
 import pytest
 
+from scheduler_adapters.engines.engine_clock import WallClock
+from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_driver
+from scheduler_adapters.workload.requests import make_requests
 from scoring_service.bundle import ModelBundle
 from scoring_service.client import ScoringClient
 from scoring_service.ranker.model import RankerModel
@@ -147,3 +150,15 @@ def test_a_prompt_takes_the_way_of_its_tour(tiny_bundle: ModelBundle) -> None:
     assert not broken_link(stops, trace)
     assert broken_link([*stops[:5], stops[6], stops[5], *stops[7:]], trace)
     assert "does not lead to" in broken_link([*stops[:2], *stops[3:]], trace)
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+def test_a_rank_takes_the_way_of_its_tour() -> None:
+    stops = TOURS["a rank, from policy to engine step"]
+    requests = make_requests(prompt_tokens=[8, 9, 7], output_tokens=[3, 3, 3])
+    config = OfflineConfig(scheduler="slai", max_num_seqs=2, kv_cache_mib=16)
+    with open_driver(config) as driver, traced({stop.name for stop in stops}) as trace:
+        driver.serve(requests, clock=WallClock(), seed=0)
+    assert not broken_link(stops, trace)
+    assert broken_link([stops[0], *stops[2:]], trace)
