@@ -1,0 +1,62 @@
+"""The demo's page: its lead, its tables, and the figure beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scheduler_adapters.reporting.demo_report import Bursts, write_report
+from scheduler_adapters.timeline.timeline import Timeline, timeline_from_token_times
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.bundle import Manifest
+
+REQUESTS = make_requests(prompt_tokens=[4] * 3, output_tokens=[2] * 3, scores=[1.0, 2.0, 3.0])
+MANIFEST = Manifest(
+    name="tiny",
+    label="output_tokens",
+    label_tokenizer="none",
+    max_prompt_tokens=32,
+    dataset={"id": "two-chats", "train_prompts": 77},
+    metrics={"tau_b": 0.5},
+    history=[{"step": 1, "val/tau_b": 0.2}, {"step": 9, "val/tau_b": 0.4}],
+)
+
+
+def burst_of(*ends_s: float) -> Timeline:
+    return timeline_from_token_times(REQUESTS, [[end_s / 2, end_s] for end_s in ends_s])
+
+
+@pytest.fixture
+def simulated() -> Bursts:
+    """FCFS takes three times as long as PARS."""
+    timelines = {"fcfs": burst_of(3.0, 6.0, 9.0), "pars": burst_of(1.0, 2.0, 3.0)}
+    return Bursts(timelines=timelines, conditions="three requests")
+
+
+def test_the_lead_says_how_many_times_lower_and_who_had_no_score(
+    simulated: Bursts, tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    write_report(page, MANIFEST, REQUESTS, 3, simulated, None)
+    text = page.read_text()
+    assert "trained on 77 prompts of two-chats (tau_b 0.500 on held-out prompts)" in text
+    assert "of a burst 3.0-fold." in text
+    assert "ran FCFS" not in text
+    assert "<td>3.00x</td>" in text
+    assert text.count("<svg") == 3  # latency, predictions, training
+    write_report(page, MANIFEST, REQUESTS, 2, simulated, None)
+    assert "Only 2 of 3 prompts had a score" in page.read_text()
+
+
+def test_the_figure_beside_the_page_has_a_panel_per_engine(
+    simulated: Bursts, tmp_path: Path
+) -> None:
+    write_report(tmp_path / "report.html", MANIFEST, REQUESTS, 3, simulated, simulated)
+    table = pd.read_csv(tmp_path / "latency.csv")
+    assert set(table["panel"]) == {"simulator", "vLLM"}
+    pars = table[(table["panel"] == "vLLM") & (table["policy"] == "pars")]
+    np.testing.assert_allclose(pars["value"], [1.0, 2.0, 3.0])
+    assert (tmp_path / "latency.svg").read_text().count("<svg") == 1

@@ -1,0 +1,47 @@
+"""Instances as settings: limits in place of the profile's, and requests that do not fit."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.instance_config import InstanceConfig, check_memory
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.errors import ConfigError
+
+PROFILE = "llama-3-8b@a100-80g"
+
+
+def test_limits_take_the_place_of_the_profile_s():
+    plain = InstanceConfig(max_num_seqs=7, max_tokens=99).instance()
+    assert plain == Instance.preset(PROFILE, max_num_seqs=7, max_tokens=99)
+    limited = InstanceConfig(kv_blocks=50, host_gb_per_s=2.0, host_blocks=9).instance()
+    assert limited.kv_blocks == 50
+    assert limited.host is not None
+    assert limited.host.max_blocks == 9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"host_blocks": 9}, "give host_gb_per_s as well"),
+        ({"host_gb_per_s": 0.0}, "use GB/s above 0"),
+        ({"host_gb_per_s": float("inf")}, "use GB/s above 0"),
+        ({"host_gb_per_s": 5.0, "engine": "vllm"}, "only the plain engine has host memory"),
+    ],
+)
+def test_impossible_host_memory_is_refused(wrong, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        InstanceConfig(**wrong)
+
+
+def test_requests_that_do_not_fit_are_counted_and_refused_where_none_fits(caplog):
+    instance = InstanceConfig(kv_blocks=3).instance()
+    short_and_long = make_requests(prompt_tokens=[8, 80], output_tokens=[8, 80])
+    with caplog.at_level(logging.WARNING):
+        check_memory(short_and_long, instance)
+    assert "1 of 2 requests need more than 3 KV blocks of 16 tokens" in caplog.text
+    with pytest.raises(ConfigError, match="all 1 requests need more than 3 KV blocks"):
+        check_memory(short_and_long.take([1]), instance)

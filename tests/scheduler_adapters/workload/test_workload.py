@@ -1,0 +1,95 @@
+"""Workloads as settings: traces or synthetic lengths, classes, arrivals and scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.workload.workload import WorkloadConfig, synthetic_requests
+from scoring_service.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "trace.csv"
+    rows = [f"{row},{5 + row},{9 + row}" for row in range(40)]
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
+    return path
+
+
+def test_a_trace_keeps_its_times_unless_a_rate_is_given(trace):
+    own = WorkloadConfig(trace=trace, num_requests=30).load()
+    assert own.arrival_s.tolist() == list(range(30))
+    rated = WorkloadConfig(trace=trace, rate_per_s=100.0).load()
+    assert 0 < rated.arrival_s[-1] < 2
+    assert rated.output_tokens.tolist() == list(range(9, 49))
+
+
+def test_every_process_has_the_rate_and_its_own_gaps():
+    arrival_s = {
+        process: WorkloadConfig(arrivals=process, rate_per_s=5.0, num_requests=4000)
+        .load()
+        .arrival_s
+        for process in ("poisson", "gamma", "shock")
+    }
+    variation = {name: np.diff(a).std() / np.diff(a).mean() for name, a in arrival_s.items()}
+    assert variation["poisson"] == pytest.approx(1, rel=0.1)
+    assert variation["gamma"] == pytest.approx(3, rel=0.15)
+    assert arrival_s["shock"][-1] < 0.9 * arrival_s["poisson"][-1]
+
+
+def test_classes_have_their_shares_and_targets_and_repeat_with_the_seed():
+    classes = {"paying": {"share": 0.25, "tbt_s": 0.1}, "free": {"share": 0.75}}
+    config = WorkloadConfig(classes=classes, num_requests=4000)
+    requests = config.load()
+    is_paying = requests.user_class == "paying"
+    assert is_paying.mean() == pytest.approx(0.25, abs=0.02)
+    assert set(requests.tbt_s[is_paying]) == {0.1}
+    assert np.isnan(requests.tbt_s[~is_paying]).all()
+    assert (config.load().user_class == requests.user_class).all()
+
+
+def test_scores_are_those_asked_for_else_the_trace_s_else_synthetic(trace):
+    config = WorkloadConfig(trace=trace)
+    requests = config.load()
+    own = requests.with_scores(np.arange(40.0))
+    assert (config.score_source(requests), config.score_source(own)) == ("synthetic", "trace")
+    assert config.scored(own).score.tolist() == list(range(40))
+    assert np.isfinite(config.scored(requests).score).all()
+    constant = WorkloadConfig(trace=trace, scores="constant")
+    assert set(constant.scored(own).score) == {0.0}
+    assert constant.scored(own, by_oracle=True).score.tolist() == own.output_tokens.tolist()
+
+
+def test_scores_of_a_trace_without_any_are_refused(trace):
+    with pytest.raises(DataError, match="no scores in a column 'score'"):
+        WorkloadConfig(trace=trace, scores="trace").load()
+
+
+def test_a_process_without_a_rate_is_refused():
+    WorkloadConfig().need_rate(has_rate=False)
+    WorkloadConfig(arrivals="shock").need_rate(has_rate=True)
+    with pytest.raises(ConfigError, match="add --rate-per-s"):
+        WorkloadConfig(arrivals="shock").need_rate(has_rate=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"num_requests": 0}, "num_requests is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"scores": "best"}, "scores is 'best'"),
+        ({"scores": "bundle:x"}, "there is no trace"),
+        ({"classes": {"a": {"share": 0.9}}}, "sum to 1"),
+    ],
+)
+def test_impossible_workloads_are_refused(wrong, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        WorkloadConfig(**wrong)
+
+
+def test_synthetic_lengths_have_their_medians():
+    requests = synthetic_requests(20_000, seed=1)
+    assert np.median(requests.prompt_tokens) == pytest.approx(200, rel=0.05)
+    assert np.median(requests.output_tokens) == pytest.approx(160, rel=0.05)
+    assert requests.output_tokens.max() <= 4096
