@@ -15,6 +15,7 @@ import pytest
 
 from scheduler_adapters.policy import POLICIES
 from scoring_service import command_line
+from tests.test_floors import FLOORS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("training", "scoring_service", "scheduler_adapters")
@@ -119,6 +120,26 @@ def test_modules_and_names_in_a_page_exist(page: Path) -> None:
             is_factory = rest.replace("_", "-") in POLICIES and "vllm_v1" in parts
             found = re.search(rf"\b{rest}\b", source.read_text())
             assert found or is_factory, f"{page.name} names {name}; {source} has no {rest}"
+
+
+def test_the_floors_of_the_page_are_those_that_the_tests_hold() -> None:
+    text = (ROOT / "docs/architecture.md").read_text().partition("## Floors")[2]
+    shown = re.findall(r"^(?:(\w+)/$|  ([\w/]+)/ )", code_blocks(text)[0][1], flags=re.M)
+    package, rooms = "", dict[str, list[str]]()
+    for name, room in shown:
+        if name:
+            package = name
+        else:
+            rooms.setdefault(package, []).append(room.replace("/", "."))
+    for package in PACKAGES:
+        floors = [line.split() for line in FLOORS[package]]
+        is_room = {r: (ROOT / package / r.replace(".", "/")).is_dir() for f in floors for r in f}
+        place = {room: n for n, floor in enumerate(floors) for room in floor if is_room[room]}
+        below = {
+            room for room in place if room.rpartition(".")[0] in ("commands", "simulator.latency")
+        }
+        assert set(rooms[package]) == place.keys() - below
+        assert [place[room] for room in rooms[package]] == sorted(place[r] for r in rooms[package])
 
 
 # --- commands and their options
