@@ -24,7 +24,7 @@ from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_driver
 from scheduler_adapters.policy import load_policy
-from scheduler_adapters.reporting.demo_report import Bursts, write_report
+from scheduler_adapters.reporting.demo_report import Bursts, write_demo_report
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline, join_timelines
@@ -100,7 +100,7 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     simulated = _simulate(requests, config)
     served = _serve(requests, config)
     page = config.trained / "report.html"
-    write_report(page, bundle.manifest, requests, num_scored, simulated, served)
+    write_demo_report(page, bundle.manifest, requests, num_scored, simulated, served)
     return _figures(bundle, simulated, served, config) | {"report": str(page)}
 
 

@@ -1,4 +1,4 @@
-"""The demo's report: what the bursts and the training run measured, as sections and figures."""
+"""The demo's report: bursts and training run as sections and figures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Bursts:
         return {name: summarize(timeline) for name, timeline in self.timelines.items()}
 
 
-def write_report(
+def write_demo_report(
     page: Path,
     manifest: Manifest,
     requests: Requests,
@@ -132,23 +132,14 @@ def _latency_table(bursts: Bursts) -> ReportTable:
     base = summaries["fcfs"].normalized_latency_s.mean
     return ReportTable(
         columns=(
-            "scheduler",
-            "s/token mean",
-            "s/token p90",
-            "FCFS / this",
-            "E2E s mean",
-            "E2E s p99",
-            "TTFT s mean",
+            *("scheduler", "s/token mean", "s/token p90", "FCFS / this"),
+            *("E2E s mean", "E2E s p99", "TTFT s mean"),
         ),
         rows=[
             (
-                name,
-                s.normalized_latency_s.mean,
-                s.normalized_latency_s.p90,
+                *(name, s.normalized_latency_s.mean, s.normalized_latency_s.p90),
                 f"{base / s.normalized_latency_s.mean:.2f}x",
-                s.e2e_s.mean,
-                s.e2e_s.p99,
-                s.ttft_s.mean,
+                *(s.e2e_s.mean, s.e2e_s.p99, s.ttft_s.mean),
             )
             for name, s in summaries.items()
         ],

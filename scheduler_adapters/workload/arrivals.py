@@ -16,34 +16,32 @@ CLASS_STREAM = 5
 
 
 def poisson_arrivals_s(count: int, *, rate_per_s: float, seed: int) -> Floats:
-    """Arrival times (count,) of a Poisson process with `rate_per_s`, in seconds.
+    """Draw arrival times (count,) of a Poisson process with `rate_per_s`, in seconds.
 
     Raises:
         ConfigError: the rate is not a positive number.
     """
-    if not 0 < rate_per_s < np.inf:
-        raise ConfigError(f"rate_per_s is {rate_per_s}; use a number above 0, or a burst")
+    _check_rate(rate_per_s)
     gaps_s = np.random.default_rng((seed, ARRIVAL_STREAM)).exponential(1 / rate_per_s, count)
     return np.cumsum(gaps_s)
 
 
 def gamma_arrivals_s(count: int, *, rate_per_s: float, cv: float, seed: int) -> Floats:
-    """Arrival times (count,) with gamma-distributed gaps; `cv` above 1 makes bursts, 1 is Poisson.
+    """Draw arrival times (count,) with gamma gaps; `cv` above 1 makes bursts, 1 is Poisson.
 
     Raises:
         ConfigError: the rate or the coefficient of variation is not a positive number.
     """
     if not 0 < cv < np.inf:
         raise ConfigError(f"cv is {cv}; use a number above 0")
-    if not 0 < rate_per_s < np.inf:
-        raise ConfigError(f"rate_per_s is {rate_per_s}; use a number above 0, or a burst")
+    _check_rate(rate_per_s)
     shape = 1 / cv**2
     random = np.random.default_rng((seed, ARRIVAL_STREAM))
     return np.cumsum(random.gamma(shape, 1 / (rate_per_s * shape), count))
 
 
 def shock_arrivals_s(count: int, *, rate_per_s: float, factor: float, seed: int) -> Floats:
-    """Poisson arrival times (count,), `factor` times as fast in the middle fifth of the requests.
+    """Draw Poisson arrival times (count,), `factor` times as fast in the middle fifth.
 
     Raises:
         ConfigError: the rate or the factor is not a positive number.
@@ -54,3 +52,8 @@ def shock_arrivals_s(count: int, *, rate_per_s: float, factor: float, seed: int)
     gaps_s = np.diff(steady_s, prepend=0.0)
     gaps_s[2 * count // 5 : 3 * count // 5] /= factor
     return np.cumsum(gaps_s)
+
+
+def _check_rate(rate_per_s: float) -> None:
+    if not 0 < rate_per_s < np.inf:
+        raise ConfigError(f"rate_per_s is {rate_per_s}; use a number above 0, or a burst")

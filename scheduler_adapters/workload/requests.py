@@ -35,7 +35,7 @@ class Requests:
     output_tokens: Ints
     """Tokens the response will have; known to the engine, not to policies."""
     reasoning_tokens: Ints
-    """How many of the output tokens come before the end of thinking."""
+    """Output tokens before the end of thinking."""
     score: Floats
     """Predicted length, higher = longer, on any scale."""
     user_class: NDArray[np.str_]
@@ -66,7 +66,7 @@ def make_requests(
     tbt_s: ArrayLike | None = None,
     path: str | PathLike[str] | None = None,
 ) -> Requests:
-    """Check columns of equal length and put them in order of arrival (stable; unsorted is logged).
+    """Return checked columns in order of arrival (stable; sorting is logged).
 
     Left out: all arrive at 0 s, nothing is reasoning, no scores, ids 0, 1, ..., one class.
     A request without a class is of the class "".
@@ -77,16 +77,14 @@ def make_requests(
     """
     count = len(np.atleast_1d(np.asarray(output_tokens)))
     check = _Columns(count, path)
+    thinking = 0 if reasoning_tokens is None else reasoning_tokens
+    ids = np.arange(count) if request_id is None else request_id
     requests = Requests(
-        request_id=check.names(
-            "request_id", np.arange(count) if request_id is None else request_id
-        ),
+        request_id=check.names("request_id", ids),
         arrival_s=check.seconds("arrival_s", 0.0 if arrival_s is None else arrival_s),
         prompt_tokens=check.tokens("prompt_tokens", prompt_tokens, least=1),
         output_tokens=check.tokens("output_tokens", output_tokens, least=1),
-        reasoning_tokens=check.tokens(
-            "reasoning_tokens", 0 if reasoning_tokens is None else reasoning_tokens, least=0
-        ),
+        reasoning_tokens=check.tokens("reasoning_tokens", thinking, least=0),
         score=check.optional("score", np.nan if scores is None else scores),
         user_class=check.names("user_class", user_class),
         tbt_s=check.optional("tbt_s", np.nan if tbt_s is None else tbt_s),
@@ -145,13 +143,12 @@ class _Columns:
 
     def _numbers(self, name: str, values: ArrayLike) -> Floats:
         try:
-            return self._shaped(name, np.asarray(values, dtype=np.float64))
+            column = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
             raise DataError(
                 f"{name} holds no numbers ({error}); give a number per request", path=self.path
             ) from error
+        return self._shaped(name, column)
 
     def _shaped(self, name: str, column: NDArray[Any]) -> NDArray[Any]:
         if column.ndim == 0:

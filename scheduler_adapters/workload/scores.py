@@ -1,7 +1,7 @@
-"""Where scores come from: a scoring service, a file, the true lengths, or chance of known quality.
+"""Sources of scores: a scoring service, a bundle, a file, the true lengths, seeded noise.
 
-A score source gives one score per request, higher = longer; NaN where none could be had. Such a
-request is scheduled as FCFS would schedule it.
+A source gives one score per request, higher = longer; NaN where none could be had. Such a request
+is scheduled as FCFS would schedule it.
 
     requests = requests.with_scores(SyntheticScores(tau_b=0.75, seed=0).scores(requests))
     requests = read_trace("with_prompts.parquet", scorer=open_prompt_scorer("bundle:run/bundle"))
@@ -33,15 +33,15 @@ log = logging.getLogger(__name__)
 
 
 class ScoreSource(ABC):
-    """Gives every request a score."""
+    """A score for every request."""
 
     @abstractmethod
     def scores(self, requests: Requests) -> Floats:
-        """Scores (N,), higher = longer; NaN where there is none."""
+        """Return scores (N,), higher = longer; NaN where there is none."""
 
 
 class OracleScores(ScoreSource):
-    """The true output lengths: what no predictor can beat."""
+    """The true output lengths: the best order that a predictor can give."""
 
     def scores(self, requests: Requests) -> Floats:
         return requests.output_tokens.astype(np.float64)
@@ -89,7 +89,7 @@ class SyntheticScores(ScoreSource):
 
     A Gaussian copula over the ranks of the lengths: rho = sin(pi * tau / 2), corrected on the same
     noise until the achieved tau-b is right. Ties among the lengths can put a very high tau-b out of
-    reach; `achieved_tau_b` says what was had.
+    reach; `achieved_tau_b` returns what was reached.
     """
 
     tau_b: float
@@ -119,13 +119,13 @@ _CORRECTIONS = 6
 
 
 def achieved_tau_b(scores: Floats, lengths: Ints) -> float:
-    """Kendall tau-b of scores and true lengths, in [-1, 1]; requests without a score left out."""
+    """Return Kendall's tau-b of scores and true lengths, in [-1, 1]; without a score left out."""
     known = ~np.isnan(scores)
     return tau_b(scores[known], lengths[known])
 
 
 def _normal_scores(lengths: Ints) -> Floats:
-    """Normal quantiles of the mean ranks of `lengths`."""
+    """Return normal quantiles of the mean ranks of `lengths`."""
     _, first_group, counts = np.unique(lengths, return_inverse=True, return_counts=True)
     mean_rank = np.cumsum(counts) - (counts - 1) / 2
     quantile = NormalDist().inv_cdf
@@ -139,7 +139,7 @@ def _blend(normal: Floats, noise: Floats, rho: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PromptScores:
-    """What a ranker says of N prompts; NaN where it says nothing."""
+    """Scores and lengths of N prompts; NaN where the ranker gave none."""
 
     values: Floats
     """Scores, higher = longer."""
@@ -148,13 +148,13 @@ class PromptScores:
 
 
 class PromptScorer(Protocol):
-    """Whatever scores prompts: a bundle in this process, or a service."""
+    """A ranker: a bundle in this process, or a service."""
 
     def score_prompts(self, prompts: Sequence[str]) -> PromptScores: ...
 
 
 def open_prompt_scorer(name: str) -> PromptScorer:
-    """`bundle:PATH` loads a ModelBundle here; `service:HOST:PORT` asks a running service.
+    """Load a ModelBundle (`bundle:PATH`), or connect to a running service (`service:HOST:PORT`).
 
     Raises:
         ConfigError: neither of the two, or this installation cannot run a bundle.
@@ -169,11 +169,11 @@ def open_prompt_scorer(name: str) -> PromptScorer:
 
 
 _PATIENT_S = 60.0
-"""Deadline of a batch where nobody waits for an answer."""
+"""Deadline of a batch of prompts that are scored before a run."""
 
 
 class BundleScores:
-    """Scores prompts in this process with a trained ranker; a prompt that is empty gets none.
+    """A trained ranker in this process; an empty prompt gets no score.
 
     Raises:
         ConfigError: onnxruntime or tokenizers is not installed.
@@ -197,23 +197,22 @@ class BundleScores:
         self.whole_tokenizer.no_padding()
 
     def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
-        """Scores and token counts (N,) in the order of `prompts`, counted beyond what is read."""
-        values = np.full(len(prompts), np.nan)
-        tokens = np.full(len(prompts), np.nan)
+        """Return scores (N,), and the tokens of whole prompts, unread parts included."""
+        values, tokens = np.full((2, len(prompts)), np.nan)
         given = [row for row, prompt in enumerate(prompts) if prompt]
         texts = [prompts[row] for row in given]
+        # One by one: a score must not depend on the other prompts of a batch.
         tokenized = self.model.tokenizer.tokenize(texts)
-        # One by one: a score must not depend on who is in the batch.
         values[given] = [self.model.score([prompt.ids])[0] for prompt in tokenized]
         tokens[given] = [len(whole) for whole in self.whole_tokenizer.encode_batch_fast(texts)]
         return PromptScores(values=values, prompt_tokens=tokens)
 
 
 class ServiceScores:
-    """Asks a scoring service, with a deadline, and lets requests through without a score.
+    """A scoring service, asked with a deadline; requests go on without a score where it fails.
 
-    What fails is counted in `num_failed`; the first failure is logged, for from then on requests
-    without a score are served in order of arrival.
+    Failures are counted in `num_failed` and the first one is logged: requests without a score are
+    served in order of arrival.
     """
 
     def __init__(self, target: str, *, timeout_s: float = 1.0) -> None:
@@ -222,14 +221,14 @@ class ServiceScores:
         self.num_failed = 0
 
     def score(self, prompt: str) -> float | None:
-        """The score of one prompt, or None when the service does not give one in time."""
+        """Return the score of one prompt, or None when the service gives none in time."""
         try:
             return self._keep(self.client.score(prompt))
         except ScoringError as error:
             return self._keep(error)
 
     def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
-        """Scores and token counts (N,) in the order of `prompts`; counts end where reading did."""
+        """Return scores (N,), and the tokens of each prompt up to where it was cut."""
         results = self.client.score_batch(prompts)
         kept = [self._keep(result) for result in results]
         return PromptScores(
