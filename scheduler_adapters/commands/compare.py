@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from scheduler_adapters.commands.capacity import Search, capacities, capacity_section
 from scheduler_adapters.commands.running import run_with_load
-from scheduler_adapters.commands.setup import check_folder, check_policies, load_named, policy_of
+from scheduler_adapters.commands.search import SearchConfig, capacities, capacity_section
+from scheduler_adapters.commands.setup import load_named
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
@@ -36,14 +36,11 @@ from scoring_service.strict_json import to_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig(Search):
+class CompareConfig(SearchConfig):
     """Which policies to compare, and on what."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "oracle"])
     """Names of policies, which `simulate --help` lists, or import paths."""
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What policies take, by name, e.g. {"pars": {"starve_after_s": null}}. A made-up name says
-    whose settings they are: {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
     rates_per_s: list[float] = field(default_factory=list)
     """Arrival rates to sweep; none: rate_per_s only."""
     slo: dict[str, float] = field(default_factory=dict)
@@ -64,8 +61,6 @@ class CompareConfig(Search):
             )
         if len(set(self.rates_per_s)) < len(self.rates_per_s):
             raise ConfigError(f"rates_per_s is {self.rates_per_s}; name each rate once")
-        check_policies(self.policies, self.settings)
-        check_folder(self.out)
 
     @property
     def plan(self) -> list[tuple[str, float | None]]:
@@ -154,8 +149,7 @@ def _run_all(results: _Results) -> None:
             path = config.out / f"{outcome.name}.parquet"
             write_timeline(outcome.timeline, path, token_times=False)
     if config.slo:
-        found = capacities(config.policies, config.settings, config, results.requests)
-        for policy, value in found:
+        for policy, value in capacities(config, results.requests):
             results.capacities.setdefault(policy, []).append(value)
 
 
@@ -173,9 +167,8 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
     with Progress(len(config.plan)) as progress:
         for name, rate_per_s in config.plan:
             progress.begin(name + _rate_text(rate_per_s))
-            by_oracle = policy_of(name, config.settings) == "oracle"
             timeline, load = run_with_load(
-                config.scored(arriving[rate_per_s], by_oracle=by_oracle),
+                config.scored_for(name, arriving[rate_per_s]),
                 load_named(name, config.settings),
                 instance,
                 progress,

@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from scheduler_adapters.commands.capacity import highest_rate
 from scheduler_adapters.commands.reproduce.figure import PaperFigure, ReproduceConfig
+from scheduler_adapters.commands.search import highest_load
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.slai import SLAI
@@ -117,7 +117,7 @@ class SlaiExperiment:
 
     def high_rate(self, median_ttft_s: float) -> float:
         """The rate at which Sarathi's median TTFT is that of the paper."""
-        rate_per_s = highest_rate(
+        rate_per_s = highest_load(
             lambda rate: (
                 self.point("Sarathi FCFS", round(rate, 3), 0.05).median_ttft_s <= median_ttft_s
             ),
@@ -129,7 +129,7 @@ class SlaiExperiment:
 
     def capacity(self, system: str, paying: float) -> float:
         """Highest rate in requests/s that meets the paper's SLO."""
-        return highest_rate(
+        return highest_load(
             lambda rate: self.point(system, round(rate, 3), paying).meets_slo,
             low=0.4,
             high=2.4,

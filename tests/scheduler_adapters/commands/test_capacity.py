@@ -1,4 +1,4 @@
-"""`capacity`: bisection finds what it should, and the command says it with its spread."""
+"""`capacity`: loads with their spread, and what is left out of them."""
 
 from __future__ import annotations
 
@@ -6,36 +6,9 @@ import json
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands import capacity as capacity_module
-from scheduler_adapters.commands.capacity import highest_rate
-
-
-@given(st.floats(0.06, 900))
-def test_bisection_finds_the_edge_however_far_it_is(edge):
-    found = highest_rate(lambda rate: rate <= edge, low=0.05, high=1.0, tolerance=0.01, grows=True)
-    assert edge * 0.985 <= found <= edge
-
-
-def test_the_ends_of_the_range_are_answers_too():
-    assert highest_rate(lambda rate: False, low=1, high=2, tolerance=0.1) == 0.0
-    assert highest_rate(lambda rate: True, low=1, high=2, tolerance=0.1) == 2
-
-
-@given(edge=st.integers(1, 500), most=st.integers(2, 500))
-def test_a_search_over_whole_numbers_ends_at_the_last_good_one(edge, most):
-    tried = []
-
-    def meets(count):
-        tried.append(count)
-        return count <= edge
-
-    found = highest_rate(meets, low=1, high=2, tolerance=1e-9, grows=True, most=most, whole=True)
-    assert found == min(edge, most)
-    assert all(isinstance(count, int) and count <= most for count in tried)
+from scheduler_adapters.commands import search
 
 
 def test_a_looser_target_allows_a_higher_rate(capsys):
@@ -65,7 +38,7 @@ def test_more_clients_than_seats_break_a_target_on_the_queue(capsys, tmp_path):
 
 
 def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
-    run_requests = capacity_module.run_requests
+    run_requests = search.run_requests
     searched = []
 
     def interrupted(requests, policy, *rest, **more):
@@ -74,7 +47,7 @@ def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
             raise KeyboardInterrupt
         return run_requests(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(capacity_module, "run_requests", interrupted)
+    monkeypatch.setattr(search, "run_requests", interrupted)
     arguments = ["--num_requests=40", "--max_num_seqs=8", "--seeds=1", "--tolerance=0.5"]
     assert main(["capacity", *arguments, "--policies=[fcfs, pars]", "--json"]) == 130
     captured = capsys.readouterr()
