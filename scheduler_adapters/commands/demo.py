@@ -1,10 +1,4 @@
-"""`python -m scheduler_adapters demo`: a trained ranker, served, makes two engines answer sooner.
-
-Takes what `python -m training fit demo --out mlruns/demo` wrote (a bundle and held-out prompts),
-starts the scoring service on the bundle, asks it for a score of every held-out prompt, and sends
-bursts of those prompts, each with the length its response really had, through the simulator and
-through vLLM under FCFS, PARS and the oracle. Writes `report.html` beside the bundle.
-"""
+"""`demo`: a trained ranker, served, orders the queues of the simulator and of vLLM."""
 
 from __future__ import annotations
 
@@ -12,7 +6,7 @@ import contextlib
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,17 +23,17 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline, join_timelines
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scheduler_adapters.workload.scores import OracleScores
+from scheduler_adapters.workload.scores import OracleScores, PromptScores, ServiceScores
+from scheduler_adapters.workload.tables import read_table
 from scoring_service.bundle import ModelBundle
-from scoring_service.client import Score, ScoringClient
-from scoring_service.errors import ConfigError, DataError, ScoringError, UnsupportedByEngine
+from scoring_service.errors import ConfigError, ScoringError, UnsupportedByEngine
 from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
 
 SCHEDULERS: Final = ("fcfs", "pars", "oracle")
 _ENGINE_BURSTS: Final = 4
-"""As short as they are, the machine is about as fast under one scheduler as under the next."""
+"""Bursts short enough that the machine is about as fast under one scheduler as under the next."""
 _SECONDS: Final[Mapping[ClockKind, str]] = {
     "steady": "seconds are CPU time of this machine, were it as fast throughout as at first",
     "wall": "seconds of the wall clock",
@@ -48,7 +42,7 @@ _SECONDS: Final[Mapping[ClockKind, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class DemoConfig:
-    """What the demo reads, and how large its bursts are."""
+    """The training run of the demo, and the sizes of its bursts."""
 
     trained: Path = Path("mlruns/demo")
     """Folder that `python -m training fit ... --out` wrote; the report goes there too."""
@@ -95,8 +89,8 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         ConfigError: the report cannot be written.
     """
     bundle = ModelBundle.load(config.trained / "bundle")
-    held_out = _read_held_out(config.trained / "test.parquet", config.num_simulated)
-    requests, num_scored = _scored_requests(bundle, held_out, config)
+    held_out = read_table(config.trained / "test.parquet", ["prompt", "output_tokens"])
+    requests, num_scored = _scored_requests(bundle, held_out.head(config.num_simulated), config)
     simulated = _simulate(requests, config)
     served = _serve(requests, config)
     page = config.trained / "report.html"
@@ -104,57 +98,35 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     return _figures(bundle, simulated, served, config) | {"report": str(page)}
 
 
-def _read_held_out(path: Path, most: int) -> pd.DataFrame:
-    try:
-        table = pd.read_parquet(path, columns=["prompt", "output_tokens"])
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"held-out prompts cannot be read ({error}); make them with `python -m training fit`",
-            path=path,
-        ) from error
-    return table.head(most)
-
-
 def _scored_requests(
     bundle: ModelBundle, held_out: pd.DataFrame, config: DemoConfig
 ) -> tuple[Requests, int]:
-    """A burst of the held-out prompts; where no score could be had, FCFS takes over."""
+    """A burst of the held-out prompts, and how many of them the service has scored."""
     prompts = held_out["prompt"].tolist()
     log.info("scoring %d held-out prompts through the service", len(prompts))
-    results = _ask_service(bundle, prompts, config.scoring_timeout_s)
-    scores = [r.value if isinstance(r, Score) else np.nan for r in results]
-    num_scored = int(np.isfinite(scores).sum())
+    unknown = np.full(len(prompts), np.nan)
+    scored = PromptScores(values=unknown, prompt_tokens=unknown)
+    with contextlib.suppress(ScoringError), _service(bundle) as target:
+        source = ServiceScores(target, timeout_s=config.scoring_timeout_s)
+        with contextlib.closing(source):
+            scored = source.score_prompts(prompts)
+    num_scored = int(np.isfinite(scored.values).sum())
     if num_scored < len(prompts):
-        reason = next(r for r in results if not isinstance(r, Score))
-        log.warning(
-            "%d of %d prompts have no score and are scheduled FCFS: %s",
-            len(prompts) - num_scored,
-            len(prompts),
-            reason,
-        )
-    tokens = [
-        r.prompt_tokens if isinstance(r, Score) else max(1, len(prompt.split()))
-        for prompt, r in zip(prompts, results, strict=True)
-    ]
+        left_out = len(prompts) - num_scored
+        log.warning("%d of %d prompts have no score and are scheduled FCFS", left_out, len(prompts))
+    words = [max(1, len(prompt.split())) for prompt in prompts]
+    has_count = np.isfinite(scored.prompt_tokens)
     requests = make_requests(
-        prompt_tokens=tokens, output_tokens=held_out["output_tokens"].to_numpy(), scores=scores
+        prompt_tokens=np.where(has_count, scored.prompt_tokens, words),
+        output_tokens=held_out["output_tokens"].to_numpy(),
+        scores=scored.values,
     )
     return requests, num_scored
 
 
-def _ask_service(
-    bundle: ModelBundle, prompts: Sequence[str], timeout_s: float
-) -> list[Score | ScoringError]:
-    try:
-        with _service(bundle) as target, ScoringClient(target, timeout_s=timeout_s) as client:
-            return client.score_batch(prompts)
-    except ScoringError as error:
-        return [error] * len(prompts)
-
-
 @contextlib.contextmanager
 def _service(bundle: ModelBundle) -> Iterator[str]:
-    """A scoring service of its own process on a free loopback port; gives its HOST:PORT."""
+    """Run a scoring service in a process of its own on a free loopback port; yields HOST:PORT."""
     command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
     with subprocess.Popen(
         [*command, "--address", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
@@ -163,7 +135,8 @@ def _service(bundle: ModelBundle) -> Iterator[str]:
             assert process.stdout is not None
             ready = process.stdout.readline().split()
             if not ready:
-                raise ScoringError("the scoring service did not start; its error is above")
+                log.warning("the scoring service did not start; its error is above")
+                raise ScoringError("it did not start")
             yield ready[-1]
         finally:
             process.terminate()
@@ -183,7 +156,7 @@ def _simulate(requests: Requests, config: DemoConfig) -> Bursts:
 
 
 def _serve(requests: Requests, config: DemoConfig) -> Bursts | None:
-    """Some of the same in vLLM, in this process; None where there is no vLLM that can be used."""
+    """Serve some of the requests with vLLM in this process; None where it cannot be used."""
     count = min(config.num_engine_requests, len(requests))
     if count < 1:
         return None
@@ -196,10 +169,10 @@ def _serve(requests: Requests, config: DemoConfig) -> Bursts | None:
 
 
 def _serve_in_turn(requests: Requests, config: DemoConfig) -> Bursts:
-    """Some bursts in one engine, each under all schedulers in turn, every other time in reverse.
+    """Serve bursts in one engine, each under all schedulers in turn, every other time in reverse.
 
-    So a machine that becomes slower meanwhile does not do so under one of them more than under
-    another. All get the same prompts.
+    A machine that becomes slower meanwhile is then about as fast under each. All get the same
+    prompts.
     """
     offline = OfflineConfig(scheduler=SCHEDULERS[0], max_num_seqs=config.engine_max_num_seqs)
     rows = np.array_split(np.arange(len(requests)), min(_ENGINE_BURSTS, len(requests)))
@@ -230,24 +203,19 @@ def _for_scheduler(requests: Requests, name: str) -> Requests:
 def _figures(
     bundle: ModelBundle, simulated: Bursts, served: Bursts | None, config: DemoConfig
 ) -> dict[str, Any]:
-    """The JSON object of the command: what training measured, then what this run measured."""
+    """The JSON object of the command: figures of the training run, then those of this run."""
     manifest = bundle.manifest
-    trained = {
-        name: manifest.metrics.get(name)
-        for name in (
-            "tau_b",
-            "tau_b_ci",
-            "tau_b_tfidf_ridge",
-            "onnx_max_abs_diff",
-            "int8_tau_b_drop",
-        )
-    }
-    engine = served and {
-        **_latencies(served),
-        "num_requests": len(next(iter(served.timelines.values())).requests),
-        "num_bursts": len(set(next(iter(served.timelines.values())).instance)),
-        "max_num_seqs": config.engine_max_num_seqs,
-    }
+    metrics = ("tau_b", "tau_b_ci", "tau_b_tfidf_ridge", "onnx_max_abs_diff", "int8_tau_b_drop")
+    trained = {name: manifest.metrics.get(name) for name in metrics}
+    engine = None
+    if served is not None:
+        timeline = served.timelines[SCHEDULERS[0]]
+        engine = {
+            **_latencies(served),
+            "num_requests": len(timeline.requests),
+            "num_bursts": len(set(timeline.instance)),
+            "max_num_seqs": config.engine_max_num_seqs,
+        }
     return {
         "dataset": manifest.dataset.get("id"),
         "train_prompts": manifest.dataset.get("train_prompts"),
@@ -272,7 +240,7 @@ def _latencies(bursts: Bursts) -> dict[str, dict[str, float]]:
 
 
 def print_summary(figures: Mapping[str, Any]) -> None:
-    """The table a person reads, then one JSON object on the last line."""
+    """Print a table, then one JSON object on the last line."""
     tau_b, baseline = figures["tau_b"], figures["tau_b_tfidf_ridge"]
     print(f"ranker: tau_b {tau_b:.3f} (TF-IDF + ridge {baseline:.3f})")
     print(f"{'burst':11}{'scheduler':11}{'s/token mean':>13}{'p90':>9}{'mean E2E s':>12}")
