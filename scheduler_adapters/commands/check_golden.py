@@ -113,7 +113,7 @@ def simulate_golden(path: Path, requests: Requests, latency: TableLatency) -> Ti
 
 
 def largest_difference_s(path: Path, timeline: Timeline) -> float:
-    """Return that over first tokens and finishes; infinite where a request has none."""
+    """Return the largest difference of first tokens and finishes; infinite where one is missing."""
     pairs = {"first_token_s": timeline.first_token_s, "finished_s": timeline.finished_s}
     golden = read_table(path, list(pairs))
     differences_s = np.concatenate(

@@ -79,7 +79,7 @@ class CompareConfig(SearchConfig):
 
 @dataclass(kw_only=True)
 class _Results:
-    """What has been found so far."""
+    """The runs and searches that have ended."""
 
     config: CompareConfig
     requests: Requests

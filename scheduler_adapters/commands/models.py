@@ -54,7 +54,7 @@ class Listed:
 
 
 def run(config: ModelsConfig) -> None:
-    """List the latency presets: what `--profile` of other commands takes.
+    """List the latency presets, which `--profile` of other commands takes.
 
     Each with the source of its step times, and their error against measurements that it was not
     made from. With measured data, 1,200 requests that real vLLM served are replayed with the
@@ -161,7 +161,7 @@ class _Checker:
 
 
 def format_presets(listed: Sequence[Listed]) -> str:
-    """A table for a terminal, one block per source; --json says what each was compared with."""
+    """Return a table for a terminal, one block per source."""
     width = max(len(row.name) for row in listed)
     lines = [
         "",
@@ -190,7 +190,7 @@ def _verdict(row: Listed) -> str:
 
 
 def format_fidelity(fidelity: Sequence[Fidelity], note: str) -> str:
-    """The replays as a table: mean absolute error, and bias in brackets."""
+    """Return the replays as a table: mean absolute error, and bias in brackets."""
     if not fidelity:
         return f"replays of real vLLM: none; {note}"
     targets = ", ".join(f"{name.upper()} <= {most:.0%}" for name, most in TARGETS.items())

@@ -41,7 +41,7 @@ def write_demo_report(
     simulated: Bursts,
     served: Bursts | None,
 ) -> None:
-    """Write the page, and beside it `latency.svg`, its first figure, with its table."""
+    """Write the page, and beside it latency.svg with its table: all engines side by side."""
     sections = [_latency_section("In the simulator", simulated)]
     if served is not None:
         sections.append(_latency_section("In vLLM", served))

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceConfig:
-    """One engine replica, and whose step rules it follows."""
+    """One engine replica, and the engine whose step rules it follows."""
 
     profile: str = "llama-3-8b@a100-80g"
     """MODEL@GPU: step times and KV memory."""

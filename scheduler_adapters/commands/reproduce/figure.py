@@ -15,7 +15,7 @@ PAPERS: Final = ("pars", "slai", "rad")
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceConfig:
-    """Which paper, and how much of it."""
+    """A paper, and the length of its runs."""
 
     paper: str = field(metadata=POSITIONAL)
     """pars, slai or rad."""

@@ -59,7 +59,7 @@ _BURSTS = (
     (LONG, 0, "> 2x", False, 1.7, 4.0),
     (LONG, 1, "> 2x", False, 1.7, np.inf),
 )
-"""Workload, mean or P90, what the paper has, whether that is its best, and the band around it."""
+"""Workload, mean or P90, the paper's figure, whether it is its best, and the band around it."""
 
 
 def _burst_row(
@@ -143,7 +143,7 @@ def _anchor_row(
 _LOADS = (None, 0.8, 1.0, 1.2)
 """None: all at once; else shares of the rate at which FCFS saturates."""
 _TIE = 0.01
-"""What counts as no difference, of mean latencies where there is no queue."""
+"""Largest difference of mean latencies that counts as none, where there is no queue."""
 
 
 def _order_rows(experiment: ParsExperiment) -> list[PaperFigure]:

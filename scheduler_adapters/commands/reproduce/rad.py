@@ -1,14 +1,14 @@
-"""RAD: the capacity bound of Theorem 1, and who keeps it.
+"""RAD: the capacity bound of Theorem 1, and the systems that keep it.
 
 Llama-3-8B on an A100-80GB under the paper's staircase of tiles; prompts and outputs log-normal,
 prompts whole tiles. Load 1 is one request per mean work (T-bar): above it every queue grows without
 end, below it RAD must come to the end of any queue, and be empty again and again.
 
-How often "empty" (nobody waits, nobody runs) can be seen is a matter of tiles. A request stays for
+How often an instance is empty (no request waits or runs) depends on its tiles. A request stays for
 as many steps as it has tokens, so by the formula of the M/G/infinity queue any scheduler is empty
 at most exp(-rate x mean output x shortest step) of the time. For chats on tiles of 128 tokens that
-is a moment in a year, so there the waiting queue is looked at. Emptying is checked where the
-formula leaves it a chance: on a device as fast whose tiles hold 8 tokens, and on the A100 with long
+is a moment in a year, so there the waiting queue is checked. Emptying is checked where the
+formula allows it: on a device as fast whose tiles hold 8 tokens, and on the A100 with long
 prompts and short answers; both with twice the requests per cycle that the theorem asks for.
 
 Set before the first run: the backlog is one cycle (n requests, 2,000 at most), and the horizon
@@ -101,9 +101,9 @@ class TileSetting:
         return self.mix.draw(count, self.latency.chunk_tokens, seed)
 
     def requests(self, share: float, count: int, *, seed: int = 0, backlog: int = 0) -> Requests:
-        """`backlog` requests at 0 s, then `count` at `share` of the highest rate one can sustain.
+        """Return `backlog` requests at 0 s, then `count` at `share` of Theorem 1's highest rate.
 
-        The score is the output length, for the policies that want one.
+        The score is the output length, for the policies that take one.
         """
         prompt, output = self._draw(backlog + count, seed)
         later_s = poisson_arrivals_s(count, rate_per_s=share / self.mean_work_s, seed=seed)
@@ -182,19 +182,19 @@ def figures(config: ReproduceConfig) -> list[PaperFigure]:
 
 
 def _at_exact_rate(requests: Requests, rate_per_s: float) -> Requests:
-    """Arrivals stretched to the rate exactly: a load of 1.05 leaves no room for chance."""
+    """Return arrivals stretched to the rate exactly, for a load as near to 1 as 1.05."""
     achieved_per_s = len(requests) / requests.arrival_s[-1]
     return replace(requests, arrival_s=requests.arrival_s * achieved_per_s / rate_per_s)
 
 
 def backlog(timeline: Timeline, at_s: Floats) -> Ints:
-    """Requests that have arrived and not finished at instants (K,)."""
+    """Return the number of requests in the system at instants (K,)."""
     arrived = np.searchsorted(timeline.requests.arrival_s, at_s, "right")
     return np.asarray(arrived - np.searchsorted(np.sort(timeline.finished_s), at_s, "right"))
 
 
-def nobody_left(arrival_s: Floats, left_s: Floats) -> tuple[Floats, Floats]:
-    """When the last one there left before the next arrived, and for how long nobody was there.
+def idle_spans(arrival_s: Floats, left_s: Floats) -> tuple[Floats, Floats]:
+    """Return when the system became empty, and for how long until the next arrival.
 
     `arrival_s` (N,) is sorted; `left_s` (N,) need not be. The end of the run does not count.
     """
@@ -221,7 +221,7 @@ def _slope_row(setting: TileSetting, system: str, requests: Requests) -> PaperFi
 
 
 def _work_row(setting: TileSetting, requests: Requests) -> PaperFigure:
-    """Nobody can do the work in less time than the bound says."""
+    """The time that RAD needs for the work, against the bound's."""
     timeline = setting.run("RAD", requests)
     busy_s = float(np.diff(timeline.tick_s, prepend=0.0).sum())
     least_s = len(requests) * setting.latency.mean_work_s(
@@ -249,19 +249,19 @@ class Drain:
     timelines: list[Timeline]
 
     def first_s(self, left: str) -> list[float]:
-        """When everybody that had come had `left` for the first time; inf where never."""
-        moments = [nobody_left(t.requests.arrival_s, getattr(t, left))[0] for t in self.timelines]
+        """Return when all requests so far had `left` for the first time; inf where never."""
+        moments = [idle_spans(t.requests.arrival_s, getattr(t, left))[0] for t in self.timelines]
         return [float(at_s[0]) if len(at_s) else np.inf for at_s in moments]
 
     @property
     def workload(self) -> str:
-        """The device, and n beside what the theorem asks for."""
+        """The device, and n beside the theorem's."""
         setting = self.setting
         return f"tiles of {setting.tile}, n = {setting.cycle} (theorem: {setting.least_cycle})"
 
     @property
     def fluid_s(self) -> float:
-        """How long the backlog takes at load .8 if no work at all is wasted."""
+        """Seconds that the backlog takes at load .8 if no work is wasted."""
         return self.backlog * self.setting.mean_work_s / (1 - BELOW)
 
 
@@ -298,14 +298,14 @@ def _empty_row(drain: Drain, mix: str) -> PaperFigure:
 
 
 def _empty_share(timeline: Timeline) -> float:
-    """Share of the time with nobody there, from the first such moment to the last arrival."""
+    """Share of the time without a request, from the first such moment to the last arrival."""
     arrival_s = timeline.requests.arrival_s
-    at_s, idle_s = nobody_left(arrival_s, timeline.finished_s)
+    at_s, idle_s = idle_spans(arrival_s, timeline.finished_s)
     return float(idle_s.sum() / (arrival_s[-1] - at_s[0])) if len(at_s) else 0.0
 
 
 def _never_empty_row(drain: Drain) -> PaperFigure:
-    times = [len(nobody_left(t.requests.arrival_s, t.finished_s)[0]) for t in drain.timelines]
+    times = [len(idle_spans(t.requests.arrival_s, t.finished_s)[0]) for t in drain.timelines]
     ends = [int(backlog(t, t.requests.arrival_s[-1:])[0]) for t in drain.timelines]
     return PaperFigure(
         metric=f"times empty after a backlog of {drain.backlog}, at load {ABOVE}",

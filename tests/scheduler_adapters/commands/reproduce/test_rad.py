@@ -12,7 +12,7 @@ from scheduler_adapters.commands.reproduce.rad import (
     SHORT_CHATS,
     TileSetting,
     backlog,
-    nobody_left,
+    idle_spans,
 )
 from scheduler_adapters.timeline.timeline import timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
@@ -31,7 +31,7 @@ def test_the_backlog_of_every_scheduler_grows_above_the_bound():
 def times_empty(setting: TileSetting, *, start: int, count: int) -> int:
     requests = setting.requests(BELOW, count, backlog=start)
     timeline = setting.run("RAD", requests)
-    return len(nobody_left(requests.arrival_s, timeline.finished_s)[0])
+    return len(idle_spans(requests.arrival_s, timeline.finished_s)[0])
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_rad_empties_below_the_bound_if_a_cycle_starts_enough_requests():
 def test_nobody_is_left_only_between_the_last_departure_and_the_next_arrival():
     arrival_s = np.array([0.0, 0.0, 5.0, 6.0])
     left_s = np.array([3.0, 2.0, 7.0, 6.5])
-    at_s, idle_s = nobody_left(arrival_s, left_s)
+    at_s, idle_s = idle_spans(arrival_s, left_s)
     assert (at_s.tolist(), idle_s.tolist()) == ([3.0], [2.0])
 
 
