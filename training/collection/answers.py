@@ -52,7 +52,7 @@ class AnswerLog:
         except OSError as error:
             raise ConfigError(
                 f"{self.path} cannot be written ({error.strerror}); make room and run the same "
-                "command again: it goes on from here"
+                "command again: it continues from here"
             ) from error
         self.rows.append(dict(row))
 

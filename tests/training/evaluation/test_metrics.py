@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from scoring_service.agreement import tau_b
-from training.data.synthetic import generate
 from training.evaluation.metrics import pair_accuracy, tau_b_ci, tau_b_difference_ci
 
 
@@ -46,13 +45,3 @@ def test_the_interval_holds_the_estimate_and_shrinks_with_more_prompts() -> None
 def test_a_paired_difference_of_equal_rankings_is_nothing() -> None:
     lengths = np.arange(1, 50)
     assert tau_b_difference_ci(lengths, 2 * lengths, lengths, resamples=50) == (0.0, 0.0)
-
-
-def test_the_synthetic_set_is_as_predictable_as_it_says() -> None:
-    records, attainable = generate(3000, seed=1)
-    again, _ = generate(3000, seed=1)
-    assert records == again
-    assert len({record.prompt for record in records}) == 3000
-    lengths = [record.output_tokens for record in records]
-    assert 0.8 < attainable < 0.95
-    assert tau_b(lengths, lengths) == pytest.approx(1.0)

@@ -1,0 +1,84 @@
+"""A bundle's prompts are found again, or refused where they are not the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from scoring_service.bundle import Manifest
+from scoring_service.errors import DataError
+from training.config import DataConfig, SplitConfig, TrainConfig
+from training.data.prepared import Prepared, prepare
+from training.data.provenance import held_out_prompts, prepare_again, training_data, unseen
+from training.data.synthetic import generate
+
+RECORDS, _ = generate(300, seed=2)
+
+
+@pytest.fixture
+def trained(make_card: Callable[..., Path]) -> tuple[Prepared, Manifest]:
+    """What was prepared for a run, and the manifest of its bundle."""
+    data = DataConfig(dataset=str(make_card(RECORDS)))
+    config = TrainConfig(data=data, split=SplitConfig(train_prompts=100))
+    prepared = prepare(config, None)
+    manifest = Manifest(
+        name="m",
+        label="output_tokens",
+        label_tokenizer="none",
+        max_prompt_tokens=8,
+        training=asdict(config),
+        dataset=prepared.describe(),
+    )
+    return prepared, manifest
+
+
+def test_the_prompts_of_a_bundle_are_found_again(
+    trained: tuple[Prepared, Manifest], tmp_path: Path
+) -> None:
+    prepared, manifest = trained
+    assert training_data(manifest, None) == prepared
+    assert prepare_again(manifest, None, None) == prepared
+    assert held_out_prompts(manifest, None, None) == prepared.splits.test
+    table = tmp_path / "test.parquet"
+    rows = [{"prompt": p.prompt, "output_tokens": p.observed} for p in prepared.splits.test]
+    pd.DataFrame(rows).to_parquet(table)
+    assert len(held_out_prompts(manifest, str(table), None)) == len(prepared.splits.test)
+    pd.DataFrame(rows[1:]).to_parquet(table)
+    with pytest.raises(DataError, match="not the test prompts"):
+        held_out_prompts(manifest, str(table), None)
+
+
+def test_only_prompts_that_nothing_was_learnt_from_are_unseen(
+    trained: tuple[Prepared, Manifest],
+) -> None:
+    prepared, _ = trained
+    splits = prepared.splits
+    everyone = [*splits.test, *splits.train, *splits.val, *splits.calibration]
+    kept, num_seen = unseen(everyone, prepared)
+    assert kept == splits.test
+    assert num_seen == len(everyone) - len(splits.test)
+    assert len(splits.calibration) > len(splits.val)  # A limit leaves prompts to calibrate on.
+    assert unseen(everyone, None) == (everyone, 0)
+
+
+def test_other_data_is_not_taken_for_the_bundles_own(
+    trained: tuple[Prepared, Manifest],
+    make_card: Callable[..., Path],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    prepared, manifest = trained
+    make_card(RECORDS, notes="another card of the same table")
+    assert training_data(manifest, None) is None
+    assert "its card has changed" in caplog.text
+    assert prepare_again(manifest, None, None).splits == prepared.splits
+    make_card(RECORDS[:-20])
+    with pytest.raises(DataError, match=r"of logs from .*, train_prompts|test_digest differ"):
+        prepare_again(manifest, None, None)
+    missing = replace(manifest, training=asdict(TrainConfig(data=DataConfig(dataset="no/such"))))
+    assert training_data(missing, None) is None
+    with pytest.raises(DataError, match="no training prompts to export with"):
+        prepare_again(missing, None, None)

@@ -1,0 +1,72 @@
+"""Settings: each wrong value is refused by its name, and the configuration survives JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from scoring_service.errors import ConfigError
+from training.config import (
+    DataConfig,
+    LossConfig,
+    OptimConfig,
+    SplitConfig,
+    TrainConfig,
+    config_from,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "wrong", "right"),
+    [
+        (DataConfig, "max_prompt_tokens", 2, 3),
+        (DataConfig, "held_out_models", 1.0, 0.99),
+        (DataConfig, "held_out_models", -0.1, 0.0),
+        (LossConfig, "delta", 1.0, 0.99),
+        (LossConfig, "delta", -0.1, 0.0),
+        (LossConfig, "margin", 0.0, 0.01),
+        (LossConfig, "pairs_per_prompt", 0.0, 0.01),
+        (LossConfig, "log_length_weight", -0.1, 0.0),
+        (OptimConfig, "ema_decay", 1.0, 0.9),
+        (OptimConfig, "ema_decay", 0.0, None),
+        (OptimConfig, "head_lr", 0.0, 1e-9),
+        (OptimConfig, "encoder_lr", -1e-9, 0.0),
+        (OptimConfig, "clip_norm", float("nan"), 1.0),
+        (OptimConfig, "warmup_fraction", 1.0, 0.0),
+        (SplitConfig, "val_fraction", 0.0, 0.01),
+        (SplitConfig, "test_fraction", 0.5, 0.49),
+        (SplitConfig, "train_prompts", 1, 2),
+        (SplitConfig, "val_prompts", 1, None),
+        (SplitConfig, "test_prompts", 0, 2),
+        (TrainConfig, "epochs", 0, 1),
+        (TrainConfig, "batch_size", 1, 2),
+        (TrainConfig, "validations_per_epoch", 0, 1),
+        (TrainConfig, "micro_batch_size", 0, 1),
+        (TrainConfig, "patience", 0, None),
+        (TrainConfig, "threads", 0, 1),
+    ],
+)
+def test_a_wrong_setting_is_named_and_its_neighbour_is_taken(
+    kind: type[Any], setting: str, wrong: object, right: object
+) -> None:
+    with pytest.raises(ConfigError, match=f"{setting} is "):
+        kind(**{setting: wrong})
+    assert getattr(kind(**{setting: right}), setting) == right
+
+
+def test_a_length_is_learnt_once_and_not_by_drawn_pairs_beside_another() -> None:
+    with pytest.raises(ConfigError, match="name each once"):
+        DataConfig(heads=("answer_tokens", "answer_tokens"))
+    two = DataConfig(heads=("answer_tokens",))
+    assert TrainConfig(data=two).data.heads == ("answer_tokens",)
+    with pytest.raises(ConfigError, match="drawn by one length"):
+        TrainConfig(data=two, loss=LossConfig(objective="pairs"))
+
+
+def test_a_configuration_comes_back_from_json_with_its_tuples() -> None:
+    data = DataConfig(also=("a*2", "b"), heads=("answer_tokens",))
+    config = replace(TrainConfig(data=data), split=SplitConfig(seed=3))
+    assert config_from(json.loads(json.dumps(asdict(config)))) == config
