@@ -99,6 +99,39 @@ class LoadView:
         return self.used_blocks / self.total_blocks
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstanceView:
+    """One instance as a placement may see it, between two of its steps."""
+
+    instance_id: int
+    now_s: float
+    """End of its newest step; later than now where a step is under way."""
+    used_blocks: int
+    total_blocks: int
+    block_tokens: int
+    used_host_blocks: int = 0
+    num_waiting: int = 0
+    """Requests without KV blocks, those included that have been handed over and not yet seen."""
+    num_prefilling: int = 0
+    num_reasoning: int = 0
+    """Decodes in their reasoning phase."""
+    num_answering: int = 0
+    """Decodes in their answering phase; all of a model that does not reason."""
+    waiting_prompt_tokens: int = 0
+    mean_step_s: float = 0.0
+    """Cumulative mean step time; 0 before the first step has ended."""
+
+    @property
+    def num_requests(self) -> int:
+        """All requests that are there."""
+        return self.num_waiting + self.num_prefilling + self.num_reasoning + self.num_answering
+
+    @property
+    def kv_usage_fraction(self) -> float:
+        """Used KV blocks / all KV blocks, in [0, 1]."""
+        return self.used_blocks / self.total_blocks
+
+
 class Rank(NamedTuple):
     """Urgency of a request, and for how long it is valid.
 

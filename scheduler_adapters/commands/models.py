@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.latency.presets import SOURCES, presets
+from scheduler_adapters.simulator.simulate import EngineKind
 from scheduler_adapters.validation.fidelity import RECORDINGS, TARGETS, Fidelity, replay
 from scheduler_adapters.validation.model_checks import (
     Check,
@@ -20,7 +21,7 @@ from scheduler_adapters.workload.data_folder import DataDir
 from scoring_service.errors import ConfigError, DataError
 from scoring_service.strict_json import to_json
 
-ENGINES = ("vllm", "plain")
+ENGINES: tuple[EngineKind, ...] = ("vllm", "plain")
 
 
 @dataclass(frozen=True, kw_only=True)

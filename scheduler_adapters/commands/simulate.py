@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scheduler_adapters.commands.running import Interrupted, run_requests
+from scheduler_adapters.commands.running import run_requests
 from scheduler_adapters.commands.setup import Setup, check_place
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.tracking import log_run
 from scheduler_adapters.simulator.instance_config import check_memory
+from scheduler_adapters.simulator.simulate import Interrupted
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.metrics import Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline

@@ -183,20 +183,15 @@ class Planner(Generic[Item]):
                 return
             if number not in step.evicted and self._eviction.secure_block(step, item):
                 step.placed.add(number)
-                step.budget.add_decodes(1)
+                step.budget.place_decodes(1)
 
     def _place_all(self, step: Step[Item], entries: list[_Entry]) -> None:
         """Place as many decodes as the step takes; there is a block for each of them."""
-        if not step.budget.takes_decodes():
-            return
-        room = step.budget.room_for_decodes()
         if step.evicted:
             entries = [entry for entry in entries if entry[2] not in step.evicted]
-        if room < len(entries):
-            entries = entries[: int(room)]
+        entries = entries[: step.budget.place_decodes(len(entries))]
         step.free_blocks -= self._border.growth([entry[-1] for entry in entries])
         step.placed.update([entry[2] for entry in entries])
-        step.budget.add_decodes(len(entries))
 
     def _place_prefill(self, step: Step[Item], item: Item) -> bool:
         """Give a prefill its chunk. False once the step takes no further one."""

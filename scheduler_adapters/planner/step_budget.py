@@ -4,10 +4,8 @@ The simulator, the planner of real engines and the slow reference in `tests/` al
 `StepBudget`: make one for each `StepRule` that a policy gives (a policy gives the same objects
 again and again), and call `begin` before each step. Then, in the order in which a step is filled:
 
-    if budget.takes_decodes():
-        budget.add_decodes(min(len(decodes), budget.room_for_decodes()))
-    if chunk := budget.chunk(tokens_left):
-        budget.add_prefill(chunk)
+    placed = budget.place_decodes(len(decodes))     # as many as there is room for
+    chunk = budget.place_prefill(tokens_left)       # 0: the step takes no further prefill
     if budget.admits(num_residents):
         budget.num_admissions += 1
 """
@@ -75,9 +73,7 @@ class StepBudget:
         """Start with an empty step."""
         self.tokens = self.max_tokens
         """Tokens left; below 0 after a prompt larger than the budget."""
-        self.num_decodes = self.num_prefills = self.num_admissions = 0
-        self.longest = 0
-        """Tokens of the longest prefill chunk in the step."""
+        self.num_decodes = self.num_prefills = self.num_admissions = self.longest = 0
 
     def takes_decodes(self) -> bool:
         """Return whether the step takes a further decode."""
@@ -87,14 +83,15 @@ class StepBudget:
             and (self.mixed or not self.num_prefills)
         )
 
-    def room_for_decodes(self) -> float:
-        """Return how many further decodes tokens and cap allow; infinity where nothing limits."""
-        return min(self.tokens, self.max_decodes - self.num_decodes)
-
-    def add_decodes(self, count: int) -> None:
-        """Put decodes into the step, one token each."""
+    def place_decodes(self, count: int) -> int:
+        """Put up to `count` decodes into the step, one token each; return how many found room."""
+        if self.num_prefills and not self.mixed:
+            return 0
+        if count > self.tokens or count > self.max_decodes - self.num_decodes:
+            count = max(0, int(min(self.tokens, self.max_decodes - self.num_decodes)))
         self.num_decodes += count
         self.tokens -= count
+        return count
 
     def chunk(self, tokens: int) -> int:
         """Return how many of `tokens` a further prefill computes in this step; 0 for none."""
@@ -114,12 +111,15 @@ class StepBudget:
         count, longest = self.num_prefills, self.longest
         return (count + 1) * max(tokens, longest) - count * longest
 
-    def add_prefill(self, chunk: int) -> None:
-        """Put a prefill of `chunk` tokens into the step."""
-        self.tokens -= self.cost(chunk) if self.padded_tokens else chunk
-        self.num_prefills += 1
-        if chunk > self.longest:
-            self.longest = chunk
+    def place_prefill(self, tokens: int) -> int:
+        """Put a `chunk` of `tokens` into the step; return its tokens, 0 for none."""
+        chunk = self.chunk(tokens)
+        if chunk:
+            self.tokens -= self.cost(chunk) if self.padded_tokens else chunk
+            self.num_prefills += 1
+            if chunk > self.longest:
+                self.longest = chunk
+        return chunk
 
     def admits(self, num_residents: int) -> bool:
         """Return whether a seat is free beside `num_residents`, and the step admits one more."""

@@ -46,5 +46,5 @@ class Step(Generic[Item]):
     admission_closed: bool = False
 
     def add_prefill(self, chunk: int) -> None:
-        self.budget.add_prefill(chunk)
+        self.budget.place_prefill(chunk)
         self.prefill_tokens += chunk

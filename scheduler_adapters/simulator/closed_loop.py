@@ -6,56 +6,41 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.engine.cohort import Live
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.simulator.engine.live import simulated_requests
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.errors import ConfigError
 
 
-class ClosedLoopEngine(Engine):
-    """The engine, with arrivals that wait for others to finish."""
+class ClosedLoop(EngineObserver):
+    """Submits `clients` of the requests at 0 s, and the next whenever one has finished.
 
-    def __init__(self, policy: Policy, instance: Instance, *, clients: int) -> None:
-        super().__init__(policy, instance)
+    Requests go in their order, without think time; those that the instance rejects are passed over.
+    """
+
+    def __init__(self, engine: Engine, requests: Requests, *, clients: int) -> None:
         if clients < 1:
             raise ConfigError(f"clients is {clients}; use 1 or more")
-        self.clients = clients
-        self.held: list[Live] = []
-        """Who has not been sent yet, the next one last."""
+        self.engine = engine
+        self.requests = requests
+        self.sent_s = np.zeros(len(requests))
+        """When each was sent; 0 for those that were not."""
+        self._unsent = enumerate(simulated_requests(requests))
+        engine.observe(self)
+        for _ in range(clients):
+            self._send(0.0)
 
-    def run(self, requests: Requests) -> Timeline:
-        return super().run(replace(requests, arrival_s=np.zeros(len(requests))))
+    def finished(self, request: RequestView, now_s: float) -> None:
+        self._send(now_s)
 
-    def timeline(self) -> Timeline:
-        timeline = super().timeline()
-        sent_s = np.array([live.view.arrival_s for live in self.lives])
-        return replace(timeline, requests=replace(timeline.requests, arrival_s=sent_s))
+    def _send(self, now_s: float) -> None:
+        for row, request in self._unsent:
+            if self.engine.submit(request._replace(arrival_s=now_s)):
+                self.sent_s[row] = now_s
+                return
 
-    def _expect(self, requests: Requests) -> None:
-        super()._expect(requests)
-        self.held, self.arrivals = self.arrivals[: -self.clients], self.arrivals[-self.clients :]
-
-    def _finish(self, live: Live) -> None:
-        super()._finish(live)
-        if self.held:
-            sent = self.held.pop()
-            sent.view.arrival_s = self.load.now_s
-            self.arrivals.insert(0, sent)
-            self._look_at_arrivals()
-
-
-def simulate_closed_loop(
-    requests: Requests, policy: Policy, instance: Instance, *, clients: int
-) -> Timeline:
-    """Serve `requests` in their order, `clients` at a time from 0 s on; no think time.
-
-    The timeline's arrivals are the times at which they were sent; those of `requests` are ignored.
-
-    Raises:
-        ConfigError: there is no client.
-        InvalidDecision, SchedulingError: as `simulate` does.
-    """
-    return ClosedLoopEngine(policy, instance, clients=clients).run(requests)
+    def sent_requests(self) -> Requests:
+        """Return the requests with the times at which they were sent as arrivals."""
+        return replace(self.requests, arrival_s=self.sent_s)

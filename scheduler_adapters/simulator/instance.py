@@ -89,7 +89,7 @@ class Instance:
         """KV blocks that hold `tokens`, a number or an array."""
         return -(-tokens // self.block_tokens)
 
-    def cannot_hold(self, prompt_tokens: Ints, output_tokens: Ints) -> NDArray[np.bool_]:
+    def cannot_hold(self, prompt_tokens: Tokens, output_tokens: Tokens) -> NDArray[np.bool_]:
         """Which requests (N,) do not fit even alone, so that they might wait for ever."""
         reserve = max(self.watermark_blocks, self.decode_headroom_blocks)
         return np.asarray(self.blocks(prompt_tokens + output_tokens) + reserve > self.kv_blocks)

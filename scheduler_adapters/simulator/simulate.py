@@ -1,22 +1,35 @@
-"""The front door: requests, a policy and an instance in; a timeline out."""
+"""Requests, a policy and an instance in; a timeline out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from math import inf
 from typing import Literal
 
 import numpy as np
 
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.closed_loop import ClosedLoop
+from scheduler_adapters.simulator.engine.engine import Engine, uncollected
+from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline, join_timelines
 from scheduler_adapters.workload.requests import Requests
 
-EngineName = Literal["auto", "python", "compiled"]
+LoopName = Literal["auto", "python", "compiled"]
+EngineKind = Literal["plain", "vllm"]
 _WORTH_COMPILING = 20_000
 """Requests from which on loading the compiled loops (a second) pays."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; `timeline` holds what had happened by then."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__()
+        self.timeline = timeline
 
 
 def simulate(
@@ -24,33 +37,66 @@ def simulate(
     policy: Policy,
     instance: Instance,
     *,
-    engine: EngineName = "auto",
-    make_engine: Callable[[Policy, Instance], Engine] = Engine,
+    loop: LoopName = "auto",
+    kind: EngineKind = "plain",
+    clients: int | None = None,
+    observers: Sequence[EngineObserver] = (),
 ) -> Timeline:
     """Serve `requests` under `policy` on one `instance` in virtual time; equal input, equal bytes.
 
-    A request that the instance's KV memory cannot hold even alone is rejected and reported. The two
-    engines give the same bytes; "auto" and "compiled" take the compiled one where it can do the
-    policy, "auto" only for many requests. `make_engine` makes the one in plain Python, where it is
-    to be another one of the same rules, such as one that reports its progress.
+    A request that the instance's KV memory cannot hold even alone is rejected and reported.
+
+    Args:
+        loop: both give the same bytes; "auto" and "compiled" take the compiled one where it can do
+            the policy, "auto" only for many requests.
+        kind: "vllm" plans ahead and keeps prefixes, as vLLM does.
+        clients: requests in flight, each replaced as soon as it has finished; the timeline's
+            arrivals then are the times at which requests were sent. None: they arrive by
+            themselves.
+        observers: of the loop in plain Python; a compiled one tells nothing.
 
     Raises:
+        ConfigError: there is no client.
         UnsupportedByEngine: the policy requires what the instance cannot do.
         InvalidDecision: the policy raised, or ranked with NaN.
         SchedulingError: requests evict each other without end, or a step is beyond the time tables.
+        Interrupted: Ctrl-C, in the loop in plain Python.
     """
     instance.check(policy)
-    wants = engine == "compiled" or (engine == "auto" and len(requests) >= _WORTH_COMPILING)
-    if wants and find_spec("numba") is not None:
-        # Imported late: numba takes a second, and most runs do without it.
-        from scheduler_adapters.simulator.compiled.loop import run_compiled
-        from scheduler_adapters.simulator.compiled.slai import run_compiled_slai
+    if kind == "plain" and clients is None:
+        timeline = _compiled(requests, policy, instance, loop)
+        if timeline is not None:
+            return timeline
+    habits = VllmHabits() if kind == "vllm" else None
+    engine = Engine(policy, instance, habits=habits, observers=observers)
+    closed_loop = None if clients is None else ClosedLoop(engine, requests, clients=clients)
+    try:
+        with uncollected():
+            if closed_loop is None:
+                engine.submit_all(requests)
+            engine.advance(inf)
+    except KeyboardInterrupt as error:
+        raise Interrupted(_timeline(engine, requests, closed_loop)) from error
+    return _timeline(engine, requests, closed_loop)
 
-        for run in (run_compiled, run_compiled_slai):
-            timeline = run(requests, policy, instance)
-            if timeline is not None:
-                return timeline
-    return make_engine(policy, instance).run(requests)
+
+def _timeline(engine: Engine, requests: Requests, closed_loop: ClosedLoop | None) -> Timeline:
+    return engine.timeline(requests if closed_loop is None else closed_loop.sent_requests())
+
+
+def _compiled(
+    requests: Requests, policy: Policy, instance: Instance, loop: LoopName
+) -> Timeline | None:
+    """Return the timeline of a compiled loop, or None where it cannot do this or does not pay."""
+    wants = loop == "compiled" or (loop == "auto" and len(requests) >= _WORTH_COMPILING)
+    if not wants or find_spec("numba") is None:
+        return None
+    # Imported late: numba takes a second, and most runs do without it.
+    from scheduler_adapters.simulator.compiled.loop import run_compiled
+    from scheduler_adapters.simulator.compiled.slai import run_compiled_slai
+
+    timeline = run_compiled(requests, policy, instance)
+    return run_compiled_slai(requests, policy, instance) if timeline is None else timeline
 
 
 def simulate_replicas(
@@ -59,12 +105,12 @@ def simulate_replicas(
     instance: Instance,
     *,
     replicas: int,
-    engine: EngineName = "auto",
+    loop: LoopName = "auto",
 ) -> Timeline:
     """Serve `requests` on equal instances, request i on instance i modulo `replicas`.
 
     Raises as `simulate` does.
     """
     rows = [np.arange(first, len(requests), replicas) for first in range(replicas)]
-    parts = [simulate(requests.take(row), make_policy(), instance, engine=engine) for row in rows]
+    parts = [simulate(requests.take(row), make_policy(), instance, loop=loop) for row in rows]
     return parts[0] if replicas == 1 else join_timelines(requests, parts, rows)

@@ -1,4 +1,4 @@
-"""The columns of a timeline while an engine runs."""
+"""The columns of a timeline, while an engine fills them."""
 
 from __future__ import annotations
 
@@ -8,55 +8,71 @@ from math import nan
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Floats, Ints, Requests
 
 
-class Record:
-    """What the engine writes down, row by row; `timeline` turns it into the result."""
+class TimelineRecord:
+    """The events of one engine, row by row; `timeline` returns them as a `Timeline`."""
 
-    def __init__(self, requests: Requests, instance: Instance) -> None:
-        count = len(requests)
-        self.requests = requests
-        self.rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
-        self.scheduled_s = [nan] * count
-        self.first_token_s = [nan] * count
-        self.finished_s = [nan] * count
-        self.preemptions = [0] * count
+    def __init__(self) -> None:
+        self.scheduled_s: list[float] = []
+        self.first_token_s: list[float] = []
+        self.finished_s: list[float] = []
+        self.preemptions: list[int] = []
         self.tick_s = array("d")
         self._run_rows = array("q")
         self._run_counts = array("q")
         self._run_ticks = array("q")
 
+    def add_rows(self, count: int) -> None:
+        """Make room for further requests."""
+        self.scheduled_s += [nan] * count
+        self.first_token_s += [nan] * count
+        self.finished_s += [nan] * count
+        self.preemptions += [0] * count
+
     def run(self, row: int, first_tick: int, last_tick: int) -> None:
-        """The request emitted one token at each of these ticks."""
+        """Record that the request emitted one token at each of these ticks."""
         self._run_rows.append(row)
         self._run_counts.append(1)
         self._run_ticks.append(first_tick)
         self._run_ticks.append(last_tick)
 
     def add_runs(self, row: int, ticks: array[int]) -> None:
-        """Several runs of one request: first tick, last tick, first tick, ..."""
+        """Record several runs of one request: first tick, last tick, first tick, ..."""
         self._run_rows.append(row)
         self._run_counts.append(len(ticks) // 2)
         self._run_ticks.extend(ticks)
 
-    def timeline(self) -> Timeline:
-        """The result so far."""
-        tick_s = np.frombuffer(self.tick_s, dtype=np.float64) if self.tick_s else np.empty(0)
-        rows = np.repeat(np.array(self._run_rows), np.array(self._run_counts))
-        ticks = np.array(self._run_ticks).reshape(-1, 2)
+    def token_s(self, row: int) -> list[float]:
+        """Return when the tokens came out that are recorded of one request."""
+        rows, ticks = self._runs()
+        runs = ticks[rows == row]
+        tick_s = self.tick_s
+        return [
+            tick_s[tick] for first, last in sorted(runs.tolist()) for tick in range(first, last + 1)
+        ]
+
+    def timeline(self, requests: Requests, rejected: NDArray[np.bool_]) -> Timeline:
+        """Return what happened so far; requests without a row have not been handed over yet."""
+        missing = len(requests) - len(self.finished_s)
+        rows, ticks = self._runs()
         return timeline_of_columns(
-            self.requests,
-            self.rejected,
-            np.array(self.scheduled_s),
-            np.array(self.first_token_s),
-            np.array(self.finished_s),
-            np.array(self.preemptions, dtype=np.int64),
-            tick_s,
+            requests,
+            rejected,
+            np.array(self.scheduled_s + [nan] * missing),
+            np.array(self.first_token_s + [nan] * missing),
+            np.array(self.finished_s + [nan] * missing),
+            np.array(self.preemptions + [0] * missing, dtype=np.int64),
+            np.array(self.tick_s, dtype=np.float64),
             np.column_stack([rows, ticks]),
         )
+
+    def _runs(self) -> tuple[Ints, Ints]:
+        """Return the row of each run, and its first and last tick."""
+        rows = np.repeat(np.array(self._run_rows, np.int64), np.array(self._run_counts, np.int64))
+        return rows, np.array(self._run_ticks, np.int64).reshape(-1, 2)
 
 
 def timeline_of_columns(
@@ -69,7 +85,7 @@ def timeline_of_columns(
     tick_s: Floats,
     runs: Ints,
 ) -> Timeline:
-    """The timeline of one instance; `runs` (row, first tick, last tick) in any order."""
+    """Return the timeline of one instance; `runs` (row, first tick, last tick) in any order."""
     runs = _joined(runs.reshape(-1, 3))
     return Timeline(
         requests=requests,
@@ -90,7 +106,7 @@ def timeline_of_columns(
 
 
 def _joined(runs: Ints) -> Ints:
-    """Runs in order of (row, tick), those that follow each other without a gap made one."""
+    """Return the runs in order of (row, tick); those without a gap between them become one."""
     # One sort of one number: a third of the time of np.lexsort, as most runs come in order.
     order = np.argsort((runs[:, 0] << 32) + runs[:, 1], kind="stable")
     row, first, last = (runs[order, column] for column in range(3))
@@ -116,5 +132,5 @@ def _first_answer_s(requests: Requests, runs: Ints, tick_s: Floats) -> Floats:
 
 
 def none_for_nan(column: Floats) -> list[float | None]:
-    """The values as views have them."""
+    """Return the values as views have them."""
     return [None if value != value else value for value in column.tolist()]

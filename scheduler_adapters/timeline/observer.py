@@ -36,6 +36,13 @@ class EngineObserver:
     def withdrawn(self, request: RequestView, now_s: float) -> None:
         """The request has left the engine unfinished: aborted, or moved to another instance."""
 
+    def ran(self, load: LoadView, duration_s: float, num_resident: int) -> None:
+        """A step of `duration_s` has run, and nothing of it is booked: `load` is that during it.
+
+        `num_resident` requests hold KV blocks, those included that are copied back and so wait.
+        Simulated engines only.
+        """
+
     # Events of real engines only.
 
     def attached(self, load: LoadView) -> None:

@@ -16,10 +16,9 @@ import numpy as np
 import pandas as pd
 
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.vllm_engine import VllmEngine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.presets import preset
+from scheduler_adapters.simulator.simulate import EngineKind, simulate
 from scheduler_adapters.timeline.metrics import tpot_s
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, StepRule
@@ -146,15 +145,16 @@ def _numbers(column: pd.Series[float]) -> Floats:
     return np.asarray(column, dtype=np.float64)
 
 
-def replay(recording: Recording, data_dir: DataDir = None, *, engine: str = "vllm") -> Fidelity:
+def replay(
+    recording: Recording, data_dir: DataDir = None, *, engine: EngineKind = "vllm"
+) -> Fidelity:
     """Serve the recording's requests in virtual time and compare.
 
     Raises as `read_timings` does.
     """
     timings = read_timings(recording.file, data_dir)
-    run = VllmEngine if engine == "vllm" else Engine
-    policy = _ServerFCFS(recording.max_tokens)
-    timeline = run(policy, server(recording, data_dir)).run(timings.requests)
+    policy, instance = _ServerFCFS(recording.max_tokens), server(recording, data_dir)
+    timeline = simulate(timings.requests, policy, instance, loop="python", kind=engine)
     return Fidelity(
         preset=recording.preset,
         engine=engine,

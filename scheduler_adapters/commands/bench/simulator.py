@@ -23,7 +23,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
-from scheduler_adapters.simulator.simulate import EngineName, simulate_replicas
+from scheduler_adapters.simulator.simulate import LoopName, simulate_replicas
 from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
@@ -106,7 +106,7 @@ def chat_requests(count: int, rate_per_s: float) -> Requests:
 
 
 def _speeds(
-    latency: LatencyModel, small: Requests, large: Requests, engine: EngineName, repeats: int
+    latency: LatencyModel, small: Requests, large: Requests, loop: LoopName, repeats: int
 ) -> dict[str, float]:
     """Requests per CPU second by policy."""
     instance = Instance(
@@ -122,9 +122,7 @@ def _speeds(
 
     def speed(make_policy: Callable[[], Policy], requests: Requests, replicas: int = 1) -> float:
         def once() -> object:
-            return simulate_replicas(
-                requests, make_policy, instance, replicas=replicas, engine=engine
-            )
+            return simulate_replicas(requests, make_policy, instance, replicas=replicas, loop=loop)
 
         return round(len(requests) / _least_cpu_s(once, repeats))
 
@@ -151,7 +149,7 @@ def run_million(count: int = 1_000_000, replicas: int = 8) -> dict[str, float]:
     """Simulate and write `count` requests; CPU seconds and peak memory of this whole process."""
     requests = chat_requests(count, 0.9 * replicas * _RATE_PER_S)
     instance = Instance(latency=_SYNTHETIC, kv_blocks=30208, max_num_seqs=128, max_tokens=512)
-    timeline = simulate_replicas(requests, Sarathi, instance, replicas=replicas, engine="compiled")
+    timeline = simulate_replicas(requests, Sarathi, instance, replicas=replicas, loop="compiled")
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
         write_timeline(timeline, Path(folder) / "timeline.parquet", token_times=False)
     rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

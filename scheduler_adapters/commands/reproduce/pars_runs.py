@@ -170,7 +170,7 @@ class ParsExperiment:
         requests = requests.with_scores(self._scores(requests, workload, system, seed))
         policy = pars(starve_after_s=120.0 if guard else None)
         instance = replace(self.instance, max_num_seqs=seats)
-        timeline = simulate(requests, policy, instance, engine="compiled")
+        timeline = simulate(requests, policy, instance, loop="compiled")
         latency_s = summarize(timeline).normalized_latency_s
         wait_s = timeline.scheduled_s - requests.arrival_s
         return ServedBurst(
@@ -219,5 +219,5 @@ class ParsExperiment:
     def _saturation_per_s(self, workload: str) -> float:
         """Requests per second that FCFS serves while there is always work: the first half."""
         requests = self._requests(workload, 0)
-        finished_s = simulate(requests, FCFS(), self.instance, engine="compiled").finished_s
+        finished_s = simulate(requests, FCFS(), self.instance, loop="compiled").finished_s
         return float(len(finished_s) / 2 / np.median(finished_s))

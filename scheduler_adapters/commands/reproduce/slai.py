@@ -90,7 +90,7 @@ class SlaiExperiment:
     def measure(self, system: str, rate_per_s: float, paying: float, seed: int) -> Point:
         """Return the point of one seed."""
         requests = self._requests(rate_per_s, paying, seed)
-        timeline = simulate(requests, SYSTEMS[system](), self.instance, engine="compiled")
+        timeline = simulate(requests, SYSTEMS[system](), self.instance, loop="compiled")
         ttft_s = timeline.first_token_s - requests.arrival_s
         is_paying = requests.user_class == "paying"
         tbt_p99_s = (

@@ -1,4 +1,4 @@
-"""Decodes that advance together: one counter for all of them.
+"""Decodes that advance together, with one step counter for all of them.
 
 A member's state follows from the cohort's step counter: its context is `offset + counter`, and the
 KV blocks it holds follow from the context. What happens to it next (finish, end of thinking, a rank
@@ -13,100 +13,13 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import ceil, inf
 
-from scheduler_adapters.timeline.columns import Record
-from scheduler_adapters.views import Phase, Rank, RequestView
+from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.timeline.columns import TimelineRecord
+from scheduler_adapters.views import Rank
 
-# Looked up once: an enum's member costs ten times what a global does.
-_WAITING, _PREFILL, _REASONING, _ANSWERING = Phase
-
-
-class Live:
-    """A request inside the engine."""
-
-    __slots__ = (
-        "ask_at",
-        "cohort",
-        "context",
-        "event_at",
-        "evicted_s",
-        "host_blocks",
-        "in_prefills",
-        "is_moving",
-        "is_waiting",
-        "joined",
-        "last_token_s",
-        "offset",
-        "output_tokens",
-        "placed_step",
-        "prefill_left",
-        "rank",
-        "reasoning_tokens",
-        "row",
-        "version",
-        "view",
-    )
-
-    def __init__(
-        self, row: int, view: RequestView, output_tokens: int, reasoning_tokens: int
-    ) -> None:
-        self.row = row
-        self.view = view
-        self.output_tokens = output_tokens
-        self.reasoning_tokens = reasoning_tokens
-        self.context = view.prompt_tokens
-        """Prompt + generated tokens; in a cohort stale, see `now_context`."""
-        self.rank: Rank | None = None
-        self.version = 0
-        """Counts ranks: entries of heaps with an older one are void."""
-        self.ask_at: float = inf
-        """Ask again once this many tokens are generated."""
-        self.is_waiting = True
-        self.prefill_left = 0
-        self.in_prefills = False
-        self.host_blocks = 0
-        """KV blocks kept on the host; 0 unless it was offloaded."""
-        self.is_moving = False
-        """Whether they are being copied: away while it waits, else back."""
-        self.cohort: Cohort | None = None
-        self.offset = 0
-        self.joined = 0
-        """The cohort's counter when this request came to it."""
-        self.event_at = -1
-        """Cohort counter at which something happens to this member next."""
-        self.last_token_s: float | None = None
-        self.placed_step = -1
-        self.evicted_s = -1.0
-
-    @property
-    def now_context(self) -> int:
-        """Prompt + generated tokens."""
-        return self.context if self.cohort is None else self.offset + self.cohort.counter
-
-    @property
-    def next_context(self) -> int:
-        """Tokens it has after the next one, while it waits."""
-        return self.context if self.host_blocks and not self.prefill_left else self.context + 1
-
-    def sync_view(self) -> RequestView:
-        """The view, brought up to date for a question."""
-        view, cohort = self.view, self.cohort
-        view.previous = self.rank
-        if cohort is None:
-            generated = self.context - view.prompt_tokens
-            view.last_token_s = self.last_token_s
-        else:
-            generated = self.offset + cohort.counter - view.prompt_tokens
-            view.last_token_s = cohort.last_s if cohort.counter > self.joined else self.last_token_s
-        view.generated_tokens = generated
-        if self.is_waiting or self.is_moving:
-            view.phase = _WAITING
-        elif self.prefill_left:
-            view.phase = _PREFILL
-        else:
-            view.phase = _REASONING if generated < self.reasoning_tokens else _ANSWERING
-        if self.reasoning_tokens:
-            view.thinking_tokens = min(generated, self.reasoning_tokens)
-        return view
+_ROW_BITS = 32
+_ROW_MASK = (1 << _ROW_BITS) - 1
+"""An event is one number, counter first: heaps of numbers are faster than heaps of pairs."""
 
 
 class Cohort:
@@ -128,18 +41,16 @@ class Cohort:
         "last_s",
         "last_tick",
         "members",
-        "num_rows",
         "rank",
         "run_counters",
         "run_ticks",
         "timer_s",
     )
 
-    def __init__(self, lane: Lane, rank: Rank | None, block_tokens: int, num_rows: int) -> None:
+    def __init__(self, lane: Lane, rank: Rank | None, block_tokens: int) -> None:
         self.lane = lane
         self.rank = rank
         self.block_tokens = block_tokens
-        self.num_rows = num_rows
         self.counter = 0
         """Steps this cohort has run."""
         self.count = 0
@@ -149,7 +60,7 @@ class Cohort:
         """By counter modulo block size: members that need one more block in that step."""
         self.members: dict[int, Live] = {}
         self.events: list[int] = []
-        """Heap of counter * num_rows + row: something happens to that member at that counter."""
+        """Heap of counters and rows: something happens to that member at that counter."""
         self.ask_at: float = inf
         """Counter at which the shared rank is asked for again."""
         self.timer_s = inf
@@ -163,7 +74,7 @@ class Cohort:
         lane.cohorts.append(self)
 
     def join(self, live: Live) -> None:
-        """Take in a decode."""
+        """Add a decode."""
         self._add(live)
         self.expect(live)
 
@@ -178,14 +89,14 @@ class Cohort:
         self.context += live.context
         self.growth[(counter + 1 - live.context) % self.block_tokens] += 1
 
-    def absorb(self, other: Cohort, record: Record) -> None:
-        """Take in all members of another cohort, which is no more."""
+    def absorb(self, other: Cohort, record: TimelineRecord) -> None:
+        """Add all members of another cohort, which ends."""
         shift = self.counter - other.counter
         for live in other.members.values():
             other._write_down(live, record)
             self._add(live)
             live.event_at += shift
-            heappush(self.events, live.event_at * self.num_rows + live.row)
+            heappush(self.events, live.event_at << _ROW_BITS | live.row)
         other.lane.count -= other.count
         other.count = other.context = 0
         other.members.clear()
@@ -201,31 +112,35 @@ class Cohort:
         if self.rank is None and generated < live.ask_at < due:
             due = live.ask_at
         live.event_at = ceil(due) - before
-        heappush(self.events, live.event_at * self.num_rows + live.row)
+        heappush(self.events, live.event_at << _ROW_BITS | live.row)
 
     def due(self) -> list[Live]:
-        """Members to whom something happens at the present counter, taken from the heap."""
-        due, events, end = [], self.events, (self.counter + 1) * self.num_rows
+        """Remove the events of the present counter, and return the members that have one."""
+        due, events, end = [], self.events, (self.counter + 1) << _ROW_BITS
         while events and events[0] < end:
-            live = self.members.get(heappop(events) % self.num_rows)
+            live = self.members.get(heappop(events) & _ROW_MASK)
             # A void entry: the member left, or came back, and has another entry.
             if live is not None and live.event_at == self.counter:
                 live.event_at = -1
                 due.append(live)
         return due
 
+    def is_due_next(self) -> bool:
+        """Return whether something may happen to a member in the next step."""
+        return self.events[0] < (self.counter + 2) << _ROW_BITS
+
     def steps_to_event(self) -> float:
-        """How many steps from now something happens to a member."""
+        """Return in how many steps from now something happens to a member."""
         events = self.events
         while True:
-            counter, row = divmod(events[0], self.num_rows)
-            live = self.members.get(row)
+            counter = events[0] >> _ROW_BITS
+            live = self.members.get(events[0] & _ROW_MASK)
             if live is not None and live.event_at == counter:
                 return min(counter, self.ask_at) - self.counter
             heappop(events)
 
-    def leave(self, live: Live, record: Record) -> None:
-        """Let a member go, its state and its tokens written down."""
+    def leave(self, live: Live, record: TimelineRecord) -> None:
+        """Remove a member; its state and its tokens are written down."""
         self._write_down(live, record)
         del self.members[live.row]
         live.cohort = None
@@ -239,8 +154,8 @@ class Cohort:
     def _end(self) -> None:
         self.lane.cohorts.remove(self)
 
-    def _write_down(self, live: Live, record: Record) -> None:
-        """Give a member the state that so far followed from the cohort's."""
+    def _write_down(self, live: Live, record: TimelineRecord) -> None:
+        """Copy into a member the state that so far followed from the cohort's."""
         live.context = live.offset + self.counter
         if self.counter > live.joined:
             live.last_token_s = self.last_s
@@ -248,8 +163,8 @@ class Cohort:
         if self.rank is not None:
             live.rank = self.rank
 
-    def _record_runs(self, live: Live, record: Record) -> None:
-        """The ticks of the member's steps: those with a counter in (joined, counter]."""
+    def _record_runs(self, live: Live, record: TimelineRecord) -> None:
+        """Record the ticks of the member's steps: those with a counter in (joined, counter]."""
         first = live.joined + 1
         run = bisect_right(self.run_counters, first) - 1
         ticks = self.run_ticks[2 * run + 1 :]
@@ -257,8 +172,8 @@ class Cohort:
         ticks.append(self.last_tick)
         record.add_runs(live.row, ticks)
 
-    def advance(self, tick: int, now_s: float) -> None:
-        """All members ran in the step that ended at `tick`."""
+    def advance(self, tick: int, now_s: float) -> bool:
+        """Count one step of all members, which ended at `tick`; return whether a member is due."""
         self.counter += 1
         self.context += self.count
         if self.last_tick != tick - 1:
@@ -267,17 +182,18 @@ class Cohort:
             self.run_ticks.append(tick)
         self.last_tick = tick
         self.last_s = now_s
+        return self.events[0] < (self.counter + 1) << _ROW_BITS
 
     def advance_many(self, steps: int, now_s: float) -> None:
-        """All members ran in `steps` further steps without a gap; nothing happened to any."""
+        """Count `steps` further steps without a gap, in which nothing happened to any member."""
         self.counter += steps
         self.context += steps * self.count
         self.last_tick += steps
         self.last_s = now_s
 
     def part(self, moving: Sequence[Live]) -> Cohort:
-        """A new cohort of some members, with the history of this one."""
-        part = Cohort(self.lane, self.rank, self.block_tokens, self.num_rows)
+        """Return a new cohort of some members, with the history of this one."""
+        part = Cohort(self.lane, self.rank, self.block_tokens)
         part.counter, part.ask_at = self.counter, self.ask_at
         part.run_counters, part.run_ticks = self.run_counters[:], self.run_ticks[:]
         part.last_tick, part.last_s = self.last_tick, self.last_s
@@ -286,7 +202,7 @@ class Cohort:
             slot = (self.counter + 1 - context) % self.block_tokens
             part.members[live.row] = self.members.pop(live.row)
             live.cohort = part
-            heappush(part.events, live.event_at * self.num_rows + live.row)
+            heappush(part.events, live.event_at << _ROW_BITS | live.row)
             for cohort, sign in ((self, -1), (part, 1)):
                 cohort.count += sign
                 cohort.context += sign * context
@@ -294,7 +210,7 @@ class Cohort:
         return part
 
     def move(self, lane: Lane) -> None:
-        """Go to another lane, with all members."""
+        """Change the lane of all members."""
         self.lane.cohorts.remove(self)
         self.lane.count -= self.count
         self.lane = lane
@@ -302,7 +218,7 @@ class Cohort:
         lane.count += self.count
 
     def grows(self, ahead: int = 0) -> int:
-        """Blocks that the members need in the step after `ahead` more."""
+        """Return the blocks that the members need in the step after `ahead` more."""
         return self.growth[(self.counter + ahead) % self.block_tokens]
 
 
@@ -322,7 +238,7 @@ class Lane:
         """Heap of (key, row, version) of waiting requests; an older version is void."""
 
     def decodes_in_order(self) -> list[Live]:
-        """All decodes by key, of equals by row."""
+        """Return all decodes by key, of equals by row."""
         by_key: dict[tuple[float, ...], dict[int, Live]] = {}
         for cohort in self.cohorts:
             if cohort.rank is not None:

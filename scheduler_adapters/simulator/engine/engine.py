@@ -1,306 +1,343 @@
-"""The fast engine: the rules of `reference.py`, bit for bit, at O(1) work per step.
+"""One simulated instance that is driven from outside: requests in, time forward, requests out.
 
 Decodes that advance together form a cohort (`cohort.py`), so a step costs the same for two of them
-and for two hundred. While nobody is prefilled and nothing happens to anybody, steps are repeated
-without filling them anew. The engine has five layers: `ranks.py`, `offload.py`, `eviction.py`,
-`filling.py`, and this file, which lets time pass.
+as for two hundred; while nothing happens to anybody, steps are repeated without being filled anew
+(`stepping.py`). The rules of a step stand in `planner/step_budget.py` and, in the plainest form, in
+`tests/scheduler_adapters/simulator/reference.py`.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from math import inf
 
-from scheduler_adapters.policy import Policy, no_rule
-from scheduler_adapters.simulator.engine.cohort import Cohort, Live
-from scheduler_adapters.simulator.engine.filling import Filling
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.engine.filling import StepFiller
+from scheduler_adapters.simulator.engine.live import Carried, Live, SimulatedRequest
+from scheduler_adapters.simulator.engine.memory import KvMemory
+from scheduler_adapters.simulator.engine.offload import StoredBlocks
+from scheduler_adapters.simulator.engine.ranks import RankKeeper
+from scheduler_adapters.simulator.engine.state import EngineState
+from scheduler_adapters.simulator.engine.stepping import StepRunner
+from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.timeline.columns import Record, none_for_nan
+from scheduler_adapters.timeline.columns import none_for_nan
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import RequestView
+from scheduler_adapters.views import InstanceView, Phase, RequestView
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.errors import SchedulingError
 
 
-class Engine(Filling):
-    """Runs requests under a policy on one instance; one object per run.
+class Engine:
+    """Serves requests under a policy on one instance, in virtual time.
 
-    `skip_ahead` only changes how long a run takes.
+    The clock belongs to the caller: `submit` requests, also such as arrive later, and `advance`.
+    Equal calls give equal bytes, in however many pieces the time passes.
+
+    Args:
+        habits: of vLLM, where a real engine is to be met.
+        observers: are told what happens, in order (`timeline/observer.py`).
+        skip_ahead: only changes how long a run takes.
+        instance_id: of the views that placements see.
     """
 
     __slots__ = (
-        "arrivals",
-        "next_arrival_s",
-        "skip_ahead",
+        "earlier_token_s",
+        "filler",
+        "habits",
+        "inbox",
+        "instance_id",
+        "is_stalled",
+        "memory",
+        "num_indexed",
+        "ranks",
+        "row_of",
+        "runner",
+        "state",
+        "stored",
     )
 
-    arrivals: list[Live]
-    """Who is still to come, the next one last."""
-    next_arrival_s: float
+    def __init__(
+        self,
+        policy: Policy,
+        instance: Instance,
+        *,
+        habits: VllmHabits | None = None,
+        observers: Iterable[EngineObserver] = (),
+        skip_ahead: bool = True,
+        instance_id: int = 0,
+    ) -> None:
+        instance.check(policy)
+        state = self.state = EngineState(policy, instance, observers)
+        self.habits = habits
+        self.ranks = RankKeeper(state)
+        self.stored = StoredBlocks(state, self.ranks)
+        self.memory = KvMemory(state, self.ranks, self.stored, habits)
+        self.filler = StepFiller(state, self.ranks, self.memory)
+        self.runner = StepRunner(state, self.filler, skip_ahead=skip_ahead)
+        self.inbox: deque[Live] = deque()
+        """Requests that are handed over and have not joined the queue, by (arrival, row)."""
+        self.instance_id = instance_id
+        self.earlier_token_s: dict[int, tuple[float, ...]] = {}
+        """When tokens came out in the instances before, by row."""
+        self.is_stalled = False
+        """Whether nothing can run before the next arrival or landing."""
+        self.row_of: dict[str, int] = {}
+        self.num_indexed = 0
+        """Requests that are in `row_of`, which is brought up to date when it is asked."""
 
-    def __init__(self, policy: Policy, instance: Instance, *, skip_ahead: bool = True) -> None:
-        super().__init__(policy, instance)
-        self.skip_ahead = skip_ahead
-        self.evictions_without_token = 0
+    def observe(self, observer: EngineObserver) -> None:
+        """Tell an observer from now on."""
+        self.state.events.add(observer)
 
     def run(self, requests: Requests) -> Timeline:
-        """Run until all requests are finished.
+        """Serve all requests to the end.
+
+        Raises as `advance` does.
+        """
+        with uncollected():
+            self.submit_all(requests)
+            self.advance(inf)
+        return self.timeline(requests)
+
+    def submit_all(self, requests: Requests) -> None:
+        """Hand over requests that arrive in this order; each has the next row of the timeline."""
+        state = self.state
+        lives = _lives(requests, first_row=len(state.lives))
+        state.lives += lives
+        state.record.add_rows(len(lives))
+        rejected = state.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+        if rejected.any():
+            lives = [
+                live for live, is_rejected in zip(lives, rejected, strict=True) if not is_rejected
+            ]
+        self._expect(lives)
+
+    def submit(self, request: SimulatedRequest, *, carried: Carried | None = None) -> bool:
+        """Hand over a request, which arrives at its `arrival_s` or, if that has passed, now.
+
+        Returns False, and rejects it, if the KV memory cannot hold it even alone. With `carried`
+        it goes on where it was: as soon as there are blocks for the KV it brings, which is not
+        computed anew. The timeline has those of its tokens that come out here.
+        """
+        state, row = self.state, len(self.state.lives)
+        live = Live(row, request.view(row), request.output_tokens, request.reasoning_tokens)
+        state.lives.append(live)
+        state.record.add_rows(1)
+        if state.instance.cannot_hold(request.prompt_tokens, request.output_tokens):
+            live.is_gone = True
+            return False
+        if carried is not None:
+            self._resume(live, carried)
+        self._expect([live])
+        return True
+
+    def _resume(self, live: Live, carried: Carried) -> None:
+        """Give a request its progress in the instances before."""
+        view, record = live.view, self.state.record
+        live.context += carried.generated_tokens
+        live.last_token_s = carried.last_token_s
+        view.preemptions = record.preemptions[live.row] = carried.preemptions
+        view.queue, view.queue_entered_s = carried.queue, carried.queue_entered_s
+        self.earlier_token_s[live.row] = carried.token_s
+        if carried.scheduled_s is not None:
+            record.scheduled_s[live.row] = carried.scheduled_s
+        if carried.token_s:
+            record.first_token_s[live.row] = carried.token_s[0]
+        if carried.kv_tokens:
+            live.is_brought = True
+            live.stored_blocks = self.state.instance.blocks(carried.kv_tokens)
+            live.prefill_left = live.context - carried.kv_tokens
+            if live.prefill_left == 1 and carried.generated_tokens:
+                live.prefill_left = 0  # the newest token's KV is computed by its next step
+
+    def _expect(self, lives: Iterable[Live]) -> None:
+        """Put requests into the inbox, which mostly is at its end."""
+        inbox = self.inbox
+        for live in lives:
+            at, arrival_s = len(inbox), live.view.arrival_s
+            while at and inbox[at - 1].view.arrival_s > arrival_s:
+                at -= 1
+            inbox.insert(at, live)
+        self._look_at_inbox()
+
+    def _look_at_inbox(self) -> None:
+        self.state.next_arrival_s = self.inbox[0].view.arrival_s if self.inbox else inf
+
+    def withdraw(self, request_id: str) -> Carried:
+        """Take out an unfinished request with its progress, and with its KV if it has any.
+
+        Raises:
+            SchedulingError: no such request is here, or it has finished.
+        """
+        state, live = self.state, self._find(request_id)
+        kv_tokens = live.computed_tokens if not live.is_waiting or live.stored_blocks else 0
+        if live.rank is None:
+            self.inbox.remove(live)
+            self._look_at_inbox()
+        else:
+            self._release(live)
+        live.version += 1
+        live.is_gone = True
+        self.is_stalled = False
+        state.count()
+        view = live.sync_view()
+        for tell in state.events.withdrawn:
+            tell(view, state.load.now_s)
+        scheduled_s = state.record.scheduled_s[live.row]
+        earlier_s = self.earlier_token_s.get(live.row, ())
+        return Carried(
+            generated_tokens=view.generated_tokens,
+            thinking_tokens=view.thinking_tokens,
+            kv_tokens=kv_tokens,
+            preemptions=view.preemptions,
+            scheduled_s=None if scheduled_s != scheduled_s else scheduled_s,
+            token_s=(*earlier_s, *state.record.token_s(live.row)),
+            last_token_s=live.last_token_s,
+            queue=view.queue,
+            queue_entered_s=view.queue_entered_s,
+        )
+
+    def _find(self, request_id: str) -> Live:
+        lives = self.state.lives
+        for live in lives[self.num_indexed :]:
+            self.row_of[live.view.request_id] = live.row
+        self.num_indexed = len(lives)
+        row = self.row_of.get(request_id)
+        if row is None or lives[row].is_gone:
+            raise SchedulingError(
+                f"request {request_id!r} is not in the engine; withdraw one that was submitted and "
+                "has not finished"
+            )
+        return lives[row]
+
+    def _release(self, live: Live) -> None:
+        """Free the seat and the blocks of a request that leaves."""
+        state = self.state
+        if live.is_waiting or live.is_moving:
+            state.num_waiting -= 1
+            state.waiting_tokens -= live.view.prompt_tokens
+        if not live.is_waiting:
+            blocks = self.memory.blocks_of(live)
+            state.load.used_blocks -= blocks
+            if self.habits is not None:
+                self.habits.freed(blocks)
+            del state.residents[live.row]
+            state.num_returning -= live.is_moving
+            if not live.is_moving:
+                state.num_prefilling -= live.prefill_left > 0
+                self.ranks.unplace(live)
+        if live.stored_blocks:
+            self.stored.free(live)
+
+    def advance(self, until_s: float) -> float:
+        """Run every step that starts before `until_s`; return when the next one would, or inf.
+
+        A step may end after `until_s`. What is submitted then with an earlier arrival takes part
+        in the step after that, as it would have.
 
         Raises:
             InvalidDecision: the policy raised, or ranked with NaN.
             SchedulingError: requests evict each other for ever.
         """
-        self._expect(requests)
-        with _uncollected():
-            while self.arrivals or self.num_waiting or self.residents:
-                self._boundary()
-                evictions = self.evictions_without_token
-                self._fill()
-                if self.placed or self.chunks:
-                    self._run_step()
-                else:
-                    self._stall(has_evicted=self.evictions_without_token > evictions)
-        return self.timeline()
-
-    def timeline(self) -> Timeline:
-        """What happened so far; tokens of requests that still decode are not in it."""
-        return self.record.timeline()
-
-    def _expect(self, requests: Requests) -> None:
-        self.record = Record(requests, self.instance)
-        self.num_rows = len(requests)
-        self.lives = _lives(requests)
-        rejected = self.record.rejected.tolist()
-        self.arrivals = [live for live in reversed(self.lives) if not rejected[live.row]]
-        self._look_at_arrivals()
+        state, load, step = self.state, self.state.load, self.filler.step
+        residents, stored = state.residents, self.stored
+        fill, run_step, timers = self.filler.fill, self.runner.run, self.ranks.timers
+        state.until_s = until_s
+        while True:
+            start_s = load.now_s
+            if not state.num_waiting and not residents:
+                start_s = max(start_s, state.next_arrival_s)
+            elif self.is_stalled:
+                start_s = max(start_s, min(stored.next_landing_s, state.next_arrival_s))
+            if start_s >= until_s:
+                return start_s
+            load.now_s = start_s
+            self.is_stalled = False
+            if stored.next_landing_s <= start_s:
+                stored.land()
+            if state.next_arrival_s <= start_s:
+                self._deliver()
+            if timers and timers[0][0] <= start_s:
+                self.ranks.expire()
+            evictions = state.evictions_without_token
+            fill()
+            if step.placed or step.chunks:
+                run_step()
+            else:
+                self._stall(has_evicted=state.evictions_without_token > evictions)
 
     def _stall(self, *, has_evicted: bool) -> None:
-        """An empty step: everybody was evicted from it, or everybody is being copied."""
-        if self.next_landing_s < inf and not has_evicted:
-            self.load.now_s = min(self.next_landing_s, self.next_arrival_s)
+        """Note an empty step: all requests were evicted from it, or all are being copied."""
+        if self.stored.next_landing_s < inf and not has_evicted:
+            self.is_stalled = True
         else:
-            self.evictions_without_token += 1
-            self._refuse_endless_eviction("none")
-        self._count()
-
-    def _boundary(self) -> None:
-        load = self.load
-        if not self.num_waiting and not self.residents:
-            load.now_s = max(load.now_s, self.next_arrival_s)
-        if self.next_landing_s <= load.now_s:
-            self._land()
-        if self.next_arrival_s <= load.now_s:
-            self._deliver()
-        if self.timers and self.timers[0][0] <= load.now_s:
-            self._expire()
+            self.state.evictions_without_token += 1
+            self.memory.refuse_endless_eviction("none")
+        self.state.count()
 
     def _deliver(self) -> None:
-        """Arrivals join the queue, all of them before the first is ranked."""
+        """Let the requests that have arrived join the queue, all before the first is ranked."""
+        state, load, inbox, now_s = self.state, self.state.load, self.inbox, self.state.load.now_s
+        known_s = now_s
+        if self.habits is not None:
+            is_idle = not state.residents and not state.num_waiting
+            known_s = self.habits.known_s(now_s, state.record.tick_s, is_idle=is_idle)
+            if state.next_arrival_s > known_s:
+                return
         fresh = []
-        while self.next_arrival_s <= self.load.now_s:
-            fresh.append(self.arrivals.pop())
-            self._look_at_arrivals()
-        self.num_waiting += len(fresh)
-        self._count()
+        while inbox and inbox[0].view.arrival_s <= known_s:
+            live = inbox.popleft()
+            fresh.append(live)
+            state.waiting_tokens += live.view.prompt_tokens
+        self._look_at_inbox()
+        state.num_waiting += len(fresh)
+        state.count()
+        load.now_s = known_s
         for live in fresh:
-            self._ask(live)
-            self._enqueue(live)
+            self.ranks.ask(live)
+            self.ranks.enqueue(live)
+            for tell in state.events.queued:
+                tell(live.sync_view(), known_s)
+        load.now_s = now_s
 
-    def _look_at_arrivals(self) -> None:
-        self.next_arrival_s = self.arrivals[-1].view.arrival_s if self.arrivals else inf
-
-    def _run_step(self) -> None:
-        load, record = self.load, self.record
-        start_s = load.now_s
-        prefills = []
-        for live, chunk in self.chunks:
-            processed = live.context - live.prefill_left
-            prefills.append((processed, chunk))
-            if record.scheduled_s[live.row] != record.scheduled_s[live.row]:
-                record.scheduled_s[live.row] = start_s
-        context = 0
-        for cohort in self.placed:
-            context += cohort.context
-        duration_s = self.instance.latency.step_s(self.budget.num_decodes, context, prefills)
-        if not duration_s > 0:
-            raise SchedulingError(f"a step took {duration_s} s; latency must be above 0")
-        self._pass(duration_s)
-        self._book()
-
-    def _pass(self, duration_s: float) -> None:
-        """Let the time of one step pass."""
-        load = self.load
-        load.now_s = load.last_step_end_s = load.now_s + duration_s
-        load.step += 1
-        load.mean_step_s += (duration_s - load.mean_step_s) / load.step
-        self.record.tick_s.append(load.now_s)
-
-    def _book(self) -> None:
-        """Count the step's tokens, let the finished go, then rank whoever changed."""
-        load, tick = self.load, self.load.step - 1
-        changed: list[Live] = []
-        stale: list[Cohort] = []
-        num_residents = len(self.residents)
-        for cohort in self.placed:
-            cohort.advance(tick, load.now_s)
-            if cohort.events[0] < (cohort.counter + 1) * self.num_rows:
-                self._book_due(cohort, changed)
-            if cohort.ask_at <= cohort.counter:
-                stale.append(cohort)
-        if self.placed:
-            self.evictions_without_token = 0
-        if self.chunks:
-            self._book_chunks(tick, changed)
-        self._count()
-        may_repeat = (
-            self.skip_ahead
-            and self.is_steady
-            and not (changed or self.chunks)
-            and len(self.residents) == num_residents
+    def view(self) -> InstanceView:
+        """Return what a placement may see; walks the residents."""
+        state, load, instance = self.state, self.state.load, self.state.instance
+        phases = [live.sync_view().phase for live in state.residents.values()]
+        return InstanceView(
+            instance_id=self.instance_id,
+            now_s=load.now_s,
+            used_blocks=load.used_blocks,
+            total_blocks=instance.kv_blocks,
+            block_tokens=instance.block_tokens,
+            used_host_blocks=self.stored.used_host_blocks,
+            num_waiting=state.num_waiting + len(self.inbox),
+            num_prefilling=phases.count(Phase.PREFILL),
+            num_reasoning=phases.count(Phase.REASONING),
+            num_answering=phases.count(Phase.ANSWERING),
+            waiting_prompt_tokens=state.waiting_tokens
+            + sum(live.view.prompt_tokens for live in self.inbox),
+            mean_step_s=load.mean_step_s,
         )
-        if stale and may_repeat:
-            self._repeat_asking(stale)
-        elif changed or stale:
-            self._rank_changed(changed, stale)
-        elif may_repeat:
-            self._repeat()
-        while self.split_lanes:
-            self._rejoin(self.split_lanes.pop())
 
-    def _book_due(self, cohort: Cohort, changed: list[Live]) -> None:
-        """Let the finished go; the other members to whom something happens changed."""
-        for live in cohort.due():
-            if cohort.counter + live.offset - live.view.prompt_tokens == live.output_tokens:
-                self._finish(live)
-            else:
-                changed.append(live)
+    def timeline(self, requests: Requests) -> Timeline:
+        """Return what happened so far to the requests that were submitted, in that order.
 
-    def _book_chunks(self, tick: int, changed: list[Live]) -> None:
-        for live, chunk in self.chunks:
-            is_first = live.prefill_left == live.context
-            live.prefill_left -= chunk
-            if live.prefill_left:
-                if is_first:
-                    changed.append(live)
-                continue
-            if live.in_prefills:
-                self._unplace(live)
-            self._emit_first(live, tick)
-            if live.context - live.view.prompt_tokens == live.output_tokens:
-                self._finish(live)
-            else:
-                changed.append(live)
-
-    def _emit_first(self, live: Live, tick: int) -> None:
-        """The token that ends a prefill."""
-        now_s = self.load.now_s
-        self.num_prefilling -= 1
-        self.evictions_without_token = 0
-        live.context += 1
-        live.last_token_s = now_s
-        self.record.run(live.row, tick, tick)
-        if live.context == live.view.prompt_tokens + 1:
-            self.record.first_token_s[live.row] = now_s
-
-    def _finish(self, live: Live) -> None:
-        if live.cohort is not None:
-            live.cohort.leave(live, self.record)
-        self.used_blocks -= -(-(live.context - 1) // self.block_tokens)
-        del self.residents[live.row]
-        live.version += 1
-        self.record.finished_s[live.row] = self.load.now_s
-
-    def _rank_changed(self, changed: list[Live], stale: list[Cohort]) -> None:
-        for live in changed:
-            self._unplace(live)
-        if stale:
-            self._rank_groups(stale)
-        for live in changed:
-            self._ask(live)
-            self._place(live)
-
-    def _repeat(self) -> None:
-        """Run the step that just ran again and again, as long as it would be filled the same."""
-        load, cohorts = self.load, self.placed
-        limit = min(cohort.steps_to_event() for cohort in cohorts) - 1
-        until_s = self._undisturbed_until_s()
-        step_s, count = self.instance.latency.step_s, self.budget.num_decodes
-        context = sum(cohort.context for cohort in cohorts)
-        steps = 0
-        while steps < limit and load.now_s < until_s:
-            growth = 0
-            for cohort in cohorts:
-                growth += cohort.growth[(cohort.counter + steps) % self.block_tokens]
-            if self.used_blocks + growth + self.headroom > self.total_blocks:
-                break
-            if self.has_rule and not self._rule_stays():
-                break
-            self.used_blocks += growth
-            self._pass(step_s(count, context, ()))
-            context += count
-            steps += 1
-        for cohort in cohorts:
-            cohort.advance_many(steps, load.now_s)
-
-    def _repeat_asking(self, stale: list[Cohort]) -> None:
-        """The same where shared ranks end with every step: until one of them changes its lane.
-
-        Inside a lane order does not matter, as long as there is room for all.
+        Tokens of requests that still decode are not in it.
         """
-        load, cohorts, count = self.load, self.placed, self.budget.num_decodes
-        lanes = [cohort.lane for cohort in cohorts]
-        has_room = count == load.num_decoding and not (self.rule.displace and self.num_waiting)
-        while True:
-            self._rank_groups(stale)
-            if not has_room or load.now_s >= self._undisturbed_until_s():
-                return
-            growth = context = 0
-            for cohort, lane in zip(cohorts, lanes, strict=True):
-                if (
-                    not cohort.count
-                    or cohort.lane is not lane
-                    or cohort.events[0] < (cohort.counter + 2) * self.num_rows
-                ):
-                    return
-                growth += cohort.growth[cohort.counter % self.block_tokens]
-                context += cohort.context
-            if self.used_blocks + growth + self.headroom > self.total_blocks:
-                return
-            if self.has_rule and not self._rule_stays():
-                return
-            self.used_blocks += growth
-            self._pass(self.instance.latency.step_s(count, context, ()))
-            stale = []
-            for cohort in cohorts:
-                cohort.advance(load.step - 1, load.now_s)
-                if cohort.ask_at <= cohort.counter:
-                    stale.append(cohort)
-
-    def _undisturbed_until_s(self) -> float:
-        """When the next request arrives, copy lands or rank ends."""
-        until_s = min(self.next_arrival_s, self.next_landing_s)
-        return min(until_s, self.timers[0][0]) if self.timers else until_s
-
-    def _rule_stays(self) -> bool:
-        """Ask for the next step's rule; keep it where it differs, so that it is asked for once."""
-        self._count()
-        self.load.used_blocks = self.used_blocks
-        try:
-            rule = self.policy.step_rule(self.load)
-        except Exception as error:
-            raise no_rule(self.policy, self.load, error) from error
-        if rule is self.rule or rule == self.rule:
-            return True
-        self.pending_rule = rule
-        return False
+        rejected = self.state.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+        return self.state.record.timeline(requests, rejected)
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the search for reference cycles: it would walk all requests again and again."""
+def uncollected() -> Iterator[None]:
+    """Run without the search for reference cycles, which would walk all requests repeatedly."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -310,12 +347,12 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _lives(requests: Requests) -> list[Live]:
-    """The requests as the engine keeps them, by row."""
+def _lives(requests: Requests, *, first_row: int) -> list[Live]:
+    """Return the requests as the engine keeps them, by row."""
     views = map(
         RequestView,
         requests.request_id.tolist(),
-        range(len(requests)),
+        count(first_row),
         requests.arrival_s.tolist(),
         requests.prompt_tokens.tolist(),
         none_for_nan(requests.score),
@@ -323,4 +360,6 @@ def _lives(requests: Requests) -> list[Live]:
         none_for_nan(requests.tbt_s),
     )
     output_tokens, reasoning_tokens = requests.output_tokens, requests.reasoning_tokens
-    return list(map(Live, count(), views, output_tokens.tolist(), reasoning_tokens.tolist()))
+    return list(
+        map(Live, count(first_row), views, output_tokens.tolist(), reasoning_tokens.tolist())
+    )

@@ -1,73 +1,101 @@
-"""KV blocks that leave for host memory when their request is evicted, and come back."""
+"""KV blocks outside the device: in host memory, on the link, or brought from another instance."""
 
 from __future__ import annotations
 
 from math import inf
 
-from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.engine.cohort import Live
-from scheduler_adapters.simulator.engine.ranks import Ranks
+from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.ranks import RankKeeper
+from scheduler_adapters.simulator.engine.state import EngineState
 from scheduler_adapters.simulator.host_link import Copies
-from scheduler_adapters.simulator.instance import Instance
 
 
-class Offload(Ranks):
-    """The second layer of the engine: copies to the host and back.
+class StoredBlocks:
+    """Copies of KV blocks to the host and back.
 
     A request that is copied back holds a seat and its blocks, so it is among the residents; but it
-    does not run, is not evicted, and to the policy it waits.
+    does not run, is not evicted, and to the policy it waits. What comes from another instance is
+    there at the next step.
     """
 
-    __slots__ = ("copies", "host_used_blocks", "max_host_blocks", "next_landing_s")
+    __slots__ = (
+        "brought",
+        "copies",
+        "max_host_blocks",
+        "next_landing_s",
+        "ranks",
+        "state",
+        "used_host_blocks",
+    )
 
-    def __init__(self, policy: Policy, instance: Instance) -> None:
-        super().__init__(policy, instance)
-        instance.check(policy)
-        host = instance.host
-        self.copies = None if host is None else Copies(host, block_tokens=instance.block_tokens)
-        self.max_host_blocks = inf if host is None or host.max_blocks is None else host.max_blocks
-        self.host_used_blocks = 0
+    def __init__(self, state: EngineState, ranks: RankKeeper) -> None:
+        host = state.instance.host
+        self.state = state
+        self.ranks = ranks
+        self.copies: Copies | None = None
+        self.max_host_blocks: float = 0
+        if host is not None:
+            self.copies = Copies(host, block_tokens=state.instance.block_tokens)
+            self.max_host_blocks = inf if host.max_blocks is None else host.max_blocks
+        self.used_host_blocks = 0
+        self.brought: list[Live] = []
+        """Admitted with blocks from another instance since the last landing."""
         self.next_landing_s = inf
 
-    def _offload(self, live: Live, blocks: int) -> None:
+    def offload(self, live: Live, blocks: int) -> None:
         """Copy what a victim has computed to the host, where that has room."""
-        if blocks and self.host_used_blocks + blocks <= self.max_host_blocks:
-            live.host_blocks = blocks
-            self.host_used_blocks += blocks
+        if blocks and self.used_host_blocks + blocks <= self.max_host_blocks:
+            live.stored_blocks = blocks
+            self.used_host_blocks += blocks
             self._copy(live)
 
-    def _reload(self, live: Live) -> None:
-        """Give an offloaded request its seat and its blocks, and copy it back."""
-        whole_blocks = -(-live.context // self.block_tokens)
-        self.used_blocks += whole_blocks if live.prefill_left else live.host_blocks
-        live.is_waiting = False
-        self.residents[live.row] = live
-        self.num_returning += 1
-        self._copy(live)
+    def reload(self, live: Live) -> None:
+        """Copy the blocks of an admitted request back."""
+        if live.is_brought:
+            live.is_moving = True
+            self.brought.append(live)
+            self.next_landing_s = self.state.load.now_s
+        else:
+            self._copy(live)
 
     def _copy(self, live: Live) -> None:
         assert self.copies is not None
         live.is_moving = True
-        self.copies.start(self.load.now_s, live.row, live.host_blocks)
-        self.next_landing_s = self.copies.next_landing_s
+        self.copies.start(self.state.load.now_s, live.row, live.stored_blocks)
+        self._look_ahead()
 
-    def _land(self) -> None:
-        """Requests whose copies have landed: on the host, or back and running again."""
-        assert self.copies is not None
+    def _look_ahead(self) -> None:
+        if self.brought:
+            self.next_landing_s = self.state.load.now_s
+        else:
+            self.next_landing_s = inf if self.copies is None else self.copies.next_landing_s
+
+    def free(self, live: Live) -> None:
+        """Give up the stored blocks of a request that is back on the device, or has left."""
+        if not live.is_brought:
+            self.used_host_blocks -= live.stored_blocks
+        live.stored_blocks = 0
+        live.is_brought = False
+
+    def land(self) -> None:
+        """End the copies that have landed: on the host, or back, so that the request runs again."""
+        state = self.state
+        landed, self.brought = self.brought, []
+        if self.copies is not None:
+            landed += [state.lives[row] for row in self.copies.land(state.load.now_s)]
         back = []
-        for row in self.copies.land(self.load.now_s):
-            live = self.lives[row]
+        for live in landed:
             live.is_moving = False
-            if not live.is_waiting:
+            if not live.is_waiting and not live.is_gone:
                 back.append(live)
-        self.next_landing_s = self.copies.next_landing_s
+        self._look_ahead()
         for live in back:
-            self.host_used_blocks -= live.host_blocks
-            live.host_blocks = 0
-            self.num_returning -= 1
-            self.num_waiting -= 1
-            self.num_prefilling += live.prefill_left > 0
-        self._count()
+            self.free(live)
+            state.num_returning -= 1
+            state.num_waiting -= 1
+            state.waiting_tokens -= live.view.prompt_tokens
+            state.num_prefilling += live.prefill_left > 0
+        state.count()
         for live in back:
-            self._ask(live)
-            self._place(live)
+            self.ranks.ask(live)
+            self.ranks.place(live)

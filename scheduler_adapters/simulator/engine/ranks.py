@@ -1,4 +1,4 @@
-"""Between two steps: asking the policy, and keeping requests where their ranks put them."""
+"""The ranks of one instance: asking the policy, and keeping requests where their ranks put them."""
 
 from __future__ import annotations
 
@@ -7,75 +7,51 @@ from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
 
-from scheduler_adapters.policy import Policy, ask_rank
-from scheduler_adapters.simulator.engine.cohort import Cohort, Lane, Live
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.timeline.columns import Record
-from scheduler_adapters.views import LoadView, Rank
+from scheduler_adapters.policy import ask_rank
+from scheduler_adapters.simulator.engine.cohort import Cohort, Lane
+from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.state import EngineState
+from scheduler_adapters.views import Rank
 from scoring_service.errors import InvalidDecision
 
 MAX_SUCCESSORS = 100
 """Ranks that one request may go through at one moment."""
 
 
-class Ranks:
-    """The first layer of the engine: lanes, cohorts, and the timers of ranks that end."""
+class RankKeeper:
+    """Ranks, the lanes and cohorts that they put requests into, and the times at which they end."""
 
-    # Slots, in all layers: Python is a sixth faster than with a dictionary of forty attributes.
     __slots__ = (
         "block_tokens",
-        "instance",
         "lane_of",
         "lanes",
-        "lives",
         "load",
-        "num_prefilling",
-        "num_returning",
-        "num_rows",
         "num_timers",
-        "num_waiting",
         "policy",
         "record",
-        "residents",
         "timers",
-        "used_blocks",
     )
 
-    record: Record
-    lives: list[Live]
-    """All requests by row, those to come and those gone included."""
-    num_rows: int
-
-    def __init__(self, policy: Policy, instance: Instance) -> None:
-        self.policy = policy
-        self.instance = instance
-        self.block_tokens = instance.block_tokens
-        self.load = LoadView(total_blocks=instance.kv_blocks)
-        self.used_blocks = 0
+    def __init__(self, state: EngineState) -> None:
+        self.policy = state.policy
+        self.load = state.load
+        self.record = state.record
+        self.block_tokens = state.instance.block_tokens
         self.lanes: list[Lane] = []
         """In the order in which they are served."""
         self.lane_of: dict[int, Lane] = {}
         """The same by number."""
         self.timers: list[tuple[float, int, Live | Cohort, int]] = []
         self.num_timers = 0
-        self.residents: dict[int, Live] = {}
-        self.num_waiting = self.num_prefilling = 0
-        self.num_returning = 0
-        """Of the waiting: those that are being copied back from the host."""
 
-    def _count(self) -> None:
-        load = self.load
-        load.num_waiting = self.num_waiting
-        load.num_prefilling = self.num_prefilling
-        load.num_decoding = len(self.residents) - self.num_prefilling - self.num_returning
-
-    def _ask(self, live: Live) -> None:
+    def ask(self, live: Live) -> None:
+        """Ask the policy for the rank of a request, unless it has one for good."""
         if live.rank is not None and live.rank.sticky:
             return
-        self.load.used_blocks = self.used_blocks
-        self._take(live, ask_rank(self.policy, live.sync_view(), self.load))
+        self.take(live, ask_rank(self.policy, live.sync_view(), self.load))
 
-    def _take(self, live: Live, rank: Rank) -> None:
+    def take(self, live: Live, rank: Rank) -> None:
+        """Give a request a rank; `place` puts it where that belongs."""
         live.rank = rank
         live.version += 1
         live.ask_at = live.now_context - live.view.prompt_tokens + rank.valid_tokens
@@ -86,13 +62,13 @@ class Ranks:
         self.num_timers += 1
         heappush(self.timers, (time_s, self.num_timers, ranked, version))
 
-    def _watch(self, cohort: Cohort, until_s: float) -> None:
-        """Look at a cohort when its rank ends, or earlier: one timer outlasts many ranks."""
+    def watch(self, cohort: Cohort, until_s: float) -> None:
+        """Check a cohort when its rank ends, or earlier: one timer outlasts many ranks."""
         if until_s < cohort.timer_s:
             cohort.timer_s = until_s
             self._set_timer(until_s, cohort)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         """Replace the ranks that ended; each may be replaced by one that ended as well."""
         timers, now_s = self.timers, self.load.now_s
         left = MAX_SUCCESSORS * (len(timers) + 1)
@@ -104,7 +80,7 @@ class Ranks:
                 assert ranked.rank is not None
                 ranked.timer_s = inf
                 if ranked.rank.valid_until_s > now_s:
-                    self._watch(ranked, ranked.rank.valid_until_s)
+                    self.watch(ranked, ranked.rank.valid_until_s)
                     continue
             elif ranked.version != version:
                 continue
@@ -122,12 +98,12 @@ class Ranks:
     def _expire_live(self, live: Live) -> None:
         rank = live.rank
         assert rank is not None
-        self._unplace(live)
+        self.unplace(live)
         if rank.then is not None:
-            self._take(live, rank.then)
+            self.take(live, rank.then)
         else:
-            self._ask(live)
-        self._place(live)
+            self.ask(live)
+        self.place(live)
 
     def _expire_cohort(self, cohort: Cohort) -> None:
         assert cohort.rank is not None
@@ -136,7 +112,7 @@ class Ranks:
         else:
             self._ask_cohort(cohort)
 
-    def _unplace(self, live: Live) -> None:
+    def unplace(self, live: Live) -> None:
         """Take a request out of its lane, before its rank changes."""
         assert live.rank is not None
         if live.cohort is not None:
@@ -145,10 +121,10 @@ class Ranks:
             self.lane_of[live.rank.lane].prefills.remove((live.rank.key, live.row))
             live.in_prefills = False
 
-    def _place(self, live: Live) -> None:
+    def place(self, live: Live) -> None:
         """Put a request into the lane of its rank."""
         if live.is_waiting:
-            self._enqueue(live)
+            self.enqueue(live)
         elif live.is_moving:
             return
         elif live.prefill_left:
@@ -158,7 +134,8 @@ class Ranks:
         else:
             self._join(live)
 
-    def _enqueue(self, live: Live) -> None:
+    def enqueue(self, live: Live) -> None:
+        """Put a waiting request into the queue of its lane."""
         rank = live.rank
         assert rank is not None
         heappush(self._lane(rank.lane).waiting, (rank.key, live.row, live.version))
@@ -171,7 +148,7 @@ class Ranks:
         return lane
 
     def _join(self, live: Live) -> None:
-        """Find the cohort of a decode that was ranked just now, or make one."""
+        """Add a decode that was ranked just now to its cohort; make one where there is none."""
         rank = live.rank
         assert rank is not None
         lane = self._lane(rank.lane)
@@ -189,11 +166,11 @@ class Ranks:
         cohort.join(live)
 
     def _new_cohort(self, lane: Lane, rank: Rank | None, counter: int = 0) -> Cohort:
-        cohort = Cohort(lane, rank, self.block_tokens, self.num_rows)
+        cohort = Cohort(lane, rank, self.block_tokens)
         cohort.counter = counter
         if rank is not None:
             cohort.ask_at = counter + rank.valid_tokens
-            self._watch(cohort, rank.valid_until_s)
+            self.watch(cohort, rank.valid_until_s)
         return cohort
 
     def _ask_cohort(self, cohort: Cohort) -> None:
@@ -203,7 +180,6 @@ class Ranks:
         if not rank.sticky:
             live = next(iter(cohort.members.values()))
             live.rank = rank
-            self.load.used_blocks = self.used_blocks
             rank = ask_rank(self.policy, live.sync_view(), self.load)
         self._rank_cohort(cohort, rank)
 
@@ -213,7 +189,7 @@ class Ranks:
         if group is None:
             for live in list(cohort.members.values()):
                 cohort.leave(live, self.record)
-                self._take(live, rank)
+                self.take(live, rank)
                 self._join(live)
             return
         cohort.rank = rank
@@ -221,30 +197,32 @@ class Ranks:
         if cohort.lane.number != lane:
             cohort.move(self._lane(lane))
         if valid_until_s < cohort.timer_s:
-            self._watch(cohort, valid_until_s)
+            self.watch(cohort, valid_until_s)
 
-    def _rank_groups(self, stale: list[Cohort]) -> None:
-        """Rank cohorts whose rank ended with this step; those of one group become one."""
+    def rank_groups(self, stale: list[Cohort]) -> None:
+        """Rank the cohorts whose rank ended with this step; those of one group become one."""
         first_of: dict[object, Cohort] = {}
         for cohort in stale:
             if cohort.count:
                 assert cohort.rank is not None
                 group = cohort.rank.group
                 first = first_of.get(group)
-                first_of[group] = cohort if first is None else self._merge(first, cohort)
+                first_of[group] = cohort if first is None else self.merge(first, cohort)
         for cohort in first_of.values():
             self._ask_cohort(cohort)
 
-    def _merge(self, one: Cohort, other: Cohort) -> Cohort:
-        """One cohort of two; the smaller one's members move."""
+    def merge(self, one: Cohort, other: Cohort) -> Cohort:
+        """Return one cohort of two; the members of the smaller one move."""
         large, small = (one, other) if one.count >= other.count else (other, one)
         large.absorb(small, self.record)
         return large
 
-
-def rank_of(live: Live) -> Rank:
-    """The rank in force: the cohort's, where the members share one."""
-    shared = None if live.cohort is None else live.cohort.rank
-    rank = shared or live.rank
-    assert rank is not None
-    return rank
+    def rank_changed(self, changed: list[Live], stale: list[Cohort]) -> None:
+        """Rank anew the requests to which something happened, and cohorts whose rank ended."""
+        for live in changed:
+            self.unplace(live)
+        if stale:
+            self.rank_groups(stale)
+        for live in changed:
+            self.ask(live)
+            self.place(live)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler_adapters.commands.running import Interrupted, run_requests, run_with_load
+from scheduler_adapters.commands.running import run_requests, run_with_load
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import Interrupted
 from scheduler_adapters.views import Rank
 from scheduler_adapters.workload.requests import make_requests
 

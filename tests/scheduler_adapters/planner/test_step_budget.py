@@ -33,22 +33,22 @@ def test_a_rule_tightens_the_limits_of_the_engine_and_never_loosens_them(rule, n
 
 def test_decodes_stop_at_the_cap_and_at_the_last_token():
     budget = budget_of(StepRule(max_decodes=3))
-    assert budget.room_for_decodes() == 3
-    budget.add_decodes(3)
-    assert (budget.takes_decodes(), budget.room_for_decodes(), budget.tokens) == (False, 0, 97)
+    assert budget.place_decodes(5) == 3
+    assert (budget.takes_decodes(), budget.place_decodes(5), budget.tokens) == (False, 0, 97)
     full = budget_of(max_tokens=2)
-    full.add_decodes(1)
+    full.place_decodes(1)
     assert full.takes_decodes()
-    full.add_decodes(1)
+    full.place_decodes(1)
     assert not full.takes_decodes()
 
 
 def test_unmixed_steps_take_the_first_kind_only():
     prefilling, decoding = (budget_of(StepRule(mixed=False)) for _ in range(2))
-    prefilling.add_prefill(5)
+    prefilling.place_prefill(5)
     assert not prefilling.takes_decodes()
+    assert prefilling.place_decodes(1) == 0
     assert prefilling.chunk(5) == 5
-    decoding.add_decodes(1)
+    decoding.place_decodes(1)
     assert decoding.chunk(5) == 0
     assert decoding.takes_decodes()
 
@@ -70,7 +70,7 @@ def test_unmixed_steps_take_the_first_kind_only():
 def test_a_chunk_is_what_every_limit_leaves(rule, placed, tokens, chunk):
     budget = budget_of(rule)
     for tokens_placed in placed:
-        budget.add_prefill(tokens_placed)
+        budget.place_prefill(tokens_placed)
     assert budget.chunk(tokens) == chunk
 
 
@@ -78,7 +78,7 @@ def test_a_chunk_is_what_every_limit_leaves(rule, placed, tokens, chunk):
 def test_a_prompt_larger_than_the_budget_runs_alone_where_an_engine_can(exceeds, chunk):
     budget = budget_of(StepRule(whole_prompts=True), exceeds_budget=exceeds)
     assert budget.chunk(500) == chunk
-    budget.add_prefill(10)
+    budget.place_prefill(10)
     assert budget.chunk(500) == 0
 
 
@@ -91,7 +91,7 @@ def test_a_chunk_without_any_limit_is_a_whole_number():
 def test_padded_prefills_cost_their_number_times_the_longest(chunks):
     budget = budget_of(StepRule(padded_tokens=True), max_tokens=10_000)
     for chunk in chunks:
-        budget.add_prefill(chunk)
+        budget.place_prefill(chunk)
     assert 10_000 - budget.tokens == len(chunks) * max(chunks)
     budget.begin()
     assert (budget.tokens, budget.num_prefills, budget.longest) == (10_000, 0, 0)

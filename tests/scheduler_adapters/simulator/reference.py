@@ -26,11 +26,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf, isnan
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scheduler_adapters.planner.step_budget import StepBudget, evict_order, limit_of
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
 from scheduler_adapters.simulator.host_link import Copies
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.timeline.columns import Record
+from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Requests
@@ -128,8 +131,10 @@ class ReferenceEngine:
             InvalidDecision: the policy raised, ranked with NaN, or let runnable work lie.
             SchedulingError: requests evict each other for ever.
         """
-        record = Record(requests, self.instance)
-        arrivals = iter(self._views(requests, record))
+        record = TimelineRecord()
+        record.add_rows(len(requests))
+        rejected = self.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+        arrivals = iter(self._views(requests, rejected))
         coming = next(arrivals, None)
         while coming is not None or self.live:
             if not self.live and coming is not None:
@@ -153,7 +158,7 @@ class ReferenceEngine:
                 assert self.copies is not None
                 next_s = inf if coming is None else coming.view.arrival_s
                 self.load.now_s = min(next_s, self.copies.next_landing_s)
-        return record.timeline()
+        return record.timeline(requests, rejected)
 
     def _land(self) -> None:
         """Requests whose copies have landed: on the host, or back and running again."""
@@ -170,12 +175,12 @@ class ReferenceEngine:
         for live in back:
             self._ask(live)
 
-    def _views(self, requests: Requests, record: Record) -> Iterable[_Live]:
+    def _views(self, requests: Requests, rejected: NDArray[np.bool_]) -> Iterable[_Live]:
         """The requests that fit into this instance at all."""
         for row in range(len(requests)):
             prompt_tokens = int(requests.prompt_tokens[row])
             output_tokens = int(requests.output_tokens[row])
-            if record.rejected[row]:
+            if rejected[row]:
                 continue
             score, tbt_s = float(requests.score[row]), float(requests.tbt_s[row])
             view = RequestView(
@@ -269,7 +274,7 @@ class ReferenceEngine:
                 break
             if self._secure_block(step, live):
                 step.decodes.append(live)
-                step.budget.add_decodes(1)
+                step.budget.place_decodes(1)
 
     def _place_prefills(self, step: _Step, lane: float) -> None:
         for live in self._in_lane(lane, lambda live: live.is_resident and not live.is_decoding):
@@ -277,9 +282,8 @@ class ReferenceEngine:
                 break
 
     def _prefill(self, step: _Step, live: _Live) -> bool:
-        chunk = step.budget.chunk(live.prefill_left)
+        chunk = step.budget.place_prefill(live.prefill_left)
         if chunk:
-            step.budget.add_prefill(chunk)
             step.prefills.append((live, chunk))
         return chunk > 0
 
@@ -427,7 +431,7 @@ class ReferenceEngine:
             self.host_used_blocks += blocks
             self.copies.start(self.load.now_s, live.row, blocks)
 
-    def _run_step(self, record: Record, step: _Step) -> None:
+    def _run_step(self, record: TimelineRecord, step: _Step) -> None:
         duration_s = self.instance.latency.step_s(
             len(step.decodes),
             sum(live.context for live in step.decodes),
@@ -445,7 +449,7 @@ class ReferenceEngine:
         record.tick_s.append(load.now_s)
         self._book(record, step)
 
-    def _book(self, record: Record, step: _Step) -> None:
+    def _book(self, record: TimelineRecord, step: _Step) -> None:
         """Count the step's tokens, let the finished go, then rank whoever changed."""
         changed = []
         for live, chunk in step.prefills:
@@ -466,7 +470,7 @@ class ReferenceEngine:
             if live.view.generated_tokens < live.output_tokens:
                 self._ask(live)
 
-    def _emit(self, record: Record, live: _Live) -> None:
+    def _emit(self, record: TimelineRecord, live: _Live) -> None:
         """One output token at the end of the step that just ended."""
         self.evictions_without_token = 0
         view, tick = live.view, len(record.tick_s) - 1

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.simulator.closed_loop import simulate_closed_loop
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import ConfigError
@@ -25,7 +25,7 @@ def requests_of(count: int):
 
 @pytest.mark.parametrize("clients", [1, 4, 30])
 def test_there_are_always_as_many_requests_as_clients(clients):
-    timeline = simulate_closed_loop(requests_of(100), FCFS(), INSTANCE, clients=clients)
+    timeline = simulate(requests_of(100), FCFS(), INSTANCE, clients=clients)
     sent_s, finished_s = timeline.requests.arrival_s, timeline.finished_s
     assert summarize(timeline).num_finished == 100
     for now_s in timeline.tick_s:
@@ -35,16 +35,16 @@ def test_there_are_always_as_many_requests_as_clients(clients):
 
 
 def test_one_client_has_the_instance_to_itself():
-    timeline = simulate_closed_loop(requests_of(20), FCFS(), INSTANCE, clients=1)
+    timeline = simulate(requests_of(20), FCFS(), INSTANCE, clients=1)
     np.testing.assert_array_equal(timeline.requests.arrival_s[1:], timeline.finished_s[:-1])
     np.testing.assert_array_equal(timeline.scheduled_s, timeline.requests.arrival_s)
 
 
 def test_more_clients_than_requests_is_a_burst():
-    timeline = simulate_closed_loop(requests_of(5), FCFS(), INSTANCE, clients=9)
+    timeline = simulate(requests_of(5), FCFS(), INSTANCE, clients=9)
     assert (timeline.requests.arrival_s == 0).all()
 
 
 def test_no_client_is_refused():
     with pytest.raises(ConfigError, match="clients is 0"):
-        simulate_closed_loop(requests_of(5), FCFS(), INSTANCE, clients=0)
+        simulate(requests_of(5), FCFS(), INSTANCE, clients=0)

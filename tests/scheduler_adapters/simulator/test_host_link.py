@@ -17,6 +17,8 @@ from scheduler_adapters.simulator.host_link import Copies, HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import LoadView
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 
@@ -97,31 +99,35 @@ def test_an_offloaded_request_goes_on_where_it_was():
     assert tokens_s.tolist() == [*range(1, 18), 22.0, 23.0, 24.0]
 
 
-class Counting(Engine):
+class BlockCounter(EngineObserver):
     """Looks at all KV blocks after every step."""
 
-    def _pass(self, duration_s: float) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        engine.observe(self)
+
+    def ran(self, load: LoadView, duration_s: float, num_resident: int) -> None:
         self.count_blocks()
-        super()._pass(duration_s)
 
     def count_blocks(self) -> None:
+        state, stored = self.engine.state, self.engine.stored
         device = host = 0
-        for live in self.lives:
-            if live.row in self.residents:
+        for live in state.lives:
+            if live.row in state.residents:
                 device += self.held_blocks(live)
                 assert not live.is_waiting
             else:
                 assert live.cohort is None
-            assert live.host_blocks > 0 or not live.is_moving
-            host += live.host_blocks
-        assert device == self.used_blocks <= self.total_blocks
-        assert host == self.host_used_blocks <= self.max_host_blocks
+            assert live.stored_blocks > 0 or not live.is_moving
+            host += live.stored_blocks
+        assert device == state.load.used_blocks <= state.load.total_blocks
+        assert host == stored.used_host_blocks <= stored.max_host_blocks
 
     def held_blocks(self, live) -> int:
         """Blocks of a resident, in a step that has been filled."""
         if live.is_moving and not live.prefill_left:
-            return live.host_blocks
-        is_placed = live.cohort in self.placed
+            return live.stored_blocks
+        is_placed = live.cohort in self.engine.filler.step.placed
         return -(-(live.now_context - (live.cohort is not None and not is_placed)) // 16)
 
 
@@ -155,11 +161,12 @@ def test_every_block_is_on_the_device_or_on_the_host(requests, policy, bytes_per
     host = HostLink(kv_bytes_per_token=1, bytes_per_s=bytes_per_s, max_blocks=max_blocks)
     latency = AffineLatency(base_s=0.01, per_token_s=1e-4)
     instance = Instance(latency=latency, kv_blocks=16, max_num_seqs=6, max_tokens=40, host=host)
-    engine = Counting(policy, instance, skip_ahead=False)
+    engine = Engine(policy, instance, skip_ahead=False)
+    counter = BlockCounter(engine)
     timeline = engine.run(requests)
-    engine.placed = []
-    engine.count_blocks()
-    assert engine.used_blocks == engine.host_used_blocks == 0
+    engine.filler.step.placed = []
+    counter.count_blocks()
+    assert engine.state.load.used_blocks == engine.stored.used_host_blocks == 0
     assert (np.isfinite(timeline.finished_s) | timeline.rejected).all()
 
 

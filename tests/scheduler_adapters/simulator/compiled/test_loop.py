@@ -157,7 +157,7 @@ def test_large_runs_take_the_compiled_loop_and_give_the_same_bytes():
     )
     instance = Instance(latency=LATENCY, kv_blocks=200, max_num_seqs=32)
     assert_equal(
-        simulate(requests, FCFS(), instance), simulate(requests, FCFS(), instance, engine="python")
+        simulate(requests, FCFS(), instance), simulate(requests, FCFS(), instance, loop="python")
     )
 
 
@@ -231,7 +231,7 @@ def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python
     assert run_compiled(requests, FCFS(), replace(instance, latency=NotCompiled())) is None
     short = replace(KERNELS, tokens_s=KERNELS.tokens_s[:4])
     assert run_compiled(requests, FCFS(), replace(instance, latency=short)) is None
-    timeline = simulate(requests, RoundRobin(), instance, engine="compiled")
+    timeline = simulate(requests, RoundRobin(), instance, loop="compiled")
     assert np.isfinite(timeline.finished_s).all()
 
 
@@ -248,7 +248,7 @@ def test_the_compiled_loops_take_requests_that_are_all_rejected(run, policy):
 def test_an_instance_that_gets_no_request_has_an_empty_timeline(policy):
     nobody = make_requests(prompt_tokens=[5], output_tokens=[3]).take(np.array([False]))
     instance = Instance(latency=LATENCY, kv_blocks=60)
-    assert len(simulate(nobody, policy, instance, engine="compiled").tick_s) == 0
+    assert len(simulate(nobody, policy, instance, loop="compiled").tick_s) == 0
 
 
 class NotCompiled(LatencyModel):

@@ -128,7 +128,7 @@ def test_one_seat_and_constant_service_waits_as_pollaczek_and_khinchine_say():
         arrival_s=poisson_arrivals_s(count, rate_per_s=load / service_s, seed=1),
     )
     instance = Instance(latency=AffineLatency(base_s=service_s), kv_blocks=10, max_num_seqs=1)
-    summary = summarize(simulate(requests, FCFS(), instance, engine="python"))
+    summary = summarize(simulate(requests, FCFS(), instance, loop="python"))
     assert summary.queueing_s.mean == pytest.approx(load * service_s / (2 * (1 - load)), rel=0.02)
 
 

@@ -27,6 +27,7 @@ from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 
@@ -79,40 +80,39 @@ def crowd() -> Requests:
     )
 
 
-class Recording(Engine):
+class StepLines(EngineObserver):
     """Writes a line for every step."""
 
-    def run(self, requests):
+    def __init__(self, engine: Engine) -> None:
+        self.step = engine.filler.step
         self.lines: list[str] = []
-        self.evicted: list[int] = []
-        return super().run(requests)
+        self.evicted_rows: list[int] = []
+        engine.observe(self)
 
-    def _evict(self, live):
-        self.evicted.append(live.row)
-        super()._evict(live)
+    def evicted(self, request, now_s):
+        self.evicted_rows.append(request.number)
 
-    def _pass(self, duration_s):
-        decodes = sorted(row for cohort in self.placed for row in cohort.members)
-        super()._pass(duration_s)
+    def ran(self, load, duration_s, num_resident):
         step = {
-            "time": round(self.load.now_s, 9),
-            "decodes": decodes,
-            "prefills": [[live.row, chunk] for live, chunk in self.chunks],
-            "evicted": self.evicted,
+            "time": round(load.now_s, 9),
+            "decodes": sorted(row for cohort in self.step.placed for row in cohort.members),
+            "prefills": [[live.row, chunk] for live, chunk in self.step.chunks],
+            "evicted": self.evicted_rows,
         }
         self.lines.append(json.dumps(step, separators=(",", ":")) + "\n")
-        self.evicted = []
+        self.evicted_rows = []
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_policy_decides_as_it_always_has(name, pytestconfig):
-    engine = Recording(MAKERS[name](), SCARCE, skip_ahead=False)
+    engine = Engine(MAKERS[name](), SCARCE, skip_ahead=False)
+    steps = StepLines(engine)
     engine.run(crowd())
     path = GOLDEN / f"{name}.crowd.jsonl"
     if pytestconfig.getoption("--regen-golden"):
         GOLDEN.mkdir(exist_ok=True)
-        path.write_text("".join(engine.lines))
-    assert engine.lines == path.read_text().splitlines(keepends=True)
+        path.write_text("".join(steps.lines))
+    assert steps.lines == path.read_text().splitlines(keepends=True)
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_adapters.policy import load_policy
-from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.vllm_engine import VllmEngine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.workload.requests import make_requests
 
 ONE_SECOND_STEPS = AffineLatency(base_s=1.0)
 
 
-def run(engine_class, requests, **limits):
+def run(kind, requests, **limits):
     limits = {"kv_blocks": 1000, "watermark_fraction": 0.0, "max_tokens": None} | limits
     latency = limits.pop("latency", ONE_SECOND_STEPS)
-    return engine_class(load_policy("fcfs"), Instance(latency=latency, **limits)).run(requests)
+    instance = Instance(latency=latency, **limits)
+    return simulate(requests, load_policy("fcfs"), instance, loop="python", kind=kind)
 
 
 def test_an_arrival_during_a_step_waits_for_the_step_after_the_next():
@@ -28,13 +28,13 @@ def test_an_arrival_during_a_step_waits_for_the_step_after_the_next():
         prompt_tokens=[10, 10, 10], output_tokens=[10, 1, 1], arrival_s=[0.0, 1.5, 2.0]
     )
     # Steps end at 1, 2, 3, ...; what arrives in the one from 1 to 2 runs from 3 to 4.
-    assert run(Engine, requests).first_token_s.tolist() == [1, 3, 3]
-    assert run(VllmEngine, requests).first_token_s.tolist() == [1, 4, 4]
+    assert run("plain", requests).first_token_s.tolist() == [1, 3, 3]
+    assert run("vllm", requests).first_token_s.tolist() == [1, 4, 4]
 
 
 def test_an_idle_engine_starts_at_once():
     requests = make_requests(prompt_tokens=[10, 10], output_tokens=[2, 2], arrival_s=[0.5, 100.25])
-    assert run(VllmEngine, requests).first_token_s.tolist() == [1.5, 101.25]
+    assert run("vllm", requests).first_token_s.tolist() == [1.5, 101.25]
 
 
 def evicting_requests():
@@ -45,8 +45,8 @@ def test_a_preempted_request_prefills_only_what_was_taken_meanwhile():
     # Of 7 blocks the second request gives its 5 back when the first needs a third; the first
     # takes at most 2 more until it ends, so at least 3 blocks = 48 tokens are kept.
     latency = AffineLatency(base_s=1.0, per_token_s=0.001)
-    plain = run(Engine, evicting_requests(), kv_blocks=7, latency=latency)
-    kept = run(VllmEngine, evicting_requests(), kv_blocks=7, latency=latency)
+    plain = run("plain", evicting_requests(), kv_blocks=7, latency=latency)
+    kept = run("vllm", evicting_requests(), kv_blocks=7, latency=latency)
     assert plain.preemptions.tolist() == kept.preemptions.tolist() == [0, 1]
     saved_s = plain.finished_s[1] - kept.finished_s[1]
     assert saved_s == pytest.approx(0.001 * 16 * round(saved_s / 0.016))
@@ -58,7 +58,7 @@ def test_a_prefill_in_several_chunks_resumes_where_its_blocks_end():
     # none generated, and comes back when the first is done: 80 tokens are still there.
     requests = make_requests(prompt_tokens=[31, 96], output_tokens=[20, 2])
     limits = {"kv_blocks": 8, "max_tokens": 47, "latency": AffineLatency(base_s=1.0)}
-    plain, kept = run(Engine, requests, **limits), run(VllmEngine, requests, **limits)
+    plain, kept = run("plain", requests, **limits), run("vllm", requests, **limits)
     assert plain.preemptions.tolist() == kept.preemptions.tolist() == [0, 1]
     assert plain.first_token_s.tolist() == [1, 23]
     assert kept.first_token_s.tolist() == [1, 22]
@@ -76,7 +76,7 @@ def test_a_prefill_in_several_chunks_resumes_where_its_blocks_end():
 def test_every_request_is_served_whole_and_in_order(lengths, kv_blocks, max_tokens):
     prompt, output, arrival_s = zip(*sorted(lengths, key=lambda row: row[2]), strict=True)
     requests = make_requests(prompt_tokens=prompt, output_tokens=output, arrival_s=arrival_s)
-    timeline = run(VllmEngine, requests, kv_blocks=kv_blocks, max_tokens=max_tokens)
+    timeline = run("vllm", requests, kv_blocks=kv_blocks, max_tokens=max_tokens)
     served = ~timeline.rejected
     assert np.isfinite(timeline.finished_s[served]).all()
     counts = np.zeros(len(requests), dtype=np.int64)
@@ -90,5 +90,5 @@ def test_every_request_is_served_whole_and_in_order(lengths, kv_blocks, max_toke
 def test_a_burst_without_shortage_is_served_as_by_the_plain_engine(lengths):
     prompt, output = zip(*lengths, strict=True)
     requests = make_requests(prompt_tokens=prompt, output_tokens=output)
-    plain, ahead = run(Engine, requests), run(VllmEngine, requests)
+    plain, ahead = run("plain", requests), run("vllm", requests)
     np.testing.assert_array_equal(plain.finished_s, ahead.finished_s)

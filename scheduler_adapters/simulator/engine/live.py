@@ -1,0 +1,193 @@
+"""Requests of a simulated engine: handed over, inside it, and on their way to another instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler_adapters.timeline.columns import none_for_nan
+from scheduler_adapters.views import Phase, Rank, RequestView
+from scheduler_adapters.workload.requests import Requests
+
+if TYPE_CHECKING:
+    from scheduler_adapters.simulator.engine.cohort import Cohort
+
+# Looked up once: an enum's member costs ten times what a global does.
+_WAITING, _PREFILL, _REASONING, _ANSWERING = Phase
+
+
+class SimulatedRequest(NamedTuple):
+    """One request for an instance, with the output that only the engine knows."""
+
+    request_id: str
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    reasoning_tokens: int = 0
+    """Of the output tokens, those before the end of thinking."""
+    score: float | None = None
+    user_class: str = ""
+    tbt_s: float | None = None
+
+    def view(self, number: int) -> RequestView:
+        """Return the request as a policy sees it; `number` is its receive number."""
+        return RequestView(
+            self.request_id,
+            number,
+            self.arrival_s,
+            self.prompt_tokens,
+            self.score,
+            self.user_class,
+            self.tbt_s,
+        )
+
+
+def simulated_requests(requests: Requests) -> Iterator[SimulatedRequest]:
+    """Return the requests one by one."""
+    return map(
+        SimulatedRequest,
+        requests.request_id.tolist(),
+        requests.arrival_s.tolist(),
+        requests.prompt_tokens.tolist(),
+        requests.output_tokens.tolist(),
+        requests.reasoning_tokens.tolist(),
+        none_for_nan(requests.score),
+        requests.user_class.tolist(),
+        none_for_nan(requests.tbt_s),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Carried:
+    """Progress and KV that an unfinished request takes from one instance to another.
+
+    `dataclasses.replace(carried, kv_tokens=0)` leaves the KV behind: then prompt and generated
+    tokens are prefilled anew.
+    """
+
+    generated_tokens: int = 0
+    thinking_tokens: int = 0
+    kv_tokens: int = 0
+    """Tokens whose keys and values it takes along."""
+    preemptions: int = 0
+    scheduled_s: float | None = None
+    """Start of its first step; None if it has not been in one."""
+    token_s: tuple[float, ...] = ()
+    """When its tokens came out, here and in the instances before."""
+    last_token_s: float | None = None
+    queue: tuple[float, ...] | None = None
+    """The policy's queue (`RequestView.enqueued_s`), and when it was entered."""
+    queue_entered_s: float = 0.0
+
+
+class Live:
+    """A request inside the engine."""
+
+    __slots__ = (
+        "ask_at",
+        "cohort",
+        "context",
+        "event_at",
+        "evicted_s",
+        "in_prefills",
+        "is_brought",
+        "is_gone",
+        "is_moving",
+        "is_waiting",
+        "joined",
+        "kept_tokens",
+        "last_token_s",
+        "offset",
+        "output_tokens",
+        "placed_step",
+        "prefill_left",
+        "rank",
+        "reasoning_tokens",
+        "row",
+        "stored_blocks",
+        "version",
+        "view",
+    )
+
+    def __init__(
+        self, row: int, view: RequestView, output_tokens: int, reasoning_tokens: int
+    ) -> None:
+        self.row = row
+        self.view = view
+        self.output_tokens = output_tokens
+        self.reasoning_tokens = reasoning_tokens
+        self.context = view.prompt_tokens
+        """Prompt + generated tokens; in a cohort stale, see `now_context`."""
+        self.rank: Rank | None = None
+        self.version = 0
+        """Counts ranks: entries of heaps with an older one are void."""
+        self.ask_at: float = inf
+        """Ask again once this many tokens are generated."""
+        self.is_waiting = True
+        self.is_gone = False
+        """Whether it has finished or was withdrawn."""
+        self.prefill_left = 0
+        self.kept_tokens = 0
+        """Tokens whose KV was still there when its prefill began; 0 but for vLLM's prefix cache."""
+        self.in_prefills = False
+        self.stored_blocks = 0
+        """KV blocks kept outside the device, to be had back without computing them anew."""
+        self.is_brought = False
+        """Whether these come from another instance; else they are in host memory."""
+        self.is_moving = False
+        """Whether they are being copied: away while it waits, else back."""
+        self.cohort: Cohort | None = None
+        self.offset = 0
+        self.joined = 0
+        """The cohort's counter when this request came to it."""
+        self.event_at = -1
+        """Cohort counter at which something happens to this member next."""
+        self.last_token_s: float | None = None
+        self.placed_step = -1
+        self.evicted_s = -1.0
+
+    @property
+    def now_context(self) -> int:
+        """Prompt + generated tokens."""
+        return self.context if self.cohort is None else self.offset + self.cohort.counter
+
+    @property
+    def next_context(self) -> int:
+        """Tokens it has after the next one, while it waits."""
+        return self.context if self.stored_blocks and not self.prefill_left else self.context + 1
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens of a resident, or of one with stored blocks, whose KV there is."""
+        return self.now_context - (self.prefill_left or 1)
+
+    def sync_view(self) -> RequestView:
+        """Return the view, brought up to date."""
+        view, cohort = self.view, self.cohort
+        view.previous = self.rank
+        if cohort is None:
+            generated = self.context - view.prompt_tokens
+            view.last_token_s = self.last_token_s
+        else:
+            generated = self.offset + cohort.counter - view.prompt_tokens
+            view.last_token_s = cohort.last_s if cohort.counter > self.joined else self.last_token_s
+        view.generated_tokens = generated
+        if self.is_waiting or self.is_moving:
+            view.phase = _WAITING
+        elif self.prefill_left:
+            view.phase = _PREFILL
+        else:
+            view.phase = _REASONING if generated < self.reasoning_tokens else _ANSWERING
+        if self.reasoning_tokens:
+            view.thinking_tokens = min(generated, self.reasoning_tokens)
+        return view
+
+
+def rank_of(live: Live) -> Rank:
+    """Return the rank in force: the cohort's, where the members share one."""
+    shared = None if live.cohort is None else live.cohort.rank
+    rank = shared or live.rank
+    assert rank is not None
+    return rank

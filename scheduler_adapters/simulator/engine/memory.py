@@ -1,0 +1,217 @@
+"""The KV memory of one instance: admission to it, eviction from it, and displacement."""
+
+from __future__ import annotations
+
+from heapq import heappop
+from typing import TYPE_CHECKING
+
+from scheduler_adapters.planner.step_budget import evict_order
+from scheduler_adapters.simulator.engine.live import Live, rank_of
+from scheduler_adapters.simulator.engine.offload import StoredBlocks
+from scheduler_adapters.simulator.engine.ranks import RankKeeper
+from scheduler_adapters.simulator.engine.state import EngineState, StepInProgress
+from scoring_service.errors import SchedulingError
+
+if TYPE_CHECKING:
+    from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
+
+MAX_EVICTIONS_PER_REQUEST = 10
+"""Without any token in between; more is a loop."""
+
+
+class KvMemory:
+    """Blocks of the residents. Evictions are rare, so residents are walked one by one."""
+
+    __slots__ = (
+        "block_tokens",
+        "habits",
+        "headroom",
+        "load",
+        "ranks",
+        "residents",
+        "state",
+        "step",
+        "stored",
+        "total_blocks",
+    )
+
+    def __init__(
+        self,
+        state: EngineState,
+        ranks: RankKeeper,
+        stored: StoredBlocks,
+        habits: VllmHabits | None,
+    ) -> None:
+        instance = state.instance
+        self.state = state
+        self.load = state.load
+        self.residents = state.residents
+        self.ranks = ranks
+        self.stored = stored
+        self.step = StepInProgress()
+        self.habits = habits
+        self.block_tokens = instance.block_tokens
+        self.total_blocks = instance.kv_blocks
+        self.headroom = instance.decode_headroom_blocks
+        """Free blocks a decode insists on even when it needs none."""
+
+    def admit(self, live: Live) -> None:
+        """Give a request its seat and its blocks, to be computed or copied back."""
+        state, load = self.state, self.load
+        self.step.is_steady = False  # the next step may admit more, whatever stopped this one
+        self.step.budget.num_admissions += 1
+        load.num_started += 1
+        live.view.admission_number = load.num_started
+        live.is_waiting = False
+        self.residents[live.row] = live
+        if live.stored_blocks:
+            is_whole = not live.prefill_left
+            load.used_blocks += (
+                live.stored_blocks if is_whole else -(-live.context // self.block_tokens)
+            )
+            state.num_returning += 1
+            self.stored.reload(live)
+        else:
+            live.prefill_left = live.context
+            if self.habits is not None:
+                self.habits.keep_prefix(live, load.used_blocks, self.block_tokens)
+            load.used_blocks += -(-live.context // self.block_tokens)
+            state.num_waiting -= 1
+            state.waiting_tokens -= live.view.prompt_tokens
+            state.num_prefilling += 1
+        for tell in state.events.admitted:
+            tell(live.sync_view(), load.now_s)
+
+    def blocks_of(self, live: Live) -> int:
+        """Return the blocks that a resident holds which is not in the step yet."""
+        if live.is_moving and not live.prefill_left:
+            return live.stored_blocks
+        context = live.now_context - (live.cohort is not None)
+        return -(-context // self.block_tokens)
+
+    def growth_of(self, live: Live) -> int:
+        """Return the blocks that the next token of a resident needs: 1 or 0."""
+        return int(live.cohort is not None and (live.now_context - 1) % self.block_tokens == 0)
+
+    def _is_placed(self, live: Live) -> bool:
+        if live.placed_step == self.load.step:
+            return True
+        if live.cohort is not None:
+            return live.cohort in self.step.placed
+        return any(other is live for other, _ in self.step.chunks)
+
+    def secure_block(self, live: Live) -> bool:
+        """Take the block for the next token of a decode, by eviction where need be."""
+        needed = self.growth_of(live)
+        while self.total_blocks - self.load.used_blocks < max(needed, self.headroom):
+            order = _evict_order(live)
+            victims = [
+                other
+                for other in self.residents.values()
+                if _evict_order(other)[0]
+                and _evict_order(other) > order
+                and not other.is_moving
+                and not self._is_placed(other)
+            ]
+            victim = max(victims, key=_evict_order, default=live)
+            self._evict(victim)
+            if victim is live:
+                return False
+        self.load.used_blocks += needed
+        return True
+
+    def _evict(self, live: Live) -> None:
+        state, load, blocks = self.state, self.load, self.blocks_of(live)
+        self.step.is_steady = False
+        if self.habits is not None:
+            self.habits.evicted(live, blocks, load)
+        load.used_blocks -= blocks
+        if self.step.offloads:
+            self.stored.offload(live, -(-live.computed_tokens // self.block_tokens))
+        if live.cohort is None:
+            state.num_prefilling -= 1
+        self.ranks.unplace(live)
+        live.is_waiting = True
+        live.evicted_s = load.now_s
+        live.view.preemptions += 1
+        state.record.preemptions[live.row] += 1
+        del self.residents[live.row]
+        state.num_waiting += 1
+        state.waiting_tokens += live.view.prompt_tokens
+        state.evictions_without_token += 1
+        self.refuse_endless_eviction(live.view.request_id)
+        for tell in state.events.evicted:
+            tell(live.sync_view(), load.now_s)
+        self.ranks.ask(live)
+        self.ranks.enqueue(live)
+
+    def refuse_endless_eviction(self, request_id: str) -> None:
+        """Raise `SchedulingError` after too many evictions without a token; name the last."""
+        state = self.state
+        num_live = len(self.residents) + state.num_waiting - state.num_returning
+        if state.evictions_without_token > MAX_EVICTIONS_PER_REQUEST * num_live:
+            raise SchedulingError(
+                f"policy {state.policy.name!r} evicts without end at {self.load.now_s} s, last "
+                f"request {request_id!r}; let a request run before it can be evicted"
+            )
+
+    def displace(self) -> None:
+        """Admit the best waiting requests, evicting worse residents if that makes enough room."""
+        while (best := self._best_waiting()) is not None:
+            if best.is_moving or best.evicted_s == self.load.now_s or not self._make_room(best):
+                return
+            self.admit(best)
+            self.ranks.place(best)
+
+    def _best_waiting(self) -> Live | None:
+        for lane in self.ranks.lanes:
+            waiting = lane.waiting
+            while waiting:
+                _, row, version = waiting[0]
+                live = self.state.lives[row]
+                if live.version == version and live.is_waiting:
+                    return live
+                heappop(waiting)
+        return None
+
+    def _make_room(self, best: Live) -> bool:
+        """Evict the fewest worst residents that let `best` in; none where that is impossible."""
+        budget = self.step.budget
+        if budget.num_admissions >= budget.max_admissions:
+            return False
+        growth = sum(cohort.grows() for lane in self.ranks.lanes for cohort in lane.cohorts)
+        needed = -(-best.next_context // self.block_tokens)
+        room = self.total_blocks - self.load.used_blocks - growth - needed
+        if best.stored_blocks:
+            room -= self.headroom
+        free_seats = budget.seats - len(self.residents) - 1
+        victims: list[Live] = []
+        if room < 0 or free_seats < 0:
+            for victim in self._worse_than(best):
+                victims.append(victim)
+                room += self.blocks_of(victim) + self.growth_of(victim)
+                free_seats += 1
+                if room >= 0 and free_seats >= 0:
+                    break
+            else:
+                return False
+        for victim in victims:
+            self._evict(victim)
+        return True
+
+    def _worse_than(self, best: Live) -> list[Live]:
+        """Return the residents that `best` may displace, worst first."""
+        assert best.rank is not None
+        key = best.rank.evict_key
+        if key is None:
+            return []
+        worse = []
+        for live in self.residents.values():
+            evict_key = rank_of(live).evict_key
+            if evict_key is not None and evict_key > key and not live.is_moving:
+                worse.append(live)
+        return sorted(worse, key=_evict_order, reverse=True)
+
+
+def _evict_order(live: Live) -> tuple[bool, tuple[float, ...], int]:
+    return evict_order(rank_of(live), live.row)

@@ -1,0 +1,110 @@
+"""The state of one simulated instance that its parts share: requests, counts, the step, events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any
+
+from scheduler_adapters.planner.step_budget import StepBudget
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.engine.cohort import Cohort
+from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.timeline.columns import TimelineRecord
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import LoadView, StepRule
+
+
+class EngineState:
+    """What more than one part of an engine reads; `load` holds time, steps and used blocks."""
+
+    # Slots, here and in the parts: Python is a sixth faster than with dictionaries of attributes.
+    __slots__ = (
+        "events",
+        "evictions_without_token",
+        "instance",
+        "lives",
+        "load",
+        "next_arrival_s",
+        "num_prefilling",
+        "num_returning",
+        "num_waiting",
+        "policy",
+        "record",
+        "residents",
+        "until_s",
+        "waiting_tokens",
+    )
+
+    def __init__(
+        self, policy: Policy, instance: Instance, observers: Iterable[EngineObserver]
+    ) -> None:
+        self.policy = policy
+        self.instance = instance
+        self.events = ObservedEvents(observers)
+        self.record = TimelineRecord()
+        self.load = LoadView(total_blocks=instance.kv_blocks)
+        self.lives: list[Live] = []
+        """All requests by row, those to come and those gone included."""
+        self.residents: dict[int, Live] = {}
+        self.num_waiting = self.num_prefilling = 0
+        self.num_returning = 0
+        """Of the waiting: those that are being copied back, and so are residents as well."""
+        self.waiting_tokens = 0
+        """Prompt tokens of the waiting."""
+        self.evictions_without_token = 0
+        self.next_arrival_s = inf
+        self.until_s = inf
+        """No step starts from here on."""
+
+    def count(self) -> None:
+        """Bring the counts that a policy sees up to date."""
+        load = self.load
+        load.num_waiting = self.num_waiting
+        load.num_prefilling = self.num_prefilling
+        load.num_decoding = len(self.residents) - self.num_prefilling - self.num_returning
+
+
+class StepInProgress:
+    """The step that is being filled or run."""
+
+    __slots__ = ("budget", "chunks", "is_steady", "offloads", "placed", "rule")
+
+    rule: StepRule
+    budget: StepBudget
+    offloads: bool
+    """Whether what is evicted goes to the host."""
+    is_steady: bool
+    """Whether the step could be repeated as it is."""
+
+    def __init__(self) -> None:
+        self.placed: list[Cohort] = []
+        self.chunks: list[tuple[Live, int]] = []
+        """Prefills in the step, with their tokens."""
+
+
+class ObservedEvents:
+    """The observers of an engine by event; an event that none of them overrides costs nothing."""
+
+    __slots__ = ("admitted", "emitted", "evicted", "finished", "queued", "ran", "withdrawn")
+
+    def __init__(self, observers: Iterable[EngineObserver]) -> None:
+        for name in self.__slots__:
+            setattr(self, name, [])
+        for observer in observers:
+            self.add(observer)
+
+    def add(self, observer: EngineObserver) -> None:
+        """Tell an observer from now on."""
+        for name in self.__slots__:
+            if getattr(type(observer), name) is not getattr(EngineObserver, name):
+                getattr(self, name).append(getattr(observer, name))
+
+    admitted: list[Callable[..., Any]]
+    emitted: list[Callable[..., Any]]
+    evicted: list[Callable[..., Any]]
+    finished: list[Callable[..., Any]]
+    queued: list[Callable[..., Any]]
+    ran: list[Callable[..., Any]]
+    withdrawn: list[Callable[..., Any]]

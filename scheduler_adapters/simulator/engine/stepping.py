@@ -1,0 +1,240 @@
+"""Running one filled step, booking what came of it, and repeating it while nothing changes."""
+
+from __future__ import annotations
+
+from math import inf
+
+from scheduler_adapters.simulator.engine.cohort import Cohort
+from scheduler_adapters.simulator.engine.filling import StepFiller
+from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.state import EngineState
+from scoring_service.errors import SchedulingError
+
+
+class StepRunner:
+    """Lets the time of steps pass. `skip_ahead` only changes how long that takes."""
+
+    __slots__ = (
+        "block_tokens",
+        "emitted",
+        "events",
+        "filler",
+        "load",
+        "memory",
+        "ranks",
+        "record",
+        "residents",
+        "skip_ahead",
+        "split_lanes",
+        "state",
+        "step",
+        "step_s",
+        "stored",
+        "tick_s",
+    )
+
+    def __init__(self, state: EngineState, filler: StepFiller, *, skip_ahead: bool) -> None:
+        self.state = state
+        self.load = state.load
+        self.record = state.record
+        self.events = state.events
+        self.emitted = state.events.emitted
+        self.tick_s = state.record.tick_s
+        self.residents = state.residents
+        self.split_lanes = filler.split_lanes
+        self.filler = filler
+        self.step = filler.step
+        self.ranks = filler.ranks
+        self.memory = filler.memory
+        self.stored = filler.memory.stored
+        self.skip_ahead = skip_ahead
+        self.block_tokens = state.instance.block_tokens
+        self.step_s = state.instance.latency.step_s
+
+    def run(self) -> None:
+        """Run the step that has been filled, and further ones like it."""
+        step, scheduled_s, start_s = self.step, self.record.scheduled_s, self.load.now_s
+        prefills = []
+        for live, chunk in step.chunks:
+            prefills.append((live.context - live.prefill_left, chunk))
+            if scheduled_s[live.row] != scheduled_s[live.row]:
+                scheduled_s[live.row] = start_s
+        context = 0
+        for cohort in step.placed:
+            context += cohort.context
+        duration_s = self.step_s(step.budget.num_decodes, context, prefills)
+        if not duration_s > 0:
+            raise SchedulingError(f"a step took {duration_s} s; latency must be above 0")
+        self._pass(duration_s)
+        self._book()
+
+    def _pass(self, duration_s: float) -> None:
+        """Let the time of one step pass."""
+        load = self.load
+        load.now_s = load.last_step_end_s = load.now_s + duration_s
+        load.step += 1
+        load.mean_step_s += (duration_s - load.mean_step_s) / load.step
+        self.tick_s.append(load.now_s)
+        if self.events.ran:
+            self.state.count()
+            for tell in self.events.ran:
+                tell(load, duration_s, len(self.state.residents))
+
+    def _book(self) -> None:
+        """Count the step's tokens, remove the finished, then rank the requests that changed."""
+        state, load, step = self.state, self.load, self.step
+        tick, now_s = load.step - 1, load.now_s
+        changed: list[Live] = []
+        stale: list[Cohort] = []
+        num_residents = len(self.residents)
+        if self.emitted:
+            self._tell_decodes()
+        for cohort in step.placed:
+            if cohort.advance(tick, now_s):
+                self._book_due(cohort, changed)
+            if cohort.ask_at <= cohort.counter:
+                stale.append(cohort)
+        if step.placed:
+            state.evictions_without_token = 0
+        if step.chunks:
+            self._book_chunks(tick, changed)
+        state.count()
+        may_repeat = (
+            self.skip_ahead
+            and step.is_steady
+            and not (changed or step.chunks)
+            and len(self.residents) == num_residents
+            and not self.emitted  # an observer of single tokens wants every step
+        )
+        if stale and may_repeat:
+            self._repeat_asking(stale)
+        elif changed or stale:
+            self.ranks.rank_changed(changed, stale)
+        elif may_repeat:
+            self._repeat()
+        if self.split_lanes:
+            self.filler.rejoin_split_lanes()
+
+    def _book_due(self, cohort: Cohort, changed: list[Live]) -> None:
+        """Remove the finished; the other members to whom something happens changed."""
+        for live in cohort.due():
+            if cohort.counter + live.offset - live.view.prompt_tokens == live.output_tokens:
+                self._finish(live)
+            else:
+                changed.append(live)
+
+    def _book_chunks(self, tick: int, changed: list[Live]) -> None:
+        for live, chunk in self.step.chunks:
+            is_first = live.prefill_left + live.kept_tokens == live.context
+            live.prefill_left -= chunk
+            if live.prefill_left:
+                if is_first:
+                    changed.append(live)
+                continue
+            if live.in_prefills:
+                self.ranks.unplace(live)
+            self._emit_first(live, tick)
+            if live.context - live.view.prompt_tokens == live.output_tokens:
+                self._finish(live)
+            else:
+                changed.append(live)
+
+    def _emit_first(self, live: Live, tick: int) -> None:
+        """Record the token that ends a prefill."""
+        now_s, state = self.load.now_s, self.state
+        state.num_prefilling -= 1
+        state.evictions_without_token = 0
+        live.context += 1
+        live.last_token_s = now_s
+        self.record.run(live.row, tick, tick)
+        if live.context == live.view.prompt_tokens + 1:
+            self.record.first_token_s[live.row] = now_s
+        for tell in self.emitted:
+            tell(live.sync_view(), 1, now_s)
+
+    def _tell_decodes(self) -> None:
+        """Tell the observers of each decode's token, which is booked with its cohort."""
+        for cohort in self.step.placed:
+            for live in cohort.members.values():
+                view = live.sync_view()
+                view.generated_tokens += 1
+                for tell in self.events.emitted:
+                    tell(view, 1, self.load.now_s)
+
+    def _finish(self, live: Live) -> None:
+        state = self.state
+        if live.cohort is not None:
+            live.cohort.leave(live, self.record)
+        blocks = -(-(live.context - 1) // self.block_tokens)
+        self.load.used_blocks -= blocks
+        if self.memory.habits is not None:
+            self.memory.habits.freed(blocks)
+        del state.residents[live.row]
+        live.version += 1
+        live.is_gone = True
+        self.record.finished_s[live.row] = self.load.now_s
+        for tell in self.events.finished:
+            tell(live.sync_view(), self.load.now_s)
+
+    def _repeat(self) -> None:
+        """Run the step that just ran again and again, as long as it would be filled the same."""
+        load, cohorts, size = self.load, self.step.placed, self.block_tokens
+        limit = min(cohort.steps_to_event() for cohort in cohorts) - 1
+        until_s = self._undisturbed_until_s()
+        step_s, count = self.step_s, self.step.budget.num_decodes
+        most_blocks = load.total_blocks - self.memory.headroom
+        rule_stays = self.filler.rule_stays if self.filler.has_rule else None
+        context = sum(cohort.context for cohort in cohorts)
+        steps = 0
+        while steps < limit and load.now_s < until_s:
+            growth = 0
+            for cohort in cohorts:
+                growth += cohort.growth[(cohort.counter + steps) % size]
+            if load.used_blocks + growth > most_blocks:
+                break
+            if rule_stays is not None and not rule_stays():
+                break
+            load.used_blocks += growth
+            self._pass(step_s(count, context, ()))
+            context += count
+            steps += 1
+        for cohort in cohorts:
+            cohort.advance_many(steps, load.now_s)
+
+    def _repeat_asking(self, stale: list[Cohort]) -> None:
+        """Do the same where shared ranks end with every step, until one of them changes its lane.
+
+        Inside a lane order does not matter, as long as there is room for all.
+        """
+        load, filler = self.load, self.filler
+        cohorts, count = self.step.placed, self.step.budget.num_decodes
+        lanes = [cohort.lane for cohort in cohorts]
+        displaces = self.step.rule.displace and self.state.num_waiting
+        has_room = count == load.num_decoding and not displaces
+        while True:
+            self.ranks.rank_groups(stale)
+            if not has_room or load.now_s >= self._undisturbed_until_s():
+                return
+            growth = context = 0
+            for cohort, lane in zip(cohorts, lanes, strict=True):
+                if not cohort.count or cohort.lane is not lane or cohort.is_due_next():
+                    return
+                growth += cohort.growth[cohort.counter % self.block_tokens]
+                context += cohort.context
+            if load.used_blocks + growth + self.memory.headroom > load.total_blocks:
+                return
+            if filler.has_rule and not filler.rule_stays():
+                return
+            load.used_blocks += growth
+            self._pass(self.step_s(count, context, ()))
+            stale = []
+            for cohort in cohorts:
+                cohort.advance(load.step - 1, load.now_s)
+                if cohort.ask_at <= cohort.counter:
+                    stale.append(cohort)
+
+    def _undisturbed_until_s(self) -> float:
+        """Return when the next request arrives, copy lands or rank ends, or the run is cut."""
+        state, timers = self.state, self.ranks.timers
+        end_s = timers[0][0] if timers else inf
+        return min(state.next_arrival_s, self.stored.next_landing_s, state.until_s, end_s)
