@@ -165,19 +165,13 @@ def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
 
 
 def curve_figure(
-    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    *,
-    xlabel: str,
-    ylabel: str,
-    levels: Mapping[str, float] | None = None,
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]], *, xlabel: str, ylabel: str
 ) -> Figure:
-    """Lines y(x), one per name, over dashed horizontal reference levels."""
+    """Lines y(x), one per name."""
     with _canvas(5.6, 3.2) as (figure, [axis]):
         colours = colours_of(series)
         for name, (x, y) in series.items():
             axis.plot(x, y, marker="o", markersize=3, color=colours[name], label=name)
-        for name, level in (levels or {}).items():
-            axis.axhline(level, linestyle="--", linewidth=1, color="#444", label=name)
         axis.set(xlabel=xlabel, ylabel=ylabel)
         axis.legend()
         return figure

@@ -1,4 +1,4 @@
-"""Sources of scores: a scoring service, a bundle, a file, the true lengths, seeded noise.
+"""Sources of scores: a scoring service, a bundle, the true lengths, seeded noise.
 
 A source gives one score per request, higher = longer; NaN where none could be had. Such a request
 is scheduled as FCFS would schedule it.
@@ -15,19 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, pi, sin, sqrt
 from os import PathLike
-from pathlib import Path
 from statistics import NormalDist
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from scheduler_adapters.workload.arrivals import SCORE_STREAM
 from scheduler_adapters.workload.requests import Floats, Ints, Requests
 from scoring_service.agreement import tau_b
 from scoring_service.bundle import ModelBundle
 from scoring_service.client import Score, ScoringClient
-from scoring_service.errors import ConfigError, DataError, ScoringError
+from scoring_service.errors import ConfigError, ScoringError
 
 log = logging.getLogger(__name__)
 
@@ -55,32 +53,6 @@ class ConstantScores(ScoreSource):
 
     def scores(self, requests: Requests) -> Floats:
         return np.full(len(requests), self.value)
-
-
-class RecordedScores(ScoreSource):
-    """Scores known beforehand, in the order of the requests."""
-
-    def __init__(self, values: ArrayLike) -> None:
-        self.values = np.asarray(values, dtype=np.float64)
-
-    @classmethod
-    def read(cls, path: str | PathLike[str], column: str = "score") -> RecordedScores:
-        """Read one column of a .parquet, .csv or .jsonl file.
-
-        Raises:
-            DataError: no such file or column.
-        """
-        from scheduler_adapters.workload.tables import read_table  # late: it needs pandas
-
-        return cls(read_table(Path(path), [column])[column].to_numpy(dtype=np.float64))
-
-    def scores(self, requests: Requests) -> Floats:
-        if len(self.values) != len(requests):
-            raise DataError(
-                f"{len(self.values)} scores were recorded for {len(requests)} requests; "
-                "use the scores of this very trace"
-            )
-        return self.values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.scores import (
     ConstantScores,
     OracleScores,
-    RecordedScores,
     ServiceScores,
     SyntheticScores,
     achieved_tau_b,
@@ -69,17 +68,6 @@ def test_oracle_and_constant_scores_are_what_they_say():
     requests = requests_of(5)
     np.testing.assert_array_equal(OracleScores().scores(requests), requests.output_tokens)
     assert set(ConstantScores().scores(requests)) == {0.0}
-
-
-def test_recorded_scores_come_back_from_a_file(tmp_path):
-    path = tmp_path / "scores.csv"
-    path.write_text("score\n3.5\n\n1.5\n".replace("\n\n", "\nnan\n"))
-    values = RecordedScores.read(path).scores(requests_of(3))
-    np.testing.assert_array_equal(values, [3.5, np.nan, 1.5])
-    with pytest.raises(DataError, match="3 scores were recorded for 4 requests"):
-        RecordedScores.read(path).scores(requests_of(4))
-    with pytest.raises(DataError, match="no column 'quality'"):
-        RecordedScores.read(path, "quality")
 
 
 def test_an_absent_service_costs_the_score_and_not_the_request(caplog):
