@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from scheduler_adapters.commands.running import run_with_load
 from scheduler_adapters.commands.search import SearchConfig, capacities, capacity_section
 from scheduler_adapters.commands.setup import load_named
 from scheduler_adapters.progress import Progress
@@ -27,6 +26,8 @@ from scheduler_adapters.reporting.tables import (
 )
 from scheduler_adapters.reporting.tracking import log_run
 from scheduler_adapters.simulator.instance_config import check_memory
+from scheduler_adapters.simulator.observers import LoadRecorder, progress_lines
+from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.requests import Requests
@@ -167,19 +168,21 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
     with Progress(len(config.plan)) as progress:
         for name, rate_per_s in config.plan:
             progress.begin(name + _rate_text(rate_per_s))
-            timeline, load = run_with_load(
-                config.scored_for(name, arriving[rate_per_s]),
+            scored, load = config.scored_for(name, arriving[rate_per_s]), LoadRecorder()
+            timeline = simulate(
+                scored,
                 load_named(name, config.settings),
                 instance,
-                progress,
-                engine=config.engine,
+                loop="python",  # the compiled one tells observers nothing
+                kind=config.engine,
+                observers=[load, *progress_lines(progress, scored)],
             )
             progress.step(name + _rate_text(rate_per_s))
             yield Outcome(
                 policy=name,
                 rate_per_s=rate_per_s,
                 timeline=timeline,
-                load=load,
+                load=load.curve(),
                 summary=summarize(timeline),
             )
 

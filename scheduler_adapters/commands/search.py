@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from scheduler_adapters.commands.running import run_requests
 from scheduler_adapters.commands.setup import (
     Setup,
     check_folder,
@@ -25,6 +23,8 @@ from scheduler_adapters.reporting.figures import capacity_figure
 from scheduler_adapters.reporting.page import ReportTable, Section
 from scheduler_adapters.reporting.tables import capacity_table
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.observers import progress_lines
+from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
@@ -120,17 +120,22 @@ def _why_none(requests: Requests, instance: Instance) -> str:
 def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: Progress) -> float:
     """Return the highest rate per second, or number of clients, for one seed; 0 for none at all."""
     scored = config.scored_for(name, requests)
-    run = partial(run_requests, instance=config.instance(), progress=progress, engine=config.engine)
+    instance = config.instance()
     row = np.arange(len(scored))
     order = np.random.default_rng((config.seed, ORDER_STREAM)).permutation(len(scored))
 
+    def run(arriving: Requests, clients: int | None = None) -> Timeline:
+        policy, observers = load_named(name, config.settings), progress_lines(progress, arriving)
+        return simulate(
+            arriving, policy, instance, kind=config.engine, clients=clients, observers=observers
+        )
+
     def is_met(load: float) -> bool:
-        policy = load_named(name, config.settings)
         progress.begin(f"{name} with {load:.3g} {config.unit}")
         if config.by == "rate":
-            return _is_met(config, run(config.at_rate(scored, load), policy))
+            return _is_met(config, run(config.at_rate(scored, load)))
         clients = int(load)
-        timeline = run(scored.take(order), policy, clients=clients)
+        timeline = run(scored.take(order), clients)
         return _is_met(config, timeline.take((row >= clients) & (row < len(scored) - clients)))
 
     if config.by == "rate":

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scheduler_adapters.commands.running import run_requests
 from scheduler_adapters.commands.setup import Setup, check_place
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.tracking import log_run
 from scheduler_adapters.simulator.instance_config import check_memory
-from scheduler_adapters.simulator.simulate import Interrupted
+from scheduler_adapters.simulator.observers import progress_lines
+from scheduler_adapters.simulator.simulate import Interrupted, simulate
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.metrics import Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
@@ -77,8 +77,13 @@ def run(config: SimulateConfig) -> int:
     with Progress(1) as progress:
         progress.begin(config.policy)
         try:
-            timeline = run_requests(
-                requests, policy, instance, progress, engine=config.engine, clients=config.clients
+            timeline = simulate(
+                requests,
+                policy,
+                instance,
+                kind=config.engine,
+                clients=config.clients,
+                observers=progress_lines(progress, requests),
             )
             progress.step(config.policy)
         except Interrupted as stopped:

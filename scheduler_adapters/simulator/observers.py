@@ -10,6 +10,7 @@ from scheduler_adapters.progress import Progress
 from scheduler_adapters.timeline.load_curve import LoadCurve
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, RequestView
+from scheduler_adapters.workload.requests import Requests
 
 
 class LoadRecorder(EngineObserver):
@@ -48,3 +49,8 @@ class ProgressLine(EngineObserver):
 
     def finished(self, request: RequestView, now_s: float) -> None:
         self.num_done += 1
+
+
+def progress_lines(progress: Progress, requests: Requests) -> list[EngineObserver]:
+    """Return the observer of a run of `requests` that shows it, or none without a terminal."""
+    return [ProgressLine(progress, len(requests))] if progress.is_shown else []

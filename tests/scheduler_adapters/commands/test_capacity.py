@@ -38,16 +38,16 @@ def test_more_clients_than_seats_break_a_target_on_the_queue(capsys, tmp_path):
 
 
 def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
-    run_requests = search.run_requests
+    run_simulation = search.simulate
     searched = []
 
     def interrupted(requests, policy, *rest, **more):
         searched.append(policy.name)
         if searched[-1] != "fcfs":
             raise KeyboardInterrupt
-        return run_requests(requests, policy, *rest, **more)
+        return run_simulation(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(search, "run_requests", interrupted)
+    monkeypatch.setattr(search, "simulate", interrupted)
     arguments = ["--num_requests=40", "--max_num_seqs=8", "--seeds=1", "--tolerance=0.5"]
     assert main(["capacity", *arguments, "--policies=[fcfs, pars]", "--json"]) == 130
     captured = capsys.readouterr()

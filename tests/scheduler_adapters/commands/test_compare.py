@@ -41,14 +41,14 @@ def test_the_order_of_the_papers_holds_on_a_burst(capsys):
 
 
 def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
-    run_with_load = compare_module.run_with_load
+    run_simulation = compare_module.simulate
 
     def interrupted(requests, policy, *rest, **more):
         if policy.name != "fcfs":
             raise KeyboardInterrupt
-        return run_with_load(requests, policy, *rest, **more)
+        return run_simulation(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(compare_module, "run_with_load", interrupted)
+    monkeypatch.setattr(compare_module, "simulate", interrupted)
     assert main(["compare", *SMALL, f"--out={tmp_path}", "--json"]) == 130
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)["runs"]) == 1

@@ -194,7 +194,7 @@ def test_a_setting_that_is_no_limit_of_a_step_is_refused_before_the_run(capsys):
 
 def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_path, monkeypatch):
     path = tmp_path / "timeline.parquet"
-    run_requests = simulate_module.run_requests
+    run_simulation = simulate_module.simulate
 
     def interrupted(requests, policy, *rest, **more):
         rank = policy.rank
@@ -205,9 +205,9 @@ def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_p
             return rank(request, load)
 
         monkeypatch.setattr(policy, "rank", rank_until_stopped)
-        return run_requests(requests, policy, *rest, **more)
+        return run_simulation(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(simulate_module, "run_requests", interrupted)
+    monkeypatch.setattr(simulate_module, "simulate", interrupted)
     code, out, err = simulate(capsys, f"--out={path}", "--policy=slai", "--rate_per_s=1", "--json")
     summary = json.loads(out)
     assert code == 130

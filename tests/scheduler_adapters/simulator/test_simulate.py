@@ -1,18 +1,18 @@
-"""Watched runs: the same results, their load, their progress, and Ctrl-C in the middle."""
+"""Runs: the same results under observers, by every engine, and up to Ctrl-C."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from scheduler_adapters.commands.running import run_requests, run_with_load
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.simulator.simulate import Interrupted
+from scheduler_adapters.simulator.observers import LoadRecorder, progress_lines
+from scheduler_adapters.simulator.simulate import Interrupted, simulate
 from scheduler_adapters.views import Rank
 from scheduler_adapters.workload.requests import make_requests
 
@@ -32,7 +32,9 @@ def requests_of(count: int):
 @pytest.mark.parametrize("policy", ["fcfs", "slai", "round-robin"])
 def test_watching_changes_nothing(policy):
     requests = requests_of(80)
-    watched, _ = run_with_load(requests, load_policy(policy), INSTANCE, Progress(1))
+    watched = simulate(
+        requests, load_policy(policy), INSTANCE, loop="python", observers=[LoadRecorder()]
+    )
     plain = Engine(load_policy(policy), INSTANCE).run(requests)
     np.testing.assert_array_equal(watched.finished_s, plain.finished_s)
     np.testing.assert_array_equal(watched.tick_s, plain.tick_s)
@@ -41,9 +43,11 @@ def test_watching_changes_nothing(policy):
 @pytest.mark.parametrize(("engine", "clients"), ALL_ENGINES)
 def test_every_engine_serves_all_and_its_load_is_what_memory_allows(engine, clients):
     requests = requests_of(80)
-    timeline, load = run_with_load(
-        requests, FCFS(), INSTANCE, Progress(1), engine=engine, clients=clients
+    recorder = LoadRecorder()
+    timeline = simulate(
+        requests, FCFS(), INSTANCE, kind=engine, clients=clients, observers=[recorder]
     )
+    load = recorder.curve()
     assert np.isfinite(timeline.finished_s).all()
     assert len(load.end_s) == len(load.duration_s) == len(load.num_waiting)
     assert 0 < load.used_blocks.max() <= INSTANCE.kv_blocks
@@ -66,10 +70,8 @@ class _PressesCtrlC(FCFS):
 def test_an_interrupted_run_keeps_what_had_finished(engine, clients):
     requests = requests_of(80)
     with pytest.raises(Interrupted) as caught:
-        run_requests(
-            requests, _PressesCtrlC(60), INSTANCE, Progress(1), engine=engine, clients=clients
-        )
-    whole = run_requests(requests, FCFS(), INSTANCE, Progress(1), engine=engine, clients=clients)
+        simulate(requests, _PressesCtrlC(60), INSTANCE, kind=engine, clients=clients)
+    whole = simulate(requests, FCFS(), INSTANCE, kind=engine, clients=clients)
     timeline = caught.value.timeline
     finished = ~np.isnan(timeline.finished_s)
     assert 0 < finished.sum() < 80
@@ -84,7 +86,9 @@ def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_else
     def run():
         with Progress(1) as progress:
             progress.begin("fcfs")
-            run_requests(requests_of(20), FCFS(), INSTANCE, progress)
+            requests = requests_of(20)
+            observers = progress_lines(progress, requests)
+            simulate(requests, FCFS(), INSTANCE, observers=observers)
             progress.step("fcfs")
         return capsys.readouterr().err
 
