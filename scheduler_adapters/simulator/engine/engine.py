@@ -81,7 +81,7 @@ class Engine:
         self.filler = StepFiller(state, self.ranks, self.memory)
         self.runner = StepRunner(state, self.filler, skip_ahead=skip_ahead)
         self.inbox: deque[Live] = deque()
-        """Requests that are handed over and have not joined the queue, by (arrival, row)."""
+        """Requests that have not joined the queue yet, by (time of joining, row)."""
         self.instance_id = instance_id
         self.earlier_token_s: dict[int, tuple[float, ...]] = {}
         """When tokens came out in the instances before, by row."""
@@ -122,8 +122,8 @@ class Engine:
         """Hand over a request, which arrives at its `arrival_s` or, if that has passed, now.
 
         Returns False, and rejects it, if the KV memory cannot hold it even alone. With `carried`
-        it goes on where it was: as soon as there are blocks for the KV it brings, which is not
-        computed anew. The timeline has those of its tokens that come out here.
+        it goes on where it was, from `available_s` on, as soon as there are blocks for the KV it
+        brings. The timeline has those of its tokens that come out here.
         """
         state, row = self.state, len(self.state.lives)
         live = Live(row, request.view(row), request.output_tokens, request.reasoning_tokens)
@@ -140,6 +140,7 @@ class Engine:
     def _resume(self, live: Live, carried: Carried) -> None:
         """Give a request its progress in the instances before."""
         view, record = live.view, self.state.record
+        live.joins_s = max(live.joins_s, carried.available_s)
         live.context += carried.generated_tokens
         live.last_token_s = carried.last_token_s
         view.preemptions = record.preemptions[live.row] = carried.preemptions
@@ -160,14 +161,14 @@ class Engine:
         """Put requests into the inbox, which mostly is at its end."""
         inbox = self.inbox
         for live in lives:
-            at, arrival_s = len(inbox), live.view.arrival_s
-            while at and inbox[at - 1].view.arrival_s > arrival_s:
+            at, joins_s = len(inbox), live.joins_s
+            while at and inbox[at - 1].joins_s > joins_s:
                 at -= 1
             inbox.insert(at, live)
         self._look_at_inbox()
 
     def _look_at_inbox(self) -> None:
-        self.state.next_arrival_s = self.inbox[0].view.arrival_s if self.inbox else inf
+        self.state.next_arrival_s = self.inbox[0].joins_s if self.inbox else inf
 
     def withdraw(self, request_id: str) -> Carried:
         """Take out an unfinished request with its progress, and with its KV if it has any.
@@ -192,6 +193,7 @@ class Engine:
         scheduled_s = state.record.scheduled_s[live.row]
         earlier_s = self.earlier_token_s.get(live.row, ())
         return Carried(
+            available_s=state.load.now_s,
             generated_tokens=view.generated_tokens,
             thinking_tokens=view.thinking_tokens,
             kv_tokens=kv_tokens,
@@ -291,7 +293,7 @@ class Engine:
             if state.next_arrival_s > known_s:
                 return
         fresh = []
-        while inbox and inbox[0].view.arrival_s <= known_s:
+        while inbox and inbox[0].joins_s <= known_s:
             live = inbox.popleft()
             fresh.append(live)
             state.waiting_tokens += live.view.prompt_tokens

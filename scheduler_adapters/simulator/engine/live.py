@@ -67,6 +67,9 @@ class Carried:
     tokens are prefilled anew.
     """
 
+    available_s: float = 0.0
+    """When it may join the next instance: it left at the end of a step. Add what a transfer takes.
+    """
     generated_tokens: int = 0
     thinking_tokens: int = 0
     kv_tokens: int = 0
@@ -97,6 +100,7 @@ class Live:
         "is_moving",
         "is_waiting",
         "joined",
+        "joins_s",
         "kept_tokens",
         "last_token_s",
         "offset",
@@ -118,6 +122,8 @@ class Live:
         self.view = view
         self.output_tokens = output_tokens
         self.reasoning_tokens = reasoning_tokens
+        self.joins_s = view.arrival_s
+        """When it joins the queue here."""
         self.context = view.prompt_tokens
         """Prompt + generated tokens; in a cohort stale, see `now_context`."""
         self.rank: Rank | None = None

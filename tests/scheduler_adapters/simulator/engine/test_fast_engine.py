@@ -2,184 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.views import StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
-from tests.scheduler_adapters.simulator.reference import ReferenceEngine
-
-LATENCY = AffineLatency(
-    base_s=0.013, per_token_s=1.7e-4, per_context_token_s=1.1e-7, per_attention_pair_s=1e-8
-)
-
-
-@dataclass(frozen=True)
-class AnyPolicy(Policy):
-    """A policy put together from every feature of the interface; pure, as policies are."""
-
-    key: str = "arrival"
-    lanes: str = "one"
-    expiry: str = "never"
-    evict: str = "arrival"
-    group: str = "none"
-    valid_tokens: float = float("inf")
-    sticky: bool = False
-    rules: tuple[StepRule, ...] = ()
-    name = "any"
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        if self.group != "none" and request.phase >= Phase.REASONING:
-            return self._rank_of_group(request, load)
-        key = self._key(request, load)
-        until_s, then = self._validity(request, load)
-        return Rank(
-            key,
-            self._lane(request, load),
-            until_s,
-            self.valid_tokens,
-            then=then,
-            evict_key=self._evict_key(request, key),
-            sticky=self.sticky and then is None,
-        )
-
-    def _key(self, request: RequestView, load: LoadView) -> tuple[float, ...]:
-        return {
-            "arrival": (),
-            "score": (request.score,),
-            "remaining": (request.score - request.generated_tokens,),
-            "preemptions": (-request.preemptions, request.score),
-            "quantum": (
-                request.generated_tokens // 7,
-                request.enqueued_s((request.generated_tokens // 7,), load.now_s),
-            ),
-            "load": (request.score + load.num_waiting % 3, load.used_blocks % 2),
-        }[self.key]
-
-    def _lane(self, request: RequestView, load: LoadView) -> int:
-        return {
-            "one": 0,
-            "prefill first": int(request.phase >= Phase.REASONING),
-            "class": int(request.user_class == "free"),
-            "phase": int(request.phase),
-            "odd": (request.number + request.generated_tokens // 5) % 3,
-        }[self.lanes]
-
-    def _validity(self, request: RequestView, load: LoadView) -> tuple[float, Rank | None]:
-        if self.expiry == "never":
-            return float("inf"), None
-        if self.expiry == "ask":
-            return load.now_s + 0.05 + request.score * 0.01, None
-        starves_s = request.arrival_s + 0.3
-        if load.now_s >= starves_s:
-            return float("inf"), None
-        evict_key = self._evict_key(request, ())
-        return starves_s, Rank((), self._lane(request, load), evict_key=evict_key)
-
-    def _evict_key(self, request: RequestView, key: tuple[float, ...]) -> tuple[float, ...] | None:
-        return {
-            "arrival": (),
-            "key": key,
-            "never": None,
-            "prefills": (1.0,) if request.phase <= Phase.PREFILL else None,
-        }[self.evict]
-
-    def _rank_of_group(self, request: RequestView, load: LoadView) -> Rank:
-        group = request.user_class if self.group == "class" else "all"
-        slack_s = 0.08 if group == "free" else 0.02
-        critical_s = request.last_token_s + slack_s - load.mean_step_s
-        critical = Rank((critical_s,), 0, valid_tokens=1, group=group, evict_key=None)
-        if load.now_s >= critical_s:
-            return critical
-        return Rank((critical_s,), 2, critical_s, 1, then=critical, group=group, evict_key=None)
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        if not self.rules:
-            return super().step_rule(load)
-        return self.rules[(load.num_decoding + load.num_waiting) % len(self.rules)]
-
-
-caps = st.one_of(st.none(), st.integers(1, 6))
-rules = st.builds(
-    StepRule,
-    max_tokens=st.one_of(st.none(), st.integers(1, 100)),
-    max_decodes=st.one_of(st.none(), st.integers(0, 6)),
-    max_prefills=st.one_of(st.none(), st.integers(0, 4)),
-    max_admissions=caps,
-    max_resident=caps,
-    chunk=st.one_of(st.none(), st.integers(1, 40)),
-    mixed=st.booleans(),
-    whole_prompts=st.booleans(),
-    padded_tokens=st.booleans(),
-)
-policies = st.builds(
+from tests.scheduler_adapters.simulator.any_policy import (
+    LATENCY,
     AnyPolicy,
-    key=st.sampled_from(["arrival", "score", "remaining", "preemptions", "quantum", "load"]),
-    lanes=st.sampled_from(["one", "prefill first", "class", "phase", "odd"]),
-    expiry=st.sampled_from(["never", "ask", "then"]),
-    evict=st.sampled_from(["arrival", "key", "never", "prefills"]),
-    group=st.sampled_from(["none", "class", "all"]),
-    valid_tokens=st.sampled_from([float("inf"), 1, 3, 7, 2.5]),
-    sticky=st.booleans(),
-    rules=st.one_of(st.just(()), st.lists(rules, min_size=1, max_size=3).map(tuple)),
+    assert_equal,
+    hosts,
+    instances,
+    policies,
+    workloads,
 )
-
-
-@st.composite
-def workloads(draw) -> Requests:
-    count = draw(st.integers(1, 30))
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    longest = draw(st.sampled_from([2, 20, 90]))
-    output_tokens = random.integers(1, longest + 1, count)
-    gap_s = draw(st.sampled_from([0.0, 0.02, 0.3]))
-    return make_requests(
-        prompt_tokens=random.integers(1, 100, count),
-        output_tokens=output_tokens,
-        reasoning_tokens=random.integers(0, output_tokens + 1),
-        arrival_s=np.cumsum(random.exponential(gap_s, count)) if gap_s else np.zeros(count),
-        scores=random.integers(0, 9, count),
-        user_class=random.choice(["paying", "free"], count),
-    )
-
-
-instances = st.builds(
-    Instance,
-    latency=st.just(LATENCY),
-    kv_blocks=st.sampled_from([8, 14, 20, 40, 400]),
-    max_num_seqs=st.sampled_from([1, 3, 8, 100]),
-    max_tokens=st.sampled_from([None, 3, 32, 200]),
-    watermark_fraction=st.sampled_from([0.0, 0.05]),
-    decode_headroom_blocks=st.integers(0, 1),
-)
-
-
-hosts = st.builds(
-    HostLink,
-    kv_bytes_per_token=st.just(1),
-    bytes_per_s=st.sampled_from([1e9, 20_000.0, 1_000.0, 100.0]),
-    latency_s=st.sampled_from([0.0, 0.02]),
-    sharing=st.sampled_from(["fair", "fifo"]),
-    max_blocks=st.sampled_from([None, 3, 12]),
-)
-"""From faster than a step to several steps for a block."""
-
-
-def assert_equal(one: Timeline, other: Timeline) -> None:
-    for name in ("tick_s", "runs", "scheduled_s", "first_token_s", "first_answer_s"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-    np.testing.assert_array_equal(one.finished_s, other.finished_s)
-    np.testing.assert_array_equal(one.preemptions, other.preemptions)
-    np.testing.assert_array_equal(one.rejected, other.rejected)
+from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 
 def check(requests: Requests, policy: Policy, instance: Instance) -> None:

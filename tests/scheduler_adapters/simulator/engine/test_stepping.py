@@ -1,0 +1,194 @@
+"""Time passes in pieces of any size, with the bytes of one run; observers see the same run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policy import POLICIES, load_policy
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.engine.live import simulated_requests
+from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.errors import SchedulingError
+from tests.scheduler_adapters.simulator.any_policy import (
+    assert_equal,
+    hosts,
+    instances,
+    policies,
+    workloads,
+)
+
+MAKERS = {
+    **{name: lambda name=name: load_policy(name) for name in POLICIES},
+    "rad-small": lambda: RAD(max_started=3, tile=2, chunk=16),
+    "rad-twin-small": lambda: RADTwin(max_started=3, tile=2, chunk=16),
+    "round-robin-small": lambda: RoundRobin(quantum_tokens=5),
+    "pascal-small": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40),
+    "class(pars)": lambda: ClassPriority(pars(starve_after_s=0.2)),
+}
+HOSTED = {
+    "fcfs-offload": OffloadingFCFS,
+    "round-robin-offload": lambda: RoundRobin(quantum_tokens=5, offload=True),
+    "pascal-offload": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40, offload=True),
+}
+pieces = st.lists(st.sampled_from([1e-4, 0.003, 0.014, 0.05, 0.4, 3.0]), min_size=1, max_size=60)
+
+
+def in_pieces(engine: Engine, requests, sizes):
+    """Serve all requests; time passes in pieces of these sizes, then to the end."""
+    engine.submit_all(requests)
+    until_s = 0.0
+    for size in sizes:
+        until_s += size
+        assert engine.advance(until_s) >= until_s
+    assert engine.advance(inf) == inf
+    return engine.timeline(requests)
+
+
+def as_they_arrive(engine: Engine, requests):
+    """Serve all requests; each is handed over at the moment it arrives."""
+    for request in simulated_requests(requests):
+        engine.advance(request.arrival_s)
+        engine.submit(request)
+    engine.advance(inf)
+    return engine.timeline(requests)
+
+
+@settings(max_examples=100, deadline=None)
+@given(workloads(), policies, instances, pieces)
+def test_time_in_pieces_gives_the_bytes_of_one_run(requests, policy, instance, sizes):
+    whole = Engine(policy, instance).run(requests)
+    assert_equal(in_pieces(Engine(policy, instance), requests, sizes), whole)
+    assert_equal(as_they_arrive(Engine(policy, instance), requests), whole)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@settings(max_examples=15, deadline=None)
+@given(requests=workloads(), instance=instances, sizes=pieces, vllm=st.booleans())
+def test_so_it_does_for_every_policy_of_ours(name, requests, instance, sizes, vllm):
+    def engine() -> Engine:
+        return Engine(MAKERS[name](), instance, habits=VllmHabits() if vllm else None)
+
+    whole = engine().run(requests)
+    assert_equal(in_pieces(engine(), requests, sizes), whole)
+    assert_equal(as_they_arrive(engine(), requests), whole)
+
+
+@pytest.mark.parametrize("name", HOSTED)
+@settings(max_examples=40, deadline=None)
+@given(requests=workloads(), instance=instances, host=hosts, sizes=pieces)
+def test_so_it_does_while_blocks_are_copied(name, requests, instance, host, sizes):
+    instance = replace(instance, host=host)
+    whole = Engine(HOSTED[name](), instance).run(requests)
+    assert_equal(in_pieces(Engine(HOSTED[name](), instance), requests, sizes), whole)
+    assert_equal(as_they_arrive(Engine(HOSTED[name](), instance), requests), whole)
+
+
+SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=9, watermark_fraction=0.0)
+
+
+def test_advance_runs_the_steps_that_start_before_and_says_when_the_next_would():
+    engine = Engine(FCFS(), SECONDS)
+    assert engine.advance(5.0) == inf
+    engine.submit_all(make_requests(prompt_tokens=[8], output_tokens=[3], arrival_s=[2.0]))
+    assert engine.advance(2.0) == 2.0  # it arrives then, and no step starts before
+    assert engine.advance(2.5) == 3.0
+    assert engine.advance(3.0) == 3.0
+    assert engine.advance(4.0) == 4.0
+    assert engine.state.load.step == 2
+    assert engine.advance(100.0) == inf
+    assert engine.state.load.now_s == 5.0
+
+
+def test_a_request_from_the_past_takes_part_in_the_next_step():
+    engine = Engine(FCFS(), SECONDS)
+    first, second = simulated_requests(
+        make_requests(prompt_tokens=[8, 8], output_tokens=[5, 1], arrival_s=[0.0, 0.5])
+    )
+    engine.submit(first)
+    assert engine.advance(0.5) == 1.0
+    engine.submit(second)
+    engine.advance(inf)
+    requests = make_requests(prompt_tokens=[8, 8], output_tokens=[5, 1], arrival_s=[0.0, 0.5])
+    assert engine.timeline(requests).first_token_s.tolist() == [1.0, 2.0]
+
+
+def test_requests_join_in_order_of_arrival_whatever_the_order_of_submission():
+    engine = Engine(FCFS(), replace(SECONDS, max_num_seqs=1))
+    early, late = simulated_requests(
+        make_requests(prompt_tokens=[8, 8], output_tokens=[1, 1], arrival_s=[1.0, 9.0])
+    )
+    engine.submit(late)
+    engine.submit(early)
+    assert engine.advance(0.0) == 1.0
+    assert engine.advance(5.0) == 9.0
+
+
+class TokenCounter(EngineObserver):
+    """Counts what it is told, by request number."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, list[float]] = {}
+        self.queued_s: dict[int, float] = {}
+        self.admissions = self.evictions = 0
+        self.finished_s: dict[int, float] = {}
+
+    def queued(self, request, now_s):
+        self.queued_s[request.number] = now_s
+
+    def admitted(self, request, now_s):
+        self.admissions += 1
+
+    def emitted(self, request, num_tokens, now_s):
+        assert num_tokens == 1
+        times_s = self.tokens.setdefault(request.number, [])
+        times_s.append(now_s)
+        assert request.generated_tokens == len(times_s)
+
+    def evicted(self, request, now_s):
+        self.evictions += 1
+
+    def finished(self, request, now_s):
+        self.finished_s[request.number] = now_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), policies, instances)
+def test_observers_are_told_of_every_token_and_change_nothing(requests, policy, instance):
+    counter = TokenCounter()
+    timeline = Engine(policy, instance, observers=[counter]).run(requests)
+    assert_equal(timeline, Engine(policy, instance).run(requests))
+    served = np.flatnonzero(~timeline.rejected).tolist()
+    assert sorted(counter.queued_s) == sorted(counter.finished_s) == served
+    for row in served:
+        assert counter.tokens[row] == timeline.token_s(row).tolist()
+        assert counter.finished_s[row] == timeline.finished_s[row]
+        assert counter.queued_s[row] >= requests.arrival_s[row]
+    assert counter.evictions == timeline.preemptions.sum()
+    assert counter.admissions == len(served) + counter.evictions
+
+
+class NoTime(LatencyModel):
+    def step_s(self, num_decodes, decode_context, prefills):
+        return 0.0
+
+
+def test_a_step_without_duration_is_refused():
+    requests = make_requests(prompt_tokens=[1], output_tokens=[1])
+    with pytest.raises(SchedulingError, match=r"took 0\.0 s"):
+        Engine(FCFS(), replace(SECONDS, latency=NoTime())).run(requests)

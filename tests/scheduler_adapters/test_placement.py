@@ -1,0 +1,39 @@
+"""What a placement does that says nothing: requests stay, and roles too."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_adapters.placement import Move, Placement
+from scheduler_adapters.views import InstanceView, RequestView
+
+VIEW = InstanceView(instance_id=3, now_s=0.0, used_blocks=5, total_blocks=20, block_tokens=16)
+REQUEST = RequestView("a", 0, 0.0, 10)
+
+
+class First(Placement):
+    name = "first"
+
+    def place(self, request, instances):
+        return instances[0].instance_id
+
+
+def test_a_placement_is_its_choice_at_arrival():
+    placement = First()
+    assert placement.place(REQUEST, [VIEW]) == 3
+    assert placement.at_phase_change(REQUEST, 8, [VIEW]) == 8
+    assert placement.tick(1.0, [VIEW]) == ()
+
+
+def test_without_a_choice_it_is_none():
+    with pytest.raises(TypeError, match="place"):
+        Placement()  # type: ignore[abstract]
+
+
+def test_a_move_takes_the_kv_along_unless_it_says_otherwise():
+    assert Move(request_id="a", to=1).keeps_kv
+
+
+def test_shares_and_sums_of_a_view_follow_from_its_counts():
+    assert VIEW.kv_usage_fraction == 0.25
+    assert VIEW.num_requests == 0
