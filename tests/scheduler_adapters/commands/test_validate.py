@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import validate as vllm_validate
-from scheduler_adapters.validation.engine_trial import order_in_pairs
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -39,17 +37,6 @@ def test_the_simulator_with_fitted_steps_comes_near_the_engine(
         assert (drawn.lowest_s <= drawn.measured_s).all()
         error = (drawn.simulated_s - drawn.measured_s).abs() / drawn.measured_s
         assert error.mean() == pytest.approx(result[f"{metric}_mape"])
-
-
-@pytest.mark.parametrize("num_pieces", [2, 7, 10])
-def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces: int) -> None:
-    dice = np.random.default_rng(0)
-    orders = [order_in_pairs(num_pieces, dice) for _ in range(8)]
-    for order in orders:
-        assert sorted(order) == list(range(num_pieces))
-        for compared in range(1, num_pieces, 2):
-            assert order.index(compared) == order.index(compared - 1) + 1
-    assert num_pieces == 2 or len(set(map(tuple, orders))) > 1
 
 
 @pytest.mark.parametrize(

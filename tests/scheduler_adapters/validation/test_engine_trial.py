@@ -1,0 +1,96 @@
+"""The whole trial of the simulator on an engine in plain Python, whose step times are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.engines.driver import EngineLimits
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.validation.engine_trial import (
+    METRICS,
+    Trial,
+    TrialConfig,
+    measure,
+    order_in_pairs,
+    run_trial,
+)
+from scheduler_adapters.workload.requests import Requests, make_requests
+from tests.scheduler_adapters.validation.plain_engine import PlainEngine
+
+LIMITS = EngineLimits(kv_blocks=4000, max_num_seqs=4, max_tokens=64, block_tokens=16)
+LATENCY = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-6)
+TRIAL = TrialConfig(pieces=4, repeats=2)
+
+
+@pytest.fixture
+def requests() -> Requests:
+    dice = np.random.default_rng(3)
+    sizes = dice.integers(4, 60, 80)
+    return make_requests(
+        prompt_tokens=dice.integers(4, 100, 80),
+        output_tokens=sizes,
+        arrival_s=np.cumsum(dice.exponential(0.04, 80)) + 50.0,
+        scores=sizes * dice.lognormal(0.0, 0.4, 80),
+    )
+
+
+def trial(requests: Requests, served_under: Policy, simulated_under: type[Policy]) -> Trial:
+    engine = PlainEngine(served_under, LIMITS, LATENCY)
+    return run_trial(engine, requests, "named", simulated_under, TRIAL)
+
+
+def test_a_simulator_of_known_step_times_is_the_engine(requests: Requests) -> None:
+    run = run_trial(PlainEngine(pars(), LIMITS, LATENCY), requests, "pars", pars, TRIAL)
+    flat = run.result.to_dict()
+    assert (flat["policy"], flat["clock"]) == ("pars", "wall")
+    assert (flat["num_requests"], flat["repeats"]) == (40, 2)
+    assert flat["step_mape"] < 1e-6
+    for metric in METRICS:
+        assert flat[f"{metric}_mape"] == pytest.approx(0.0, abs=1e-6)
+        assert flat[f"{metric}_floor_mape"] == 0.0
+        assert run.measured[metric].shape == (2, 40)
+        assert run.simulated[metric].shape == (40,)
+    assert flat["decisions_replayed"] == 2 * 40
+    assert flat["decisions_equal_fraction"] == 1.0
+    assert list(run.request_id) == list(requests.request_id[np.r_[20:40, 60:80]])
+
+
+def test_an_engine_under_another_policy_than_the_simulated_one_is_found_out(
+    requests: Requests,
+) -> None:
+    result = trial(requests, pars(), FCFS).result
+    assert result.ttft.mape > 0.1
+    assert result.decisions_equal_fraction < 0.9
+
+
+def test_steps_are_fitted_to_the_other_pieces_than_those_compared(requests: Requests) -> None:
+    runs = measure(PlainEngine(FCFS(), LIMITS, LATENCY), requests, TRIAL)
+    assert [len(run) for run in runs.runs] == [2, 2]
+    compared = [each.timeline.requests for each in runs.runs[0]]
+    assert [float(piece.arrival_s[0]) for piece in compared] == [0.0, 0.0]
+    assert runs.instance.max_num_seqs == LIMITS.max_num_seqs
+    assert runs.instance.kv_blocks == LIMITS.kv_blocks
+    # A piece for the fit that is cut short leaves fewer steps to fit to.
+    fewer = measure(
+        PlainEngine(FCFS(), LIMITS, LATENCY),
+        replace(requests, output_tokens=np.where(np.arange(80) < 20, 4, requests.output_tokens)),
+        TRIAL,
+    )
+    assert fewer.fit.num_steps < runs.fit.num_steps
+
+
+@pytest.mark.parametrize("num_pieces", [2, 7, 10])
+def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces: int) -> None:
+    dice = np.random.default_rng(0)
+    orders = [order_in_pairs(num_pieces, dice) for _ in range(8)]
+    for order in orders:
+        assert sorted(order) == list(range(num_pieces))
+        for compared in range(1, num_pieces, 2):
+            assert order.index(compared) == order.index(compared - 1) + 1
+    assert num_pieces == 2 or len(set(map(tuple, orders))) > 1
