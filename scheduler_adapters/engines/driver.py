@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import nan
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock
+from scheduler_adapters.planner.residents import Border
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
@@ -34,6 +35,17 @@ class EngineLimits:
     max_tokens: int
     block_tokens: int
     watermark_fraction: float = 0.0
+
+    @classmethod
+    def of(cls, border: Border[Any], *, watermark_fraction: float = 0.0) -> Self:
+        """Return the limits that an engine tells its planner."""
+        return cls(
+            kv_blocks=border.total_blocks,
+            max_num_seqs=border.max_num_seqs,
+            max_tokens=border.max_tokens,
+            block_tokens=border.block_tokens,
+            watermark_fraction=watermark_fraction,
+        )
 
     def instance(self, latency: LatencyModel) -> Instance:
         """Return a simulated instance with these limits and step times."""

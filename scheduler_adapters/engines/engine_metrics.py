@@ -25,130 +25,96 @@ _LATENCY_BUCKETS_S: Final = (
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0,
 )  # fmt: skip
 _LOAD_FILE: Final = "lengthwise-load-{}.json"
+_CLASS: Final = ("user_class",)
+_PHASE_AND_CLASS: Final = ("phase", "user_class")
+
+_COUNTERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    "engine_requests": (
+        "Requests by the score they carried: scored, unscored; invalid hints count in both.",
+        ("hint",),
+    ),
+    "expired_ranks": (
+        "Ranks that ended in time: with a starvation guard, requests that it boosted.",
+        (),
+    ),
+    "deferrals": ("Running requests left out of a step, summed over steps.", ()),
+    "preemptions": ("Preemptions of finished requests.", _CLASS),
+}
+"""Name, behind `lengthwise_` -> description and labels."""
+_GAUGES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    "resident_requests": ("Requests that hold KV blocks.", _PHASE_AND_CLASS),
+    "resident_tokens": ("Tokens in KV blocks.", _PHASE_AND_CLASS),
+    "pacers": ("Answering requests by their pacer: ahead of the reader, or empty.", ("state",)),
+    "paced_tokens": ("Generated tokens that readers have not come to yet.", ()),
+    "kv_usage_fraction": ("Used KV blocks / all KV blocks.", ("engine",)),
+}
+_HISTOGRAMS: Final[Mapping[str, tuple[str, Sequence[str], Sequence[float]]]] = {
+    "tbt_seconds": ("Gaps between consecutive output tokens.", _PHASE_AND_CLASS, TBT_BUCKETS_S),
+    "ttft_seconds": ("First output token - arrival.", _CLASS, _LATENCY_BUCKETS_S),
+    "e2e_seconds": ("Last output token - arrival.", _CLASS, _LATENCY_BUCKETS_S),
+    "queueing_seconds": ("First scheduled - queued in the engine.", _CLASS, _LATENCY_BUCKETS_S),
+    "tpot_seconds": ("Mean gap between a request's output tokens.", _CLASS, TBT_BUCKETS_S),
+    "ttfat_seconds": ("First answering token - arrival.", _CLASS, _TTFAT_BUCKETS_S),
+    "qoe": ("QoE of finished requests; 1: a stream without stalls.", _CLASS, _QOE_BUCKETS),
+}
+"""Name, behind `lengthwise_` -> description, labels and buckets."""
 
 
 class EngineMetrics:
-    """The counters of one engine process; `engine` is its number."""
+    """The figures of one engine process; `engine` is its number."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, engine: int = 0) -> None:
-        def gauge(name: str, about: str, labels: Sequence[str] = ()) -> Gauge:
-            return Gauge(name, about, labels, registry=registry, multiprocess_mode="livesum")
-
-        def histogram(name: str, about: str, buckets: Sequence[float]) -> Histogram:
-            return Histogram(name, about, ["user_class"], buckets=buckets, registry=registry)
-
-        self.hints = Counter(
-            "lengthwise_engine_requests",
-            "Requests by the score they carried: scored, unscored; invalid hints count in both.",
-            ["hint"],
-            registry=registry,
-        )
-        self.boosts = Counter(
-            "lengthwise_expired_ranks",
-            "Ranks that ended in time: with a starvation guard, requests that it boosted.",
-            registry=registry,
-        )
-        self.deferrals = Counter(
-            "lengthwise_deferrals",
-            "Running requests left out of a step, summed over steps.",
-            registry=registry,
-        )
-        self.requests = gauge(
-            "lengthwise_resident_requests",
-            "Requests that hold KV blocks.",
-            ["phase", "user_class"],
-        )
-        self.tokens = gauge(
-            "lengthwise_resident_tokens", "Tokens in KV blocks.", ["phase", "user_class"]
-        )
-        self.pacers = gauge(
-            "lengthwise_pacers",
-            "Answering requests by their pacer: ahead of the reader, or empty.",
-            ["state"],
-        )
-        self.paced_tokens = gauge(
-            "lengthwise_paced_tokens", "Generated tokens that readers have not come to yet."
-        )
-        self.tbt_s = Histogram(
-            "lengthwise_tbt_seconds",
-            "Gaps between consecutive output tokens.",
-            ["phase", "user_class"],
-            buckets=TBT_BUCKETS_S,
-            registry=registry,
-        )
-        self.ttft_s = histogram(
-            "lengthwise_ttft_seconds", "First output token - arrival.", _LATENCY_BUCKETS_S
-        )
-        self.e2e_s = histogram(
-            "lengthwise_e2e_seconds", "Last output token - arrival.", _LATENCY_BUCKETS_S
-        )
-        self.queueing_s = histogram(
-            "lengthwise_queueing_seconds",
-            "First scheduled - queued in the engine.",
-            _LATENCY_BUCKETS_S,
-        )
-        self.tpot_s = histogram(
-            "lengthwise_tpot_seconds",
-            "Mean gap between a request's output tokens.",
-            TBT_BUCKETS_S,
-        )
-        self.preemptions = Counter(
-            "lengthwise_preemptions",
-            "Preemptions of finished requests.",
-            ["user_class"],
-            registry=registry,
-        )
-        self.kv_usage = Gauge(
-            "lengthwise_kv_usage_fraction",
-            "Used KV blocks / all KV blocks.",
-            ["engine"],
-            registry=registry,
-            multiprocess_mode="mostrecent",
-        ).labels(str(engine))
-        self.ttfat_s = histogram(
-            "lengthwise_ttfat_seconds", "First answering token - arrival.", _TTFAT_BUCKETS_S
-        )
-        self.qoe = histogram(
-            "lengthwise_qoe",
-            "QoE of finished requests: 1 for a stream without stalls, as PASCAL defines it.",
-            _QOE_BUCKETS,
-        )
+        self._metrics: dict[str, Any] = {
+            name: Counter(f"lengthwise_{name}", about, labels, registry=registry)
+            for name, (about, labels) in _COUNTERS.items()
+        }
+        for name, (about, labels) in _GAUGES.items():
+            mode: Any = "mostrecent" if name == "kv_usage_fraction" else "livesum"
+            self._metrics[name] = Gauge(
+                f"lengthwise_{name}", about, labels, registry=registry, multiprocess_mode=mode
+            )
+        for name, (about, labels, buckets) in _HISTOGRAMS.items():
+            self._metrics[name] = Histogram(
+                f"lengthwise_{name}", about, labels, buckets=buckets, registry=registry
+            )
+        self._engine = str(engine)
         self._exported: Tally[str] = Tally()
         self._shown: set[tuple[str, str]] = set()
 
     def export(self, scheduler: Any, clock: TokenClock) -> None:
         """Bring all figures up to date with the counts of scheduler and clock."""
-        ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
+        ranker, planner, metrics = (
+            scheduler.lengthwise,
+            scheduler._lengthwise_planner,
+            self._metrics,
+        )
         counts = ranker.hint_counts
         for name in ("scored", "unscored", "invalid"):
-            self._advance(self.hints.labels(name), name, getattr(counts, name))
-        self._advance(self.boosts, "boosts", ranker.num_expired)
-        self._advance(self.deferrals, "deferrals", planner.num_deferred if planner else 0)
-        self.kv_usage.set(scheduler.kv_cache_manager.usage)
+            self._advance(metrics["engine_requests"].labels(name), name, getattr(counts, name))
+        self._advance(metrics["expired_ranks"], "expired", ranker.num_expired)
+        self._advance(metrics["deferrals"], "deferred", planner.num_deferred if planner else 0)
+        metrics["kv_usage_fraction"].labels(self._engine).set(scheduler.kv_cache_manager.usage)
         self._export_residents(scheduler, clock)
         self._export_gaps(clock)
-        self._export_served(clock)
         num_ahead, num_empty, num_tokens = clock.pacers(ranker.clock())
-        self.pacers.labels("ahead").set(num_ahead)
-        self.pacers.labels("empty").set(num_empty)
-        self.paced_tokens.set(num_tokens)
-        for events, histogram in (
-            (clock.first_answers, self.ttfat_s),
-            (clock.finished_qoe, self.qoe),
-        ):
-            for user_class, value in events:
-                histogram.labels(user_class).observe(value)
-            events.clear()
+        metrics["pacers"].labels("ahead").set(num_ahead)
+        metrics["pacers"].labels("empty").set(num_empty)
+        metrics["paced_tokens"].set(num_tokens)
+        self._export_finished(clock)
 
-    def _export_served(self, clock: TokenClock) -> None:
+    def _export_finished(self, clock: TokenClock) -> None:
         for served in clock.served:
-            self.ttft_s.labels(served.user_class).observe(served.ttft_s)
-            self.e2e_s.labels(served.user_class).observe(served.e2e_s)
-            self.queueing_s.labels(served.user_class).observe(served.queueing_s)
-            self.preemptions.labels(served.user_class).inc(served.preemptions)
-            if served.num_gaps:
-                self.tpot_s.labels(served.user_class).observe(served.tpot_s)
+            for name in ("ttft", "e2e", "queueing", *(("tpot",) if served.num_gaps else ())):
+                self._observe(f"{name}_seconds", served.user_class, getattr(served, f"{name}_s"))
+            self._metrics["preemptions"].labels(served.user_class).inc(served.preemptions)
+        for name, events in (("ttfat_seconds", clock.first_answers), ("qoe", clock.finished_qoe)):
+            for user_class, value in events:
+                self._observe(name, user_class, value)
+            events.clear()
         clock.served.clear()
+
+    def _observe(self, name: str, user_class: str, value: float) -> None:
+        self._metrics[name].labels(user_class).observe(value)
 
     def _export_residents(self, scheduler: Any, clock: TokenClock) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
@@ -158,16 +124,17 @@ class EngineMetrics:
             tokens[place] += request.num_computed_tokens
         self._shown |= requests.keys()
         for place in self._shown:
-            self.requests.labels(*place).set(requests[place])
-            self.tokens.labels(*place).set(tokens[place])
+            self._metrics["resident_requests"].labels(*place).set(requests[place])
+            self._metrics["resident_tokens"].labels(*place).set(tokens[place])
 
     def _export_gaps(self, clock: TokenClock) -> None:
+        gaps_s = self._metrics["tbt_seconds"]
         for user_class, by_phase, sums_s in zip(
             clock.classes, clock.tbt_counts.tolist(), clock.tbt_sums_s.tolist(), strict=True
         ):
             for phase, counts, sum_s in zip(PHASES, by_phase, sums_s, strict=True):
                 if any(counts):
-                    _observe_many(self.tbt_s.labels(phase.name.lower(), user_class), counts, sum_s)
+                    _observe_many(gaps_s.labels(phase.name.lower(), user_class), counts, sum_s)
         clock.tbt_counts[:] = 0
         clock.tbt_sums_s[:] = 0
 

@@ -135,6 +135,7 @@ class TransformersDriver(EngineDriver):
             UnsupportedByEngine: the policy wants what this engine cannot do.
             SchedulingError: the engine failed.
         """
+        from scheduler_adapters.engines.transformers_batching.border import TransformersBorder
         from scheduler_adapters.engines.transformers_batching.rank_scheduler import (
             require_ours,
             use_policy,
@@ -144,7 +145,8 @@ class TransformersDriver(EngineDriver):
         hints: dict[str, Mapping[str, Any]] = {}
         told = [times, *observers]
         manager = self._make_manager(use_policy(policy, hints, observers=told, clock=clock))
-        self._limits = _limits_of(require_ours(manager))
+        border = TransformersBorder(require_ours(manager), ())
+        self._limits = EngineLimits.of(border, watermark_fraction=_SAFETY_MARGIN)
         prompts = random_prompts(requests, seed, self._model.config.vocab_size)
 
         def add(row: int) -> None:
@@ -197,19 +199,6 @@ class TransformersDriver(EngineDriver):
                 "max_context"
             ) from error
         return manager
-
-
-def _limits_of(scheduler: Any) -> EngineLimits:
-    from scheduler_adapters.engines.transformers_batching.border import TransformersBorder
-
-    border = TransformersBorder(scheduler, ())
-    return EngineLimits(
-        kv_blocks=border.total_blocks,
-        max_num_seqs=border.max_num_seqs,
-        max_tokens=border.max_tokens,
-        block_tokens=border.block_tokens,
-        watermark_fraction=scheduler.safety_margin,
-    )
 
 
 def _attention(wanted: str | None, device: str) -> str | None:

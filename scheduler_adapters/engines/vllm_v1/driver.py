@@ -173,13 +173,9 @@ class VllmDriver(EngineDriver):
 
     @property
     def limits(self) -> EngineLimits:
-        scheduler = scheduler_of(self.engine)
-        return EngineLimits(
-            kv_blocks=scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1,
-            max_num_seqs=scheduler.max_num_active_reqs,
-            max_tokens=scheduler.max_num_scheduled_tokens,
-            block_tokens=scheduler.block_size,
-        )
+        from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmBorder
+
+        return EngineLimits.of(VllmBorder(scheduler_of(self.engine), ()))
 
     @property
     def hint_counts(self) -> HintCounts | None:

@@ -39,7 +39,14 @@ class Clock:
 
 
 def steps_of_simulator(
-    policy: Policy, requests: Requests, *, seats: int, budget: int, blocks: int, block_tokens: int
+    policy: Policy,
+    requests: Requests,
+    *,
+    seats: int,
+    budget: int,
+    blocks: int,
+    block_tokens: int,
+    watermark_fraction: float = 0.0,
 ) -> Steps:
     """What each step of the reference engine runs, in an instance as large as the real one."""
     steps: Steps = []
@@ -57,7 +64,7 @@ def steps_of_simulator(
         max_num_seqs=seats,
         max_tokens=budget,
         block_tokens=block_tokens,
-        watermark_fraction=0.0,
+        watermark_fraction=watermark_fraction,
     )
     Watched(policy, instance).run(requests)
     return steps

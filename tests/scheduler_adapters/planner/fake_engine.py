@@ -39,12 +39,12 @@ class FakeEngine:
         budget: int,
         blocks: int,
         block_tokens: int,
-        watermark_blocks: int = 0,
+        watermark_fraction: float = 0.0,
     ) -> None:
         self.think_end = THINK_END if policy.traits.sees_thinking else ()
         self.max_num_seqs, self.max_tokens = seats, budget
         self.block_tokens, self.total_blocks = block_tokens, blocks
-        self.watermark_blocks = watermark_blocks
+        self.watermark_blocks = int(watermark_fraction * blocks)
         self.clock = Clock()
         self.running: list[FakeRequest] = []
         self.queue: RankedQueue[FakeRequest] = RankedQueue()
@@ -132,7 +132,8 @@ class FakeEngine:
             ran[item] = size
             budget -= size
             item.computed += size
-        assert budget == 0, "the plan has tokens that nobody takes"
+        assert ran, "the plan is empty"
+        assert budget == 0, "the plan has more tokens than are taken"
         for item in plan.newcomers:
             self.queue.remove(item.tracked.view.number)
             self.running.append(item)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,11 +27,11 @@ from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.decisions import Dice, assert_same_steps, steps_of_simulator
 from tests.scheduler_adapters.planner.fake_engine import FakeEngine
 
-LIMITS = {"seats": 8, "budget": 256, "blocks": 30, "block_tokens": 16}
+LIMITS: dict[str, Any] = {"seats": 8, "budget": 256, "blocks": 30, "block_tokens": 16}
 workload = partial(decisions.workload, count=20)
 
 
-def assert_same(make: Callable[[], Policy], requests: Requests, **limits: int) -> None:
+def assert_same(make: Callable[[], Policy], requests: Requests, **limits: float) -> None:
     settings = {**LIMITS, **limits}
     expected = steps_of_simulator(make(), requests, **settings)
     assert_same_steps(FakeEngine(make(), **settings).serve(requests), expected)
@@ -82,6 +83,20 @@ def test_any_ranks_and_rules_give_the_steps_of_the_reference(kind: str, seed: in
     if "displacing" in kind:
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
     assert_same(partial(KINDS[kind], seed), requests)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_where_memory_is_scarce_and_prefills_are_long_the_same_are_evicted(seed: int) -> None:
+    requests = workload(seed, longest=60)
+    small = {"blocks": 15, "block_tokens": 8, "budget": 24}
+    assert_same(lambda: Dice(seed, chunks="every"), requests, **small)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_an_admission_leaves_the_watermark_free(seed: int) -> None:
+    requests = workload(seed, longest=60)
+    assert_same(lambda: Dice(seed), requests, watermark_fraction=0.25)
+    assert_same(FCFS, requests, watermark_fraction=0.25)
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {

@@ -10,9 +10,13 @@ import pytest
 
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import InvalidDecision
+from tests.scheduler_adapters.planner.fake_engine import FakeEngine
 
 
 class Border:
@@ -127,3 +131,52 @@ def test_a_rule_that_is_none_stops_the_step_and_names_the_policy(answer: Any) ->
     with pytest.raises(InvalidDecision, match=r"policy 'broken' .* the rule of step 0"):
         planner.plan()
     assert len(queue) == 1
+
+
+class Whole(FCFS):
+    """Prompts in one step each."""
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(whole_prompts=True)
+
+
+def test_a_prompt_that_no_step_can_hold_is_planned_in_chunks() -> None:
+    engine = FakeEngine(Whole(), seats=2, budget=16, blocks=10, block_tokens=16)
+    requests = make_requests(prompt_tokens=[40], output_tokens=[2])
+    assert engine.serve(requests) == [{0: 16}, {0: 16}, {0: 8}, {0: 1}]
+
+
+class Closed(FCFS):
+    """Admits nothing, whatever waits."""
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(max_admissions=0)
+
+
+def test_work_that_can_run_does_though_the_rule_places_none() -> None:
+    engine = FakeEngine(Closed(), seats=2, budget=16, blocks=10, block_tokens=16)
+    requests = make_requests(prompt_tokens=[8, 8, 8], output_tokens=[2, 1, 1])
+    assert engine.serve(requests) == [{0: 8, 1: 8}, {0: 1}, {2: 8}]
+
+
+def test_an_engine_without_requests_has_no_plan() -> None:
+    engine = FakeEngine(FCFS(), seats=2, budget=16, blocks=10, block_tokens=16)
+    assert engine.planner.plan() is None
+
+
+def test_residents_that_a_step_leaves_out_are_counted() -> None:
+    engine = FakeEngine(Sarathi(max_tokens=2), seats=4, budget=16, blocks=10, block_tokens=16)
+    requests = make_requests(prompt_tokens=[1, 1, 1], output_tokens=[3, 3, 3])
+    steps = engine.serve(requests)
+    assert steps == [{0: 1, 1: 1}, {0: 1, 1: 1}, {0: 1, 1: 1}, {2: 1}, {2: 1}, {2: 1}]
+    assert engine.planner.num_deferred == 0
+    engine = FakeEngine(OneDecode(), seats=4, budget=16, blocks=10, block_tokens=16)
+    assert engine.serve(requests) == [{0: 1, 1: 1, 2: 1}] + [{row: 1} for row in (0, 0, 1, 1, 2, 2)]
+    assert engine.planner.num_deferred == 2 + 2 + 1 + 1
+
+
+class OneDecode(FCFS):
+    """One decode per step."""
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(max_decodes=1)

@@ -116,6 +116,7 @@ def test_a_starving_request_outranks_a_shorter_one() -> None:
         ranker.expire(tracked)
         fill(queue, tracked)
     assert list(queue) == [long, short, newcomer]
+    assert ranker.num_expired == 2
 
 
 def test_the_age_of_a_request_counts_from_its_arrival_at_the_front_end() -> None:
