@@ -54,7 +54,7 @@ def run(name: str, folder: Path) -> str:
 
 
 def test_there_is_a_recipe_for_each_extension() -> None:
-    things = ("a policy", "a loss", "an engine", "a data card")
+    things = ("a policy", "a placement", "a loss", "an engine", "a data card")
     assert list(RECIPES) == [f"Add {thing}" for thing in things]
 
 
