@@ -50,7 +50,7 @@ class Requests:
         return Requests(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     def with_scores(self, score: ArrayLike) -> Requests:
-        """Return the same requests with other scores (N,); NaN means none."""
+        """Return the same requests with other scores, (N,) or one for all; NaN means none."""
         return replace(self, score=_Columns(len(self), None).optional("score", score))
 
 

@@ -1,16 +1,15 @@
-"""Sources of scores: a scoring service, a bundle, the true lengths, seeded noise.
+"""Scores of requests: from a scoring service, a bundle, or drawn with a given tau-b.
 
-A source gives one score per request, higher = longer; NaN where none could be had. Such a request
-is scheduled as FCFS would schedule it.
+A score is higher for a longer response; NaN where none could be had: such a request is scheduled as
+FCFS would schedule it.
 
-    requests = requests.with_scores(SyntheticScores(tau_b=0.75, seed=0).scores(requests))
+    requests = requests.with_scores(synthetic_scores(requests.output_tokens, tau_b=0.75))
     requests = read_trace("with_prompts.parquet", scorer=open_prompt_scorer("bundle:run/bundle"))
 """
 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, pi, sin, sqrt
@@ -21,8 +20,8 @@ from typing import Protocol
 import numpy as np
 
 from scheduler_adapters.workload.arrivals import SCORE_STREAM
-from scheduler_adapters.workload.requests import Floats, Ints, Requests
-from scoring_service.agreement import tau_b
+from scheduler_adapters.workload.requests import Floats, Ints
+from scoring_service import agreement
 from scoring_service.bundle import ModelBundle
 from scoring_service.client import Score, ScoringClient
 from scoring_service.errors import ConfigError, ScoringError
@@ -30,61 +29,30 @@ from scoring_service.errors import ConfigError, ScoringError
 log = logging.getLogger(__name__)
 
 
-class ScoreSource(ABC):
-    """A score for every request."""
-
-    @abstractmethod
-    def scores(self, requests: Requests) -> Floats:
-        """Return scores (N,), higher = longer; NaN where there is none."""
-
-
-class OracleScores(ScoreSource):
-    """The true output lengths: the best order that a predictor can give."""
-
-    def scores(self, requests: Requests) -> Floats:
-        return requests.output_tokens.astype(np.float64)
-
-
-@dataclass(frozen=True)
-class ConstantScores(ScoreSource):
-    """The same score for all: shortest-predicted-first becomes FCFS."""
-
-    value: float = 0.0
-
-    def scores(self, requests: Requests) -> Floats:
-        return np.full(len(requests), self.value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SyntheticScores(ScoreSource):
-    """Scores whose Kendall tau-b with the true lengths is `tau_b`, within .002 for n >= 2,000.
+def synthetic_scores(lengths: Ints, *, tau_b: float, seed: int = 0) -> Floats:
+    """Draw scores (N,) whose Kendall tau-b with `lengths` is `tau_b`, within .002 for N >= 2,000.
 
     A Gaussian copula over the ranks of the lengths: rho = sin(pi * tau / 2), corrected on the same
     noise until the achieved tau-b is right. Ties among the lengths can put a very high tau-b out of
     reach; `achieved_tau_b` returns what was reached.
+
+    Raises:
+        ConfigError: `tau_b` is not in [-1, 1].
     """
-
-    tau_b: float
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not -1 <= self.tau_b <= 1:
-            raise ConfigError(f"tau_b is {self.tau_b}; use a number in [-1, 1]")
-
-    def scores(self, requests: Requests) -> Floats:
-        lengths = requests.output_tokens
-        noise = np.random.default_rng((self.seed, SCORE_STREAM)).standard_normal(len(lengths))
-        normal = _normal_scores(lengths)
-        has_order = len(np.unique(lengths)) > 1
-        # The closed form holds for n -> infinity without ties: correct it by what it misses here.
-        asked, best, best_error = self.tau_b, np.empty(0), inf
-        for _ in range(_CORRECTIONS):
-            values = _blend(normal, noise, sin(pi * asked / 2))
-            error = achieved_tau_b(values, lengths) - self.tau_b if has_order else 0.0
-            if abs(error) < best_error:
-                best, best_error = values, abs(error)
-            asked = min(1.0, max(-1.0, asked - error))
-        return best
+    if not -1 <= tau_b <= 1:
+        raise ConfigError(f"tau_b is {tau_b}; use a number in [-1, 1]")
+    noise = np.random.default_rng((seed, SCORE_STREAM)).standard_normal(len(lengths))
+    normal = _normal_scores(lengths)
+    has_order = len(np.unique(lengths)) > 1
+    # The closed form holds for n -> infinity without ties: correct it by what it misses here.
+    asked, best, best_error = tau_b, np.empty(0), inf
+    for _ in range(_CORRECTIONS):
+        values = _blend(normal, noise, sin(pi * asked / 2))
+        error = achieved_tau_b(values, lengths) - tau_b if has_order else 0.0
+        if abs(error) < best_error:
+            best, best_error = values, abs(error)
+        asked = min(1.0, max(-1.0, asked - error))
+    return best
 
 
 _CORRECTIONS = 6
@@ -93,7 +61,7 @@ _CORRECTIONS = 6
 def achieved_tau_b(scores: Floats, lengths: Ints) -> float:
     """Return Kendall's tau-b of scores and true lengths, in [-1, 1]; without a score left out."""
     known = ~np.isnan(scores)
-    return tau_b(scores[known], lengths[known])
+    return agreement.tau_b(scores[known], lengths[known])
 
 
 def _normal_scores(lengths: Ints) -> Floats:

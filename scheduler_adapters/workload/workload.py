@@ -21,12 +21,7 @@ from scheduler_adapters.workload.arrivals import (
     shock_arrivals_s,
 )
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
-from scheduler_adapters.workload.scores import (
-    ConstantScores,
-    OracleScores,
-    SyntheticScores,
-    open_prompt_scorer,
-)
+from scheduler_adapters.workload.scores import open_prompt_scorer, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError, DataError
 
@@ -131,14 +126,13 @@ class WorkloadConfig:
     def scored(self, requests: Requests, *, by_oracle: bool = False) -> Requests:
         """Return the requests with the scores that are asked for, or with the true lengths."""
         source = "oracle" if by_oracle else self.score_source(requests)
+        lengths = requests.output_tokens
         if source == "oracle":
-            return requests.with_scores(OracleScores().scores(requests))
+            return requests.with_scores(lengths)
         if source == "synthetic":
-            scores = SyntheticScores(tau_b=self.tau_b, seed=self.seed)
-            return requests.with_scores(scores.scores(requests))
-        if source == "constant":
-            return requests.with_scores(ConstantScores().scores(requests))
-        return requests
+            scores = synthetic_scores(lengths, tau_b=self.tau_b, seed=self.seed)
+            return requests.with_scores(scores)
+        return requests.with_scores(0.0) if source == "constant" else requests
 
     def _classified(self, requests: Requests) -> Requests:
         """The requests with classes drawn by their shares, and the targets of their classes."""

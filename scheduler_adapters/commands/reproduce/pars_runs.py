@@ -18,13 +18,8 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, ORDER_STREAM, poisson_arrivals_s
 from scheduler_adapters.workload.data_folder import data_file
-from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
-from scheduler_adapters.workload.scores import (
-    ConstantScores,
-    OracleScores,
-    SyntheticScores,
-    open_prompt_scorer,
-)
+from scheduler_adapters.workload.requests import Ints, Requests, make_requests
+from scheduler_adapters.workload.scores import open_prompt_scorer, synthetic_scores
 from scheduler_adapters.workload.tables import read_table
 from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError, DataError
@@ -167,7 +162,7 @@ class ParsExperiment:
             rate_per_s = load * self.saturation_per_s(workload)
             arrival_s = poisson_arrivals_s(len(requests), rate_per_s=rate_per_s, seed=seed)
             requests = replace(requests, arrival_s=arrival_s)
-        requests = requests.with_scores(self._scores(requests, workload, system, seed))
+        requests = self._scored_for(system, workload, requests, seed)
         policy = pars(starve_after_s=120.0 if guard else None)
         instance = replace(self.instance, max_num_seqs=seats)
         timeline = simulate(requests, policy, instance, loop="compiled")
@@ -180,15 +175,16 @@ class ParsExperiment:
             longest_wait_s=float(np.max(wait_s)),
         )
 
-    def _scores(self, requests: Requests, workload: str, system: str, seed: int) -> Floats:
+    def _scored_for(self, system: str, workload: str, requests: Requests, seed: int) -> Requests:
         if system == "FCFS":
-            return ConstantScores().scores(requests)
+            return requests.with_scores(0.0)
         if system == "Oracle":
-            return OracleScores().scores(requests)
+            return requests.with_scores(requests.output_tokens)
         if workload == TRAINED:
-            return requests.score
+            return requests
         tau_b = WORKLOADS[workload].tau_b[system]
-        return SyntheticScores(tau_b=tau_b, seed=seed).scores(requests)
+        scores = synthetic_scores(requests.output_tokens, tau_b=tau_b, seed=seed)
+        return requests.with_scores(scores)
 
     def _requests(self, workload: str, seed: int) -> Requests:
         if workload == TRAINED:

@@ -16,7 +16,6 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, RequestView
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scheduler_adapters.workload.scores import OracleScores
 
 INSTANCE = Instance(
     latency=AffineLatency(base_s=0.01, per_token_s=1e-4),
@@ -56,7 +55,7 @@ def test_requests_without_any_score_are_served_as_fcfs():
 @given(st.integers(1, 40), st.integers(0, 10**6))
 def test_only_the_order_of_the_scores_matters(count, seed):
     requests = random_requests(count, seed)
-    oracle = simulate(requests.with_scores(OracleScores().scores(requests)), pars(), INSTANCE)
+    oracle = simulate(requests.with_scores(requests.output_tokens), pars(), INSTANCE)
     stretched = simulate(
         requests.with_scores(np.exp(requests.output_tokens / 10.0)), pars(), INSTANCE
     )
@@ -111,7 +110,7 @@ def test_a_starving_request_outranks_a_shorter_one_and_starves_without_the_guard
 @given(st.integers(2, 60), st.integers(0, 10**6), st.floats(0.05, 2.0))
 def test_nobody_waits_longer_than_the_guard_plus_draining_what_is_ahead(count, seed, after_s):
     requests = random_requests(count, seed)
-    requests = requests.with_scores(OracleScores().scores(requests))
+    requests = requests.with_scores(requests.output_tokens)
     timeline = simulate(requests, pars(starve_after_s=after_s), INSTANCE)
     wait_s = timeline.scheduled_s - requests.arrival_s
     # Ahead of a starving request are only the residents and what arrived before it: all of their

@@ -59,3 +59,11 @@ def test_a_target_between_tokens_that_nobody_can_meet_is_refused(bad):
     with pytest.raises(DataError, match="tbt_s is") as caught:
         make_requests(prompt_tokens=[1, 1], output_tokens=[1, 1], tbt_s=[np.nan, bad])
     assert caught.value.row == 1
+
+
+def test_scores_are_one_per_request_or_one_for_all():
+    requests = make_requests(prompt_tokens=[1, 1], output_tokens=[3, 5])
+    assert requests.with_scores(requests.output_tokens).score.tolist() == [3.0, 5.0]
+    assert requests.with_scores(0.0).score.tolist() == [0.0, 0.0]
+    with pytest.raises(DataError, match="score has shape"):
+        requests.with_scores([1.0])

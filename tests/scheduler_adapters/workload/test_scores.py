@@ -1,10 +1,12 @@
-"""Score sources: prescribed quality, and no failure that stops a request."""
+"""Scores: a tau-b that was asked for, and no failure that stops a request."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,12 +14,10 @@ from tokenizers import Tokenizer
 
 from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.scores import (
-    ConstantScores,
-    OracleScores,
     ServiceScores,
-    SyntheticScores,
     achieved_tau_b,
     open_prompt_scorer,
+    synthetic_scores,
 )
 from scheduler_adapters.workload.traces import read_trace
 from scoring_service.bundle import TOKENIZER, sha256_of
@@ -35,19 +35,19 @@ def requests_of(count: int, *, seed: int = 0, median: float = 160.0):
 def test_synthetic_scores_have_the_tau_b_that_was_asked_for(tau_b, median):
     requests = requests_of(2_000, median=median)
     for seed in range(3):
-        scores = SyntheticScores(tau_b=tau_b, seed=seed).scores(requests)
+        scores = synthetic_scores(requests.output_tokens, tau_b=tau_b, seed=seed)
         assert achieved_tau_b(scores, requests.output_tokens) == pytest.approx(tau_b, abs=0.01)
 
 
 @pytest.mark.parametrize("count", [1, 5])
 def test_equal_lengths_have_scores_though_they_have_no_order(count):
     requests = make_requests(prompt_tokens=np.ones(count), output_tokens=np.full(count, 7))
-    assert np.isfinite(SyntheticScores(tau_b=0.6).scores(requests)).sum() == count
+    assert np.isfinite(synthetic_scores(requests.output_tokens, tau_b=0.6)).sum() == count
 
 
 def test_perfect_synthetic_scores_order_as_the_oracle():
     requests = requests_of(500)
-    scores = SyntheticScores(tau_b=1.0).scores(requests)
+    scores = synthetic_scores(requests.output_tokens, tau_b=1.0)
     assert achieved_tau_b(scores, requests.output_tokens) == pytest.approx(1.0)
 
 
@@ -55,19 +55,13 @@ def test_synthetic_scores_know_nothing_of_the_prompt_lengths_drawn_with_the_same
     from scheduler_adapters.workload.workload import synthetic_requests
 
     requests = synthetic_requests(4_000, seed=0)
-    scores = SyntheticScores(tau_b=0.5, seed=0).scores(requests)
+    scores = synthetic_scores(requests.output_tokens, tau_b=0.5, seed=0)
     assert abs(achieved_tau_b(scores, requests.prompt_tokens)) < 0.03
 
 
 def test_a_quality_that_cannot_be_is_refused():
     with pytest.raises(ConfigError, match=r"tau_b is 1\.5"):
-        SyntheticScores(tau_b=1.5)
-
-
-def test_oracle_and_constant_scores_are_what_they_say():
-    requests = requests_of(5)
-    np.testing.assert_array_equal(OracleScores().scores(requests), requests.output_tokens)
-    assert set(ConstantScores().scores(requests)) == {0.0}
+        synthetic_scores(np.array([1, 2]), tau_b=1.5)
 
 
 def test_an_absent_service_costs_the_score_and_not_the_request(caplog):
@@ -149,3 +143,8 @@ def test_what_is_no_ranker_is_refused(tmp_path):
         open_prompt_scorer("bundle:")
     with pytest.raises(BundleError):
         open_prompt_scorer(f"bundle:{tmp_path}")
+
+
+def test_a_scheduler_that_asks_a_service_loads_no_pandas():
+    code = "import sys, scheduler_adapters.workload.scores; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
