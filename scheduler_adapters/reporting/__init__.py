@@ -1,4 +1,4 @@
 """Tables, figures, HTML pages and MLflow runs of the commands.
 
-Start with `report.py`.
+Start with `tables.py`, then `figures.py`.
 """

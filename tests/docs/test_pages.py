@@ -122,6 +122,17 @@ def test_modules_and_names_in_a_page_exist(page: Path) -> None:
             assert found or is_factory, f"{page.name} names {name}; {source} has no {rest}"
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_files_named_in_docstrings_and_comments_exist(package: str) -> None:
+    """A room's reading guide (`__init__.py`) names files of the room; others, files of ours."""
+    paths = [str(path) for top in (*PACKAGES, "tests") for path in (ROOT / top).rglob("*.*")]
+    for path in (ROOT / package).rglob("*.py"):
+        for name in re.findall(r"`([\w/]+\.(?:py|proto))`", path.read_text()):
+            if path.stem == "__init__":
+                assert (path.parent / name).is_file(), f"{path} names {name}"
+            assert any(other.endswith(f"/{name}") for other in paths), f"{path} names {name}"
+
+
 def test_the_floors_of_the_page_are_those_that_the_tests_hold() -> None:
     text = (ROOT / "docs/architecture.md").read_text().partition("## Floors")[2]
     shown = re.findall(r"^(?:(\w+)/$|  ([\w/]+)/ )", code_blocks(text)[0][1], flags=re.M)

@@ -2,7 +2,7 @@
 
 Such a policy says so (`Traits.is_static`). It is asked once per request and phase beforehand, its
 answers become arrays (`static_ranks.py`), and the whole run is one compiled loop: all decodes are
-one cohort. What it cannot do it leaves to `compiled_slai.py` and to plain Python (`engine.py`).
+one cohort. What it cannot do it leaves to `slai.py` and to plain Python (`engine/`).
 
 The loop is one function on purpose: cut into a dozen, inlined or not, the same code takes 3.4 to
 5.7 times as long, because numba counts references at every array it hands over.

@@ -9,7 +9,7 @@ shapes is interpolated. Three things are not in the database:
 - a chunk after other tokens takes the difference of two whole prompts;
 - decodes beside a prefill count as if alone. The profiles of `layer_profile.py` say that they take
   up to 1.8 times as long; replayed without that, three of the four servers of
-  `experiments/fidelity.py` answer 7 to 11% too early.
+  `validation/fidelity.py` answer 7 to 11% too early.
 
 No time between kernels is added. Decode attention of short contexts was measured with keys and
 values that fit the cache of the L40S (96 MB), which those of a whole model do not.
