@@ -314,9 +314,9 @@ class MicroBatcher:
     def _company(self, job: Job, now_s: float) -> list[Job]:
         """Queued jobs that are cheaper run with `job` than after it, and do not make it late."""
         costs = job.model.costs
-        # A free permit beats any batch, and so does a runner on its way.
+        # A runner on its way beats any batch; where a permit is free, no prompt is without one.
         most = min(costs.max_batch - 1, self._num_queued - self._num_waking)
-        if most <= 0 or self._free:
+        if most <= 0:
             return []
         tokens, cost_s = len(job.ids), job.cost_s
         if tokens > costs.max_batched_tokens:

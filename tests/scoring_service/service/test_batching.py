@@ -382,7 +382,7 @@ def test_what_expires_between_the_queue_and_the_model_is_not_computed():
         held.clock.now_s += 1.5 * bool(group)
         return group
 
-    late, in_time = held.ask(1, timeout_s=1.0), held.ask(2, timeout_s=2.0)
+    late, in_time = held.ask(1, timeout_s=1.0), held.ask(2, timeout_s=1.5)
     held.batcher._next_group = take_and_stall
     assert held.end() == [[2]]
     assert isinstance(late.result, ScoringTimeout)
@@ -422,6 +422,13 @@ def test_company_is_of_like_length_and_padding_is_counted():
     assert sorted(map(sorted, runs)) == [[1, 3, 4], [2]]
     assert held.batcher.num_tokens == 8 + 16 + 8 + 16 + 64
     assert held.batcher.num_padded_tokens == 8 + 3 * 16 + 64
+
+
+def test_the_most_alike_are_company_first():
+    held = Held(CostTable((8, 64), {1: (1.0, 3.0), 2: (1.5, 3.5)}))
+    for name, tokens in [(1, 8), (2, 64), (3, 8)]:
+        held.ask(name, tokens=tokens, timeout_s=600)
+    assert held.end() == [[1, 3], [2]]
 
 
 def test_long_prompts_run_alone_where_company_costs_more():

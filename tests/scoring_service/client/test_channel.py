@@ -1,0 +1,67 @@
+"""Where a client may connect, and with what."""
+
+from __future__ import annotations
+
+import pytest
+
+from scoring_service.client.channel import (
+    MAX_WAIT_S,
+    ClientSecurity,
+    check_seconds,
+    is_loopback,
+    read_pem,
+)
+from scoring_service.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("address", "stays"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.8.8.8:1", True),
+        ("[::1]:1", True),
+        ("localhost:1", True),
+        ("unix:/tmp/socket", True),
+        ("0.0.0.0:1", False),
+        ("10.0.0.1:1", False),
+        ("localhost.example.com:1", False),
+        ("[::]:1", False),
+    ],
+)
+def test_which_addresses_stay_on_this_machine(address, stays):
+    assert is_loopback(address) is stays
+
+
+def test_a_token_never_goes_in_the_clear_to_another_machine():
+    security = ClientSecurity(token="secret")
+    assert security.metadata == (("authorization", "Bearer secret"),)
+    security.open("127.0.0.1:1").close()
+    with pytest.raises(ConfigError, match="in the clear"):
+        security.open("10.0.0.1:1")
+    assert ClientSecurity().metadata == ()
+
+
+@pytest.mark.parametrize(
+    "fields", ["certificate_file", "ca_file key_file", "key_file certificate_file"]
+)
+def test_files_that_belong_together_come_together(fields):
+    with pytest.raises(ConfigError, match="certificate_file"):
+        ClientSecurity(**dict.fromkeys(fields.split(), "a.pem"))
+
+
+def test_a_deadline_is_one_that_grpc_can_keep():
+    check_seconds("timeout_s", MAX_WAIT_S)
+    for seconds in (0, -1, float("nan"), MAX_WAIT_S * 1.01):
+        with pytest.raises(ConfigError, match="timeout_s is"):
+            check_seconds("timeout_s", seconds)
+
+
+def test_what_is_no_pem_file_is_refused(tmp_path):
+    path = tmp_path / "file.pem"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_pem(str(path))
+    path.write_text("hello")
+    with pytest.raises(ConfigError, match="no PEM block"):
+        read_pem(str(path))
+    path.write_text("-----BEGIN CERTIFICATE-----")
+    assert read_pem(str(path)).startswith(b"-----BEGIN")

@@ -1,0 +1,86 @@
+"""Messages: what is written can be read, and what cannot be written is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scoring_service.client.codec import (
+    Observed,
+    Score,
+    ServiceInfo,
+    chunks,
+    read_batch,
+    read_score,
+    read_stream_item,
+    write_batch,
+    write_prompt,
+    write_report,
+    write_stream_prompt,
+)
+from scoring_service.errors import InvalidPrompt, ServiceOverloaded
+from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.status import to_status
+
+
+def limits(count, num_bytes):
+    return ServiceInfo("n", "r", "l", "t", "fp32", (), 32, 100, count, num_bytes)
+
+
+@given(st.lists(st.text(max_size=40), max_size=30), st.integers(1, 6), st.integers(20, 200))
+def test_chunks_keep_order_and_limits(prompts, count, num_bytes):
+    parts = list(chunks(prompts, limits(count, num_bytes)))
+    assert [prompt for part in parts for prompt in part] == prompts
+    for part in parts:
+        assert 1 <= len(part) <= count
+        size = len(write_batch(part, "").SerializeToString())
+        assert size <= num_bytes or len(part) == 1
+
+
+def test_a_chunk_is_as_large_as_it_may_be():
+    assert [len(part) for part in chunks(["x"] * 7, limits(3, 10_000))] == [3, 3, 1]
+    # Four bytes and sixteen of framing each.
+    assert [len(part) for part in chunks(["xxxx"] * 4, limits(9, 40))] == [2, 2]
+    with pytest.raises(InvalidPrompt, match="one string"):
+        next(chunks("xxxx", limits(9, 40)))
+
+
+@pytest.mark.parametrize("prompt", [None, b"yes", 3, "\ud800"])
+def test_what_is_not_text_is_refused(prompt):
+    for write in (
+        lambda: write_prompt(prompt, ""),
+        lambda: write_batch(["yes", prompt], ""),
+        lambda: write_stream_prompt(0, prompt, "", 1),
+    ):
+        with pytest.raises(InvalidPrompt, match="a prompt is"):
+            write()
+
+
+def scored(**length):
+    message = pb.ScoredPrompt(score=0.5, prompt_tokens=3, truncated=True)
+    if length:
+        message.length.expected_tokens = length["expected"]
+        message.length.quantiles.add(fraction=0.9, tokens=20)
+    return message
+
+
+def test_a_score_is_read_with_its_length_where_there_is_one():
+    plain = read_score(pb.ScoreResponse(scored=scored(), revision="r"))
+    assert plain == Score(0.5, "r", 3, True)
+    whole = read_score(pb.ScoreResponse(scored=scored(expected=9), revision="r"))
+    assert whole == Score(0.5, "r", 3, True, 9, {0.9: 20})
+
+
+def test_a_batch_and_a_stream_hold_scores_and_errors():
+    error = pb.ItemResult(error=to_status(ServiceOverloaded("full", retry_after_s=2)))
+    good = pb.ItemResult(scored=scored())
+    first, second = read_batch(pb.ScoreBatchResponse(items=[good, error], revision="r"))
+    assert first.value == 0.5
+    assert (type(second), second.retry_after_s) == (ServiceOverloaded, 2)
+    assert read_stream_item(pb.StreamResponse(id="7", result=good, revision="r")) == (7, first)
+
+
+def test_a_report_names_score_and_revision():
+    (seen,) = write_report([Observed(Score(0.5, "r", 3, False), 42, "llm")]).observations
+    assert (seen.score, seen.revision, seen.output_tokens, seen.prompt) == (0.5, "r", 42, "")

@@ -1,0 +1,115 @@
+"""The plain client against a server in this process, with the tiny ranker."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from scoring_service.client import Score, ScoringClient
+from scoring_service.client.async_client import AsyncScoringClient
+from scoring_service.client.fail_open import FailOpenScorer
+from scoring_service.errors import ConfigError, InvalidPrompt, ScoringTimeout, ServiceUnavailable
+
+
+def test_scores_order_prompts_by_length(client):
+    assert client.score("long essay").value > client.score("poem").value
+    assert client.score("poem").value > client.score("yes no").value
+
+
+def test_a_batch_gives_the_scores_of_its_prompts_alone_in_order(client):
+    prompts = ["yes", "a long essay", "no no no", "poem " * 30]
+    batch = client.score_batch(prompts)
+    assert batch == [client.score(prompt) for prompt in prompts]
+
+
+def test_a_bad_prompt_fails_alone(client):
+    good, empty, large, lone_surrogate = client.score_batch(["yes", "", "x" * 1001, "\ud800"])
+    assert isinstance(good, Score)
+    for error in (empty, large, lone_surrogate):
+        assert isinstance(error, InvalidPrompt)
+
+
+@pytest.mark.parametrize("prompt", [3, None, b"yes", "\ud800"])
+def test_what_is_not_unicode_text_is_an_invalid_prompt(client, prompt):
+    with pytest.raises(InvalidPrompt, match="a prompt is"):
+        client.score(prompt)
+    good, bad = client.score_batch(["yes", prompt])
+    assert isinstance(good, Score)
+    assert isinstance(bad, InvalidPrompt)
+
+
+def test_one_string_is_no_batch_of_its_characters(client):
+    with pytest.raises(InvalidPrompt, match="one string"):
+        client.score_batch("Write a poem.")
+
+
+@pytest.mark.parametrize("target", ["", None, 50051])
+def test_a_client_without_a_target_is_refused(target):
+    for client in (ScoringClient, AsyncScoringClient, FailOpenScorer):
+        with pytest.raises(ConfigError, match="target is"):
+            client(target)
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf")])
+def test_a_client_whose_calls_could_never_be_in_time_is_refused(seconds):
+    for client in (ScoringClient, AsyncScoringClient):
+        with pytest.raises(ConfigError, match="timeout_s is"):
+            client("127.0.0.1:1", timeout_s=seconds)
+    with pytest.raises(ConfigError, match="budget_s is"):
+        FailOpenScorer("127.0.0.1:1", budget_s=seconds)
+
+
+def test_the_client_splits_to_the_limits_of_the_service(client):
+    prompts = ["poem " * 150] * 3 + ["yes"] * 20  # over 8 prompts and over 4,000 bytes
+    scores = client.score_batch(prompts)
+    assert len(scores) == 23
+    assert all(isinstance(score, Score) for score in scores)
+
+
+def test_a_message_beyond_the_transport_limit_is_an_invalid_prompt(client):
+    with pytest.raises(InvalidPrompt, match="larger than max"):
+        client.score("x" * 5000)
+
+
+def test_a_target_model_turns_the_score_into_tokens(server):
+    with ScoringClient(server.target, timeout_s=60, target_model="tiny-llm") as client:
+        short, long = client.score("no"), client.score("essay essay essay")
+    assert short.expected_tokens < long.expected_tokens <= 1000
+    assert set(long.quantiles) == {0.5, 0.9}
+    assert long.quantiles[0.5] <= long.quantiles[0.9]
+
+
+def test_an_unknown_target_model_is_refused_with_the_known_ones(server):
+    with (
+        ScoringClient(server.target, timeout_s=60, target_model="gpt-9") as client,
+        pytest.raises(InvalidPrompt, match="tiny-llm"),
+    ):
+        client.score("x")
+
+
+def test_info_tells_the_model_and_the_limits(client, tiny_bundle):
+    info = client.info()
+    assert info.name == "tiny"
+    assert info.revision == tiny_bundle.manifest.revision == client.score("x").revision
+    assert (info.max_batch_prompts, info.max_prompt_tokens) == (8, 32)
+    assert info.target_models == ("tiny-llm",)
+    assert info.precision == "fp32"
+
+
+def test_a_passed_deadline_is_a_scoring_timeout(server, client, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(server.service.model.scorer, "score", lambda prompts: gate.wait(60))
+    with pytest.raises(ScoringTimeout):
+        client.score("yes", timeout_s=0.1)
+    gate.set()
+
+
+def test_no_service_is_unavailable_with_the_command_that_starts_one():
+    with (
+        ScoringClient("127.0.0.1:1", timeout_s=60) as client,
+        pytest.raises(ServiceUnavailable, match="scoring_service serve"),
+    ):
+        client.score("yes")
+    with ScoringClient("127.0.0.1:1", timeout_s=60) as client:
+        assert {type(error) for error in client.score_batch(["a", "b"])} == {ServiceUnavailable}

@@ -1,0 +1,63 @@
+"""Counts of calls and times of stages, none lost between notes and scrapes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from scoring_service.errors import ConfigError, ServiceOverloaded
+from scoring_service.server.metrics import Metrics
+from scoring_service.service.config import ServerConfig
+from scoring_service.service.pending import Timings
+from scoring_service.service.scoring import CallAnswer, Scored, ScoringService
+
+
+@pytest.fixture
+def metrics(tiny_model):
+    return Metrics(ScoringService(tiny_model, ServerConfig()))
+
+
+def sample(metrics, metric, **labels):
+    list(metrics.registry.collect())  # Notes are counted before a scrape.
+    return metrics.registry.get_sample_value(metric, labels) or 0.0
+
+
+def test_no_note_is_lost_or_counted_twice(metrics):
+    with ThreadPoolExecutor(8) as pool:
+        for n in range(1000):
+            pool.submit(metrics.count_call, "Score", "OK" if n % 4 else "UNAVAILABLE")
+    assert sample(metrics, "scoring_calls_total", method="Score", code="OK") == 750
+    assert sample(metrics, "scoring_calls_total", method="Score", code="UNAVAILABLE") == 250
+
+
+def test_an_answer_is_seen_by_stage_and_a_refusal_passes_none(metrics):
+    timings = Timings(tokenize_s=0.1, queue_s=0.2, infer_s=0.3, total_s=0.6)
+    refusal = ServiceOverloaded("full")
+    metrics.observe(CallAnswer("r", [Scored(1.0, 7, False, None), refusal], timings))
+    metrics.observe(CallAnswer("r", [refusal], timings))
+    for stage, seconds in [("tokenize", 0.1), ("queue", 0.2), ("infer", 0.3), ("total", 0.6)]:
+        assert sample(metrics, "scoring_stage_seconds_sum", stage=stage) == pytest.approx(seconds)
+        assert sample(metrics, "scoring_stage_seconds_count", stage=stage) == 1
+    assert sample(metrics, "scoring_prompt_tokens_sum") == 7
+
+
+def test_the_model_served_is_named(metrics, tiny_model):
+    labels = {"name": "tiny", "revision": tiny_model.revision, "precision": "fp32"}
+    assert sample(metrics, "scoring_model_info", **labels) == 1
+    assert sample(metrics, "scoring_slowdown_ratio") == 1
+
+
+def test_reloads_are_counted_by_outcome(metrics):
+    metrics.count_reload("refused")
+    assert sample(metrics, "scoring_reloads_total", outcome="refused") == 1
+
+
+def test_a_port_that_is_taken_is_a_config_error(metrics):
+    server = metrics.serve("127.0.0.1:0")
+    try:
+        with pytest.raises(ConfigError, match="use another port"):
+            metrics.serve(f"127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()
+        server.server_close()

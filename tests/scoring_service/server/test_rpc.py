@@ -1,0 +1,48 @@
+"""Messages hold what the service answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from scoring_service.calibration import LengthEstimate
+from scoring_service.errors import InvalidPrompt, ServiceOverloaded
+from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.server.rpc import _item, _score_response
+from scoring_service.service.pending import Timings
+from scoring_service.service.scoring import CallAnswer, Scored
+
+LENGTH = LengthEstimate(12.0, {0.5: 10.0, 0.75: 30.0})
+
+
+def test_a_score_travels_with_its_length_and_times():
+    timings = Timings(tokenize_s=1e-6, queue_s=2e-6, infer_s=3e-6, total_s=6e-6)
+    message = _score_response(CallAnswer("r", [Scored(0.5, 7, True, LENGTH)], timings))
+    assert (message.scored.score, message.scored.prompt_tokens) == (0.5, 7)
+    assert message.scored.truncated
+    assert message.revision == "r"
+    assert {q.fraction: q.tokens for q in message.scored.length.quantiles} == LENGTH.quantiles
+    stages = message.timings
+    assert [stages.tokenize_us, stages.queue_us, stages.infer_us, stages.total_us] == [1, 2, 3, 6]
+
+
+def test_a_single_prompt_without_a_score_is_an_error():
+    error = InvalidPrompt("empty")
+    with pytest.raises(InvalidPrompt) as caught:
+        _score_response(CallAnswer("r", [error], Timings()))
+    assert caught.value is error
+
+
+def test_an_item_is_a_score_or_a_status():
+    assert not _item(Scored(0.5, 7, False, None)).scored.HasField("length")
+    item = _item(ServiceOverloaded("full"))
+    assert isinstance(item, pb.ItemResult)
+    assert item.HasField("error")
+    assert item.error.message == "full"
+
+
+def test_info_and_reports_go_to_the_service(client):
+    from scoring_service.client import Observed
+
+    assert client.info().precision == "fp32"
+    score = client.score("yes")
+    assert client.report([Observed(score, 9, "tiny-llm")] * 2) == 2

@@ -1,0 +1,53 @@
+"""Settings are checked where they are given."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from scoring_service.errors import ConfigError
+from scoring_service.service.config import ServerConfig, split_address
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "fp64"},
+        {"processes": 0},
+        {"max_queued_prompts": 0},
+        {"max_concurrent_calls": -1},
+        {"num_runners": 0},
+        {"cache_entries": -1},
+        {"drain_grace_s": -0.1},
+        {"drain_notice_s": float("nan")},
+        {"reload_poll_s": 0},
+        {"default_deadline_s": 0},
+        {"address": "nowhere"},
+        {"address": "host:65536"},
+        {"metrics_address": ":80"},
+        {"tls_key_file": "key.pem"},
+        {"tls_client_ca_file": "ca.pem"},
+    ],
+)
+def test_a_wrong_setting_is_named(settings):
+    (name,) = settings
+    with pytest.raises(ConfigError, match=name):
+        ServerConfig(**settings)
+
+
+def test_limits_themselves_are_allowed():
+    config = ServerConfig(
+        processes=1, num_runners=1, cache_entries=0, drain_grace_s=0, reload_poll_s=None
+    )
+    assert config.runners() == config.runners("gpu") == 1
+
+
+def test_runners_are_one_per_core_or_two_on_a_gpu():
+    assert ServerConfig().runners() == len(os.sched_getaffinity(0))
+    assert ServerConfig().runners("gpu") == 2
+
+
+def test_an_address_is_host_and_port():
+    assert split_address("address", "[::1]:0") == ("[::1]", 0)
+    assert split_address("address", "host:65535") == ("host", 65535)

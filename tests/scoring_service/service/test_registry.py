@@ -1,0 +1,157 @@
+"""The bundle behind an alias of an MLflow registry, in a folder or behind a server."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+
+from scoring_service.bundle import ModelBundle
+from scoring_service.errors import BundleError, ConfigError
+from scoring_service.ranker.model import RankerModel
+from scoring_service.service.config import ServerConfig
+from scoring_service.service.registry import RegistrySource
+from scoring_service.service.reload import ModelReloader
+from scoring_service.service.scoring import ScoringService
+
+
+@pytest.fixture
+def folder(write_bundle, tmp_path):
+    return write_bundle(tmp_path / "bundle").path
+
+
+@pytest.fixture
+def service(folder):
+    model = RankerModel.load(ModelBundle.load(folder))
+    return ScoringService(model, ServerConfig(address="127.0.0.1:0"))
+
+
+@pytest.fixture
+def outcomes():
+    return []
+
+
+@pytest.fixture
+def mlruns(tmp_path, folder):
+    root = tmp_path / "mlruns"
+    root.mkdir()
+    with sqlite3.connect(root / "mlflow.db") as database:
+        database.executescript(
+            """
+            CREATE TABLE registered_model_aliases (name TEXT, alias TEXT, version INTEGER);
+            CREATE TABLE model_versions (name TEXT, version INTEGER, source TEXT);
+            """
+        )
+        database.execute("INSERT INTO registered_model_aliases VALUES ('r', 'champion', 1)")
+        database.execute("INSERT INTO model_versions VALUES ('r', 1, ?)", (folder.as_uri(),))
+        database.execute("INSERT INTO model_versions VALUES ('r', 2, 's3://bucket/model')")
+    database.close()
+    return root
+
+
+def point_alias_to(mlruns: Path, version: int) -> None:
+    with sqlite3.connect(mlruns / "mlflow.db") as database:
+        database.execute("UPDATE registered_model_aliases SET version = ?", (version,))
+    database.close()
+
+
+def test_the_registry_leads_to_the_bundle_behind_the_alias(mlruns, folder):
+    assert RegistrySource("r@champion", str(mlruns)).locate() == folder
+
+
+def test_a_moved_alias_is_followed(write_bundle, mlruns, service, tmp_path, outcomes):
+    new = write_bundle(tmp_path / "challenger", shift=1.0)
+    with sqlite3.connect(mlruns / "mlflow.db") as database:
+        database.execute("INSERT INTO model_versions VALUES ('r', 3, ?)", (str(new.path),))
+    database.close()
+    source = RegistrySource("r@champion", str(mlruns))
+    reloader = ModelReloader(service, source, poll_s=60, count=outcomes.append)
+    point_alias_to(mlruns, 3)
+    reloader.poll()
+    assert service.model.revision == new.manifest.revision
+
+
+@pytest.mark.parametrize("trouble", ["gone", "garbage", "remote", "unknown"])
+def test_an_unreachable_registry_leaves_the_old_model_serving(
+    mlruns, service, outcomes, caplog, trouble
+):
+    source = RegistrySource("r@champion", str(mlruns))
+    reloader = ModelReloader(service, source, poll_s=60, count=outcomes.append)
+    before = service.model
+    if trouble == "gone":
+        (mlruns / "mlflow.db").unlink()
+    elif trouble == "garbage":
+        (mlruns / "mlflow.db").write_bytes(b"no database" * 1000)
+    else:
+        point_alias_to(mlruns, 2 if trouble == "remote" else 99)
+    reloader.poll()
+    assert service.model is before
+    assert "serves on" in caplog.text
+
+
+def test_a_registry_model_needs_an_alias():
+    with pytest.raises(ConfigError, match="NAME@ALIAS"):
+        RegistrySource("my-ranker")
+
+
+@pytest.fixture
+def mlflow_server():
+    """An MLflow server's alias look-up: alias -> status and body, by its documented interface."""
+    answers = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            url = urlparse(self.path)
+            asked = parse_qs(url.query)
+            assert url.path == "/api/2.0/mlflow/registered-models/alias"
+            assert asked["name"] == ["r"]
+            status, body = answers.get(asked["alias"][0], (400, {"error_code": "X"}))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/", answers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_mlflow_server_leads_to_the_bundle_too(mlflow_server, folder):
+    address, answers = mlflow_server
+    answers["champion"] = 200, {"model_version": {"version": "1", "source": folder.as_uri()}}
+    assert RegistrySource("r@champion", address).locate() == folder
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((400, {"error_code": "INVALID_PARAMETER_VALUE"}), "promote a version"),
+        ((404, {"error_code": "RESOURCE_DOES_NOT_EXIST"}), "promote a version"),
+        ((200, {"model_version": {"version": "1"}}), "promote a version"),
+        ((200, {"model_version": {"source": "mlflow-artifacts:/1/x"}}), "use --bundle"),
+        ((200, {}), "cannot be read"),
+        ((200, []), "cannot be read"),
+        ((500, {}), "cannot be read"),
+    ],
+)
+def test_what_an_mlflow_server_cannot_tell_is_a_bundle_error(mlflow_server, answer, message):
+    address, answers = mlflow_server
+    answers["champion"] = answer
+    with pytest.raises(BundleError, match=message):
+        RegistrySource("r@champion", address).locate()
+
+
+def test_an_mlflow_server_that_is_down_is_a_bundle_error():
+    with pytest.raises(BundleError, match="cannot be read"):
+        RegistrySource("r@champion", "http://127.0.0.1:1").locate()

@@ -1,0 +1,87 @@
+"""The service without a wire: limits, places, errors per prompt."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from scoring_service.errors import InvalidPrompt, ServiceOverloaded
+from scoring_service.service.batching import Call
+from scoring_service.service.config import ServerConfig
+from scoring_service.service.reports import Observation
+from scoring_service.service.scoring import Places, Scored, ScoringService
+
+
+@pytest.fixture
+def service(tiny_model):
+    config = ServerConfig(
+        max_batch_prompts=3, max_prompt_bytes=10, max_concurrent_calls=1, max_streams=1
+    )
+    return ScoringService(tiny_model, config)
+
+
+def ask(service, *prompts, target_model=""):
+    return service.score_batch(prompts, target_model, Call(time.monotonic() + 600))
+
+
+def test_a_batch_has_one_to_as_many_prompts_as_are_allowed(service):
+    assert len(ask(service, "a", "b", "c").items) == 3
+    for prompts in ([], ["a"] * 4):
+        with pytest.raises(InvalidPrompt, match=f"has {len(prompts)} prompts; send 1 to 3"):
+            ask(service, *prompts)
+
+
+def test_a_prompt_is_measured_in_bytes_and_refused_alone(service):
+    items = ask(service, "x" * 10, "x" * 11, "\u00e9" * 6).items
+    assert isinstance(items[0], Scored)
+    assert isinstance(items[1], InvalidPrompt)
+    assert "12 bytes" in str(items[2])
+    assert "empty" in str(ask(service, "", "yes").items[0])
+
+
+def test_equal_prompts_of_a_call_have_equal_scores_in_its_order(service):
+    first, other, again = ask(service, "yes", "essay", "yes").items
+    assert first == again
+    assert first.score < other.score
+
+
+def test_a_call_beyond_the_places_is_refused_and_places_come_back(service):
+    assert service._calls.take()
+    with pytest.raises(ServiceOverloaded, match="1 calls") as caught:
+        ask(service, "yes")
+    assert caught.value.retry_after_s == 0.001
+    service._calls.give_back()
+    for _ in range(3):
+        assert isinstance(ask(service, "yes").items[0], Scored)
+    assert service._calls.num_free == 1
+
+
+def test_a_stream_beyond_the_places_is_refused_and_places_come_back(service):
+    for _ in range(2):
+        with service.stream_place():  # noqa: SIM117
+            with pytest.raises(ServiceOverloaded, match="1 streams"), service.stream_place():
+                pass
+    assert service._streams.num_free == 1
+
+
+def test_places_are_as_many_as_there_are():
+    places = Places(2)
+    assert [places.take() for _ in range(3)] == [True, True, False]
+    places.give_back()
+    assert [places.take() for _ in range(2)] == [True, False]
+
+
+def test_reports_are_limited_and_counted_by_revision(service):
+    seen = [Observation("m", 5, 1.0, revision) for revision in (service.model.revision, "x", "x")]
+    assert service.report(seen) == 1
+    assert service.report(seen[:1] * 3) == 3
+    with pytest.raises(InvalidPrompt, match="4 observations"):
+        service.report(seen[:1] * 4)
+
+
+def test_an_unknown_target_model_is_refused_with_the_known_ones(service):
+    assert ask(service, "yes", target_model="tiny-llm").items[0].length is not None
+    assert ask(service, "yes").items[0].length is None
+    with pytest.raises(InvalidPrompt, match="knows tiny-llm"):
+        ask(service, "yes", target_model="other")
