@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,16 +70,14 @@ def started(
 
 def _wait_for_line(process: subprocess.Popen[str], ready: str, timeout_s: float) -> str:
     assert process.stdout is not None
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        readable, _, _ = select.select([process.stdout], [], [], 0.5)
-        if not readable:
-            continue
-        line = process.stdout.readline()
-        if ready in line:
-            return line.strip()
-        if not line:
-            break
+    deadline = threading.Timer(timeout_s, process.kill)
+    deadline.start()
+    try:
+        for line in process.stdout:
+            if ready in line:
+                return line.strip()
+    finally:
+        deadline.cancel()
     raise ServiceUnavailable(
         f"{' '.join(process.args)} did not become ready in {timeout_s:.0f} s; run it by hand"  # type: ignore[arg-type]
     )

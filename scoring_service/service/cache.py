@@ -79,7 +79,7 @@ class ScoreCache:
         with self._lock:
             del self._flights[flight.key]
             flight.result = result
-            if result is not None and self._max_entries > 0:
+            if result is not None:
                 self._entries[flight.key] = result
                 if len(self._entries) > self._max_entries:
                     self._entries.popitem(last=False)

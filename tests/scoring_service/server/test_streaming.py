@@ -94,7 +94,7 @@ def test_the_deadline_of_a_streamed_prompt_runs_from_its_arrival(tiny_model, mon
     monkeypatch.setattr(ScoringRpcs, "_arrived", counted)
     monkeypatch.setattr(server.service, "score_batch", held)
     with ScoringClient(server.target) as client, ThreadPoolExecutor(1) as pool:
-        prompts = [f"poem {n}" for n in range(12)]
+        prompts, begun_s = [f"poem {n}" for n in range(12)], time.monotonic()
         answers = pool.submit(lambda: dict(client.score_stream(prompts, timeout_s=600)))
         for _ in prompts:
             assert arrived.acquire(timeout=60)
@@ -102,6 +102,7 @@ def test_the_deadline_of_a_streamed_prompt_runs_from_its_arrival(tiny_model, mon
         gate.set()
         assert len(answers.result(60)) == 12
     server.stop()
+    assert begun_s + 600 <= min(deadlines_s)
     assert max(deadlines_s) <= all_arrived_s + 600
 
 

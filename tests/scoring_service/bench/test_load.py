@@ -1,0 +1,47 @@
+"""Requests in a closed loop and at a fixed rate, all of them accounted for."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from scoring_service.bench.load import Load, closed_loop, open_loop
+
+
+def test_a_closed_loop_asks_every_prompt_once():
+    asked, lock = [], threading.Lock()
+
+    def ask(prompt):
+        with lock:
+            asked.append(prompt)
+
+    prompts = [str(n) for n in range(50)]
+    load = closed_loop(os.getpid(), [ask] * 4, prompts)
+    assert sorted(asked) == sorted(prompts)
+    assert load.num_requests == len(load.latencies_s) == 50
+
+
+def test_a_failed_request_fails_the_loop():
+    with pytest.raises(ZeroDivisionError):
+        closed_loop(os.getpid(), [lambda prompt: 1 / 0], ["a"])
+
+
+def test_a_load_is_told_per_request():
+    load = Load(10, wall_s=2.0, server_cpu_s=0.5, client_cpu_s=1.0, latencies_s=[])
+    assert (load.cpu_ms, load.per_s, load.client_cores) == (50.0, 5.0, 0.5)
+
+
+def test_an_open_loop_knows_what_became_of_each_request(server):
+    prompts = ["yes", "", "long essay"] * 5
+    outcomes = open_loop(server.target, prompts, per_s=1e4, timeout_s=60)
+    assert (outcomes.sent, len(outcomes.answered_s)) == (15, 10)
+    assert outcomes.failed == {"InvalidPrompt": 5}
+    assert outcomes.landed_s >= outcomes.wall_s
+
+
+def test_an_open_loop_that_is_stopped_sends_no_more(server):
+    stop = threading.Event()
+    stop.set()
+    assert open_loop(server.target, ["yes"] * 9, per_s=1, timeout_s=60, stop=stop).sent == 0
