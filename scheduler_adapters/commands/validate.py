@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from scheduler_adapters.engines.driver import longest_context
-from scheduler_adapters.engines.tiny_model import make_tiny_model
+from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.engines.vllm_v1.driver import (
     STOCK,

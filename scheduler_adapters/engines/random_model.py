@@ -1,11 +1,12 @@
-"""Llamas with random weights: what a step costs depends on the shape of a model, not on its words.
+"""Llamas with random weights: the cost of a step depends on the shape of a model, not on its words.
 
-Nothing is downloaded, and a model is made where it will run: 7 billion parameters never pass
+Nothing is downloaded, and a large model is made where it will run: 7 billion parameters never pass
 through the host's memory.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from scoring_service.errors import ConfigError, UnsupportedByEngine
@@ -38,10 +39,12 @@ SHAPES: Final[dict[str, dict[str, int]]] = {
 }
 """1.2 million parameters for a CPU; 14 million, whose steps outlast an engine's Python; and
 Llama-2-7B's 6.7 billion, 13.5 GB in bfloat16."""
+VOCABULARY: Final = SHAPES["tiny"]["vocab_size"]
+"""Of the tiny and the small shape."""
 
 
 def llama_config(shape: str, *, max_tokens: int = 8192) -> Any:
-    """The configuration of a Llama of that shape; `max_tokens` is its longest context.
+    """Return the configuration of a Llama of that shape; `max_tokens` is its longest context.
 
     Raises:
         ConfigError: no such shape.
@@ -56,7 +59,7 @@ def llama_config(shape: str, *, max_tokens: int = 8192) -> Any:
 
 
 def make_random_model(shape: str, device: str, *, max_tokens: int = 8192, seed: int = 0) -> Any:
-    """A Llama in bfloat16 on `device`, ready to generate.
+    """Return a Llama in bfloat16 on `device`, ready to generate.
 
     Raises:
         ConfigError: no such shape, or it does not fit into the device's memory.
@@ -75,8 +78,27 @@ def make_random_model(shape: str, device: str, *, max_tokens: int = 8192, seed: 
         ) from error
 
 
+def make_tiny_model(
+    path: Path, *, shape: str = "tiny", max_tokens: int = 8192, seed: int = 0
+) -> Path:
+    """Write a Llama in bfloat16 to `path`; no tokenizer, about 1 s for the tiny shape.
+
+    Args:
+        max_tokens: longest context it accepts, prompt + output.
+    """
+    import torch
+    from transformers import LlamaForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(llama_config(shape, max_tokens=max_tokens))
+    model.to(torch.bfloat16).save_pretrained(path)
+    return path
+
+
 def find_device(wanted: str | None) -> str:
-    """`wanted`, or the first GPU where there is one, else the CPU.
+    """Return `wanted`, or the first GPU where there is one, else the CPU.
 
     Raises:
         ConfigError: a GPU is wanted and there is none.
@@ -94,7 +116,7 @@ def find_device(wanted: str | None) -> str:
 
 
 def device_name(device: str) -> str:
-    """What a report should call the device."""
+    """Return the name of the device for a report."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device

@@ -28,7 +28,7 @@ from scheduler_adapters.engines.driver import (
     random_prompts,
 )
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, clock_kind, make_clock
-from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.planner.hints import HintCounts, hints_of
 from scheduler_adapters.policy import Policy

@@ -25,7 +25,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from scheduler_adapters.engines.tiny_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.driver import ENVIRONMENT
 from scoring_service.bundle import ModelBundle
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_adapters.engines.tiny_model import make_tiny_model
+from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.transformers_batching import border as transformers_border
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import require_ours, use_policy
 from scheduler_adapters.planner.hints import HintCounts

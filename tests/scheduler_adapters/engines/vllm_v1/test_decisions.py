@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_adapters.engines.tiny_model import make_tiny_model
+from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.capabilities import require_capabilities
 from scheduler_adapters.planner.hints import hints_of

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from scheduler_adapters.engines.tiny_model import make_tiny_model
+from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.vllm_v1.driver import ENVIRONMENT
 
 pytestmark = pytest.mark.vllm

@@ -1,0 +1,126 @@
+"""Eviction from a planned step, on an engine in plain Python whose residents are set by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_adapters.planner.eviction import StepEviction
+from scheduler_adapters.planner.step_budget import StepBudget
+from scheduler_adapters.planner.step_plan import Step
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.views import UNLIMITED, LoadView, Rank, RequestView, StepRule
+from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.planner.fake_engine import FakeEngine, FakeRequest
+
+
+class ByScore(Policy):
+    """The greatest score is evicted first; one without goes for no other."""
+
+    name = "by-score"
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        key = None if request.score is None else (request.score,)
+        return Rank(key or (), evict_key=key)
+
+
+def engine_with(*scores: float, prompt: int = 16) -> tuple[FakeEngine, list[FakeRequest]]:
+    """An engine of 4 blocks after a step in which each of these requests got its first token."""
+    engine = FakeEngine(ByScore(), seats=4, budget=99, blocks=4, block_tokens=16)
+    count = len(scores)
+    requests = make_requests(
+        prompt_tokens=[prompt] * count, output_tokens=[9] * count, scores=list(scores)
+    )
+    for row in range(count):
+        engine._submit(requests, row)
+    engine._step()
+    return engine, sorted(engine.running, key=lambda item: item.row)
+
+
+def begin(
+    engine: FakeEngine, rule: StepRule = UNLIMITED
+) -> tuple[Step[FakeRequest], StepEviction[FakeRequest]]:
+    budget = StepBudget(rule, max_tokens=99, max_num_seqs=4)
+    eviction = StepEviction(engine.planner.residents, engine.queue)
+    return Step(budget, engine.free_blocks(), set()), eviction
+
+
+def test_a_decode_takes_a_free_block_and_evicts_nobody() -> None:
+    engine, (first, *_) = engine_with(1.0, 2.0, 3.0)
+    step, eviction = begin(engine)
+    assert eviction.secure_block(step, first)
+    assert (step.free_blocks, step.evicted) == (0, set())
+
+
+def test_the_greatest_evict_key_not_yet_placed_goes_for_a_decode_without_a_block() -> None:
+    engine, (first, second, third, fourth) = engine_with(1.0, 4.0, 3.0, 2.0)
+    step, eviction = begin(engine)
+    assert step.free_blocks == 0
+    step.placed.add(second.tracked.view.number)
+    assert eviction.secure_block(step, first)
+    assert step.evicted == {third.tracked.view.number}
+    assert third not in engine.running
+    assert fourth in engine.running
+    assert third.tracked.view.number in engine.queue
+
+
+def test_an_asker_that_is_the_worst_evicts_itself() -> None:
+    engine, (*_, worst) = engine_with(1.0, 2.0, 3.0, 4.0)
+    step, eviction = begin(engine)
+    assert not eviction.secure_block(step, worst)
+    assert step.evicted == {worst.tracked.view.number}
+    assert step.free_blocks == 1
+
+
+def test_a_resident_without_evict_key_goes_for_no_other() -> None:
+    nan = float("nan")
+    engine, (asker, *_) = engine_with(1.0, nan, nan, nan)
+    step, eviction = begin(engine)
+    assert not eviction.secure_block(step, asker)
+    assert step.evicted == {asker.tracked.view.number}
+
+
+def wait(engine: FakeEngine, *scores: float, prompt: int = 10) -> None:
+    count = len(scores)
+    requests = make_requests(
+        prompt_tokens=[prompt] * count, output_tokens=[9] * count, scores=list(scores)
+    )
+    for row in range(count):
+        engine._submit(requests, row)
+
+
+def test_the_fewest_worst_residents_go_for_a_better_waiting_request() -> None:
+    # Residents hold a block each and have room in it, so no growth is to be left for them.
+    engine, (best, *_, worst) = engine_with(1.0, 5.0, 6.0, 7.0, prompt=8)
+    wait(engine, 2.0)
+    step, eviction = begin(engine)
+    eviction.displace(step)
+    assert [item.tracked.view.score for item in step.displacing] == [2.0]
+    assert step.evicted == {worst.tracked.view.number}
+    assert (step.free_blocks, step.budget.num_admissions) == (0, 1)
+    assert best in engine.running
+
+
+def test_nobody_goes_where_that_would_not_make_enough_room() -> None:
+    engine, _ = engine_with(1.0, 1.0, 1.0, 7.0, prompt=8)
+    wait(engine, 2.0, prompt=40)
+    step, eviction = begin(engine)
+    eviction.displace(step)
+    assert (step.displacing, step.evicted) == ([], set())
+
+
+@pytest.mark.parametrize(("limit", "count"), [(0, 0), (1, 1), (2, 2), (None, 3)])
+def test_the_limit_of_admissions_holds_while_displacing(limit: int | None, count: int) -> None:
+    engine, _ = engine_with(9.0, 9.0, 9.0, 1.0, prompt=8)
+    wait(engine, 2.0, 3.0, 4.0, 5.0)
+    step, eviction = begin(engine, StepRule(max_admissions=limit))
+    eviction.displace(step)
+    assert len(step.displacing) == len(step.evicted) == count
+
+
+def test_a_request_that_was_just_evicted_does_not_displace() -> None:
+    engine, (_, second, *_) = engine_with(9.0, 1.0, 8.0, 7.0)
+    engine.evict(second)
+    step, eviction = begin(engine)
+    step.evicted.add(second.tracked.view.number)
+    eviction.displace(step)
+    assert step.displacing == []

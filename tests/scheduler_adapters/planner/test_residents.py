@@ -1,0 +1,110 @@
+"""Residents of an engine in plain Python: their phases, their ranks, and their blocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policy import Policy, Traits
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
+from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.planner.fake_engine import FakeEngine
+
+
+class Noting(Policy):
+    """Notes each question it is asked; a rank is valid for `tokens` tokens or until `until_s`."""
+
+    name = "noting"
+
+    def __init__(self, *, tokens: float = float("inf"), until_s: float = float("inf")) -> None:
+        self.tokens, self.until_s = tokens, until_s
+        self.asked: list[tuple[str, int]] = []
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        self.asked.append((request.phase.name, request.generated_tokens))
+        ends = self.until_s if load.now_s < self.until_s else float("inf")
+        return Rank(valid_tokens=self.tokens, valid_until_s=ends)
+
+
+class Thinking(Noting):
+    """Ranks by phase."""
+
+    traits = Traits(sees_thinking=True)
+
+
+def served(policy: Policy, *, prompt: int = 20, output: int = 7, thinks: int = 0) -> FakeEngine:
+    engine = FakeEngine(policy, seats=2, budget=8, blocks=9, block_tokens=16)
+    requests = make_requests(
+        prompt_tokens=[prompt], output_tokens=[output], reasoning_tokens=[thinks]
+    )
+    engine.serve(requests)
+    return engine
+
+
+def test_a_rank_without_end_is_asked_for_at_arrival_first_chunk_and_end_of_prefill() -> None:
+    policy = Noting()
+    served(policy)
+    assert policy.asked == [("WAITING", 0), ("PREFILL", 0), ("ANSWERING", 1)]
+
+
+def test_a_rank_of_three_tokens_is_asked_for_every_three() -> None:
+    policy = Noting(tokens=3)
+    served(policy, output=9)
+    assert policy.asked[2:] == [("ANSWERING", 1), ("ANSWERING", 4), ("ANSWERING", 7)]
+
+
+def test_a_rank_that_ends_in_time_is_asked_for_in_the_step_after() -> None:
+    # Three steps for the prompt and one decode end before .035 s, the next decode after.
+    policy = Noting(until_s=0.035)
+    served(policy)
+    assert policy.asked[3:] == [("ANSWERING", 3)]
+
+
+def test_the_end_of_thinking_is_asked_about_with_the_phase_that_follows() -> None:
+    policy = Thinking()
+    served(policy, output=9, thinks=4)
+    assert policy.asked[2:] == [("REASONING", 1), ("ANSWERING", 4)]
+
+
+def test_finished_residents_leave_nothing() -> None:
+    engine = served(Thinking(tokens=1), output=9, thinks=4)
+    residents = engine.planner.residents
+    assert len(residents) == len(list(residents)) == 0
+    assert not residents._thinking
+    residents.left("unknown")
+    assert engine.ranker.load.num_started == 1
+
+
+def test_blocks_of_a_prefill_in_progress_are_promised_and_counted_as_held() -> None:
+    engine = FakeEngine(FCFS(), seats=2, budget=8, blocks=9, block_tokens=16)
+    engine._submit(make_requests(prompt_tokens=[40], output_tokens=[2]), 0)
+    engine._step()
+    residents, (item,) = engine.planner.residents, engine.running
+    assert item.tracked.view.phase is Phase.PREFILL
+    assert residents.left_to_prefill(item) == 32
+    assert residents.held_blocks(item) == 3
+    assert (engine.free_blocks(), residents.free_blocks()) == (8, 6)
+    residents.count()
+    load = engine.ranker.load
+    assert (load.num_waiting, load.num_prefilling, load.num_decoding) == (0, 1, 0)
+    assert (load.used_blocks, load.total_blocks) == (3, 9)
+
+
+@pytest.mark.parametrize(("key", "found"), [((0.0,), True), ((2.0,), False), ((3.0,), False)])
+def test_the_worst_evict_key_is_known_while_its_resident_is_there(
+    key: tuple[float], found: bool
+) -> None:
+    class Keyed(FCFS):
+        def rank(self, request: RequestView, load: LoadView) -> Rank:
+            return Rank(evict_key=(float(request.number),))
+
+    engine = FakeEngine(Keyed(), seats=4, budget=64, blocks=9, block_tokens=16)
+    requests = make_requests(prompt_tokens=[4] * 4, output_tokens=[9, 9, 9, 1])
+    for row in range(4):
+        engine._submit(requests, row)
+    engine._step()  # which finishes the fourth
+    residents = engine.planner.residents
+    assert residents.any_after(key) == found
+    engine.evict(engine.running[2])
+    assert not residents.any_after((1.0,))
+    assert residents.any_after((0.0,))
