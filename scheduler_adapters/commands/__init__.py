@@ -1,4 +1,4 @@
-"""One file per command of `python -m scheduler_adapters`.
+"""Commands: settings of `python -m scheduler_adapters` come in; tables and files go out.
 
-`setup.py` holds the settings that several of them share.
+One file per command; `setup.py` and `search.py` hold what several of them share.
 """

@@ -164,7 +164,7 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
         for _, rate in config.plan
     }
     if config.out is not None:
-        _make_folder(config.out)
+        config.out.mkdir(parents=True, exist_ok=True)
     with Progress(len(config.plan)) as progress:
         for name, rate_per_s in config.plan:
             progress.begin(name + _rate_text(rate_per_s))
@@ -189,13 +189,6 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
 
 def _rate_text(rate_per_s: float | None) -> str:
     return "" if rate_per_s is None else f" at {rate_per_s:g} requests/s"
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"out {folder} cannot be made ({error}); use another place") from error
 
 
 def _show(results: _Results) -> None:

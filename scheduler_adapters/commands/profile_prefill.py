@@ -82,8 +82,8 @@ def profile(config: ProfileConfig) -> None:
     `python -m training calibrate --samples FILE` fits the cost.
 
     Examples:
-      python -m scheduler_adapters profile-prefill --prompt_tokens '[64, 128, 256]'
-      python -m scheduler_adapters profile-prefill --shape 7b --batch_sizes '[1, 4]' --out a100.csv
+      python -m scheduler_adapters profile-prefill --prompt-tokens '[64, 128, 256]'
+      python -m scheduler_adapters profile-prefill --shape 7b --batch-sizes '[1, 4]' --out a100.csv
     """
     table = measure(config)
     try:

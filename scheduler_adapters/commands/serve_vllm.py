@@ -129,7 +129,7 @@ def run(config: ServeConfig) -> None:
     GET /lengthwise/load answers what a router wants to know of each engine, as JSON.
 
     Options behind -- are vLLM's own. A scoring service that does not answer at the start is an
-    error, unless --start_without_scorer true; later it may come and go.
+    error, unless --start-without-scorer true; later it may come and go.
     """
     check(config)
     command = [sys.executable, "-m", *server_module(config.model), *server_options(config)]
@@ -240,7 +240,7 @@ def _require_scorer(config: MiddlewareConfig, start_without: bool) -> None:
         except ScoringError as error:
             if not start_without:
                 raise type(error)(
-                    f"{error}, or serve by arrival until it is there: --start_without_scorer true"
+                    f"{error}, or serve by arrival until it is there: --start-without-scorer true"
                 ) from error
             log.warning("%s: requests are served by arrival until it is there", error)
             return

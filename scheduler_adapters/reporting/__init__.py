@@ -1,4 +1,4 @@
-"""Tables, figures, HTML pages and MLflow runs of the commands.
+"""Reports: timelines and tables come in; CSV, SVG, HTML pages and MLflow runs go out.
 
-Start with `tables.py`, then `figures.py`.
+Start with `page.py`, then `tables.py` and `figures.py`.
 """

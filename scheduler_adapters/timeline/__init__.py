@@ -1,4 +1,4 @@
-"""Records that come out: one timeline for all engines, step records, metrics, logs and traces.
+"""Timelines: events of an engine come in; one record for all engines, metrics and logs go out.
 
 Start with `timeline.py`, then `metrics.py`.
 """

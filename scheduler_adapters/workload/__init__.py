@@ -1,4 +1,4 @@
-"""Requests that come in: columns, arrival processes, traces, tables and scores.
+"""Workloads: arrays, traces and settings come in; `Requests` with arrivals and scores go out.
 
-Start with `requests.py`.
+Start with `requests.py`, then `workload.py`.
 """

@@ -125,7 +125,7 @@ def burst(config: BurstConfig) -> None:
     but the tiny shape.
 
     Examples:
-      python -m scheduler_adapters bench-transformers --num_requests 40 --max_num_seqs 4
+      python -m scheduler_adapters bench-transformers --num-requests 40 --max-num-seqs 4
       python -m scheduler_adapters bench-transformers --shape 7b --out burst-7b
       python -m scheduler_adapters bench-transformers --trace with_prompts.parquet \\
           --scores bundle:run/bundle

@@ -1,4 +1,4 @@
-"""The headline results of the papers beside ours.
+"""Papers: their headline figures beside ours.
 
-Start with `command.py`; there is one file per paper.
+Start with `figure.py`, then `command.py`; there is one file per paper.
 """

@@ -150,7 +150,7 @@ def test_a_scoring_service_that_does_not_answer_is_refused(
 ) -> None:
     said = refusal(capsys, "m", f"--port={port}", "--scorer", "127.0.0.1:1")
     assert "no scoring service answers at 127.0.0.1:1" in said
-    assert "--start_without_scorer true" in said
+    assert "--start-without-scorer true" in said
 
 
 def test_it_starts_without_the_scoring_service_where_that_was_asked_for(port: int) -> None:
