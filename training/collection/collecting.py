@@ -7,7 +7,7 @@ import importlib.util
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from training.data.card_writer import card_path, refuse_foreign_card, write_card
 from training.data.records import prompt_hash, prompts_of, read_table, require_columns
 
 if TYPE_CHECKING:
-    from training.collection.endpoint import Endpoint
+    pass
 
 _OURS: Final = frozenset({"messages", "prompt", "n", "best_of", "stream"})
 
@@ -136,11 +136,11 @@ def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
 async def _ask_all(
     config: CollectConfig, jobs: Sequence[tuple[str, int]], log: AnswerLog, api_key: str | None
 ) -> tuple[list[str], int]:
-    """Return the reason of every refused prompt, and the number of repeated requests."""
+    """Append a row per (prompt, sample); returns the reasons of refusals and the repeats."""
     import httpx
     from tqdm import tqdm
 
-    from training.collection.endpoint import Endpoint
+    from training.collection.endpoint import Endpoint, PromptRefused
 
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     limits = httpx.Limits(
@@ -149,6 +149,18 @@ async def _ask_all(
     refused: list[str] = []
     queue = iter(jobs)
     is_hidden = not sys.stderr.isatty()
+
+    async def work() -> None:
+        for prompt, sample in queue:
+            try:
+                length = await endpoint.ask(prompt)
+            except PromptRefused as error:
+                refused.append(str(error))
+            else:
+                row = {"prompt": prompt, "sample": sample, "model": config.model, **asdict(length)}
+                log.append(row | {"answer_tokens": length.answer_tokens, **_request(config)})
+            progress.update()
+
     async with httpx.AsyncClient(
         headers=headers, limits=limits, timeout=config.timeout_s, follow_redirects=True
     ) as client:
@@ -160,44 +172,13 @@ async def _ask_all(
             max_attempts=config.max_attempts,
         )
         with tqdm(total=len(jobs), unit="prompt", disable=is_hidden, smoothing=0.05) as progress:
-            workers = [
-                _work(queue, endpoint, config, log, refused, progress)
-                for _ in range(min(config.concurrency, len(jobs)))
-            ]
-            await _together(workers)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(config.concurrency, len(jobs))):
+                        group.create_task(work())
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
     return refused, endpoint.num_retries
-
-
-async def _work(
-    queue: Iterator[tuple[str, int]],
-    endpoint: Endpoint,
-    config: CollectConfig,
-    log: AnswerLog,
-    refused: list[str],
-    progress: Any,
-) -> None:
-    """Collect the (prompt, sample) of the queue until it is empty."""
-    from training.collection.endpoint import PromptRefused
-
-    for prompt, sample in queue:
-        try:
-            length = await endpoint.ask(prompt)
-        except PromptRefused as error:
-            refused.append(str(error))
-        else:
-            row = {"prompt": prompt, "sample": sample, "model": config.model, **asdict(length)}
-            log.append(row | {"answer_tokens": length.answer_tokens, **_request(config)})
-        progress.update()
-
-
-async def _together(workers: Sequence[Any]) -> None:
-    """Run all workers; the first error cancels the others and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for worker in workers:
-                group.create_task(worker)
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
 
 
 def _request(config: CollectConfig) -> dict[str, str]:

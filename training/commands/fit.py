@@ -189,14 +189,12 @@ def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
         raise ConfigError(
             f"{options.out} holds no interrupted run; start one without --resume"
         ) from error
-    if state["config"] != asdict(config):
-        mine = json.loads(json.dumps(asdict(config)))
-        changed = [key for key in mine if mine[key] != state["config"].get(key)]
-        if changed:
-            raise ConfigError(
-                f"the run in {options.out} was started with another {', '.join(changed)}; "
-                "resume it with its own settings, or start anew without --resume"
-            )
+    mine = json.loads(json.dumps(asdict(config)))
+    if changed := [key for key in mine if mine[key] != state["config"].get(key)]:
+        raise ConfigError(
+            f"the run in {options.out} was started with another {', '.join(changed)}; "
+            "resume it with its own settings, or start anew without --resume"
+        )
     return str(state["mlflow_run_id"])
 
 
@@ -217,18 +215,19 @@ def _print_result(result: dict[str, Any]) -> None:
     print(f"test prompts            {result['test_prompts']}, ranked by {result['label']}")
     print(f"tau_b                   {result['tau_b']:.3f}  (95% interval {low:.3f} to {high:.3f})")
     print(f"tau_b, TF-IDF + ridge   {result['tau_b_tfidf_ridge']:.3f}  (same training prompts)")
-    if result.get("tau_b_within_groups") is not None:
-        within, means = result["tau_b_within_groups"], result["tau_b_group_means"]
+    if (within := result.get("tau_b_within_groups")) is not None:
+        means = result["tau_b_group_means"]
         print(f"tau_b within groups     {within:.3f}  (over all, group means reach {means:.3f})")
     if "tau_b_geometric_mean" in result:
         mean = result["tau_b_geometric_mean"]
         print(f"tau_b, mean of samples  {mean:.3f}  (geometric mean of each prompt's samples)")
     if "ceiling" in result:
         print(f"tau_b, second sample    {result['ceiling']:.3f}  (the model's own next answer)")
-    passes, cpu_s = result["encoder_passes"], result["train_cpu_s"]
-    print(f"encoder passes          {passes} in {cpu_s:.1f} CPU-s")
+    print(
+        f"encoder passes          {result['encoder_passes']} in {result['train_cpu_s']:.1f} CPU-s"
+    )
     print(f"ONNX max |difference|   {result['onnx_max_abs_diff']:.2g}")
-    # The validation split decides whether it is kept, the test split shows the loss.
+    # The validation split decides whether INT8 is kept, the test split shows the loss.
     chosen_by = f"validation {result['int8_val_tau_b_drop']:+.4f}"
     if result["has_int8"]:
         drop = result["int8_tau_b_drop"]

@@ -167,14 +167,9 @@ def _own_table(path: Path) -> LoadedData:
 
 def _roots(dataset: str, data_dir: str | None) -> list[tuple[Path, bool]]:
     """Return the folders to look in, and for each whether a missing file is an error."""
-    roots = []
-    if data_dir is not None:
-        roots.append((Path(data_dir), True))
-    if dataset.endswith(".yaml"):
-        roots.append((Path(dataset).parent, True))
-    if os.environ.get(ENVIRONMENT):
-        roots.append((Path(os.environ[ENVIRONMENT]), False))
-    return roots
+    beside = str(Path(dataset).parent) if dataset.endswith(".yaml") else None
+    places = ((data_dir, True), (beside, True), (os.environ.get(ENVIRONMENT) or None, False))
+    return [(Path(place), required) for place, required in places if place is not None]
 
 
 def _from_folder(card: Card, root: Path, origin: str) -> LoadedData:

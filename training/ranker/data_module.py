@@ -187,7 +187,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
     def padding_fraction(self) -> float:
         """Return the padded part of the encoder's work in a training epoch, in [0, 1)."""
         shares, weights = [], []
-        for chosen in self._batches("train")._draw():
+        for chosen in self.train_dataloader()._draw():
             ids = [self.train.ids[n] for n in chosen]
             buckets = bucket(ids, micro_batch_size(self.config))
             shares.append(padding_fraction(ids, buckets, self.min_train_tokens))
@@ -195,27 +195,24 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         return float(np.average(shares, weights=weights))
 
     def train_dataloader(self) -> PromptBatches:
-        """Return the training batches."""
-        return self._batches("train")
+        """Return the training batches, of which each process takes its part."""
+        trainer: Any = self.trainer
+        return PromptBatches(
+            self.train.ids,
+            self.train_lengths_NK,
+            self.pad_id,
+            self.config,
+            shuffle=True,
+            min_tokens=self.min_train_tokens,
+            sources=[item.source for item in self.splits.train],
+            rank=trainer.global_rank if trainer else 0,
+            world_size=trainer.world_size if trainer else 1,
+        )
 
     def val_dataloader(self) -> PromptBatches:
         """Return the validation batches, all of them in every process."""
-        return self._batches("val")
-
-    def _batches(self, part: str) -> PromptBatches:
-        train = part == "train"
-        trainer: Any = self.trainer
-        distributed = train and trainer is not None
         return PromptBatches(
-            (self.train if train else self.val).ids,
-            self.train_lengths_NK if train else self.val_lengths_NK,
-            self.pad_id,
-            self.config,
-            shuffle=train,
-            min_tokens=self.min_train_tokens if train else 2,
-            sources=[item.source for item in self.splits.train] if train else (),
-            rank=trainer.global_rank if distributed else 0,
-            world_size=trainer.world_size if distributed else 1,
+            self.val.ids, self.val_lengths_NK, self.pad_id, self.config, shuffle=False
         )
 
 

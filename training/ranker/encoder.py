@@ -67,19 +67,13 @@ class PromptScorer(nn.Module):
         # Some OPT models project their output to another width.
         width = getattr(config, "word_embed_proj_dim", None) or config.hidden_size
         self.head = nn.Linear(width, num_labels)
+        """Vectors (B, H) -> scores (B, K)."""
         self.length_head = nn.Linear(width, num_labels)
+        """Vectors (B, H) -> standardised log lengths (B, K)."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return scores, higher = longer: float32 (B,), of several labels (B, K)."""
-        return self.score(self.pool(input_ids, attention_mask)).squeeze(-1)
-
-    def score(self, pooled_BH: Tensor) -> Tensor:
-        """Return scores, float32 (B, K)."""
-        return cast(Tensor, self.head(pooled_BH))
-
-    def log_length(self, pooled_BH: Tensor) -> Tensor:
-        """Return standardised log lengths, float32 (B, K)."""
-        return cast(Tensor, self.length_head(pooled_BH))
+        return cast(Tensor, self.head(self.pool(input_ids, attention_mask)).squeeze(-1))
 
     def only(self, label: int) -> PromptScorer:
         """Return the scorer of one label, by its position; it shares the backbone."""

@@ -63,13 +63,13 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the loss of one batch."""
         pooled = self.scorer.pool_batch(batch.micro_batches)
-        scores_BK, lengths_BK = self.scorer.score(pooled).float(), batch.lengths_BK
+        scores_BK, lengths_BK = self.scorer.head(pooled).float(), batch.lengths_BK
         loss = self._ranking_loss(scores_BK, lengths_BK, batch.pairs_P2)
         if weight := self.config.loss.log_length_weight:
             known = ~lengths_BK.isnan()
             target_BK = (lengths_BK.log() - self.log_mean_K) / self.log_sd_K
             loss = loss + weight * functional.huber_loss(
-                self.scorer.log_length(pooled).float()[known], target_BK[known]
+                self.scorer.length_head(pooled).float()[known], target_BK[known]
             )
         self.num_encoded += len(scores_BK) * self.trainer.world_size
         self._losses.append(float(loss.detach()))
@@ -100,7 +100,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores until the end of the epoch: tau_b needs all of them."""
         pooled = self.scorer.pool_batch(batch.micro_batches)
-        self._val.append((self.scorer.score(pooled).float().cpu(), batch.lengths_BK.cpu()))
+        self._val.append((self.scorer.head(pooled).float().cpu(), batch.lengths_BK.cpu()))
 
     def on_validation_epoch_end(self) -> None:
         """Log val/tau_b and one point of the training curve."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from training.data.labels import (
     label_prompts,
     of_one_model,
 )
-from training.data.records import PromptResponse
+from training.data.records import PromptResponse, prompt_hash
 
 
 def answers(model: str, *lengths: int) -> list[LabelledPrompt]:
@@ -88,3 +89,35 @@ def test_a_response_without_reasoning_has_no_reasoning_label() -> None:
     records = [record("a", 3, reasoning_tokens=0), record("b", 3, reasoning_tokens=2)]
     prompts, _ = label_prompts(records, "reasoning_tokens")
     assert [(p.prompt, p.observed) for p in prompts] == [("b", 2)]
+
+
+def test_two_models_make_a_consensus_of_those_that_are_not_held_out() -> None:
+    both = [*answers("a", 10, 20, 40), *answers("b", 40, 20, 90)]
+    joined = of_one_model(both, model=None, consensus=True, held_out=0)
+    assert joined == consensus_of(both)
+    assert {item.model for item in joined} == {"consensus"}
+    (held,) = [name for name in "abcdefgh" if is_held_out(name, 0.1)][:1] or ["?"]
+    others = [name for name in "abcdefgh" if not is_held_out(name, 0.1)][:2]
+    three = [item for n, name in enumerate([held, *others]) for item in answers(name, 5 + n, 50)]
+    kept = [item for item in three if item.model != held]
+    assert of_one_model(three, model=None, consensus=True, held_out=0.1) == consensus_of(kept)
+    alone = answers("a", 10, 20)
+    assert of_one_model(alone, model=None, consensus=True, held_out=0) == alone
+
+
+def test_a_consensus_is_never_below_one_token() -> None:
+    talkative = [*answers("a", 1, 10_000), answers("b", 1, 1)[1]]
+    assert [item.observed for item in consensus_of(talkative)] == [1, 100]
+
+
+def test_a_model_is_held_out_below_the_fraction_and_not_at_it() -> None:
+    place = int(prompt_hash("m", salt="lengthwise-models")[:12], 16) / 2**48
+    assert not is_held_out("m", place)
+    assert is_held_out("m", math.nextafter(place, 1))
+
+
+def test_merged_records_are_counted_without_those_of_length_0() -> None:
+    records = [record("a", 1), record("a", 2, 1), record("b", 3), record("a", 0, 2)]
+    prompts, merged = label_prompts(records)
+    assert [item.lengths for item in prompts] == [(1, 2), (3,)]
+    assert merged == 1

@@ -50,3 +50,16 @@ def test_the_seed_decides_the_pairs() -> None:
 
 def test_equal_lengths_give_no_pairs() -> None:
     assert sample_pairs(np.full(9, 7.0), pairs_per_prompt=3, delta=0, seed=0).shape == (0, 2)
+
+
+def test_a_gap_of_exactly_delta_is_kept() -> None:
+    lengths = np.array([100.0, 80.0])
+    pairs = sample_pairs(lengths, pairs_per_prompt=3, delta=0.2, seed=0)
+    assert pairs.tolist() == [[0, 1]] * 6
+    assert len(sample_pairs(lengths, pairs_per_prompt=3, delta=0.21, seed=0)) == 0
+    assert relative_gap(lengths, lengths[::-1]).tolist() == [0.2, 0.2]
+
+
+def test_too_few_pairs_are_drawn_again_until_there_are_enough() -> None:
+    lengths = np.array([*[7.0] * 20, 50.0])  # One draw of eleven qualifies.
+    assert len(sample_pairs(lengths, pairs_per_prompt=1, delta=0.2, seed=0)) == 21

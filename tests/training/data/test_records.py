@@ -9,7 +9,14 @@ import pandas as pd
 import pytest
 
 from scoring_service.errors import DataError
-from training.data.records import FieldMap, normalise, prompt_hash, read_table, to_records
+from training.data.records import (
+    FieldMap,
+    normalise,
+    prompt_hash,
+    read_records,
+    read_table,
+    to_records,
+)
 
 
 def table(**columns: list[object]) -> pd.DataFrame:
@@ -128,3 +135,37 @@ def test_one_word_among_the_numbers_of_a_csv_is_the_one_that_is_named(tmp_path: 
     path.write_text("prompt,output_tokens\na,5\nb,many\n")
     with pytest.raises(DataError, match="row 1: output_tokens is 'many'"):
         to_records(read_table(path), FieldMap(), path=path)
+
+
+def test_dropped_lengths_are_counted_over_all_length_columns() -> None:
+    frame = table(output_tokens=[1, 0, 7], second=[0, 0, 1])
+    records, dropped = to_records(frame, FieldMap(output_tokens=("output_tokens", "second")))
+    assert [(r.prompt, r.sample, r.output_tokens) for r in records] == [
+        ("a", 0, 1),
+        ("c", 0, 7),
+        ("c", 1, 1),
+    ]
+    assert dropped == 3
+
+
+def test_a_sample_column_numbers_the_responses() -> None:
+    records, _ = to_records(table(take=[4, 0, 2]), FieldMap(sample="take"))
+    assert [record.sample for record in records] == [4, 0, 2]
+
+
+def test_reasoning_may_be_all_of_the_output_and_a_given_answer_stays() -> None:
+    fields = FieldMap(reasoning_tokens="thought")
+    records, _ = to_records(table(thought=[3, 0, 2]), fields)
+    assert [record.answer_tokens for record in records] == [0, 5, 5]
+    both = replace(fields, answer_tokens="said")
+    records, _ = to_records(table(thought=[3, 0, 2], said=[9, 9, 9]), both)
+    assert [record.answer_tokens for record in records] == [9, 9, 9]
+
+
+def test_records_of_one_model_are_chosen_after_the_check(tmp_path: Path) -> None:
+    path = tmp_path / "logs.csv"
+    table(llm=["x", "y", "x"], output_tokens=[3, 0, 7]).to_csv(path, index=False)
+    records, dropped = read_records(path, FieldMap(model="llm"), model="x")
+    assert [record.prompt for record in records] == ["a", "c"]
+    assert dropped == 1
+    assert len(read_records(path, FieldMap(model="llm"))[0]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from scoring_service.errors import ConfigError, DataError
 from training.config import SplitConfig
 from training.data.labels import LabelledPrompt
 from training.data.records import PromptResponse, normalise
-from training.data.splits import position, split_prompts
+from training.data.splits import MAX_CALIBRATION, Splits, position, split_prompts, training_part
 
 
 def record(prompt: str, tokens: int, sample: int = 0, **rest: int) -> PromptResponse:
@@ -68,3 +69,60 @@ def test_too_few_distinct_prompts_are_refused(count: int) -> None:
 def test_a_fraction_outside_its_range_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"split.test_fraction is 0.7"):
         SplitConfig(test_fraction=0.7)
+
+
+def item(prompt: str) -> LabelledPrompt:
+    return LabelledPrompt(prompt=prompt, model="", lengths=(1,))
+
+
+def test_a_prompts_place_is_the_same_in_every_version() -> None:
+    assert position("Name three bees", 0) == 0.8590205199997243
+    assert position("Name three bees", 1) == 0.6655692302531548
+    places = [position(f"p {n}", 0) for n in range(2000)]
+    assert np.quantile(places, [0, 0.25, 0.5, 0.75, 1]) == pytest.approx(
+        [0, 0.25, 0.5, 0.75, 1], abs=0.05
+    )
+
+
+def test_a_part_begins_where_the_one_before_it_ends() -> None:
+    places = {item.prompt: position(item.prompt, 0) for item in prompts_of(400)}
+    low, high = sorted(place for place in places.values() if 0.1 < place < 0.4)[10:100:80]
+    config = SplitConfig(test_fraction=low, val_fraction=high - low)
+    splits = split_prompts(prompts_of(400), config)
+    border = low + (high - low)
+    assert {p.prompt for p in splits.test} == {name for name, at in places.items() if at < low}
+    assert {p.prompt for p in splits.val} == {n for n, at in places.items() if low <= at < border}
+    assert splits.train == training_part(prompts_of(400), config)
+
+
+def test_two_prompts_in_each_part_are_enough_and_one_is_not() -> None:
+    config = SplitConfig(test_fraction=0.3, val_fraction=0.3)
+    prompts = prompts_of(300)
+    parts = {
+        "test": [p for p in prompts if position(p.prompt, 0) < 0.3],
+        "val": [p for p in prompts if 0.3 <= position(p.prompt, 0) < 0.6],
+        "train": [p for p in prompts if position(p.prompt, 0) >= 0.6],
+    }
+    few = [item for part in parts.values() for item in part[:2]]
+    assert len(split_prompts(few, config).train) == 2
+    for name, part in parts.items():
+        with pytest.raises(DataError, match=f"1 of them in the {name} part"):
+            split_prompts([p for p in few if p != part[0]], config)
+    assert training_part(parts["train"][:1], config) == parts["train"][:1]
+
+
+def test_the_digest_says_which_prompts_are_tested_on_and_in_which_order() -> None:
+    a, b, c = (item(text) for text in "abc")
+    digests = {
+        Splits(train=[], val=[], test=test).test_digest
+        for test in ([a, b], [c, b], [a, c], [b, a], [a], [])
+    }
+    assert len(digests) == 6
+    assert Splits(train=[c], val=[c], test=[a, b]).test_digest in digests
+
+
+def test_calibration_is_limited_and_begins_with_the_validation_part() -> None:
+    config = SplitConfig(test_fraction=0.01, val_fraction=0.1, train_prompts=2)
+    splits = split_prompts(prompts_of(4000), config)
+    assert len(splits.calibration) == MAX_CALIBRATION == 3000
+    assert splits.calibration[: len(splits.val)] == splits.val

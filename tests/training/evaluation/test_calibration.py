@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from scoring_service.bundle import ModelBundle
 from scoring_service.calibration import LengthCurve
-from scoring_service.errors import DataError
+from scoring_service.errors import ConfigError, DataError
 from training.data.labels import LabelledPrompt
+from training.evaluation import calibration
 from training.evaluation.calibration import QUANTILES, calibrate, coverage, per_response
 
 
@@ -81,3 +84,49 @@ def write_table(path: Path, count: int) -> Path:
             length = int(50 * np.exp(chosen.sum() / 5 + rng.normal(0, 0.2)))
             file.write(json.dumps({"text": prompt, "tokens": length, "llm": "other"}) + "\n")
     return path
+
+
+def test_fifty_rows_are_enough_and_knots_grow_with_the_rows() -> None:
+    for rows, knots in ((50, 2), (400, 10), (3000, 16)):
+        entry = calibrate(*model_rows(rows, 0))
+        assert len(entry["scores"]) == len(entry["mean"]) == knots
+        assert entry["rows"] == rows
+
+
+def test_a_knot_is_the_median_score_of_its_rows_and_the_mean_is_theirs() -> None:
+    scores = np.random.default_rng(0).permutation(80.0 + np.arange(80))
+    entry = calibrate(scores, np.where(scores < 120, 10.0, 1000.0))
+    assert entry["scores"] == [99.5, 139.5]
+    assert entry["mean"] == [10.0, 1000.0]
+
+
+def test_curves_of_few_rows_do_not_cross_after_their_shifts() -> None:
+    for seed in range(40):
+        entry = calibrate(*model_rows(50, seed), seed=seed)
+        rows = np.array([entry["quantiles"][str(q)] for q in QUANTILES])
+        assert (np.diff(rows, axis=0) >= 0).all()
+
+
+def test_a_length_at_the_quantile_is_covered() -> None:
+    entry = {"scores": [0.0, 1.0], "mean": [5.0, 5.0], "quantiles": {"0.5": [5.0, 5.0]}}
+    lengths = np.array([4.0, 5.0, 5.0, 6.0])
+    assert coverage(entry, np.zeros(4), lengths) == {"0.5": 0.75}
+
+
+def test_the_conformal_shift_of_a_worked_example() -> None:
+    misses = np.arange(1.0, 10.0)
+    # The corrected level .5 * 10 / 9 lies between the fifth and the sixth of nine: take the sixth.
+    assert calibration._conformal(misses, 0.5) == 6.0
+    assert calibration._conformal(misses, 0.1) == 2.0
+    assert calibration._conformal(misses, 0.95) == 9.0
+
+
+def test_a_calibration_is_asked_for_by_name_or_the_first(tiny_bundle: ModelBundle) -> None:
+    curves = {"a": {}, "b": {}}
+    manifest = replace(tiny_bundle.manifest, calibration=curves)
+    assert [calibration.target_of(manifest, name) for name in ("b", "a", None)] == ["b", "a", "a"]
+    assert calibration.target_of(replace(manifest, calibration={}), None) is None
+    with pytest.raises(ConfigError, match="no calibration for 'c', but for a, b"):
+        calibration.target_of(manifest, "c")
+    with pytest.raises(ConfigError, match="but for none"):
+        calibration.target_of(replace(manifest, calibration={}), "c")

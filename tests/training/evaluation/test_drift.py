@@ -96,3 +96,42 @@ def test_false_alarms_are_as_rare_as_the_help_says() -> None:
     below, certain = alarms(12, 1000, 0.1)
     assert below >= 0.9
     assert certain >= 0.5
+
+
+def test_windows_of_a_worked_example() -> None:
+    assert window_bounds(100, 100) == [(0, 100)]
+    assert window_bounds(125, 100) == [(0, 100), (25, 125)]
+    assert window_bounds(124, 100) == [(24, 124)]
+    assert window_bounds(99, 100) == [(0, 99)]
+    assert len(window_bounds(100_000, 100)) == MAX_WINDOWS
+
+
+@pytest.mark.parametrize(
+    ("interval", "gate", "below", "certain", "reason"),
+    [
+        ((0.4, 0.6), 0.39, False, True, "holds its gate"),
+        ((0.4, 0.6), 0.4, False, True, "holds its gate"),
+        ((0.4, 0.6), 0.41, False, False, "holds its gate"),
+        ((0.4, 0.6), 0.5, False, False, "holds its gate"),
+        ((0.4, 0.6), 0.51, True, False, "this may be chance"),
+        ((0.4, 0.6), 0.6, True, False, "this may be chance"),
+        ((0.4, 0.6), 0.61, True, True, "train again on these logs"),
+    ],
+)
+def test_a_verdict_is_certain_where_the_whole_interval_is_on_its_side(
+    interval: tuple[float, float], gate: float, below: bool, certain: bool, reason: str
+) -> None:
+    window = Window(first_row=0, end_row=100, tau_b=0.5, tau_b_ci=interval, coverage={})
+    verdict = judge(window, gate)
+    assert (verdict.below_gate, verdict.certain) == (below, certain)
+    assert reason in verdict.reason
+    assert "tau_b 0.500 (95% 0.400 to 0.600)" in verdict.reason
+
+
+def test_coverage_is_off_beyond_three_points_and_chance_in_both_directions() -> None:
+    # 400 rows at the median: .03 + 1.96 * .025 = .079.
+    for share, wrong in ((0.42, True), (0.422, False), (0.578, False), (0.58, True)):
+        window = Window(
+            first_row=600, end_row=1000, tau_b=0.5, tau_b_ci=(0, 1), coverage={"0.5": share}
+        )
+        assert miscovered(window) == (["0.5"] if wrong else [])
