@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from scoring_service.agreement import tau_b
 from scoring_service.bundle import Manifest, ModelBundle
 from training.data.labels import LabelledPrompt
 from training.release import champion
@@ -77,3 +80,60 @@ def test_a_champion_that_may_have_seen_the_test_prompts_is_not_compared() -> Non
     verdict = judge(bundle(10), bundle(90, other), TEST)
     assert not verdict.promoted
     assert "not comparable" in verdict.reason
+
+
+def test_a_gain_that_may_be_chance_does_not_serve() -> None:
+    verdict = judge(bundle(60), bundle(61), TEST)
+    assert verdict.difference_ci is not None
+    low, high = verdict.difference_ci
+    assert low < 0 < high
+    assert not verdict.promoted
+    assert f"95% interval {low:+.4f} to {high:+.4f}" in verdict.reason
+
+
+def test_the_gain_is_the_difference_of_both() -> None:
+    challenger, other = bundle(10), bundle(90)
+    taus = [tau_b(champion.score_prompts(each, []), LENGTHS) for each in (challenger, other)]
+    assert f"tau_b {taus[0] - taus[1]:+.4f}," in judge(challenger, other, TEST).reason
+
+
+def test_rankers_of_different_lengths_are_not_compared() -> None:
+    other = bundle(90)
+    other = replace(other, manifest=replace(other.manifest, label="reasoning_tokens"))
+    assert "not comparable" in judge(bundle(10), other, TEST).reason
+
+
+@pytest.mark.parametrize(("noise", "force", "by"), [(10, False, "gate"), (95, True, "hand")])
+def test_a_promotion_notes_what_it_was_by(
+    noise: float, force: bool, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FakeStore()
+    monkeypatch.setattr(champion.ModelBundle, "load", lambda _: bundle(noise))
+    monkeypatch.setattr(champion, "held_out_prompts", lambda *_: TEST)
+    result = champion.promote(store, "m", "2", force=force)  # type: ignore[arg-type]
+    assert (result["champion"], result["forced"]) == (True, force)
+    assert store.promoted == [("m", "2", by)]
+
+
+def test_without_proof_or_force_nothing_is_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeStore()
+    monkeypatch.setattr(champion.ModelBundle, "load", lambda _: bundle(95))
+    monkeypatch.setattr(champion, "held_out_prompts", lambda *_: TEST)
+    assert not champion.promote(store, "m", "2")["champion"]  # type: ignore[arg-type]
+    assert store.promoted == []
+
+
+class FakeStore:
+    """A registry whose champion has noise of width 90."""
+
+    def __init__(self) -> None:
+        self.promoted: list[tuple[str, str, str]] = []
+
+    def version(self, name: str, version: str) -> SimpleNamespace:
+        return SimpleNamespace(name=name, version=version, bundle=Path(), is_champion=False)
+
+    def champion(self, name: str) -> ModelBundle:
+        return bundle(90)
+
+    def promote(self, name: str, version: str, tags: dict[str, str]) -> None:
+        self.promoted.append((name, version, tags["promoted_by"]))
