@@ -6,7 +6,7 @@ No slots: jsonargparse reads a dataclass default through `vars`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from scoring_service.errors import ConfigError
@@ -204,15 +204,9 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
     Raises:
         ConfigError: a setting is unknown to this version, or wrong.
     """
-    parts = {
-        "data": DataConfig,
-        "split": SplitConfig,
-        "encoder": EncoderConfig,
-        "loss": LossConfig,
-        "optim": OptimConfig,
-    }
+    parts = {part.name: part.default_factory for part in fields(TrainConfig)}
     try:
-        made = {key: make(**values[key]) for key, make in parts.items()}
+        made = {key: make(**values[key]) for key, make in parts.items() if make is not MISSING}
         data = made["data"]  # JSON has no tuples.
         made["data"] = replace(data, also=tuple(data.also), heads=tuple(data.heads))
         return TrainConfig(**{**values, **made})

@@ -95,14 +95,9 @@ def pars_reasoning() -> TrainConfig:
     return replace(config, name="pars-reasoning", loss=replace(config.loss, delta=0.25))
 
 
+_ALL = (demo, quick, best, multi, reasoning, pars, pars_reasoning)
 RECIPES: Final[dict[str, Callable[[], TrainConfig]]] = {
-    "demo": demo,
-    "quick": quick,
-    "best": best,
-    "multi": multi,
-    "reasoning": reasoning,
-    "pars": pars,
-    "pars-reasoning": pars_reasoning,
+    make.__name__.replace("_", "-"): make for make in _ALL
 }
 
 

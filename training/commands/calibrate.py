@@ -47,10 +47,7 @@ class CalibrateOptions:
         if self.samples is None:
             return published_samples(str(self.profile), self.data_dir)
         return read_samples(
-            self.samples,
-            model=self.model,
-            device=self.device,
-            peak_flop_per_s=self.peak_flop_per_s,
+            self.samples, model=self.model, device=self.device, peak_flop_per_s=self.peak_flop_per_s
         )
 
 

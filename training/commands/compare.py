@@ -66,6 +66,7 @@ def compare(
     """Return tau_b of both and of their difference (a - b); None for an undefined figure."""
     lengths = observed(prompts)
     scores = [score_prompts(bundle, texts(prompts)) for _, bundle in pair]
+    owns = [training_data(bundle.manifest, data_dir) for _, bundle in pair]
     figures = [
         {
             "bundle": reference,
@@ -73,9 +74,9 @@ def compare(
             "label": bundle.manifest.label,
             "tau_b": tau_b(values, lengths),
             "tau_b_ci": tau_b_ci(values, lengths),
-            "num_seen_in_training": _num_seen(bundle, prompts, data_dir),
+            "num_seen_in_training": own and unseen(prompts, own)[1],
         }
-        for (reference, bundle), values in zip(pair, scores, strict=True)
+        for (reference, bundle), values, own in zip(pair, scores, owns, strict=True)
     ]
     difference = tau_b(scores[0], lengths) - tau_b(scores[1], lengths)
     low, high = tau_b_difference_ci(scores[0], scores[1], lengths)
@@ -93,14 +94,6 @@ def compare(
     warn_of_few(len(prompts))
     cleaned: dict[str, Any] = finite_or_null(result)
     return cleaned
-
-
-def _num_seen(
-    bundle: ModelBundle, prompts: Sequence[LabelledPrompt], data_dir: str | None
-) -> int | None:
-    """Return the number of prompts the bundle was trained on; None if it is unknown."""
-    own = training_data(bundle.manifest, data_dir)
-    return None if own is None else unseen(prompts, own)[1]
 
 
 def _print(result: Mapping[str, Any]) -> None:

@@ -21,13 +21,7 @@ from training.data.provenance import training_data, unseen
 from training.data.tables import TableOptions, read_prompts
 from training.evaluation import baselines
 from training.evaluation.calibration import coverage, target_of
-from training.evaluation.metrics import (
-    ceiling,
-    grouped_tau_b,
-    pair_accuracy,
-    tau_b_ci,
-    warn_of_few,
-)
+from training.evaluation.metrics import ceiling, grouped_tau_b, pair_accuracy, tau_b_ci, warn_of_few
 from training.export.scores import score_prompts
 
 logger = logging.getLogger(__name__)

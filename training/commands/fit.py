@@ -107,11 +107,6 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     """Run one experiment from data to registry; returns the figures that `--json` prints.
 
     Under torchrun every process trains; only the first writes and returns anything.
-
-    Raises:
-        ConfigError: a setting is wrong, or a folder cannot be written.
-        DataError: the data breaks its card.
-        KeyboardInterrupt: the run was interrupted and can be resumed.
     """
     run_id = _interrupted_run(config, options) if options.resume else None
     prepared = prepare(config, options.data_dir)

@@ -15,13 +15,7 @@ from scoring_service.errors import ConfigError, DataError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.records import FieldMap, PromptResponse, read_records
 from training.evaluation.calibration import target_of
-from training.evaluation.drift import (
-    Window,
-    judge,
-    measure_window,
-    miscovered,
-    window_bounds,
-)
+from training.evaluation.drift import Window, judge, measure_window, miscovered, window_bounds
 from training.evaluation.metrics import MIN_ROWS
 from training.export.scores import score_prompts
 from training.release.registry import find_bundle

@@ -83,11 +83,7 @@ class LoadedData:
 
 
 def read_card(dataset: str) -> Card:
-    """Read a card by the id of its data set, or by the path of the card file.
-
-    Raises:
-        DataError: no such card (the known ids are listed), or it breaks the schema.
-    """
+    """Read a card by the id of its data set, or by the path of the card file."""
     path = Path(dataset) if dataset.endswith(".yaml") else CARDS / dataset / "card.yaml"
     try:
         content = yaml.safe_load(path.read_text())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,16 +62,11 @@ def prepare(config: TrainConfig, data_dir: str | None) -> Prepared:
         for label in (config.data.label, *config.data.heads)
     )
     splits = first.splits
+    counts = len(splits.train), len(splits.val), len(splits.test), first.num_merged
     logger.info(
         "data %s from %s: %d train, %d validation, %d test prompts; %d records merged into the "
         "prompt they repeat, %d empty responses dropped",
-        data.card.id,
-        data.origin,
-        len(splits.train),
-        len(splits.val),
-        len(splits.test),
-        first.num_merged,
-        data.num_empty,
+        *(data.card.id, data.origin, *counts, data.num_empty),
     )
     return replace(first, heads=tuple(replace(head, is_further=True) for head in heads))
 
@@ -108,10 +103,7 @@ def _labelled(
     """Return the labelled prompts of one data set, and how many records were merged into them."""
     prompts, _ = label_prompts(data.records, config.data.label)
     chosen = of_one_model(
-        prompts,
-        model=model,
-        consensus=config.data.consensus,
-        held_out=config.data.held_out_models,
+        prompts, model=model, consensus=config.data.consensus, held_out=config.data.held_out_models
     )
     return [replace(item, source=data.card.id) for item in chosen], len(data.records) - len(chosen)
 
@@ -124,9 +116,3 @@ def _times(name: str) -> tuple[str, int]:
             f"data.also has {name!r}; use NAME or NAME*COUNT with a count of 1 or more"
         )
     return dataset, int(times or 1)
-
-
-def split_rule(config: Mapping[str, Any] | TrainConfig) -> dict[str, Any]:
-    """Return the settings that decide which prompts may be trained on."""
-    settings = asdict(config) if isinstance(config, TrainConfig) else config
-    return {key: settings["split"][key] for key in ("seed", "val_fraction", "test_fraction")}

@@ -41,11 +41,7 @@ class Splits:
 
 
 def split_prompts(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> Splits:
-    """Split the prompts by the seeded hash of their normalised text.
-
-    Raises:
-        DataError: a part has fewer than two prompts, too few to rank.
-    """
+    """Split the prompts by the seeded hash of their normalised text."""
     parts = _parts(prompts, config)
     limits = {name: getattr(config, f"{name}_prompts") for name in parts}
     unused = parts["train"][config.train_prompts :] if config.train_prompts else []

@@ -37,9 +37,6 @@ def calibrate(
         scores: of prompts that the ranker was not trained on. Shape (N,).
         lengths: observed response lengths in tokens, > 0. Shape (N,).
         seed: of the division into tenths.
-
-    Raises:
-        DataError: fewer than MIN_ROWS rows, too few for the outer quantiles.
     """
     if len(scores) < MIN_ROWS:
         raise DataError(

@@ -83,11 +83,7 @@ def measure_window(
 
 
 def judge(window: Window, gate: float) -> DriftVerdict:
-    """Return whether tau_b of the window is below the gate, and whether that may be chance.
-
-    Raises:
-        DataError: tau_b is undefined there.
-    """
+    """Return whether tau_b of the window is below the gate, and whether that may be chance."""
     if math.isnan(window.tau_b):
         raise DataError(
             "tau_b of the newest rows is undefined, as all their lengths or all their scores are "

@@ -78,9 +78,6 @@ def fit_cost(samples: PrefillSamples) -> PrefillCost:
     """Fit alpha and beta, neither below 0, to the median latency of each length and batch size.
 
     The loss is Huber's: a length measured beside other work hardly changes the fit.
-
-    Raises:
-        DataError: fewer than three prompt lengths.
     """
     keys = ["batch_size", "prompt_tokens"]
     points = samples.table.astype(float).groupby(keys)["latency_s"].median().reset_index()

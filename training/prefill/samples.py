@@ -50,12 +50,7 @@ def read_samples(
     device: str | None = None,
     peak_flop_per_s: float | None = None,
 ) -> PrefillSamples:
-    """Read a table of runs; `model` and `device` choose rows if it holds several.
-
-    Raises:
-        ConfigError: rows of several models or devices and none chosen, or no peak rate is known.
-        DataError: a column is missing, or a number is not above 0.
-    """
+    """Read a table of runs; `model` and `device` choose rows if it holds several."""
     frame = read_table(path)
     require_columns(frame, ("prompt_tokens", "latency_s"), path)
     names = {}
@@ -82,10 +77,6 @@ def published_samples(name: str, data_dir: str | None) -> PrefillSamples:
     """Return Splitwise's measurements of MODEL/HARDWARE/GPUS, e.g. llama2-70b/a100-80gb/4.
 
     The peak is the best BF16 product measured on that GPU (aiconfigurator), times the GPUs.
-
-    Raises:
-        ConfigError: no data folder is known.
-        DataError: a file is missing, or there is no such profile; the known ones are listed.
     """
     folder = data_dir or os.environ.get(ENVIRONMENT)
     if not folder:

@@ -137,11 +137,7 @@ def in_buckets(
 def build_scorer(
     source: str, pooling: Pooling, *, seed: int, max_prompt_tokens: int, num_labels: int = 1
 ) -> tuple[PromptScorer, Tokenizer]:
-    """Load a pretrained backbone and its tokenizer; the heads are drawn from the seed.
-
-    Raises:
-        ConfigError: no such model, it has no usable tokenizer, or it cannot pool as asked.
-    """
+    """Load a pretrained backbone and its tokenizer; the heads are drawn from the seed."""
     from transformers import AutoTokenizer
 
     try:

@@ -10,7 +10,6 @@ from scoring_service.agreement import tau_b
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, ConfigError, DataError
 from training.data.labels import LabelledPrompt, observed, texts
-from training.data.prepared import split_rule
 from training.data.provenance import held_out_prompts
 from training.evaluation.metrics import tau_b_difference_ci
 from training.export.scores import score_prompts
@@ -64,13 +63,7 @@ def promote(
     data_dir: str | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Make the version the champion if it is provably better, or with `force`.
-
-    Raises:
-        BundleError: the version's bundle is damaged, or the champion's is and `force` is False.
-        ConfigError: no such version.
-        DataError: the version's test prompts cannot be found again, and `force` is False.
-    """
+    """Make the version the champion if it is provably better, or with `force`."""
     chosen = store.version(name, version)
     result = {"name": name, "version": chosen.version, "forced": False, "difference_ci": None}
     if chosen.is_champion:
@@ -107,4 +100,7 @@ def _beats_chance(challenger: ModelBundle) -> Promotion:
 
 
 def _training_rule(bundle: ModelBundle) -> dict[str, object]:
-    return split_rule(bundle.manifest.training) | {"label": bundle.manifest.label}
+    """Return the settings that decide which prompts may be trained on, and the label."""
+    split = bundle.manifest.training["split"]
+    rule = {key: split[key] for key in ("seed", "val_fraction", "test_fraction")}
+    return rule | {"label": bundle.manifest.label}

@@ -38,11 +38,6 @@ def rebuild(
 
     Args:
         dataset: card or table of the run; None: the data set that its settings name.
-
-    Raises:
-        BundleError: the run did not finish, or logged too little; or the export fails its checks.
-        ConfigError: no such run, one of another version, or `out` holds something else.
-        DataError: the prompts of the run cannot be found again.
     """
     source = _logged_bundle(store, run_id)
     logged = read_manifest(source)

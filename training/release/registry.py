@@ -22,12 +22,7 @@ def open_store(mlruns_dir: str) -> Store:
 
 
 def find_bundle(reference: str, mlruns_dir: str) -> ModelBundle:
-    """Return a bundle by its folder, or by NAME@champion or NAME/VERSION in the registry.
-
-    Raises:
-        BundleError: the folder is no bundle, or the bundle is damaged.
-        ConfigError: the registry has no such version.
-    """
+    """Return a bundle by its folder, or by NAME@champion or NAME/VERSION in the registry."""
     name, _, version = reference.removeprefix("models:/").replace("@", "/").rpartition("/")
     is_number = version.isascii() and version.isdigit()
     if Path(reference).exists() or not name or not (is_number or "@" in reference):

@@ -63,12 +63,7 @@ class Store:
     """A local MLflow store: its runs and its model registry."""
 
     def __init__(self, root: str | Path, *, create: bool = False) -> None:
-        """Open the store under `root`.
-
-        Raises:
-            ConfigError: there is none and `create` is False, it cannot be read, or the folder
-                cannot be written.
-        """
+        """Open the store under `root`."""
         self.store = MlflowStore(root)
         if create:
             self.store.make_folder()
@@ -168,9 +163,6 @@ class Tracker(Store):
 
         Args:
             system_metrics: log CPU, memory, disk, network and GPU use every 10 s.
-
-        Raises:
-            ConfigError: the folder cannot be written, the disk is full, or there is no such run.
         """
         super().__init__(root, create=True)
         with self.store.errors_in_one_line(MlflowException):

@@ -11,12 +11,7 @@ from scoring_service.agreement import tau_b
 from scoring_service.command_line import POSITIONAL
 from scoring_service.errors import ConfigError, DataError
 from training.commands.options import OutputOptions, StoreOptions, print_result
-from training.commands.studies.table_rows import (
-    PAPER_MODELS,
-    TableRow,
-    cpu_to_reach,
-    train_seeds,
-)
+from training.commands.studies.table_rows import PAPER_MODELS, TableRow, cpu_to_reach, train_seeds
 from training.config import LossConfig, TrainConfig
 from training.data.cards import load_data
 from training.data.labels import observed
