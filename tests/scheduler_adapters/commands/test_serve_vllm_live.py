@@ -163,7 +163,7 @@ def wait_until_healthy(url: str, server: subprocess.Popen[bytes], log: Path) -> 
     deadline_s = time.monotonic() + START_WITHIN_S
     while time.monotonic() < deadline_s:
         assert server.poll() is None, log.read_text()[-4000:]
-        with suppress(URLError, ConnectionError), urlopen(f"{url}/health", timeout=5):
+        with suppress(URLError, ConnectionError), urlopen(f"{url}/health", timeout=30):
             return
         time.sleep(0.5)
     raise AssertionError(f"no answer within {START_WITHIN_S} s: {log.read_text()[-4000:]}")

@@ -50,7 +50,7 @@ def test_what_was_there_is_kept() -> None:
 
 
 def test_without_a_service_nothing_fails(caplog: pytest.LogCaptureFixture) -> None:
-    with ScoringClient("127.0.0.1:1", timeout_s=0.5) as client:
+    with ScoringClient("127.0.0.1:1", timeout_s=20.0) as client:
         assert scores(score_params(Params(1), ["a", "b"], client)) == [None, None]
     assert "2 of 2 prompts have no score" in caplog.text
 

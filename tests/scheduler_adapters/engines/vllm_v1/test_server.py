@@ -16,6 +16,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.vllm_v1.driver import ENVIRONMENT
@@ -71,7 +72,7 @@ def wait_until_healthy(url: str, server: subprocess.Popen[bytes], log: Path) -> 
     while time.monotonic() < deadline_s:
         assert server.poll() is None, log.read_text()[-4000:]
         try:
-            with urlopen(f"{url}/health", timeout=5):
+            with urlopen(f"{url}/health", timeout=30):
                 return
         except (URLError, ConnectionError):
             time.sleep(0.5)
@@ -98,12 +99,26 @@ def complete(url: str, max_tokens: int, **xargs: Any) -> float:
     return time.monotonic()
 
 
+def wait_until(url: str, **requests: int) -> None:
+    """Until /metrics shows so many requests running and waiting."""
+    deadline_s = time.monotonic() + 60
+    wanted = {f"vllm:num_requests_{state}": float(count) for state, count in requests.items()}
+    while True:
+        with urlopen(f"{url}/metrics", timeout=30) as response:
+            families = text_string_to_metric_families(response.read().decode())
+            samples = {s.name: s.value for family in families for s in family.samples}
+        if all(samples.get(name) == count for name, count in wanted.items()):
+            return
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
 def test_scores_in_the_body_order_the_queue(url: str) -> None:
     complete(url, 4)
     lengths = [140, 20, 100, 60]
     with ThreadPoolExecutor(1 + len(lengths)) as pool:
-        busy = pool.submit(complete, url, 800, lengthwise_score=0)
-        time.sleep(0.1)
+        busy = pool.submit(complete, url, 1000, lengthwise_score=0)
+        wait_until(url, running=1, waiting=0)
         answers = {n: pool.submit(complete, url, n, lengthwise_score=n) for n in lengths}
         finished_s = {n: answer.result() for n, answer in answers.items()}
         assert min(finished_s.values()) > busy.result()
