@@ -1,4 +1,4 @@
-"""`profile-prefill`: how long a model's prefill takes on a device, by prompt length and batch.
+"""`profile-prefill`: the prefill latency of a model on a device, by prompt length and batch.
 
 Writes the samples that Phasor's prefill cost, alpha * l^2 + beta * l, is calibrated with: a CSV
 with a row per run,
@@ -33,12 +33,12 @@ from scoring_service.errors import ConfigError, DataError
 log = logging.getLogger(__name__)
 
 _PEAK_S = 1.0
-"""How long matrix products are repeated for the peak rate."""
+"""Seconds for which matrix products are repeated for the peak rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileConfig:
-    """Which model, where, and which prompts."""
+    """The model, the device and the prompts."""
 
     out: Path = Path("prefill.csv")
     """.csv file to write."""
@@ -108,7 +108,7 @@ def profile(config: ProfileConfig) -> None:
 
 
 def measure(config: ProfileConfig) -> pd.DataFrame:
-    """The samples, as documented at the top.
+    """Return the samples, as documented at the top.
 
     Raises:
         ConfigError: no such shape or device, or not even the shortest prompt fits.
@@ -132,7 +132,7 @@ def measure(config: ProfileConfig) -> pd.DataFrame:
 
 
 def _attend_without_mask(model: Any) -> None:
-    """Flash attention in a captured graph too, where transformers would write a causal mask out."""
+    """Make a captured graph use flash attention too, where transformers would write a mask out."""
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -173,7 +173,7 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
 
 
 def _captured(run: Callable[[], Any], device: str) -> Callable[[], Any]:
-    """`run`, which has run before, as one CUDA graph."""
+    """Return `run`, which has run before, as one CUDA graph."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
@@ -183,7 +183,7 @@ def _captured(run: Callable[[], Any], device: str) -> Callable[[], Any]:
 
 
 def _timed(run: Callable[[], Any], device: str, repeats: int) -> list[float]:
-    """Seconds of each of `repeats` runs, after one that is not counted."""
+    """Return the seconds of each of `repeats` runs, after one that is not counted."""
     taken_s = []
     for _ in range(repeats + 1):
         _wait_for(device)
@@ -202,7 +202,7 @@ def _wait_for(device: str) -> None:
 
 
 def peak_flop_per_s(device: str) -> float:
-    """Best rate of a large bfloat16 matrix product on the device, over about a second."""
+    """Return the best rate of a large bfloat16 matrix product on the device, over a second."""
     import torch
 
     size = 8192 if device.startswith("cuda") else 512

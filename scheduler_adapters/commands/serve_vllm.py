@@ -45,14 +45,14 @@ _PROBE_S: Final = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """What to serve, under which policy, and where its scores come from."""
+    """The model, the policy, and the source of its scores."""
 
     model: str
     """Folder or hub name of the model; may stand first, without --model."""
     policy: str = "pars"
     """Name of a policy (fcfs, pars, ...) or import path package.module:callable."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What the policy takes, e.g. {"starve_after_s": 60}."""
+    """Settings of the policy, e.g. {"starve_after_s": 60}."""
     scorer: str | None = None
     """HOST:PORT of the scoring service; none: only clients that send a score are ranked by it."""
     start_without_scorer: bool = False
@@ -89,7 +89,7 @@ class ServeConfig:
 
     @property
     def middleware(self) -> MiddlewareConfig:
-        """The part that the API server process needs."""
+        """The settings of the API server process."""
         return MiddlewareConfig(
             scorer=self.scorer,
             deadline_s=self.deadline_s,
@@ -105,7 +105,7 @@ class ServeConfig:
 
     @property
     def additional_config(self) -> dict[str, Any]:
-        """The part that the engine process needs."""
+        """The settings of the engine process."""
         return {SETTINGS: {**self.settings, "policy": self.policy}}
 
 
@@ -167,7 +167,7 @@ def check(config: ServeConfig) -> None:
 
 
 def server_module(model: str) -> list[str]:
-    """vLLM's server and its model: `vllm serve`, which the CPU build does not have."""
+    """Return vLLM's server and its model: `vllm serve`, which the CPU build does not have."""
     try:
         importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
@@ -176,7 +176,7 @@ def server_module(model: str) -> list[str]:
 
 
 def server_options(config: ServeConfig) -> list[str]:
-    """What vLLM is told beside its model."""
+    """Return the options of vLLM beside its model."""
     options = {
         "host": config.host,
         "port": config.port,
@@ -265,7 +265,7 @@ def _require_engine(policy: Policy) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line. Returns the exit code: 2 for bad input."""
+    """Run the command line; returns the exit code, 2 for bad input."""
     ours, theirs = list(arguments), []
     if "--" in ours:
         at = ours.index("--")

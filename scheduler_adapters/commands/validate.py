@@ -48,7 +48,7 @@ class ValidateConfig(TrialConfig):
     policy: str = "pars"
     """Name or import path of the policy; "stock" is vLLM's own scheduler, simulated as FCFS."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the policy takes."""
+    """Settings of the policy."""
     trace: Path | None = None
     """Requests (.jsonl, .csv, .parquet); left out, a synthetic trace is made."""
     num_requests: int = 200

@@ -1,7 +1,6 @@
 """The text that a ranker scores, out of what the OpenAI API takes as a prompt.
 
-A ranker learns from single prompts, so of a conversation it sees the newest message of the user:
-what the coming answer answers.
+A ranker learns from single prompts, so of a conversation it sees the newest message of the user.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ MAX_CHARACTERS: Final = 16_384
 
 
 def of_completion(body: Mapping[str, Any]) -> str | None:
-    """The prompt of a /v1/completions body; None for token ids and for several prompts.
+    """Return the prompt of a /v1/completions body; None for token ids and for several prompts.
 
     Several prompts in one body share their parameters, so one score would have to fit them all.
     """
@@ -26,19 +25,19 @@ def of_completion(body: Mapping[str, Any]) -> str | None:
 
 
 def of_chat(body: Mapping[str, Any]) -> str | None:
-    """The user's newest message in a /v1/chat/completions body; None where it has no text."""
+    """Return the user's newest message in a /v1/chat/completions body; None if it has no text."""
     messages = body.get("messages")
     return of_messages(messages) if isinstance(messages, list) else None
 
 
 def of_response(body: Mapping[str, Any]) -> str | None:
-    """The input of a /v1/responses body: a text, or the user's newest item; None without text."""
+    """Return the text, or the user's newest item, of a /v1/responses body; None without text."""
     given = body.get("input")
     return of_messages(given) if isinstance(given, list) else start_of(given)
 
 
 def of_messages(messages: Sequence[Any]) -> str | None:
-    """The text of the user's newest message; None if there is none."""
+    """Return the text of the user's newest message; None if there is none."""
     for message in reversed(messages):
         if isinstance(message, Mapping) and message.get("role") == "user":
             return _text(message.get("content"))
@@ -54,5 +53,5 @@ def _text(content: object) -> str | None:
 
 
 def start_of(prompt: object) -> str | None:
-    """What of a prompt is scored; None if it is no text, or empty."""
+    """Return the part of a prompt that is scored; None if it is no text, or empty."""
     return prompt[:MAX_CHARACTERS] if isinstance(prompt, str) and prompt else None

@@ -1,4 +1,4 @@
-"""Whether an engine can run a policy, and whether that policy needs its steps planned."""
+"""Checks of a policy against an engine at start: capabilities, end of thinking, planned steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request tells the scheduler about itself, and how it carries it.
+"""Hints: score, length quantiles, class and TBT target that a request carries to the scheduler.
 
 Through vLLM's OpenAI server in the body, `"vllm_xargs": {"lengthwise_score": 217.5}`; offline in
 `SamplingParams(extra_args={"lengthwise_score": 217.5})`. Clients send anything, so nothing here
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 def hints_of(requests: Requests, row: int) -> dict[str, Any]:
-    """What one request of a workload carries; a missing score or target is left out."""
+    """Return the hints of one request of a workload; a missing score or target is left out."""
     hints: dict[str, Any] = {USER_CLASS: str(requests.user_class[row])}
     for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
         if not isnan(value):
@@ -48,7 +48,7 @@ def hints_of(requests: Requests, row: int) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class HintCounts:
-    """How many requests came with and without a usable score. `unscored` includes `invalid`."""
+    """Counts of requests with and without a usable score. `unscored` includes `invalid`."""
 
     scored: int = 0
     unscored: int = 0
@@ -56,7 +56,7 @@ class HintCounts:
     """Requests with a hint that cannot be used, whatever else they carry."""
 
     def read(self, carried: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The usable hints among a request's extra arguments, as fields of a `RequestView`."""
+        """Return the usable hints of a request's extra arguments, as fields of a `RequestView`."""
         found: dict[str, Any] = {}
         unusable = []
         for key, value in carried.items() if carried else ():
@@ -77,7 +77,7 @@ class HintCounts:
 
 
 def flat_quantiles(quantiles: Mapping[float, float]) -> list[float]:
-    """Fraction -> tokens, as `lengthwise_quantiles` carries it."""
+    """Return fraction -> tokens as `lengthwise_quantiles` carries it."""
     return [number for pair in sorted(quantiles.items()) for number in pair]
 
 

@@ -40,7 +40,7 @@ class Planner(Generic[Item]):
         self._budget = self._make_budget(UNLIMITED)
         self._decodes_in_order: list[_Entry] = []
         self._decode_entries: dict[int, _Entry] = {}
-        """The same by number."""
+        """The entries of that list by number."""
 
     def plan(self) -> Plan[Item] | None:
         """Return the next step, or None where there is nothing to do; evicts in the engine."""

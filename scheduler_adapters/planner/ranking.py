@@ -61,7 +61,7 @@ class Ranker:
         self._numbers = itertools.count()
 
     def attach(self, observers: Sequence[EngineObserver]) -> None:
-        """Let some more observers hear of the engine; it has to be idle."""
+        """Add observers to an idle engine."""
         self.observers += tuple(observers)
         for observer in observers:
             observer.attached(self.load)
@@ -74,7 +74,7 @@ class Ranker:
         prompt_tokens: int,
         carried: Mapping[str, Any] | None,
     ) -> Tracked:
-        """Begin with a request that arrived `age_s` seconds ago, and rank it."""
+        """Make the state of a request that arrived `age_s` seconds ago, and rank it."""
         hints = self.hint_counts.read(carried)
         self.load.now_s = self.clock()
         tracked = Tracked(
@@ -92,7 +92,7 @@ class Ranker:
         return tracked
 
     def requeue(self, tracked: Tracked, *, generated_tokens: int, preemptions: int) -> None:
-        """A resident has lost its blocks and waits again: rank it."""
+        """Rank a resident that has lost its blocks and waits again."""
         view = tracked.view
         view.phase = Phase.WAITING
         view.generated_tokens = generated_tokens
@@ -107,7 +107,7 @@ class Ranker:
             self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
 
     def expire(self, tracked: Tracked) -> None:
-        """The rank has ended: take its known successor, or ask; again while that has ended too."""
+        """Replace a rank that has ended by its successor, known or asked for, that has not."""
         self.num_expired += 1
         for _ in range(_MAX_SUCCESSORS):
             rank = tracked.rank.then
@@ -123,7 +123,7 @@ class Ranker:
         )
 
     def end_step(self, started_s: float) -> None:
-        """A step that began at `started_s` has ended now."""
+        """Book a step that began at `started_s` and has ended now."""
         load = self.load
         # Asynchronous engines begin a step before the one before has ended.
         began_s = max(started_s, load.last_step_end_s)
@@ -182,12 +182,12 @@ class RankedQueue(Generic[Item]):
         return item
 
     def first(self) -> Item:
-        """The most urgent item; IndexError if the queue is empty."""
+        """Return the most urgent item; IndexError if the queue is empty."""
         item: Item = self._order[0][-1]
         return item
 
     def first_few(self, count: int) -> list[Item]:
-        """The most urgent `count` items, or all where there are fewer."""
+        """Return the most urgent `count` items, or all where there are fewer."""
         return [entry[-1] for entry in self._order[:count]]
 
     def pop_first(self) -> Item:
@@ -211,12 +211,12 @@ class RankedQueue(Generic[Item]):
         return expired
 
     def lane_after(self, lane: float) -> float:
-        """The first lane behind `lane` that holds an item; infinity if there is none."""
+        """Return the first lane behind `lane` that holds an item; infinity if there is none."""
         at = bisect_right(self._order, lane, key=_lane)
         return float(self._order[at][0]) if at < len(self._order) else inf
 
     def in_lane(self, lane: float) -> Iterator[Item]:
-        """The items of one lane in order. Do not change the queue meanwhile."""
+        """Yield the items of one lane in order. Do not change the queue meanwhile."""
         for at in range(bisect_left(self._order, lane, key=_lane), len(self._order)):
             if self._order[at][0] != lane:
                 return

@@ -1,7 +1,7 @@
-"""Did the engine admit whom the policy ranks first? Its recorded decisions, replayed.
+"""Replay of an engine's recorded admissions: how many took the request that the policy ranks first.
 
-An engine writes down what happened to its queue, in order; a policy that never saw the engine is
-asked for the same requests at the same times, and must put those first that were admitted.
+A recorder notes the events of the queue, in order; a policy that never saw the engine is asked for
+the same requests at the same times, and must put those first that were admitted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How many admissions there were, and how many of them were of the policy's first."""
+    """Counts of admissions, and of those that took the policy's first request."""
 
     num_admissions: int
     num_equal: int
@@ -63,7 +63,7 @@ def replay(policy: Policy, decisions: Iterable[Queued | Admitted]) -> Agreement:
 
 
 def _current(policy: Policy, view: RequestView, rank: Rank, load: LoadView) -> Rank:
-    """The rank that holds now: successors of one that has ended, known ones or asked for."""
+    """Return the rank that holds now: successors of one that has ended, known ones or asked for."""
     while rank.valid_until_s <= load.now_s:
         view.previous = rank
         rank = ask_rank(policy, view, load) if rank.then is None else rank.then

@@ -48,9 +48,9 @@ class TrialConfig:
     """The cut of the trace and the number of runs."""
 
     pieces: int = 10
-    """The trace is cut into; every other one is for the fit. Each starts on an idle engine."""
+    """Parts of the trace; every other one is for the fit. Each starts on an idle engine."""
     repeats: int = 4
-    """How often the engine serves every piece. A prediction is of the mean, which one run is not;
+    """Runs of every piece by the engine. A prediction is of the mean, which one run is not;
     the default is what fits into 4 minutes on two CPU cores."""
     clock: ClockKind | None = None
     """"wall" counts all; "cpu" this process's CPU seconds, without idle time, so that the load of

@@ -1,4 +1,4 @@
-"""How far simulated latencies are from those of real vLLM, request by request.
+"""Errors of simulated latencies against those of real vLLM, request by request.
 
 LLMServingSim published the timings of 300 requests on each of four servers (ShareGPT lengths,
 Poisson at 10 requests/s, vLLM 0.19). Each is replayed with the layer profile of the same GPU and
@@ -81,7 +81,7 @@ class Error:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fidelity:
-    """One recording, replayed."""
+    """The errors of one recording, replayed."""
 
     preset: str
     engine: str
@@ -95,7 +95,7 @@ class Fidelity:
 
     @property
     def on_target(self) -> bool:
-        """Whether every request finished and each metric is within `TARGETS`."""
+        """Return whether every request finished and each metric is within `TARGETS`."""
         errors = [getattr(self, name).mape_fraction <= most for name, most in TARGETS.items()]
         return all(errors) and self.num_unfinished == 0
 
@@ -166,7 +166,7 @@ def replay(
 
 
 def server(recording: Recording, data_dir: DataDir = None) -> Instance:
-    """The recorded server: vLLM V1 admits without a reserve of blocks."""
+    """Return the recorded server: vLLM V1 admits without a reserve of blocks."""
     latency, kv_blocks = preset(recording.preset, data_dir)
     return Instance(
         latency=latency,
@@ -199,7 +199,7 @@ def _errors(timeline: Timeline, timings: Timings) -> dict[str, Error]:
 
 
 def error(simulated: Floats, real: Floats) -> Error:
-    """Of the pairs (N,) where both are known."""
+    """Return the error over the pairs (N,) where both are known."""
     known = ~np.isnan(simulated) & ~np.isnan(real)
     simulated, real = simulated[known], real[known]
     return Error(

@@ -50,16 +50,16 @@ class CapturingLatency(LatencyModel):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphFit:
-    """Step times of an engine, and what a graph costs it."""
+    """Step times of an engine, and the cost of a graph."""
 
     steps: StepFit
     """Of steps in which no graph was captured."""
     num_captures: int = 0
     capture_s: float = 0.0
-    """What a step with a capture takes beyond the median of the others."""
+    """Seconds of a step with a capture beyond the median of the others."""
 
     def latency(self) -> LatencyModel:
-        """Of an engine that has no graph yet."""
+        """Return the step times of an engine that has no graph yet."""
         if not self.num_captures:
             return self.steps.latency
         return CapturingLatency(replayed=self.steps.latency, capture_s=self.capture_s)

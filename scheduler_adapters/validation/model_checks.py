@@ -1,4 +1,4 @@
-"""What the latency presets are worth: each compared with measurements it was not made from."""
+"""Errors of the latency presets against measurements that they were not made from."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Check:
 
 
 def compare(ours: Floats, theirs: Floats, *, quantity: str, against: str) -> Check:
-    """Values (N,) of the same points."""
+    """Return the error of values (N,) at the same points."""
     return Check(
         quantity=quantity,
         against=against,
@@ -52,7 +52,7 @@ def compare(ours: Floats, theirs: Floats, *, quantity: str, against: str) -> Che
 
 
 def kernel_checks(gpu: str, data_dir: DataDir) -> list[Check]:
-    """The matrix products of a GPU's database: between its shapes, and against other profilers."""
+    """Return the errors of a GPU's products: between its shapes, and against other profilers."""
     products = MatrixProducts(data_file(KERNEL_FOLDERS[gpu], data_dir))
     checks = [_interpolation_check(products)]
     measured = {"a100-80g": _vidur_block, "h100-80g": _v0_block}.get(gpu)
@@ -65,7 +65,7 @@ def kernel_checks(gpu: str, data_dir: DataDir) -> list[Check]:
 
 
 def _interpolation_check(products: MatrixProducts) -> Check:
-    """Every second width is left out and told from its neighbours."""
+    """Return the error at every second width, interpolated from its neighbours."""
     ours, theirs = [], []
     for count, grid in zip(products.counts, products.grids, strict=True):
         if count > _MAX_TOKENS:
@@ -112,7 +112,7 @@ STEPS: list[tuple[int, int, list[Chunk]]] = [
 
 
 def step_check(ours: LatencyModel, theirs: LatencyModel, against: str) -> Check:
-    """Two models of the same instance on `STEPS`."""
+    """Return the error of a model against another of the same instance, on `STEPS`."""
     return compare(
         np.array([ours.step_s(*step) for step in STEPS]),
         np.array([theirs.step_s(*step) for step in STEPS]),
@@ -122,7 +122,7 @@ def step_check(ours: LatencyModel, theirs: LatencyModel, against: str) -> Check:
 
 
 def phase_checks(name: str, data_dir: DataDir) -> list[Check]:
-    """The runs that the two curves were not made from: batches of prompts, other contexts."""
+    """Return the errors on runs that the two curves were not made from: batches, other contexts."""
     latency, _ = phases(name, data_dir)
     rows = phase_rows(name, data_dir)
     prompts = rows[(rows.batch_size.between(2, 16)) & (rows.prompt_size == 512)]

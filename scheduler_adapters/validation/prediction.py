@@ -1,4 +1,4 @@
-"""Would the simulator have told it? A burst as transformers served it, beside the same simulated.
+"""Prediction of a real burst: served by transformers, and simulated with step times fitted to it.
 
 Step times are fitted to the steps that the engine took under one policy. With these every policy is
 simulated, on the same requests and within the limits of the engine, and compared request by request
@@ -32,12 +32,12 @@ MEANS: Final = (*METRICS, "normalized_latency")
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What an engine did with a burst under one policy."""
+    """The run of an engine on a burst under one policy."""
 
     requests: Requests
     """As they were sent, scores and all; ids are their numbers."""
     timeline: Timeline
-    """The same requests in another order."""
+    """Of the same requests, in any order."""
     steps: Sequence[StepRecord]
     has_graphs: bool = False
     """Whether the engine captured CUDA graphs of its steps."""
@@ -68,7 +68,7 @@ class Predicted:
 
 
 def predict(run: Served, policy: Policy, fit: GraphFit) -> Predicted:
-    """What step times fitted to this or another run tell of it.
+    """Simulate a run with step times fitted to it or to another, and compare.
 
     Args:
         policy: a fresh one, as the run had it.

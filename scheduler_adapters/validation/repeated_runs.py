@@ -1,4 +1,4 @@
-"""How far a prediction is from an engine that never runs twice alike.
+"""Errors of a prediction against repeated runs of an engine.
 
 A simulator predicts what a request may expect, so it is compared with the mean over several runs of
 the engine. The mean and not the median, on both sides: a latency is a sum of step times, and only

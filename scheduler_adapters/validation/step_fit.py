@@ -1,4 +1,4 @@
-"""How long a real engine's steps take, told from recorded ones.
+"""Step times of a real engine, fitted to recorded steps.
 
 Beside what the model computes, an engine spends time on each request of a step (its Python, its
 sampler) and more on one that it prefills. On a small model these are not small, so they are terms
@@ -69,7 +69,7 @@ class EngineLatency(LatencyModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepFit:
-    """The model, and how well it tells the steps it was fitted to."""
+    """The model, and its error on the steps it was fitted to."""
 
     latency: EngineLatency
     num_steps: int
@@ -118,13 +118,13 @@ def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
 
 
 def _knots(seen: Sequence[int]) -> list[int]:
-    """The least and the greatest number seen, and those of `_KNOTS` that were seen often."""
+    """Return the least and the greatest number seen, and those of `_KNOTS` that were seen often."""
     often = {number for number, count in Counter(seen).items() if count >= _STEPS_PER_KNOT}
     return sorted((often & _KNOTS) | {min(seen), max(seen)}) if seen else []
 
 
 def _shares(numbers: NDArray[np.float64], knots: Sequence[int]) -> NDArray[np.float64]:
-    """How much of each knot is in each number when it is interpolated, (numbers, knots)."""
+    """Return the weight of each knot in each interpolated number, shape (numbers, knots)."""
     return np.column_stack([np.interp(numbers, knots, unit) for unit in np.eye(len(knots))])
 
 

@@ -1,4 +1,4 @@
-"""What our scheduler costs inside vLLM: time per step beside the stock one, and tokens per second.
+"""The cost of our scheduler inside vLLM: time per step beside the stock one, and tokens per second.
 
 The schedulers are vLLM's and ours, stepped in turn in one process; the model is left out, so that a
 step is scheduling alone. Throughput comes from a whole engine that runs under the two in turn. What
@@ -45,12 +45,12 @@ _now_ns = time.perf_counter_ns
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
-    """The load on the scheduler, and how long it is measured."""
+    """The load on the scheduler, and the length of the measurement."""
 
     policy: str = "pars"
     """Name or import path of the policy to measure."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the policy takes."""
+    """Settings of the policy."""
     running: int = 256
     """Requests that run at once."""
     waiting: int = 2000
@@ -134,7 +134,7 @@ class _Side:
         self.number = 0
         self.in_system = config.running + config.waiting
         self.spent_ns: dict[str, list[int]] = defaultdict(list)
-        """What was timed -> nanoseconds, each time."""
+        """Part of a step, or arrival -> nanoseconds, each time."""
         self.added_ns: dict[str, list[int]] = defaultdict(list)
         """Part of a step -> what of it was not the engine's own, each time."""
         self.fill()
@@ -234,7 +234,7 @@ def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
 
 
 def _settings_of(scheduler: Any) -> dict[str, Any]:
-    """What to make a scheduler with, so that it is configured as this one."""
+    """Return the arguments that make a scheduler configured as this one."""
     names = (
         "vllm_config", "kv_cache_config", "structured_output_manager", "block_size",
         "hash_block_size", "log_stats",

@@ -50,13 +50,13 @@ _CLASS_STREAM: Final = 11
 
 @dataclass(frozen=True, kw_only=True)
 class BurstConfig(BatchingConfig):
-    """Which requests, which schedulers, which model."""
+    """The requests, the schedulers and the model."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "slai", "oracle"])
     """Names of policies, which `simulate --help` lists, or import paths. The step times of the
     simulator are fitted to the first one's run."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What policies take, by name, e.g. {"slai": {"max_tokens": 256}}. A made-up name says whose
+    """Settings of policies by name, e.g. {"slai": {"max_tokens": 256}}. A made-up name says whose
     settings they are: {"slai-late": {"policy": "slai", "offset": 10.0}}."""
     trace: Path | None = None
     """.csv, .parquet or .jsonl with prompt_tokens, output_tokens and, where there are any, score,
@@ -166,7 +166,7 @@ def burst(config: BurstConfig) -> None:
 
 
 def load_burst(config: BurstConfig) -> Requests:
-    """The requests, all at 0 s, with classes, and with scores where they come with the trace.
+    """Return the requests, all at 0 s, with classes, and with the scores of the trace.
 
     Raises:
         DataError: the trace cannot be read.
@@ -214,7 +214,7 @@ def _lengths(config: BurstConfig) -> Requests:
 def serve_burst(
     requests: Requests, config: BurstConfig, folder: Path
 ) -> Iterator[tuple[str, Served]]:
-    """Policy after policy, and what happened under it, which is written to `folder` as well.
+    """Yield policy after policy with its run, which is written to `folder` as well.
 
     Raises:
         UnsupportedByEngine: a policy wants what this engine cannot do.

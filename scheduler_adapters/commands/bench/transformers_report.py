@@ -1,4 +1,4 @@
-"""The figures of `bench-transformers`: what schedulers made of a burst, and what was predicted."""
+"""The figures of `bench-transformers`: a burst under each scheduler, measured and predicted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Report:
     """Measured and simulated figures, run by run; step times are fitted to the first run only.
 
     Args:
-        settings: what the policies take, by name.
+        settings: of the policies, by name.
         out: folder for summary.csv, agreement.csv and agreement.svg, written anew after each run: a
             later one may be cut off. None: nothing is written.
     """
@@ -49,7 +49,7 @@ class Report:
         self._per_request: list[pd.DataFrame] = []
 
     def add(self, name: str, run: Served) -> None:
-        """One more run."""
+        """Add a run."""
         row = _measured(name, run.timeline)
         try:
             if not self.rows:

@@ -1,4 +1,4 @@
-"""What the planner asks of transformers' continuous batching, in the layouts that it has had.
+"""transformers' continuous batching as the planner sees it, in the layouts that it has had.
 
 Until 5.17 its KV cache counts free blocks of `block_size` tokens; since then it is cut into sectors
 that allocators divide into pages. Everything else that is touched has stayed the same since 5.13.
@@ -30,7 +30,7 @@ PAGE_SETTING: Final = (
     if "page_size" in {field.name for field in fields(ContinuousBatchingConfig)}
     else "block_size"
 )
-"""What `ContinuousBatchingConfig` calls the tokens of a KV block."""
+"""The name of the tokens of a KV block in `ContinuousBatchingConfig`."""
 _METHODS: Final = {
     "__init__": ("cache", "safety_margin", "max_requests_per_batch"),
     "reset": (),
@@ -109,7 +109,7 @@ class TransformersBorder:
 
 
 def output_of(state: RequestState) -> list[int]:
-    """The token ids generated so far; those that lost their blocks came back inside the prompt."""
+    """Return the token ids generated so far; after an eviction they are inside the prompt."""
     before = state._true_initial_tokens
     tokens: list[int] = state.generated_tokens
     return state.initial_tokens[before:] + tokens if before else tokens

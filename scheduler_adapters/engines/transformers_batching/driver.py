@@ -62,7 +62,7 @@ class BatchingConfig:
     max_tokens: int = 512
     """Token budget of a step."""
     attention: str | None = None
-    """How transformers attends: paged|torch_varlen, the flash kernel of torch, which needs a GPU
+    """Attention of the model: paged|torch_varlen, the flash kernel of torch, which needs a GPU
     and transformers 5.13 to 5.17; sdpa or paged|eager, which mask and attend to all residents;
     none: the first where it can be had, else what the engine chooses."""
     cuda_graphs: bool | None = None

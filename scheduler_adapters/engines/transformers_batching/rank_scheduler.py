@@ -97,7 +97,7 @@ def use_policy(
 
 
 def require_ours(manager: Any, *, timeout_s: float = 60.0) -> RankedScheduler:
-    """The scheduler of a started manager; transformers falls back to FIFO without an error.
+    """Return the scheduler of a started manager; transformers falls back to FIFO without an error.
 
     Args:
         timeout_s: how long to wait for the manager's thread to make it.
@@ -126,7 +126,7 @@ def require_ours(manager: Any, *, timeout_s: float = 60.0) -> RankedScheduler:
 
 
 class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
-    """FIFO over what the policy lets it see."""
+    """FIFO over the requests that the policy lets it see."""
 
     lengthwise: Ranker
     """Policy, load and counters of this engine."""
@@ -153,7 +153,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
 
     @property
     def follows_steps(self) -> bool:
-        """Whether the tokens of a step must be there before the next one is scheduled."""
+        """Return whether the tokens of a step must be there before the next one is scheduled."""
         return self.planner is not None or bool(self._observers)
 
     def reset(self) -> None:
@@ -165,7 +165,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             border = TransformersBorder(self, self._think_end)
             self.planner = Planner(self.lengthwise, border, self._queue)
         self._running: Sequence[Any] = ()
-        """What takes part in a step that has not ended yet."""
+        """The requests of a step that has not ended yet."""
         self._step_start_s = 0.0
         self._was_idle = True
         self._gone: dict[str, RequestState] = {}
@@ -278,7 +278,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self._queue.add(state, state.lengthwise.view.number, state.lengthwise.rank)
 
     def _take_back(self, state: RequestState) -> None:
-        """A resident has lost its blocks; it may come back as another object."""
+        """Queue a resident that lost its blocks; it may come back as another object."""
         tracked: Tracked = self._gone.pop(state.request_id).lengthwise
         state.lengthwise = tracked
         self.lengthwise.requeue(
@@ -288,7 +288,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         )
 
     def _end_step(self) -> None:
-        """What ran has its tokens now; nothing happens where nothing ran."""
+        """Book the step that has ended; nothing happens where none ran."""
         if not self._running:
             return
         previous_end_s = self.lengthwise.load.last_step_end_s

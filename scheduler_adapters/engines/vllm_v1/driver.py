@@ -53,7 +53,7 @@ ENVIRONMENT: Final = {
     # The engine core in this process: no child to start, and its scheduler can be looked at.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
-"""What vLLM reads from the environment; a variable that is set already keeps its value."""
+"""The variables that vLLM reads; one that is set already keeps its value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class OfflineConfig:
     scheduler: str = STOCK
     """"stock" is vLLM's own; else a policy of ours by name (fcfs, pars, ...) or import path."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the policy takes, e.g. {"starve_after_s": 60}."""
+    """Settings of the policy, e.g. {"starve_after_s": 60}."""
     max_num_seqs: int = 8
     """Requests that run at once; below the number of requests it makes a queue."""
     max_num_batched_tokens: int = 512
@@ -101,7 +101,7 @@ def open_driver(config: OfflineConfig, **engine_args: Any) -> Iterator[VllmDrive
 
 @contextmanager
 def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
-    """vLLM's `LLMEngine` in this process, with the tiny model where `config` names none."""
+    """Open vLLM's `LLMEngine` in this process, with the tiny model where `config` names none."""
     set_environment()
     if find_spec("vllm") is None:
         raise UnsupportedByEngine("vLLM is not installed; install vllm, tested with 0.32.0")
@@ -124,12 +124,12 @@ def set_environment() -> None:
 
 
 def scheduler_of(engine: Any) -> Any:
-    """The live scheduler of an engine that `open_engine` made."""
+    """Return the live scheduler of an engine that `open_engine` made."""
     return engine.engine_core.engine_core.scheduler
 
 
 def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
-    """How vLLM is told which scheduler to make; wrong settings fail here, before the engine."""
+    """Return the arguments that name the scheduler; wrong settings fail here, before the engine."""
     if config.scheduler == STOCK:
         if config.settings:
             raise ConfigError(

@@ -55,14 +55,14 @@ _PROMPT_OF: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MiddlewareConfig:
-    """Whom to ask, and how long to wait."""
+    """The scoring service, its deadline, and the classes."""
 
     scorer: str | None = None
     """HOST:PORT of the scoring service; None: only classes are attached."""
     deadline_s: float = 0.05
     """The longest that a request waits for its score, seconds."""
     target_model: str | None = None
-    """Whose response lengths the quantiles estimate; None: no quantiles are attached."""
+    """Model whose response lengths the quantiles estimate; None: no quantiles are attached."""
     security: ClientSecurity = field(default_factory=ClientSecurity)
     """TLS and token towards the scoring service."""
     classes: str | None = None
@@ -82,7 +82,7 @@ class MiddlewareConfig:
 
     @classmethod
     def from_json(cls, text: str) -> MiddlewareConfig:
-        """What `to_json` wrote. Raises ConfigError if it is anything else."""
+        """Read what `to_json` wrote. Raises ConfigError if it is anything else."""
         try:
             values = json.loads(text)
             security = ClientSecurity(**values.pop("security", {}))
@@ -94,13 +94,13 @@ class MiddlewareConfig:
 
 
 class Scorer(Protocol):
-    """What the middleware needs of a `FailOpenScorer`."""
+    """The part of `FailOpenScorer` that the middleware uses."""
 
     async def ask_async(self, prompt: str) -> Answer: ...
 
 
 class ScoreMetrics:
-    """What happened to the requests' scores, for Prometheus."""
+    """Counters of the requests' scores, for Prometheus."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.requests = Counter(
@@ -118,11 +118,11 @@ class ScoreMetrics:
         )
 
     def count(self, outcome: str, reason: str = "") -> None:
-        """One more request."""
+        """Count a request."""
         self.requests.labels(outcome=outcome, reason=reason).inc()
 
     def count_answer(self, answer: Answer) -> None:
-        """One more request that the scorer was asked about."""
+        """Count a request that the scorer was asked about."""
         if answer.score is not None:
             self.count("scored")
         elif answer.outcome == "timeout":
@@ -136,8 +136,8 @@ class ScoreMiddleware:
 
     Args:
         app: the server behind.
-        scorer: whom to ask; None: nobody.
-        classes: how requests are known to be of a class.
+        scorer: the scoring service; None: requests get no score here.
+        classes: the classes of users.
         metrics: where it counts.
         max_body_bytes: larger bodies pass unread.
         metrics_folder: where the engines leave their reports; None: they leave none.
@@ -171,7 +171,7 @@ class ScoreMiddleware:
         messages, content = await _read_body(receive, self._max_body_bytes)
         body = None if content is None else _parse(content)
         if body is None:
-            # Not ours to judge: the server answers what it always answers.
+            # The server answers such a body as it always does.
             if messages[-1]["type"] == "http.request":
                 self._metrics.count("unscored", "too_large" if content is None else "unreadable")
             await self._app(scope, _replay(messages, receive), send)
@@ -200,7 +200,7 @@ class ScoreMiddleware:
 
 
 class VllmScores(ScoreMiddleware):
-    """What vLLM's `--middleware` names: the settings come from `LENGTHWISE_MIDDLEWARE`."""
+    """The middleware for vLLM's `--middleware`, set up by `LENGTHWISE_MIDDLEWARE`."""
 
     def __init__(self, app: App) -> None:
         config = MiddlewareConfig.from_json(os.environ.get(VARIABLE, "{}"))
@@ -252,7 +252,7 @@ def _path(scope: Scope) -> str:
 
 
 async def _read_body(receive: Receive, max_bytes: int) -> tuple[list[Message], bytes | None]:
-    """The messages of a body and its bytes; None if it is too large or its client is gone."""
+    """Return the messages of a body and its bytes; None if too large, or without its client."""
     messages: list[Message] = []
     num_bytes = 0
     while True:

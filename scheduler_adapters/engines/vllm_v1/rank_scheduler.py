@@ -60,7 +60,7 @@ ENGINE: Final = "vLLM"
 CAPABILITIES: Final = frozenset(
     {Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT}
 )
-"""What this adapter does beyond ordering the queue. OFFLOAD would need a KV connector."""
+"""Capabilities beyond ordering the queue. OFFLOAD would need a KV connector."""
 _RUNNING: Final = RequestStatus.RUNNING
 
 
@@ -166,7 +166,7 @@ class RankMixin:
         self.waiting = RankQueue(self.lengthwise)
         self._lengthwise_think_end = think_end_of(self) if observers else ()
         self._lengthwise_left: dict[str, Request] = {}
-        """Requests that left the engine, and the observers have not been told."""
+        """Requests that left the engine since the observers were last told."""
         self._lengthwise_planner: Planner[Request] | None = None
         self._lengthwise_stalled = False
         if plans_steps(policy):
@@ -268,7 +268,7 @@ class RankMixin:
 
 
 class VllmBorder:
-    """What the planner asks of vLLM's scheduler, and evicts in it."""
+    """vLLM's scheduler as the planner sees it."""
 
     def __init__(self, scheduler: Any, think_end: tuple[int, ...]) -> None:
         self._scheduler = scheduler
@@ -355,7 +355,7 @@ def scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> RankScheduler | As
 
 
 def __getattr__(name: str) -> Callable[..., RankScheduler | AsyncRankScheduler]:
-    """The factory of each policy by name, with "_" for "-": what `--scheduler-cls` looks up."""
+    """Return the factory of a policy by name, "_" for "-", as `--scheduler-cls` looks it up."""
     policy = name.replace("_", "-")
     if policy not in POLICIES:
         raise AttributeError(f"no policy {policy!r}; use one of {', '.join(sorted(POLICIES))}")
@@ -367,7 +367,7 @@ def __getattr__(name: str) -> Callable[..., RankScheduler | AsyncRankScheduler]:
 
 
 def _tracked(request: Request, ranker: Ranker) -> Tracked:
-    """Our state on the engine's request; made when the engine first queues it."""
+    """Return our state on the engine's request; made when the engine first queues it."""
     tracked: Tracked | None = getattr(request, "lengthwise", None)
     if tracked is None:
         tracked = request.lengthwise = ranker.track(
@@ -381,7 +381,7 @@ def _tracked(request: Request, ranker: Ranker) -> Tracked:
 
 
 def think_end_of(scheduler: Any) -> tuple[int, ...]:
-    """The token ids that end thinking: from our settings, else from vLLM's reasoning parser.
+    """Return the token ids that end thinking: from our settings, else from vLLM's reasoning parser.
 
     Empty where neither says. Raises ConfigError for settings that are no token ids.
     """

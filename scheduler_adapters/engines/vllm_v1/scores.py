@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 
 class SamplingParams(Protocol):
-    """What is touched of vLLM's `SamplingParams`."""
+    """The part of vLLM's `SamplingParams` that is touched."""
 
     extra_args: dict[str, Any] | None
 
 
 class BatchScorer(Protocol):
-    """What is needed of a `ScoringClient`."""
+    """The part of `ScoringClient` that is used."""
 
     def score_batch(self, prompts: Sequence[str]) -> Sequence[Score | ScoringError]: ...
 
@@ -42,8 +42,8 @@ Params = TypeVar("Params", bound=SamplingParams)
 def score_params(
     params: Params | Sequence[Params], prompts: Sequence[Any], client: BatchScorer
 ) -> list[Params]:
-    """Parameters for each prompt, with its score where one could be had, and with the quantiles of
-    its length where the client has a `target_model`.
+    """Return parameters for each prompt, with its score where one could be had, and with the
+    quantiles of its length where the client has a `target_model`.
 
     Args:
         params: for all prompts, or one for each; not changed.
