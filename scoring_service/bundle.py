@@ -1,4 +1,4 @@
-"""The model bundle: the folder in which a trained ranker travels from training to the service.
+"""The model bundle: a folder that holds a trained ranker.
 
     bundle/
       manifest.json      what the model is, how it was made, SHA-256 of every other file
@@ -32,7 +32,7 @@ INT8: Final = "model.int8.onnx"
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a bundle says about itself. All of it survives a round trip through JSON."""
+    """Description of a bundle, as stored in its manifest.json."""
 
     name: str
     """Name of the ranker, e.g. "alpaca-vicuna7b"; also its name in the model registry."""
@@ -45,7 +45,7 @@ class Manifest:
     files: Mapping[str, str] = field(default_factory=dict)
     """File name -> SHA-256, for every file of the bundle but the manifest."""
     score_direction: str = "higher_is_longer"
-    """The only direction there is; written down so that a reader need not guess."""
+    """The only direction there is."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """The resolved training configuration, enough to train again."""
     dataset: Mapping[str, Any] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What a bundle says about itself, without reading, and so without verifying, its other files.
+    """Read a bundle's manifest; its other files are neither read nor verified.
 
     Raises:
         BundleError: not a bundle, or of a newer format.

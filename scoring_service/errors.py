@@ -51,7 +51,7 @@ class BundleError(LengthwiseError, RuntimeError):
 
 
 class ScoringError(LengthwiseError, RuntimeError):
-    """A score could not be had. The subclass says whose fault it is and whether to try again."""
+    """A score could not be had. The subclass says why, and so whether a retry can help."""
 
 
 class InvalidPrompt(ScoringError):

@@ -1,4 +1,4 @@
-"""How the entry points log: lines for people, or one JSON object per line for machines."""
+"""Log formats of the entry points: lines of text, or one JSON object per line."""
 
 from __future__ import annotations
 

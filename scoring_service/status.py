@@ -29,14 +29,14 @@ CODE_OF: Final[dict[type[ScoringError], grpc.StatusCode]] = {
     AccessDenied: grpc.StatusCode.UNAUTHENTICATED,
     ScoringError: grpc.StatusCode.INTERNAL,
 }
-"""What the server answers for each error."""
+"""Status that the server returns for each error."""
 
 ERROR_OF: Final[dict[grpc.StatusCode, type[ScoringError]]] = {
     **{code: error for error, code in CODE_OF.items()},
     # A server that stops cancels what it could not finish within its grace period.
     grpc.StatusCode.CANCELLED: ServiceUnavailable,
 }
-"""What the client raises for each status; any other status is a plain ScoringError."""
+"""Error that the client raises for each status; any other is a plain ScoringError."""
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 _CODE_BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
@@ -80,7 +80,7 @@ def from_status(status: status_pb2.Status) -> ScoringError:
 
 
 def from_rpc_error(error: grpc.RpcError, target: str) -> ScoringError:
-    """What a failed call to `target` means to the caller."""
+    """The error of a failed call to `target`."""
     code, message = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE:
         return ServiceUnavailable(

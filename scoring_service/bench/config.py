@@ -9,7 +9,7 @@ from scoring_service.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchConfig:
-    """What to measure, and for how long."""
+    """Sizes of the bench's measures."""
 
     bundle: str = "mlruns/demo/bundle"
     """Folder of the bundle to serve."""
@@ -33,7 +33,7 @@ class BenchConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadtestConfig:
-    """What to send, and how fast."""
+    """Requests of a load test, and their rate."""
 
     target: str = "127.0.0.1:50051"
     """HOST:PORT of the service."""

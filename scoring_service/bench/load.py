@@ -23,7 +23,7 @@ Ask = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one slice of load cost."""
+    """Cost of one slice of load."""
 
     num_requests: int
     wall_s: float
@@ -43,7 +43,7 @@ class Load:
 
     @property
     def client_cores(self) -> float:
-        """Cores that the load generator took."""
+        """Cores that the load generator used."""
         return self.client_cpu_s / self.wall_s
 
 
@@ -78,7 +78,7 @@ def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> Load:
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of an open loop's requests."""
+    """Outcomes of an open loop's requests."""
 
     wall_s: float = 0.0
     """From the first request to the last."""
@@ -92,7 +92,7 @@ class Outcomes:
     failed: dict[str, int] = field(default_factory=dict)
     """The others, by the name of their error."""
     client_cpu_s: float = 0.0
-    """What sending and receiving cost this process."""
+    """CPU time of this process for sending and receiving."""
 
 
 def open_loop(
@@ -105,7 +105,7 @@ def open_loop(
     security: ClientSecurity = PLAINTEXT,
     stop: threading.Event | None = None,
 ) -> Outcomes:
-    """Send `prompts` at Poisson arrivals of that rate, whatever becomes of them, until `stop`."""
+    """Send `prompts` at Poisson arrivals of that rate, answered or not, until `stop`."""
     stop = threading.Event() if stop is None else stop
     outcomes = Outcomes()
     lock = threading.Lock()

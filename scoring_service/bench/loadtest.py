@@ -1,5 +1,7 @@
-"""Load a running service at a fixed rate, whatever becomes of the requests: the honest way to see
-queueing. With `--seconds 600 --pid PID` it is a soak that also watches memory."""
+"""Load on a running service at a fixed rate, which slow answers do not lower: queueing shows.
+
+With `--seconds 600 --pid PID` it is a soak that also watches memory.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def _set_by_ctrl_c(stop: threading.Event) -> Iterator[None]:
 
 
 def print_loadtest(result: Mapping[str, Any]) -> None:
-    """The same for people."""
+    """Print the result as a table."""
     failed = result["failed"]
     rows = [("sent", result["sent"], f"{result['sent_per_s']:.1f} per s")]
     for name in ("answered", "refused"):

@@ -44,7 +44,7 @@ def offline(model: RankerModel, prompts: Sequence[str], num_threads: int) -> Loa
 
 
 def score_bare(model: RankerModel, prompt: str) -> None:
-    """Tokenize and run: what every service must do at least."""
+    """Tokenize and run one prompt: the least that a service must do."""
     model.score([model.tokenizer.tokenize([prompt])[0].ids])
 
 
@@ -122,9 +122,11 @@ def batch_cpu_ratio(peer: Peer, model: RankerModel, make: PromptMaker, *, rounds
 def throughput_ratio(
     peer: Peer, model: RankerModel, make: PromptMaker, *, rounds: int, slice_size: int, cores: int
 ) -> tuple[float, float]:
-    """Saturated requests per second / what the bare runtime does on the cores that the load
-    generator leaves; and the former. Only on an idle machine: on a busy one whoever has more
-    threads gets more of it."""
+    """Saturated throughput / that of the bare runtime on the cores left; and the former, per s.
+
+    The load generator takes its share of the cores. Only on an idle machine: on a busy one the
+    process with more threads gets more of it.
+    """
     clients = [peer.client() for _ in range(NUM_CLIENTS)]
     ratios, rates = [], []
     for _ in range(rounds):
@@ -142,8 +144,7 @@ def added_latency_ms(
 ) -> dict[str, float | None]:
     """Latency of one client's calls - tokenize and run of the same prompt, milliseconds.
 
-    Beside it a call that asks the service for nothing but its name, which needs no model: what a
-    way there and back takes on this machine.
+    Beside it an `Info` call, which needs no model: the round trip on this machine.
     """
     added, empty = [], []
     ask = peer.client()
@@ -221,15 +222,12 @@ def overload(
     """Twice the capacity for some seconds: goodput, refusals, and whether late work was done.
 
     Capacity is measured right before and right after each slice of overload, since a machine's
-    speed is nearly the same for neighbours in time; goodput is the median over the slices. The load
-    generator takes its share of the cores, more of it the more it sends: what the service does
-    with what is left stands beside it, as in `throughput_ratio`.
-
-    Beside the refusals stands a call that asks the service for nothing but its name, at the same
-    moments: what that takes is the machine's doing, shared with the load generator.
+    speed drifts; goodput is the median over the slices. The load generator takes its share of the
+    cores, more of it the more it sends: goodput on the cores left stands beside it, as in
+    `throughput_ratio`, and the latency of `Info` calls at the same moments beside the refusals.
     """
     metrics = f"127.0.0.1:{free_port()}"
-    ask_for_short_slices()  # On a machine of its own the load generator would not wait either.
+    ask_for_short_slices()  # For the load generator, which shares the machine.
     with ours(bundle, precision, "--metrics_address", metrics) as peer:
         clients = [peer.client() for _ in range(NUM_CLIENTS)]
         closed_loop(peer.pid, clients, make.lognormal(100))
@@ -267,7 +265,7 @@ def overload(
 def _goodput(
     capacities: Sequence[Load], slices: Sequence[Outcomes], cores: int
 ) -> dict[str, float]:
-    """Of each slice against the capacities around it; the median over the slices."""
+    """Goodput of each slice / the capacities around it; the median over the slices."""
     goodputs, of_cores_left = [], []
     for before, result, after in zip(capacities, slices, capacities[1:], strict=False):
         capacity_per_s = (before.per_s + after.per_s) / 2
@@ -283,7 +281,7 @@ def _goodput(
 
 @contextmanager
 def _asked_now_and_then(target: str) -> Iterator[list[float]]:
-    """Latencies of `Info` calls made one after the other meanwhile, seconds."""
+    """Latencies of `Info` calls made one after the other during the block, seconds."""
     latencies_s: list[float] = []
     stop = threading.Event()
 
@@ -333,7 +331,7 @@ def cold_start_s(bundle: Path, precision: str, rounds: int) -> float:
 def reload(
     bundle: Path, precision: str, make: PromptMaker, folder: Path, seconds: float
 ) -> dict[str, float | None]:
-    """A new revision arrives under load: failed calls, and p99 around the swap / before it."""
+    """Failed calls while a new revision is loaded, and p99 around the swap / before it."""
     watched = folder / "bundle"
     _write_revision(bundle, watched, "first")
     latencies: list[tuple[float, float]] = []

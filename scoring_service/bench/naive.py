@@ -1,4 +1,4 @@
-"""The service that one writes in an afternoon, as a peer: `python -m scoring_service.bench.naive`.
+"""A minimal service as a peer of the bench: `python -m scoring_service.bench.naive BUNDLE`.
 
 FP32, the runtime's default session (all cores for every run, spinning), the whole prompt tokenized,
 one run per request on gRPC's thread pool.

@@ -116,8 +116,10 @@ class Ranker(MLModel):
 
 @contextmanager
 def mlserver(bundle: Path, precision: str, python: Path, *, batching: bool) -> Iterator[Peer]:
-    """MLServer with the same model file: "mlserver" gathers requests into batches, as it is known
-    for; "mlserver_best" does not, which suits a CPU best."""
+    """MLServer with the same model file: "mlserver" batches requests, "mlserver_best" does not.
+
+    Without batches it is fastest on a CPU.
+    """
     loaded = ModelBundle.load(bundle)
     port = free_port()
     extra = {

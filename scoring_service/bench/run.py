@@ -139,7 +139,7 @@ def print_table(result: Mapping[str, Any]) -> None:
     if result["load_average"] > IDLE_LOAD * result["cores"]:
         print(
             f"  The machine was busy (load {result['load_average']:.1f}): trust the CPU ratios; "
-            "latencies, throughput and overload are also its neighbours' doing."
+            "latencies, throughput and overload depend on the other work."
         )
     for key, target in TARGETS.items():
         print(f"  {key:20} {_shown(result[key]):58} {target}")

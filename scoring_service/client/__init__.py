@@ -1,4 +1,4 @@
-"""Clients of the scoring service: synchronous, asynchronous, and one that never fails.
+"""Clients of the scoring service: synchronous, asyncio, and fail-open (a score or None).
 
 Start with `sync.py`; `fail_open.py` is the one for a scheduler's hot path.
 """

@@ -1,4 +1,4 @@
-"""A circuit breaker: stop asking a service that does not answer, and notice when it is back."""
+"""A circuit breaker: no calls to a service that does not answer, until a trial call succeeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class CircuitBreaker:
-    """Closed: all may ask. Open: none. When it has been open long enough, one may try.
+    """Closed: all callers may ask. Open: none. Open long enough: one may try.
 
     Args:
         max_failures: consecutive failures that open it.
@@ -47,13 +47,13 @@ class CircuitBreaker:
             return True
 
     def success(self) -> None:
-        """The service answered."""
+        """Record that the service answered."""
         with self._lock:
             self._failures, self._open_s = 0, self._first_open_s
             self._open_until_s, self._trying = None, False
 
     def failure(self) -> None:
-        """The service did not answer."""
+        """Record that the service did not answer."""
         with self._lock:
             self._failures += 1
             if self._trying:
@@ -62,7 +62,7 @@ class CircuitBreaker:
                 self._open(self._open_s)
 
     def pause(self, seconds: float) -> None:
-        """The service asked to be left alone for a while."""
+        """Open for as long as the service asked for."""
         with self._lock:
             self._open(min(seconds, self._max_open_s))
 

@@ -1,4 +1,4 @@
-"""How a client connects: plaintext to the same machine, TLS and a bearer token elsewhere."""
+"""Channels of the clients: plaintext to the same machine, TLS and a bearer token elsewhere."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import grpc
 from scoring_service.errors import ConfigError
 
 OPTIONS: Final = (
-    # Notice a dead peer, whose host says nothing more, within seconds instead of TCP's minutes.
+    # Detect a dead peer within seconds instead of TCP's minutes.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
-    # And find it again soon after it is back.
+    # Reconnect soon after it is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
     # Also the time that connecting may take; a busy machine needs more than 100 ms for it.
     ("grpc.min_reconnect_backoff_ms", 1_000),
@@ -27,7 +27,7 @@ MAX_WAIT_S: Final = 1e9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientSecurity:
-    """Who the client trusts and who it says it is. Without files: plaintext."""
+    """Certificates and token of a client. Without files: plaintext."""
 
     ca_file: str | None = None
     """PEM certificates of those who may sign the server's; set it to use TLS."""
@@ -46,7 +46,7 @@ class ClientSecurity:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """To send with every call."""
+        """Metadata of every call."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
     def open(self, target: str) -> grpc.Channel:
@@ -81,7 +81,7 @@ PLAINTEXT: Final = ClientSecurity()
 
 
 def check_seconds(name: str, seconds: float) -> None:
-    """Raises ConfigError unless gRPC can wait as long, and at all."""
+    """Raise ConfigError for a deadline that gRPC cannot keep."""
     if not 0 < seconds <= MAX_WAIT_S:
         raise ConfigError(f"{name} is {seconds}; use more than 0 and at most {MAX_WAIT_S:g}")
 

@@ -35,7 +35,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """How long a scored prompt's response really was."""
+    """Observed response length of a scored prompt."""
 
     score: Score
     output_tokens: int
@@ -46,7 +46,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class ServiceInfo:
-    """What is served, and within which limits."""
+    """The served model and the limits of the service."""
 
     name: str
     revision: str
@@ -114,7 +114,7 @@ def read_stream_item(response: pb.StreamResponse) -> tuple[int, Score | ScoringE
 
 
 def read_info(response: pb.InfoResponse) -> ServiceInfo:
-    """What the service says of itself."""
+    """The served model and the limits in an answer."""
     values = {name: getattr(response, name) for name in ServiceInfo.__dataclass_fields__}
     return ServiceInfo(**{**values, "target_models": tuple(response.target_models)})
 

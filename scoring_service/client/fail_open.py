@@ -5,7 +5,7 @@
     score = await scorer.score_async(prompt)
 
 Callers at the same moment share one ScoreBatch. There is no timer: a batch is what has gathered
-while the previous ones were under way, so a lone caller waits for nobody.
+while the previous ones were under way, so a lone caller does not wait.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Waiter:
     future: Future[Answer] = field(default_factory=Future)
 
     def give(self, answer: Answer) -> bool:
-        """Whether the caller still waited for it."""
+        """Set the answer; False if the caller has one already."""
         try:
             self.future.set_result(answer)
         except InvalidStateError:
@@ -111,7 +111,7 @@ class FailOpenScorer:
         return (await self.ask_async(prompt)).score
 
     async def ask_async(self, prompt: str) -> Answer:
-        """As `score_async`; without a score it says why."""
+        """As `score_async`, with the reason where there is no score."""
         waiter = self._submit(prompt)
         future = asyncio.wrap_future(waiter.future)
         try:
@@ -122,7 +122,7 @@ class FailOpenScorer:
             return self._late(waiter)
 
     def close(self) -> None:
-        """Drop the connection; those who wait get None."""
+        """Drop the connection; callers that wait get None."""
         self._connection.channel.close()
 
     def __enter__(self) -> Self:

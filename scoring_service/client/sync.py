@@ -118,7 +118,7 @@ class ScoringClient:
             raise broken[0]
 
     def report(self, observed: Sequence[Observed], *, timeout_s: float | None = None) -> int:
-        """Tell the service how long responses were; returns how many are of its revision.
+        """Report observed response lengths; returns how many are of the served revision.
 
         At most `ServiceInfo.max_batch_prompts` at once. Raises as `score` does.
         """

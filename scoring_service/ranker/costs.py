@@ -1,4 +1,4 @@
-"""How long a model run takes, measured at start-up: the table that decides what is batched.
+"""Time of a model run by batch size and length, measured at start-up; decides what is batched.
 
 On a CPU a padded batch of unlike lengths is slower than its prompts one by one, a batch of short
 like ones is faster; on a GPU nearly every batch is faster. So nothing is assumed: each served
@@ -22,7 +22,7 @@ so there it must be none."""
 _LENGTHS: Final = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 # Batch sizes to time, and the longest prompts in them. On a CPU longer prompts gain nothing from
-# company: one alone already fills the caches.
+# batches: one alone already fills the caches.
 _BATCHES: Final = {"cpu": (2, 4, 8), "gpu": (2, 4, 8, 16, 32, 64)}
 _LONGEST_BATCHED: Final = {"cpu": 64, "gpu": 512}
 _REPEATS: Final = 3
@@ -54,7 +54,7 @@ class CostTable:
         """Time `score` on this machine; takes the time of a few dozen runs.
 
         A model whose scores depend on their batch gets a table without batches, and so is run
-        one prompt at a time: a score must not depend on who asks at the same moment.
+        one prompt at a time: a score must not depend on other callers.
         """
         lengths = [length for length in _LENGTHS if length < max_tokens] + [max_tokens]
         alone = {n: [_prompt(n, vocab_size)] for n in lengths}
@@ -122,8 +122,10 @@ def _prompt(tokens: int, vocab_size: int) -> list[int]:
 def _times_as_long(
     score: Score, prompts: Sequence[Sequence[int]], others: Sequence[Sequence[int]]
 ) -> float:
-    """How many times as long as `others` the `prompts` take, in turn: a machine's speed drifts by
-    more within the start than what a batch gains."""
+    """Time of `prompts` / time of `others`.
+
+    They run in turn: during the start a machine's speed drifts by more than a batch gains.
+    """
     others_s = prompts_s = float("inf")
     for _ in range(_REPEATS_BATCHED):
         others_s = min(others_s, _time_s(score, others))

@@ -88,7 +88,7 @@ def _providers(device: Device) -> list[Any]:
     if device == "cpu":
         return ["CPUExecutionProvider"]
     _load_cuda_libraries()
-    # TF32 keeps 10 bits of each factor: a score would depend on the company it is computed in.
+    # TF32 keeps 10 bits of each factor: a score would depend on its batch.
     return [(_CUDA, {"use_tf32": "0"}), "CPUExecutionProvider"]
 
 

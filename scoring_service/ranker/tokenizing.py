@@ -28,7 +28,7 @@ _MAX_GROWTH: Final = 4.0
 
 
 class TokenizedPrompt(NamedTuple):
-    """What the model reads of one prompt."""
+    """The part of one prompt that the model reads."""
 
     ids: Sequence[int]
     truncated: bool
@@ -76,7 +76,7 @@ class PromptTokenizer:
         """Lengthen the start of the prompt until it holds more tokens than are kept."""
         chars = int(self.max_tokens * _CHARS_PER_TOKEN)
         while not (truncated := self._overflows(encoding)) and len(start) < len(prompt):
-            # What the tokens so far make likely to suffice, and never little by little.
+            # As much as the tokens so far make likely to suffice, in few steps.
             growth = 1.2 * self.max_tokens / len(encoding) if len(encoding) else _MAX_GROWTH
             chars = int(chars * min(max(growth, _MIN_GROWTH), _MAX_GROWTH))
             start = self._prefix(prompt, chars)
@@ -94,7 +94,7 @@ class PromptTokenizer:
 
 
 def _tokenizes_word_by_word(spec: Mapping[str, Any]) -> bool:
-    """Whether white space always separates tokens, whatever stands on its other side."""
+    """Whether white space always separates tokens."""
     steps = _flatten(spec.get("pre_tokenizer"), "pretokenizers")
     normalizers = _flatten(spec.get("normalizer"), "normalizers")
     added = spec.get("added_tokens") or []

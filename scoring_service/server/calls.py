@@ -28,7 +28,7 @@ Context: TypeAlias = grpc.ServicerContext
 
 
 class Calls:
-    """What the handlers of one server share.
+    """Access, deadlines, errors and counts of the calls of one server.
 
     Args:
         tokens: asked for calls without a thread, which pass no interceptor; None accepts all.
@@ -44,7 +44,7 @@ class Calls:
     def unary(
         self, handle: Callable[[Any, Context], Message], request_type: type[Message]
     ) -> grpc.RpcMethodHandler:
-        """A method on a thread.
+        """Make the handler of a method on a thread.
 
         Requests come as bytes and are parsed here: gRPC itself would answer INTERNAL to malformed
         ones.

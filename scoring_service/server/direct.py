@@ -1,8 +1,8 @@
-"""Unary calls that occupy no thread: answered from wherever their result comes up.
+"""Unary calls that occupy no thread: answered on the thread that has their result.
 
 grpcio's server gives every call a thread of its pool, which sleeps until the handler has its
-result. Around a model run of a few milliseconds, waking these threads and what they drag through
-the caches is most of what a call costs. Here one method of a server is served from the thread that
+result. Around a model run of a few milliseconds, waking these threads and refilling the caches is
+most of the cost of a call. Here one method of a server is served from the thread that
 polls its completion queue, through the binding that grpcio's own server is written in. This is not
 public API: `supports` says whether this grpcio has what is needed (1.70 to 1.85 were tried), and
 where it has not the method must be served the usual way.
@@ -104,7 +104,7 @@ class DirectCall:
         self._core.start_server_batch((operation,), self._on_message)
 
     def refuse(self) -> None:
-        """End the call unheard. For `DirectMethod`."""
+        """Refuse the call without reading its request. For `DirectMethod`."""
         self._watch()
         self.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls are open; try again later")
 

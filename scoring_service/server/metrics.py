@@ -1,4 +1,4 @@
-"""What Prometheus reads: calls, stages, queue, cache, the model served and its live quality."""
+"""Prometheus metrics: calls, stages, queue, cache, the model served and its live quality."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _MAX_PENDING: Final = 64
 class Metrics:
     """The metrics of one server, in a registry of their own.
 
-    A call only leaves notes. They are counted many at once, or when someone scrapes: a dozen locked
-    increments for each call would be made after a model run, which leaves nothing in the caches.
+    A call appends notes, which are counted many at once or at a scrape: a dozen locked increments
+    per call, made after a model run with cold caches, would cost more.
     """
 
     def __init__(self, service: ScoringService) -> None:
@@ -57,15 +57,15 @@ class Metrics:
         self.registry.register(_ServiceState(service))
 
     def count_call(self, method: str, code: str) -> None:
-        """A call ended with that gRPC status."""
+        """Count a call that ended with that gRPC status."""
         self._note((method, code))
 
     def observe(self, answer: CallAnswer) -> None:
-        """A call was answered."""
+        """Count the stages and tokens of an answered call."""
         self._note(answer)
 
     def count_reload(self, outcome: str) -> None:
-        """A new version of the model was loaded or refused."""
+        """Count a new version of the model, loaded or refused."""
         self._reloads.labels(outcome).inc()
 
     def serve(self, address: str) -> HTTPServer:
@@ -105,7 +105,7 @@ class Metrics:
 
 
 class _BeforeScrape(Collector):
-    """Collects nothing, but does something first."""
+    """Runs an action before each scrape; has no metrics of its own."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action
@@ -116,7 +116,7 @@ class _BeforeScrape(Collector):
 
 
 class _ServiceState(Collector):
-    """Read from the service when scraped, so that calls need not maintain it."""
+    """State of the service, read at a scrape."""
 
     def __init__(self, service: ScoringService) -> None:
         self._service = service
@@ -126,7 +126,7 @@ class _ServiceState(Collector):
         yield _gauge("scoring_queued_prompts", "Prompts waiting for a core.", batcher.num_queued)
         yield _gauge(
             "scoring_predicted_wait_seconds",
-            "How long a prompt would wait if it came now.",
+            "Wait of a prompt that came now.",
             batcher.predicted_wait_s(),
         )
         yield _gauge(

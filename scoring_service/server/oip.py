@@ -24,8 +24,10 @@ OUTPUT: Final = "score"
 
 
 def _load_messages() -> dict[str, Any]:
-    """Message classes by name, from a pool of their own: the default pool belongs to whatever
-    client of the protocol lives in this process."""
+    """Message classes by name, from a pool of their own.
+
+    The default pool belongs to a client of the protocol that may live in this process.
+    """
     serialized = (files("scoring_service.proto") / "open_inference.desc").read_bytes()
     (file,) = descriptor_pb2.FileDescriptorSet.FromString(serialized).file
     pool = descriptor_pool.DescriptorPool()
@@ -49,7 +51,7 @@ class OpenInference:
         self._service = calls.service
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """To add to a server."""
+        """The handlers to add to a server."""
         calls = {
             "ServerLive": self._server_live,
             "ServerReady": self._server_ready,

@@ -33,7 +33,7 @@ class ScoringRpcs:
         self._workers = workers
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """To add to a server."""
+        """The handlers to add to a server."""
         unary = self._calls.unary
         return grpc.method_handlers_generic_handler(
             SERVICE,

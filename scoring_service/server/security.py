@@ -1,4 +1,4 @@
-"""Who may talk to the server: TLS and mTLS with certificate reload, bearer tokens, loopback."""
+"""Access to the server: TLS and mTLS with certificate reload, bearer tokens, loopback."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _CertificateFiles:
         self._stamp = self._stamp_now()
 
     def read(self) -> grpc.ServerCertificateConfiguration:
-        """Raises ConfigError."""
+        """The certificates as they are now. Raises ConfigError."""
         pair = (read_pem(self._key), read_pem(self._certificate))
         client_ca = None if self._client_ca is None else read_pem(self._client_ca)
         return grpc.ssl_server_certificate_configuration([pair], client_ca)
@@ -110,7 +110,7 @@ class BearerTokens(grpc.ServerInterceptor):  # type: ignore[misc]
         """Raises AccessDenied unless a call's metadata holds one of the tokens."""
         sent = next((value for key, value in metadata if key == "authorization"), "")
         given = sent if isinstance(sent, bytes) else sent.encode()
-        # Every token is compared, so that the time taken tells nothing.
+        # Every token is compared, so that the time taken reveals nothing.
         if not any([hmac.compare_digest(given, accepted) for accepted in self._accepted]):
             raise AccessDenied("no valid bearer token came with the call; send one")
 

@@ -63,7 +63,7 @@ class ScoringServer:
 
     @property
     def metrics_port(self) -> int | None:
-        """Where Prometheus may scrape."""
+        """Port that Prometheus may scrape; None without metrics_address."""
         return None if self._scrapes is None else self._scrapes.server_port
 
     def start(self) -> None:
@@ -133,7 +133,7 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         # Clients ping to notice a dead server; the default would take that for abuse.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-        # And the other way round: a client whose host is gone must not hold its place.
+        # A client whose host is gone must not hold its place.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 5_000),
     ]

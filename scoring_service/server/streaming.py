@@ -46,7 +46,7 @@ class UnorderedMap(Generic[Request, Response]):
             yield result
 
     def close(self) -> None:
-        """The client is gone: read no more, answer no more."""
+        """Read and answer no more: the client is gone."""
         self._closed = True
         self._places.release()
         self._results.put(None)

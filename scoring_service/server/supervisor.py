@@ -30,7 +30,7 @@ def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
 
     Args:
         config: of the service; its cores are shared out among the processes.
-        arguments: what else each process needs to know, as on the command line.
+        arguments: further options of each process, as on the command line.
 
     Raises:
         ConfigError: the port is in use.
@@ -108,7 +108,7 @@ class _Child:
 
 
 def _share_of(config: ServerConfig, number: int, address: str) -> ServerConfig:
-    """What one process gets: its share of the cores, and a metrics port of its own."""
+    """Configuration of one process: its share of the cores, and a metrics port of its own."""
     metrics_address = config.metrics_address
     if metrics_address is not None:
         host, port = split_address("metrics_address", metrics_address)

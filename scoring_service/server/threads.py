@@ -1,9 +1,9 @@
-"""A thread pool that gives work to the thread that was busy last.
+"""A thread pool that prefers the thread that was busy last.
 
 The standard pool passes work round among all its threads, and makes a future with a lock and a
 condition for each piece. Here the same few threads stay in use, and with them their stacks,
-allocator caches and the processor's caches; and a piece of work only says when it is done, which is
-all that gRPC, whose server this is made for, asks of it.
+allocator caches and the processor's caches; a piece of work only tells when it is done, which is
+all that gRPC's server needs.
 """
 
 from __future__ import annotations

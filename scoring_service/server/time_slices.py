@@ -1,4 +1,4 @@
-"""Short time slices: a thread that has a message to pass on does not wait for a model run to end.
+"""Short time slices, so that a thread that woke up does not wait for a model run to end.
 
 Linux lets a running thread finish its slice, by default some milliseconds, before one that has just
 woken takes its core. With every core busy in the model, a call that passes through five threads
@@ -19,7 +19,7 @@ _SYSCALL: Final = {"x86_64": 314, "aarch64": 274}
 
 
 def ask_for_short_slices() -> None:
-    """For this thread and those that it starts from now on. Does nothing where it cannot."""
+    """Shorten the slices of this thread and of those it starts; no effect on other systems."""
     number = _SYSCALL.get(platform.machine())
     if platform.system() != "Linux" or number is None:
         return

@@ -1,4 +1,4 @@
-"""What a call does: admission, cache, batches, reload, reports. No wire.
+"""Calls without a wire: admission, cache, batching, reload, registry, reports.
 
 Start with `scoring.py`.
 """

@@ -1,9 +1,8 @@
-"""Who runs next, and with whom: earliest deadline first, batched where the cost table says it pays.
+"""Micro-batching: earliest deadline first, in batches where the cost table shows a gain.
 
-Prompts queue, and runner threads, one for each core that may compute, work the queue off. Nobody
-need wait meanwhile: who submits is told when all results are there, on the runner's thread. So a
-busy service wakes no thread for a prompt, and runs the model on few threads, whose caches stay
-warm.
+Prompts queue, and runner threads, one for each core that may compute, work the queue off. To submit
+does not block: a callback on the runner's thread tells when all results are there. So a busy
+service wakes no thread for a prompt, and runs the model on few threads, whose caches stay warm.
 
 Work whose caller is gone or whose deadline cannot be met is dropped before it is computed; a prompt
 that would wait longer than its deadline allows is refused at once, with the time to wait.
@@ -24,19 +23,19 @@ from scoring_service.errors import ScoringError, ScoringTimeout, ServiceOverload
 from scoring_service.ranker.costs import CostTable
 
 _LOOKAHEAD: Final = 32
-"""Queued prompts looked at for company; the queue is in order of deadline, not of length."""
+"""Queued prompts considered for a batch; the queue is in order of deadline, not of length."""
 _SMOOTHING: Final = 0.05
 """Weight of one run in the estimate of how much slower than its cost table the machine is now."""
 _HEADROOM: Final = 0.2
-"""Share of a caller's time that no waiting is planned into: the ways there and back, which its
-deadline also covers, and what the prediction misses. Under a lasting overload every admitted prompt
-waits as long as admission lets it, so without it all of them would be late by a hair."""
+"""Fraction of a caller's time kept free of waiting, for the network, which its deadline covers too,
+and for errors of the prediction. Under a lasting overload every admitted prompt waits as long as
+admission lets it, so without this reserve all of them would be slightly late."""
 _NOT_YET: Final = ScoringError("the prompt has not been scored yet")
 _log = logging.getLogger(__name__)
 
 
 class Runnable(Protocol):
-    """A loaded model, as the batcher needs it."""
+    """A loaded model, as far as the batcher uses it."""
 
     @property
     def costs(self) -> CostTable: ...
@@ -45,27 +44,27 @@ class Runnable(Protocol):
 
 
 class Call:
-    """One caller with its deadline; its jobs die with it. All but `cancel` is the batcher's."""
+    """One caller with its deadline and its jobs. All but `cancel` belongs to the batcher."""
 
     __slots__ = ("batcher", "cancelled", "deadline_s", "jobs")
 
     def __init__(self, deadline_s: float) -> None:
         self.deadline_s = deadline_s
-        """Instant on the batcher's clock after which no one wants the results."""
+        """Instant on the batcher's clock after which the results are useless."""
         self.cancelled = False
         self.batcher: MicroBatcher | None = None
         self.jobs: list[Job] = []
         """Those without a result."""
 
     def cancel(self) -> None:
-        """The caller is gone: what is not yet running will never run."""
+        """Drop the jobs that are not yet running: the caller is gone."""
         self.cancelled = True
         if self.batcher is not None and self.jobs:
             self.batcher.drop(self)
 
 
 class Submission:
-    """Jobs that were submitted together, and whom to tell once all have results."""
+    """Jobs that were submitted together, and the callback for when all have results."""
 
     __slots__ = ("num_missing", "on_done")
 
@@ -191,7 +190,7 @@ class MicroBatcher:
             self.drop(call)
 
     def drop(self, call: Call) -> None:
-        """Nobody waits for the results of `call` any more: they become `ScoringTimeout`."""
+        """Give up the jobs of `call`: those without a result get `ScoringTimeout`."""
         done: list[Submission] = []
         with self._lock:
             for job in call.jobs:
@@ -203,7 +202,7 @@ class MicroBatcher:
         _tell(done)
 
     def refuse_early(self, call: Call) -> ServiceOverloaded | None:
-        """Why a prompt of `call` would not be admitted, whatever its length; None if it may be.
+        """The refusal of any prompt of `call`, whatever its length; None if one may be admitted.
 
         Cheap enough to ask before tokenizing.
         """
@@ -215,7 +214,7 @@ class MicroBatcher:
             return refusal
 
     def predicted_wait_s(self, deadline_s: float = math.inf) -> float:
-        """How long a prompt with that deadline would wait for a permit if it came now, seconds."""
+        """Wait for a permit of a prompt with that deadline that came now, seconds."""
         if self._free > self._num_queued:
             return 0.0
         ahead_s = self._queued_s
@@ -268,7 +267,7 @@ class MicroBatcher:
             self._idle_runners.pop().release()
 
     def _work(self, awake: threading.Lock) -> None:
-        """A runner: awake it holds a permit, which it gives back when the queue is empty."""
+        """Loop of a runner. Awake it holds a permit, given back when the queue is empty."""
         group: Sequence[Job] = ()
         while True:
             awake.acquire()
@@ -287,13 +286,13 @@ class MicroBatcher:
                     results = self._execute(group)
                     with self._lock:
                         self._settle(group, results, done)
-                # Those that expired have waited in vain already: nobody is late because of them.
+                # After the run: callbacks of expired jobs must not delay it.
                 _tell(done)
                 if not group:
                     break
 
     def _next_group(self, done: list[Submission]) -> list[Job]:
-        """Take the most urgent job, and company for it, off the queue."""
+        """Take the most urgent job, and others to run with it, off the queue."""
         now_s = self._clock()
         while self._queue:
             deadline_s, _, job = heapq.heappop(self._queue)
@@ -312,7 +311,7 @@ class MicroBatcher:
         return []
 
     def _company(self, job: Job, now_s: float) -> list[Job]:
-        """Queued jobs that are cheaper run with `job` than after it, and do not make it late."""
+        """Queued jobs that are cheaper with `job` than after it, and do not make it late."""
         costs = job.model.costs
         # A runner on its way beats any batch; where a permit is free, no prompt is without one.
         most = min(costs.max_batch - 1, self._num_queued - self._num_waking)
@@ -410,12 +409,12 @@ def _tell(done: Iterable[Submission]) -> None:
 
 
 def too_late() -> ScoringTimeout:
-    """What a prompt gets whose caller has no time left."""
+    """The error of a prompt whose caller has no time left."""
     return ScoringTimeout("the deadline passed before the prompt was scored; allow more time")
 
 
 def _score(group: Sequence[Job]) -> Sequence[float | ScoringError]:
-    """Scores of a group; if it fails as a whole, each job alone, so that only the guilty fail."""
+    """Scores of a group; where it fails as a whole, of each job alone: only bad ones fail."""
     try:
         scores = group[0].model.score([job.ids for job in group])
         if len(scores) != len(group):

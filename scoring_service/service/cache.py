@@ -1,4 +1,4 @@
-"""Exact results by prompt, and one computation for callers who ask the same at the same moment.
+"""Exact results by prompt, and one computation for equal prompts at the same moment.
 
 It stands in front of admission: a known answer is given however busy the model is.
 """
@@ -16,7 +16,7 @@ Key = tuple[str, bytes]
 
 
 class RawScore(NamedTuple):
-    """What the model says of a prompt."""
+    """Output of the model for one prompt."""
 
     score: float
     prompt_tokens: int
@@ -55,10 +55,10 @@ class ScoreCache:
     def begin(
         self, key: Key, on_landed: Callable[[Flight], None]
     ) -> RawScore | tuple[Flight, bool]:
-        """The result, or the flight that will bring it, and whether the caller must fly it.
+        """The result, or the computation under way, and whether the caller must do it.
 
-        Who must fly must also `end` it, whatever happens; `on_landed` is then called for the
-        others, on the thread that ends it.
+        That caller must also `end` it, whatever happens; `on_landed` is then called for the others,
+        on the thread that ends it.
         """
         with self._lock:
             entry = self._entries.get(key)
@@ -75,7 +75,7 @@ class ScoreCache:
             return flight, True
 
     def end(self, flight: Flight, result: RawScore | None) -> None:
-        """Publish a result; None: it failed, and those who wait must try for themselves."""
+        """Publish a result; None: it failed, and waiting callers must try for themselves."""
         with self._lock:
             del self._flights[flight.key]
             flight.result = result

@@ -25,7 +25,7 @@ _POSITIVE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerConfig:
-    """How to serve a bundle."""
+    """Settings of a server."""
 
     address: str = "127.0.0.1:50051"
     """HOST:PORT to listen on; port 0 takes any free one."""
@@ -37,7 +37,7 @@ class ServerConfig:
     shared_port: bool = False
     """Let other processes of this user listen on the same port; `processes` sets it."""
     num_runners: int | None = None
-    """How many one-thread model runs may go on at once; null: one per available core, or two where
+    """One-thread model runs that may go on at once; null: one per available core, or two where
     the model runs on a GPU: while one computes, the next batch gathers."""
     max_prompt_bytes: int = 1_048_576
     """Longer prompts are refused, UTF-8 bytes. Long ones cost little: only their start is read."""

@@ -1,6 +1,6 @@
-"""One call on its way to its answer: what is known, what others compute, what is computed for it.
+"""Results of one call: from the cache, from another call's computation, or computed for it.
 
-No thread waits in here, so that thousands of calls may be under way on a few threads.
+Nothing here blocks, so that thousands of calls may be under way on a few threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Timings:
-    """Where a call's time went, seconds."""
+    """Time of a call by stage, seconds."""
 
     tokenize_s: float = 0.0
     queue_s: float = 0.0
@@ -66,19 +66,19 @@ class PendingResults:
         self._done = False
 
     def begin(self) -> None:
-        """Look the prompts up, and have the others computed."""
+        """Look the prompts up, and have the missing ones computed."""
         if self._prompts:
             self._want(self._prompts)
         else:
             self._put({})
 
     def give_up(self) -> None:
-        """The deadline has passed: what has no result yet gets none."""
+        """End the call at its deadline: prompts without a result get `ScoringTimeout`."""
         self._batcher.drop(self._call)
         self._put({key: too_late() for key in self._prompts})
 
     def _want(self, keys: Iterable[Key]) -> None:
-        """Known results at once, the others computed here or by another call that is at it."""
+        """Take known results, and have the others computed here or wait for another call."""
         known: dict[Key, Result] = {}
         mine: list[Flight] = []
         for key in keys:
@@ -131,7 +131,7 @@ class PendingResults:
         self._put({flight.key: result for flight, result in zip(flights, results, strict=True)})
 
     def _landed(self, flight: Flight) -> None:
-        """Another call's computation ended. Its failure (its deadline) says nothing of this one."""
+        """Take the result of another call's computation; if that failed, compute it here."""
         if flight.result is not None:
             self._put({flight.key: flight.result})
         elif self._call.cancelled or time.monotonic() >= self._call.deadline_s:

@@ -1,4 +1,4 @@
-"""Find the bundle behind an alias of an MLflow model registry, e.g. lengthwise@champion.
+"""The bundle behind an alias of an MLflow model registry, e.g. lengthwise@champion.
 
 A local registry's database (`mlruns/mlflow.db`) is read directly, read-only, and a server is asked
 over its REST interface: one look-up each, for which a service should not need MLflow's hundred

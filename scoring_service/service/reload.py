@@ -1,4 +1,4 @@
-"""Hot reload: a new bundle takes over while the old one serves, or does not and the old one stays.
+"""Hot reload: a verified new bundle replaces the served one, a bad one is refused.
 
 A candidate is verified (checksums), loaded, run, timed and held against its golden prompts before
 it serves. The swap is one assignment: a call keeps the model it began with.
@@ -23,7 +23,7 @@ REFUSED: Final = "refused"
 
 
 class BundleSource(Protocol):
-    """Where the bundle to serve is found."""
+    """Source of the bundle to serve."""
 
     def locate(self) -> Path:
         """The folder of the bundle to serve now. Raises BundleError if that cannot be said."""
@@ -77,7 +77,7 @@ class ModelReloader:
             self._thread.join()
 
     def poll(self) -> None:
-        """Look once. Whatever is wrong with what is found, the old model serves on."""
+        """Look once. A bundle that cannot be loaded leaves the old model serving."""
         try:
             folder = self._source.locate()
             fingerprint = _fingerprint(folder)
@@ -136,7 +136,7 @@ def _check_same_kind(bundle: ModelBundle, present: RankerModel) -> None:
 
 
 def _fingerprint(folder: Path) -> list[tuple[str, str, int, int]]:
-    """Changes when any file of the folder does; also while one is being copied in."""
+    """A value that changes with any file of the folder, also during a copy."""
     return sorted(
         (str(folder), path.name, path.stat().st_mtime_ns, path.stat().st_size)
         for path in folder.iterdir()

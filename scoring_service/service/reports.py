@@ -1,4 +1,4 @@
-"""What became of the predictions: observed response lengths, rank agreement and coverage."""
+"""Quality of served predictions: observed response lengths, rank agreement, coverage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class LiveQuality:
-    """How good the served revision's predictions for one target model were, lately."""
+    """Rolling quality of the served revision's predictions for one target model."""
 
     num_observed: int
     tau_b: float | None

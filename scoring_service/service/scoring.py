@@ -1,4 +1,4 @@
-"""What the RPCs do, without gRPC: check, look up, tokenize, run the model, estimate lengths."""
+"""The service without gRPC: check, look up, tokenize, run the model, estimate lengths."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class CallAnswer:
 
 
 class Places:
-    """So many may be in here at once; the others are turned away, nobody waits."""
+    """A fixed number of places, taken without waiting."""
 
     def __init__(self, num: int) -> None:
         self.num_free = num
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Whether there was a place; if so it must be given back."""
+        """Take a place, to be given back; False if there is none."""
         with self._lock:
             if self.num_free == 0:
                 return False
@@ -139,7 +139,7 @@ class ScoringService:
         return pending
 
     def report(self, observations: Sequence[Observation]) -> int:
-        """Take back observed lengths; returns how many are of the served revision.
+        """Record observed lengths; returns how many are of the served revision.
 
         Raises:
             InvalidPrompt: more than `max_batch_prompts`.
@@ -150,7 +150,7 @@ class ScoringService:
         return self._reports.add(observations, self.model.revision)
 
     def quality(self) -> dict[str, LiveQuality]:
-        """How good the served revision is on what was reported lately, by target model."""
+        """Rolling quality of the served revision by target model."""
         return self._reports.quality(self.model.length_curves)
 
     @contextmanager
