@@ -180,7 +180,9 @@ def batching_gain(model: RankerModel, make: PromptMaker, rounds: int) -> dict[st
         alone_s = time.process_time() - started_s
         call = Call(time.monotonic() + 600)
         started_s = time.process_time()
-        batcher.run([Job(model, prompt, call) for prompt in ids], call)
+        scored = threading.Event()
+        batcher.submit([Job(model, prompt, call) for prompt in ids], call, scored.set)
+        scored.wait()
         return alone_s / (time.process_time() - started_s)
 
     return {

@@ -123,29 +123,29 @@ class _ServiceState(Collector):
 
     def collect(self) -> Iterator[Metric]:
         batcher, cache = self._service.batcher, self._service.cache
-        yield _gauge("scoring_queued_prompts", "Prompts waiting for a core.", batcher.num_queued)
-        yield _gauge(
-            "scoring_predicted_wait_seconds",
-            "Wait of a prompt that came now.",
-            batcher.predicted_wait_s(),
-        )
-        yield _gauge(
-            "scoring_slowdown_ratio",
-            "Time of recent model runs / their time at start-up.",
-            batcher.slowdown,
-        )
-        yield _counter("scoring_expired_prompts", "Dropped uncomputed.", batcher.num_expired)
-        yield _counter(
-            "scoring_begun_late_prompts", "Run after their deadline.", batcher.num_begun_late
-        )
-        yield _counter("scoring_refused_prompts", "Refused at admission.", batcher.num_refused)
-        yield _counter("scoring_model_runs", "Runs of the model.", batcher.num_runs)
-        yield _counter("scoring_run_prompts", "Prompts in those runs.", batcher.num_run_prompts)
-        yield _counter("scoring_run_tokens", "Tokens in those runs.", batcher.num_tokens)
-        yield _counter("scoring_padded_tokens", "With padding.", batcher.num_padded_tokens)
-        yield _counter("scoring_cache_hits", "Prompts answered from memory.", cache.num_hits)
-        yield _counter("scoring_cache_joins", "Prompts that joined another call.", cache.num_joins)
-        yield _gauge("scoring_cache_entries", "Scores in memory.", len(cache))
+        for name, text, gauge in (
+            ("queued_prompts", "Prompts waiting for a core.", batcher.num_queued),
+            (
+                "predicted_wait_seconds",
+                "Wait of a prompt that came now.",
+                batcher.predicted_wait_s(),
+            ),
+            ("slowdown_ratio", "Time of recent runs / their time at start-up.", batcher.slowdown),
+            ("cache_entries", "Scores in memory.", len(cache)),
+        ):
+            yield GaugeMetricFamily(f"scoring_{name}", text, value=gauge)
+        for name, text, count in (
+            ("expired_prompts", "Dropped uncomputed.", batcher.num_expired),
+            ("begun_late_prompts", "Run after their deadline.", batcher.num_begun_late),
+            ("refused_prompts", "Refused at admission.", batcher.num_refused),
+            ("model_runs", "Runs of the model.", batcher.num_runs),
+            ("run_prompts", "Prompts in those runs.", batcher.num_run_prompts),
+            ("run_tokens", "Tokens in those runs.", batcher.num_tokens),
+            ("padded_tokens", "With padding.", batcher.num_padded_tokens),
+            ("cache_hits", "Prompts answered from memory.", cache.num_hits),
+            ("cache_joins", "Prompts that joined another call.", cache.num_joins),
+        ):
+            yield CounterMetricFamily(f"scoring_{name}", text, value=count)
         yield self._model()
         yield from self._quality()
 
@@ -176,11 +176,3 @@ class _ServiceState(Collector):
             if quality.coverage is not None:
                 coverage.add_metric([name], quality.coverage)
         yield from (observed, tau_b, coverage)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)

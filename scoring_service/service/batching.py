@@ -17,6 +17,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from scoring_service.errors import ScoringError, ScoringTimeout, ServiceOverloaded
@@ -43,18 +44,16 @@ class Runnable(Protocol):
     def score(self, prompts: Sequence[Sequence[int]]) -> Sequence[float]: ...
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One caller with its deadline and its jobs. All but `cancel` belongs to the batcher."""
 
-    __slots__ = ("batcher", "cancelled", "deadline_s", "jobs")
-
-    def __init__(self, deadline_s: float) -> None:
-        self.deadline_s = deadline_s
-        """Instant on the batcher's clock after which the results are useless."""
-        self.cancelled = False
-        self.batcher: MicroBatcher | None = None
-        self.jobs: list[Job] = []
-        """Those without a result."""
+    deadline_s: float
+    """Instant on the batcher's clock after which the results are useless."""
+    cancelled: bool = False
+    batcher: MicroBatcher | None = None
+    jobs: list[Job] = field(default_factory=list)
+    """Those without a result."""
 
     def cancel(self) -> None:
         """Drop the jobs that are not yet running: the caller is gone."""
@@ -63,45 +62,32 @@ class Call:
             self.batcher.drop(self)
 
 
+@dataclass(slots=True, eq=False)
 class Submission:
     """Jobs that were submitted together, and the callback for when all have results."""
 
-    __slots__ = ("num_missing", "on_done")
-
-    def __init__(self, num_missing: int, on_done: Callable[[], object]) -> None:
-        self.num_missing = num_missing
-        self.on_done = on_done
+    num_missing: int
+    on_done: Callable[[], object]
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One tokenized prompt on its way to a score."""
 
-    __slots__ = (
-        "call",
-        "cost_s",
-        "ids",
-        "infer_s",
-        "model",
-        "queue_s",
-        "queued",
-        "queued_at_s",
-        "result",
-        "submission",
-        "taken_at_s",
-    )
+    model: Runnable
+    ids: Sequence[int]
+    call: Call
+    cost_s: float = field(init=False)
+    queued: bool = False
+    queued_at_s: float = 0.0
+    queue_s: float = 0.0
+    taken_at_s: float = 0.0
+    infer_s: float = 0.0
+    result: float | ScoringError = _NOT_YET
+    submission: Submission = field(init=False)
 
-    def __init__(self, model: Runnable, ids: Sequence[int], call: Call) -> None:
-        self.model = model
-        self.ids = ids
-        self.call = call
-        self.cost_s = model.costs.predict_s(1, len(ids))
-        self.queued = False
-        self.queued_at_s = 0.0
-        self.queue_s = 0.0
-        self.taken_at_s = 0.0
-        self.infer_s = 0.0
-        self.result: float | ScoringError = _NOT_YET
-        self.submission: Submission
+    def __post_init__(self) -> None:
+        self.cost_s = self.model.costs.predict_s(1, len(self.ids))
 
 
 class MicroBatcher:
@@ -178,15 +164,6 @@ class MicroBatcher:
         if done:
             on_done()
         elif call.cancelled:  # Before it was known to this batcher.
-            self.drop(call)
-
-    def run(self, jobs: Sequence[Job], call: Call) -> None:
-        """Submit, and wait until all jobs have results; at the deadline, that they have none."""
-        done = threading.Lock()
-        done.acquire()
-        self.submit(jobs, call, done.release)
-        left_s = min(max(call.deadline_s - self._clock(), 0.0), threading.TIMEOUT_MAX)
-        if not done.acquire(timeout=left_s):
             self.drop(call)
 
     def drop(self, call: Call) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Key = tuple[str, bytes]
@@ -23,17 +24,15 @@ class RawScore(NamedTuple):
     truncated: bool
 
 
+@dataclass(slots=True, eq=False)
 class Flight:
     """One computation that several callers may want."""
 
-    __slots__ = ("key", "result", "waiting")
-
-    def __init__(self, key: Key) -> None:
-        self.key = key
-        self.result: RawScore | None = None
-        """None until it lands, and if it failed."""
-        self.waiting: list[Callable[[Flight], None]] = []
-        """To be called when it lands."""
+    key: Key
+    result: RawScore | None = None
+    """None until it lands, and if it failed."""
+    waiting: list[Callable[[Flight], None]] = field(default_factory=list)
+    """To be called when it lands."""
 
 
 class ScoreCache:

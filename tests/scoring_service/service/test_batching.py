@@ -119,18 +119,14 @@ def test_who_submits_does_not_wait():
     assert held.first.result == 0.0
 
 
-def test_running_waits_for_the_results_and_at_the_deadline_for_none():
-    model = FakeModel()
-    batcher, call = MicroBatcher(num_runners=1), Call(time.monotonic() + 600)
-    jobs = [Job(model, [name], call) for name in (1, 2)]
-    batcher.run(jobs, call)
-    assert [job.result for job in jobs] == [1.0, 2.0]
-    model.gate.clear()
-    late = Call(time.monotonic() + 0.2)
-    job = Job(model, [3], late)
-    batcher.run([job], late)
-    assert isinstance(job.result, ScoringTimeout)
-    model.gate.set()
+def test_what_is_dropped_has_no_time_left_and_what_is_done_keeps_its_score():
+    held = Held()
+    waiting = held.ask(1, 2)
+    held.batcher.drop(waiting.call)
+    assert [type(result) for result in waiting.results] == [ScoringTimeout] * 2
+    assert held.end() == []
+    held.batcher.drop(held.first.call)
+    assert held.first.result == 0.0
 
 
 def test_a_listener_that_fails_stops_no_runner():
@@ -533,7 +529,11 @@ def test_whatever_callers_do_all_get_an_answer_and_the_batcher_ends_idle(calls, 
         if cancel_after_s is not None:
             threading.Timer(cancel_after_s, call.cancel).start()
         jobs = [Job(model, [number] * 8, call) for _ in range(prompts)]
-        batcher.run(jobs, call)
+        done = threading.Event()
+        batcher.submit(jobs, call, done.set)
+        if not done.wait(timeout_s):
+            batcher.drop(call)
+        assert done.wait(60)
         return [job.result for job in jobs]
 
     with ThreadPoolExecutor(len(calls)) as callers:
