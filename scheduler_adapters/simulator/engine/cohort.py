@@ -41,6 +41,7 @@ class Cohort:
         "last_s",
         "last_tick",
         "members",
+        "next_due",
         "rank",
         "run_counters",
         "run_ticks",
@@ -61,6 +62,8 @@ class Cohort:
         self.members: dict[int, Live] = {}
         self.events: list[int] = []
         """Heap of counters and rows: something happens to that member at that counter."""
+        self.next_due: float = inf
+        """Nothing happens to any member before the counter has this value."""
         self.ask_at: float = inf
         """Counter at which the shared rank is asked for again."""
         self.timer_s = inf
@@ -96,7 +99,7 @@ class Cohort:
             other._write_down(live, record)
             self._add(live)
             live.event_at += shift
-            heappush(self.events, live.event_at << _ROW_BITS | live.row)
+            self._push_event(live)
         other.lane.count -= other.count
         other.count = other.context = 0
         other.members.clear()
@@ -112,7 +115,12 @@ class Cohort:
         if self.rank is None and generated < live.ask_at < due:
             due = live.ask_at
         live.event_at = ceil(due) - before
+        self._push_event(live)
+
+    def _push_event(self, live: Live) -> None:
         heappush(self.events, live.event_at << _ROW_BITS | live.row)
+        if live.event_at < self.next_due:
+            self.next_due = live.event_at
 
     def due(self) -> list[Live]:
         """Remove the events of the present counter, and return the members that have one."""
@@ -123,11 +131,8 @@ class Cohort:
             if live is not None and live.event_at == self.counter:
                 live.event_at = -1
                 due.append(live)
+        self.next_due = events[0] >> _ROW_BITS if events else inf
         return due
-
-    def is_due_next(self) -> bool:
-        """Return whether something may happen to a member in the next step."""
-        return self.events[0] < (self.counter + 2) << _ROW_BITS
 
     def steps_to_event(self) -> float:
         """Return in how many steps from now something happens to a member."""
@@ -172,8 +177,8 @@ class Cohort:
         ticks.append(self.last_tick)
         record.add_runs(live.row, ticks)
 
-    def advance(self, tick: int, now_s: float) -> bool:
-        """Count one step of all members, which ended at `tick`; return whether a member is due."""
+    def advance(self, tick: int, now_s: float) -> None:
+        """Count one step of all members, which ended at `tick`."""
         self.counter += 1
         self.context += self.count
         if self.last_tick != tick - 1:
@@ -182,7 +187,6 @@ class Cohort:
             self.run_ticks.append(tick)
         self.last_tick = tick
         self.last_s = now_s
-        return self.events[0] < (self.counter + 1) << _ROW_BITS
 
     def advance_many(self, steps: int, now_s: float) -> None:
         """Count `steps` further steps without a gap, in which nothing happened to any member."""
@@ -202,7 +206,7 @@ class Cohort:
             slot = (self.counter + 1 - context) % self.block_tokens
             part.members[live.row] = self.members.pop(live.row)
             live.cohort = part
-            heappush(part.events, live.event_at << _ROW_BITS | live.row)
+            part._push_event(live)
             for cohort, sign in ((self, -1), (part, 1)):
                 cohort.count += sign
                 cohort.context += sign * context

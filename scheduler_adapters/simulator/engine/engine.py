@@ -55,6 +55,7 @@ class Engine:
         "is_stalled",
         "memory",
         "num_indexed",
+        "queued",
         "ranks",
         "row_of",
         "runner",
@@ -80,6 +81,7 @@ class Engine:
         self.memory = KvMemory(state, self.ranks, self.stored, habits)
         self.filler = StepFiller(state, self.ranks, self.memory)
         self.runner = StepRunner(state, self.filler, skip_ahead=skip_ahead)
+        self.queued = state.events.queued
         self.inbox: deque[Live] = deque()
         """Requests that have not joined the queue yet, by (time of joining, row)."""
         self.instance_id = instance_id
@@ -249,7 +251,7 @@ class Engine:
         """
         state, load, step = self.state, self.state.load, self.filler.step
         residents, stored = state.residents, self.stored
-        fill, run_step, timers = self.filler.fill, self.runner.run, self.ranks.timers
+        filler, runner, timers = self.filler, self.runner, self.ranks.timers
         state.until_s = until_s
         while True:
             start_s = load.now_s
@@ -268,9 +270,9 @@ class Engine:
             if timers and timers[0][0] <= start_s:
                 self.ranks.expire()
             evictions = state.evictions_without_token
-            fill()
+            filler.fill()
             if step.placed or step.chunks:
-                run_step()
+                runner.run()
             else:
                 self._stall(has_evicted=state.evictions_without_token > evictions)
 
@@ -285,27 +287,28 @@ class Engine:
 
     def _deliver(self) -> None:
         """Let the requests that have arrived join the queue, all before the first is ranked."""
-        state, load, inbox, now_s = self.state, self.state.load, self.inbox, self.state.load.now_s
-        known_s = now_s
+        state, load, inbox, ranks = self.state, self.state.load, self.inbox, self.ranks
+        known_s = now_s = load.now_s
         if self.habits is not None:
             is_idle = not state.residents and not state.num_waiting
             known_s = self.habits.known_s(now_s, state.record.tick_s, is_idle=is_idle)
             if state.next_arrival_s > known_s:
                 return
         fresh = []
-        while inbox and inbox[0].joins_s <= known_s:
+        while state.next_arrival_s <= known_s:
             live = inbox.popleft()
             fresh.append(live)
             state.waiting_tokens += live.view.prompt_tokens
-        self._look_at_inbox()
+            state.next_arrival_s = inbox[0].joins_s if inbox else inf
         state.num_waiting += len(fresh)
         state.count()
         load.now_s = known_s
         for live in fresh:
-            self.ranks.ask(live)
-            self.ranks.enqueue(live)
-            for tell in state.events.queued:
-                tell(live.sync_view(), known_s)
+            ranks.ask(live)
+            ranks.enqueue(live)
+            if self.queued:
+                for tell in self.queued:
+                    tell(live.sync_view(), known_s)
         load.now_s = now_s
 
     def view(self) -> InstanceView:

@@ -59,9 +59,12 @@ class StepFiller:
         self.admission_closed = False
         self._take_rule(UNLIMITED)
 
-    def fill(self) -> None:
-        """Fill the step by the policy's rule; by none where the rule would place nothing."""
-        rule, self.pending_rule = self.pending_rule, None
+    def fill(self, instead: StepRule | None = None) -> None:
+        """Fill the step by the policy's rule; by none where the rule would place nothing.
+
+        One function with the loop over the lanes: this runs at every step.
+        """
+        rule, self.pending_rule = instead or self.pending_rule, None
         if rule is None:
             rule = UNLIMITED
             if self.has_rule:
@@ -69,10 +72,35 @@ class StepFiller:
                     rule = self.policy.step_rule(self.load)
                 except Exception as error:
                     raise no_rule(self.policy, self.load, error) from error
-        self._fill_by(rule)
-        if not (self.step.placed or self.step.chunks):
+        step = self.step
+        if rule is not step.rule:
+            self._take_rule(rule)
+        budget = step.budget
+        budget.begin()
+        step.placed = []
+        step.chunks = []
+        step.is_steady = True
+        self.admission_closed = False
+        if rule.displace and self.state.num_waiting:
+            self.memory.displace()
+        lanes, lives, i = self.lanes, self.lives, 0
+        while i < len(lanes):
+            lane = lanes[i]
+            if lane.count:
+                self._place_decodes(lane)
+            for _, row in lane.prefills:
+                live = lives[row]
+                chunk = budget.place_prefill(live.prefill_left)
+                if not chunk:
+                    break
+                step.chunks.append((live, chunk))
+            if lane.waiting and not self.admission_closed and not rule.displace:
+                self._admit(lane)
+            # An eviction may have opened a lane before this one.
+            i = (i if lanes[i] is lane else lanes.index(lane)) + 1
+        if not (step.placed or step.chunks or instead):
             # A real engine must not stall because of a rule: work that can run does.
-            self._fill_by(_UNLIMITED_OFFLOADING if self.step.offloads else UNLIMITED)
+            self.fill(_UNLIMITED_OFFLOADING if step.offloads else UNLIMITED)
 
     def rule_stays(self) -> bool:
         """Ask for the next step's rule; keep it where it differs, so that it is asked for once."""
@@ -100,34 +128,6 @@ class StepFiller:
         )
         step.offloads = rule.offload and instance.host is not None
 
-    def _fill_by(self, rule: StepRule) -> None:
-        step = self.step
-        if rule is not step.rule:
-            self._take_rule(rule)
-        budget = step.budget
-        budget.begin()
-        step.placed = []
-        step.chunks = []
-        step.is_steady = True
-        self.admission_closed = False
-        if rule.displace and self.state.num_waiting:
-            self.memory.displace()
-        lanes, lives, i = self.lanes, self.lives, 0
-        while i < len(lanes):
-            lane = lanes[i]
-            if lane.count:
-                self._place_decodes(lane)
-            for _, row in lane.prefills:
-                live = lives[row]
-                chunk = budget.place_prefill(live.prefill_left)
-                if not chunk:
-                    break
-                step.chunks.append((live, chunk))
-            if lane.waiting and not self.admission_closed and not rule.displace:
-                self._admit(lane)
-            # An eviction may have opened a lane before this one.
-            i = (i if lanes[i] is lane else lanes.index(lane)) + 1
-
     def _place_decodes(self, lane: Lane) -> None:
         """Place all decodes of the lane, where budget, cap and blocks allow; else some of them."""
         step, load = self.step, self.load
@@ -135,16 +135,17 @@ class StepFiller:
         for cohort in lane.cohorts:
             growth += cohort.growth[cohort.counter % self.block_tokens]
         if load.used_blocks + growth + self.headroom > self.total_blocks:
-            self._walk_decodes(lane)
+            if step.budget.takes_decodes():
+                self._walk_decodes(lane)
             return
         room = step.budget.place_decodes(lane.count)
         if room == lane.count:
             load.used_blocks += growth
             step.placed += lane.cohorts
-        else:
+        elif room:
             # There are blocks for all, so also for some.
             step.is_steady = False
-            placed = lane.decodes_in_order()[:room] if room else []
+            placed = lane.decodes_in_order()[:room]
             load.used_blocks += sum(map(self.memory.growth_of, placed))
             self._place_members(lane, placed)
 

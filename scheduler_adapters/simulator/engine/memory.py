@@ -23,6 +23,7 @@ class KvMemory:
     """Blocks of the residents. Evictions are rare, so residents are walked one by one."""
 
     __slots__ = (
+        "admitted",
         "block_tokens",
         "habits",
         "headroom",
@@ -46,6 +47,7 @@ class KvMemory:
         self.state = state
         self.load = state.load
         self.residents = state.residents
+        self.admitted = state.events.admitted
         self.ranks = ranks
         self.stored = stored
         self.step = StepInProgress()
@@ -79,8 +81,9 @@ class KvMemory:
             state.num_waiting -= 1
             state.waiting_tokens -= live.view.prompt_tokens
             state.num_prefilling += 1
-        for tell in state.events.admitted:
-            tell(live.sync_view(), load.now_s)
+        if self.admitted:
+            for tell in self.admitted:
+                tell(live.sync_view(), load.now_s)
 
     def blocks_of(self, live: Live) -> int:
         """Return the blocks that a resident holds which is not in the step yet."""

@@ -19,8 +19,11 @@ class StepRunner:
         "emitted",
         "events",
         "filler",
+        "finished",
+        "latency",
         "load",
         "memory",
+        "ran",
         "ranks",
         "record",
         "residents",
@@ -28,7 +31,6 @@ class StepRunner:
         "split_lanes",
         "state",
         "step",
-        "step_s",
         "stored",
         "tick_s",
     )
@@ -39,6 +41,8 @@ class StepRunner:
         self.record = state.record
         self.events = state.events
         self.emitted = state.events.emitted
+        self.finished = state.events.finished
+        self.ran = state.events.ran
         self.tick_s = state.record.tick_s
         self.residents = state.residents
         self.split_lanes = filler.split_lanes
@@ -49,40 +53,27 @@ class StepRunner:
         self.stored = filler.memory.stored
         self.skip_ahead = skip_ahead
         self.block_tokens = state.instance.block_tokens
-        self.step_s = state.instance.latency.step_s
+        self.latency = state.instance.latency
 
     def run(self) -> None:
-        """Run the step that has been filled, and further ones like it."""
-        step, scheduled_s, start_s = self.step, self.record.scheduled_s, self.load.now_s
+        """Run the step that has been filled, book it, and run further ones like it.
+
+        Booking counts the tokens and removes the finished; then the requests that changed are
+        ranked. One function, for this runs at every step.
+        """
+        state, step, scheduled_s, load = self.state, self.step, self.record.scheduled_s, self.load
         prefills = []
         for live, chunk in step.chunks:
             prefills.append((live.context - live.prefill_left, chunk))
             if scheduled_s[live.row] != scheduled_s[live.row]:
-                scheduled_s[live.row] = start_s
+                scheduled_s[live.row] = load.now_s
         context = 0
         for cohort in step.placed:
             context += cohort.context
-        duration_s = self.step_s(step.budget.num_decodes, context, prefills)
+        duration_s = self.latency.step_s(step.budget.num_decodes, context, prefills)
         if not duration_s > 0:
             raise SchedulingError(f"a step took {duration_s} s; latency must be above 0")
         self._pass(duration_s)
-        self._book()
-
-    def _pass(self, duration_s: float) -> None:
-        """Let the time of one step pass."""
-        load = self.load
-        load.now_s = load.last_step_end_s = load.now_s + duration_s
-        load.step += 1
-        load.mean_step_s += (duration_s - load.mean_step_s) / load.step
-        self.tick_s.append(load.now_s)
-        if self.events.ran:
-            self.state.count()
-            for tell in self.events.ran:
-                tell(load, duration_s, len(self.state.residents))
-
-    def _book(self) -> None:
-        """Count the step's tokens, remove the finished, then rank the requests that changed."""
-        state, load, step = self.state, self.load, self.step
         tick, now_s = load.step - 1, load.now_s
         changed: list[Live] = []
         stale: list[Cohort] = []
@@ -90,7 +81,8 @@ class StepRunner:
         if self.emitted:
             self._tell_decodes()
         for cohort in step.placed:
-            if cohort.advance(tick, now_s):
+            cohort.advance(tick, now_s)
+            if cohort.next_due <= cohort.counter:
                 self._book_due(cohort, changed)
             if cohort.ask_at <= cohort.counter:
                 stale.append(cohort)
@@ -114,6 +106,18 @@ class StepRunner:
             self._repeat()
         if self.split_lanes:
             self.filler.rejoin_split_lanes()
+
+    def _pass(self, duration_s: float) -> None:
+        """Let the time of one step pass."""
+        load = self.load
+        load.now_s = load.last_step_end_s = load.now_s + duration_s
+        load.step += 1
+        load.mean_step_s += (duration_s - load.mean_step_s) / load.step
+        self.tick_s.append(load.now_s)
+        if self.ran:
+            self.state.count()
+            for tell in self.ran:
+                tell(load, duration_s, len(self.state.residents))
 
     def _book_due(self, cohort: Cohort, changed: list[Live]) -> None:
         """Remove the finished; the other members to whom something happens changed."""
@@ -173,7 +177,7 @@ class StepRunner:
         live.version += 1
         live.is_gone = True
         self.record.finished_s[live.row] = self.load.now_s
-        for tell in self.events.finished:
+        for tell in self.finished:
             tell(live.sync_view(), self.load.now_s)
 
     def _repeat(self) -> None:
@@ -181,9 +185,9 @@ class StepRunner:
         load, cohorts, size = self.load, self.step.placed, self.block_tokens
         limit = min(cohort.steps_to_event() for cohort in cohorts) - 1
         until_s = self._undisturbed_until_s()
-        step_s, count = self.step_s, self.step.budget.num_decodes
+        latency, count = self.latency, self.step.budget.num_decodes
         most_blocks = load.total_blocks - self.memory.headroom
-        rule_stays = self.filler.rule_stays if self.filler.has_rule else None
+        filler, has_rule = self.filler, self.filler.has_rule
         context = sum(cohort.context for cohort in cohorts)
         steps = 0
         while steps < limit and load.now_s < until_s:
@@ -192,10 +196,10 @@ class StepRunner:
                 growth += cohort.growth[(cohort.counter + steps) % size]
             if load.used_blocks + growth > most_blocks:
                 break
-            if rule_stays is not None and not rule_stays():
+            if has_rule and not filler.rule_stays():
                 break
             load.used_blocks += growth
-            self._pass(step_s(count, context, ()))
+            self._pass(latency.step_s(count, context, ()))
             context += count
             steps += 1
         for cohort in cohorts:
@@ -217,7 +221,8 @@ class StepRunner:
                 return
             growth = context = 0
             for cohort, lane in zip(cohorts, lanes, strict=True):
-                if not cohort.count or cohort.lane is not lane or cohort.is_due_next():
+                is_due = cohort.next_due <= cohort.counter + 1
+                if is_due or not cohort.count or cohort.lane is not lane:
                     return
                 growth += cohort.growth[cohort.counter % self.block_tokens]
                 context += cohort.context
@@ -226,7 +231,7 @@ class StepRunner:
             if filler.has_rule and not filler.rule_stays():
                 return
             load.used_blocks += growth
-            self._pass(self.step_s(count, context, ()))
+            self._pass(self.latency.step_s(count, context, ()))
             stale = []
             for cohort in cohorts:
                 cohort.advance(load.step - 1, load.now_s)
