@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
 from scheduler_adapters.policies.shortest_predicted import pars
-from scheduler_adapters.views import Rank
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 
 ranks = st.builds(
     Rank,
@@ -136,3 +137,63 @@ def test_a_request_without_a_score_is_served_before_any_scored_one() -> None:
     scored, unscored, other = track(ranker, -1e9), track(ranker, None), track(ranker, None)
     fill(queue, scored, other, unscored)
     assert list(queue) == [unscored, other, scored]
+
+
+class Hearing(EngineObserver):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, float]] = []
+        self.load: LoadView | None = None
+
+    def attached(self, load: LoadView) -> None:
+        self.load = load
+
+    def queued(self, request: RequestView, now_s: float) -> None:
+        assert request.previous is not None
+        self.heard.append(("queued", now_s))
+
+    def evicted(self, request: RequestView, now_s: float) -> None:
+        self.heard.append((f"evicted {request.generated_tokens} {request.phase.name}", now_s))
+
+
+def test_observers_hear_of_arrivals_and_evictions_with_the_load_of_the_engine() -> None:
+    clock, hearing, late = Clock(), Hearing(), Hearing()
+    ranker = Ranker(pars(), clock, [hearing])
+    tracked = track(ranker, 3.0)
+    tracked.view.phase = Phase.ANSWERING
+    ranker.attach([late])
+    ranker.requeue(tracked, generated_tokens=2, preemptions=1)
+    assert hearing.heard == [("queued", 1000.0), ("evicted 2 WAITING", 1000.0)]
+    assert late.heard == hearing.heard[1:]
+    assert hearing.load is late.load is ranker.load
+    assert tracked.view.preemptions == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "num_new", "ends"),
+    [
+        ([1, 5, 7], 1, True),
+        ([1, 5, 7, 3], 1, False),
+        ([1, 5, 7, 3], 2, True),
+        ([5, 7], 1, True),
+        ([7], 1, False),
+        ([1, 5, 5, 7], 1, True),
+        ([5, 7, 5], 1, False),
+        ([], 0, False),
+    ],
+)
+def test_a_marker_may_be_cut_by_the_end_of_a_step(
+    output: list[int], num_new: int, ends: bool
+) -> None:
+    assert ends_thinking(output, num_new, (5, 7)) == ends
+
+
+def test_the_mean_step_time_is_that_of_all_steps_and_overlap_is_counted_once() -> None:
+    clock = Clock()
+    ranker = Ranker(pars(), clock)
+    for started_s, ended_s in ((1000.0, 1002.0), (1001.0, 1003.0)):
+        clock.now_s = ended_s
+        ranker.end_step(started_s)
+    load = ranker.load
+    assert (load.step, load.mean_step_s, load.last_step_end_s) == (2, 1.5, 1003.0)

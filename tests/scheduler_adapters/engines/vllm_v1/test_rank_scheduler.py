@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,10 @@ from scheduler_adapters.engines.vllm_v1.driver import (
     scheduler_of,
 )
 from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.validation.decision_replay import Queued
 from scheduler_adapters.validation.recording import record
+from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import UnsupportedByEngine
 
@@ -141,6 +144,68 @@ def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
         waited_s = recording.timeline.scheduled_s - requests.arrival_s
         assert (waited_s >= 0).all()
         assert (recording.timeline.first_token_s >= recording.timeline.scheduled_s).all()
+
+
+class Hearing(EngineObserver):
+    """Notes each event with the request's name, and the tokens it was given."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, list[str]] = defaultdict(list)
+        self.tokens = Counter[str]()
+        self.steps = 0
+
+    def note(self, event: str, request: RequestView) -> None:
+        self.heard[request.request_id.partition("-")[0]].append(event)
+
+    def queued(self, request: RequestView, now_s: float) -> None:
+        self.note("queued", request)
+
+    def admitted(self, request: RequestView, now_s: float) -> None:
+        self.note("admitted", request)
+
+    def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
+        self.tokens[request.request_id.partition("-")[0]] += num_tokens
+
+    def thinking_ended(self, request: RequestView, now_s: float) -> None:
+        self.note("thinking ended", request)
+
+    def finished(self, request: RequestView, now_s: float) -> None:
+        self.note("finished", request)
+
+    def withdrawn(self, request: RequestView, now_s: float) -> None:
+        self.note("withdrawn", request)
+
+    def stepped(self, now_s: float) -> None:
+        self.steps += 1
+
+
+def test_observers_hear_of_every_request_from_its_arrival_to_its_end(engine: Any) -> None:
+    scheduler, hearing = scheduler_of(engine), Hearing()
+    ranker = scheduler.lengthwise
+    scheduler.lengthwise_start(ranker.policy, observers=[hearing])
+    scheduler.lengthwise.clock = ranker.clock
+    try:
+        scored(engine, "served", 3, 1)
+        scored(engine, "left", 50, 2)
+        scored(engine, "gone", 50, 3)
+        engine.step()
+        engine.abort_request(["gone"])
+        while hearing.heard["left"] != ["queued", "admitted"]:
+            engine.step()
+        engine.abort_request(["left"])
+        finish(engine)
+        engine.step()
+    finally:
+        scheduler.lengthwise_start(ranker.policy)
+        scheduler.lengthwise.clock = ranker.clock
+    assert hearing.heard == {
+        "served": ["queued", "admitted", "finished"],
+        "left": ["queued", "admitted", "withdrawn"],
+        "gone": ["queued", "withdrawn"],
+    }
+    assert hearing.tokens["served"] == 3
+    assert hearing.tokens["gone"] == 0
+    assert hearing.steps >= 4
 
 
 def test_aborted_requests_leave_no_state(engine: Any) -> None:
