@@ -20,9 +20,9 @@ from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
-from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import LoadView, StepRule
-from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.policy import Policy, Traits
+from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
+from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.decisions import Dice, assert_same_steps, steps_of_simulator
 from tests.scheduler_adapters.planner.fake_engine import FakeEngine
@@ -97,6 +97,38 @@ def test_an_admission_leaves_the_watermark_free(seed: int) -> None:
     requests = workload(seed, longest=60)
     assert_same(lambda: Dice(seed), requests, watermark_fraction=0.25)
     assert_same(FCFS, requests, watermark_fraction=0.25)
+
+
+class FirstPrefillGoes(FCFS):
+    """Prefills of one token per step; the second request is the first to be evicted."""
+
+    traits = Traits(requires=frozenset({Capability.EVICT}))
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return Rank((request.number,), evict_key=(float(request.number == 1),))
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(chunk=1)
+
+
+def test_prefills_behind_one_that_loses_its_blocks_run_all_the_same() -> None:
+    requests = make_requests(prompt_tokens=[12, 32, 24], output_tokens=[20, 2, 2])
+    assert_same(FirstPrefillGoes, requests, blocks=5)
+
+
+class Displacing(FCFS):
+    """First come, first served, by displacing."""
+
+    traits = Traits(requires=frozenset({Capability.EVICT}))
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(displace=True)
+
+
+def test_who_displaces_has_a_block_for_the_next_token() -> None:
+    requests = make_requests(prompt_tokens=[16, 16], output_tokens=[3, 3])
+    assert_same(Displacing, requests, blocks=2)
+    assert FakeEngine(Displacing(), **{**LIMITS, "blocks": 2}).serve(requests)[0] == {0: 16}
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {

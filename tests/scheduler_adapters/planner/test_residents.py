@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy, Traits
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.planner.fake_engine import FakeEngine
 
@@ -108,3 +109,40 @@ def test_the_worst_evict_key_is_known_while_its_resident_is_there(
     engine.evict(engine.running[2])
     assert not residents.any_after((1.0,))
     assert residents.any_after((0.0,))
+
+
+class Momentary(Policy):
+    """Ranks each decode for one token, and all of them by one rank; one decode per step."""
+
+    name = "momentary"
+
+    def __init__(self) -> None:
+        self.decodes_asked: list[tuple[int, int]] = []
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        if request.phase <= Phase.PREFILL:
+            return Rank()
+        self.decodes_asked.append((load.step, request.number))
+        return Rank((float(load.step),), valid_tokens=1, group="all")
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(max_decodes=3)
+
+
+@pytest.mark.parametrize(("classes", "num_asked"), [("aaaa", 1), ("abab", 2)])
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_momentary_rank_is_asked_for_once_per_group(
+    classes: str, num_asked: int, wraps: bool
+) -> None:
+    inner = Momentary()
+    policy = ClassPriority(inner, classes=["a", "b"]) if wraps else inner
+    engine = FakeEngine(policy, seats=4, budget=64, blocks=9, block_tokens=16)
+    requests = make_requests(prompt_tokens=[4] * 4, output_tokens=[9] * 4, user_class=list(classes))
+    for row in range(4):
+        engine._submit(requests, row)
+    engine._step()
+    assert len(inner.decodes_asked) == 4  # at the end of their prefills, one by one
+    engine._step()  # in which one is left out, whose rank is still good
+    before = len(inner.decodes_asked)
+    engine._step()
+    assert len(inner.decodes_asked) - before == (num_asked if wraps else 1)
