@@ -120,7 +120,7 @@ class LossConfig:
 
     @property
     def draws_pairs(self) -> bool:
-        """Whether the loss is one of drawn pairs instead of whole batches."""
+        """True for a loss of drawn pairs, instead of whole batches."""
         return self.objective == "pairs"
 
 

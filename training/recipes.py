@@ -33,12 +33,12 @@ def quick() -> TrainConfig:
 
 
 def best() -> TrainConfig:
-    """Three epochs over the same: what one CPU reaches in half an hour."""
+    """Three epochs over the same: half an hour on one CPU."""
     return TrainConfig(name="best", epochs=3)
 
 
 def multi() -> TrainConfig:
-    """What 200 models agree on, for a model never seen; a quarter of the models is held out."""
+    """Consensus of 200 models, for a model not among them; a quarter of the models is held out."""
     return TrainConfig(
         name="multi",
         data=DataConfig(

@@ -143,9 +143,8 @@ async def _ask_all(
     from training.collection.endpoint import Endpoint, PromptRefused
 
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    limits = httpx.Limits(
-        max_connections=config.concurrency, max_keepalive_connections=config.concurrency
-    )
+    limit = config.concurrency
+    limits = httpx.Limits(max_connections=limit, max_keepalive_connections=limit)
     refused: list[str] = []
     queue = iter(jobs)
     is_hidden = not sys.stderr.isatty()
@@ -174,7 +173,7 @@ async def _ask_all(
         with tqdm(total=len(jobs), unit="prompt", disable=is_hidden, smoothing=0.05) as progress:
             try:
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(min(config.concurrency, len(jobs))):
+                    for _ in range(min(limit, len(jobs))):
                         group.create_task(work())
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from None

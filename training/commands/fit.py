@@ -16,12 +16,11 @@ from scoring_service.command_line import POSITIONAL, run_command
 from scoring_service.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.config import TrainConfig
-from training.data.prepared import prepare
+from training.data.prepared import Prepared, prepare
 from training.ranker.processes import rank
 from training.recipes import RECIPES, recipe
 
 if TYPE_CHECKING:
-    from training.data.prepared import Prepared
     from training.ranker.learning import Trained
     from training.release.tracking import Tracker
 

@@ -100,7 +100,7 @@ def read_card(dataset: str) -> Card:
         mapping = dict(content.pop("fields"))
         mapping["output_tokens"] = _names(mapping.get("output_tokens", "output_tokens"))
         join = content.pop("prompts", None)
-        card = Card(
+        return Card(
             **content,
             fields=FieldMap(**mapping),
             prompts=Join(**{**join, "keys": _names(join["keys"])}) if join else None,
@@ -111,7 +111,6 @@ def read_card(dataset: str) -> Card:
         raise DataError(
             f"the card breaks its schema ({error}); its keys are: {valid}", path=path
         ) from error
-    return card
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:

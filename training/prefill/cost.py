@@ -54,17 +54,13 @@ class PrefillCost:
 def describe(samples: PrefillSamples, cost: PrefillCost) -> dict[str, Any]:
     """Return the content of a prefill-cost file."""
     lengths = samples.table["prompt_tokens"].astype(float)
+    fitted = {key: value for key, value in vars(cost).items() if key != "points"}
     return {
         "format": "lengthwise-prefill-cost/1",
-        "alpha": cost.alpha,
-        "beta": cost.beta,
+        "alpha": fitted.pop("alpha"),
+        "beta": fitted.pop("beta"),
         "units": {"alpha": "FLOP-equivalents/token^2", "beta": "FLOP-equivalents/token"},
-        "peak_flop_per_s": cost.peak_flop_per_s,
-        "r2": cost.r2,
-        "held_out_error": cost.held_out_error,
-        "worst_held_out_error": cost.worst_held_out_error,
-        "fixed_s": cost.fixed_s,
-        "held_out_error_with_fixed": cost.held_out_error_with_fixed,
+        **fitted,
         "min_prompt_tokens": int(lengths.min()),
         "max_prompt_tokens": int(lengths.max()),
         "num_samples": len(samples.table),

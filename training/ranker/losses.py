@@ -80,13 +80,11 @@ def _is_longer(lengths_B: Tensor, delta: float) -> Tensor:
 
 
 LOSSES: Final[dict[str, Callable[[Tensor, Tensor, LossConfig], Tensor]]] = {
-    "all-pairs": lambda s, n, loss: all_pairs_margin_loss(
-        s, n, delta=loss.delta, margin=loss.margin
-    ),
-    "l1": lambda s, n, loss: l1_loss(s, n),
-    "log-l1": lambda s, n, loss: log_l1_loss(s, n),
-    "listmle": lambda s, n, loss: listmle_loss(s, n),
-    "ranknet": lambda s, n, loss: ranknet_loss(s, n, delta=loss.delta),
+    "all-pairs": lambda s, n, of: all_pairs_margin_loss(s, n, delta=of.delta, margin=of.margin),
+    "l1": lambda s, n, of: l1_loss(s, n),
+    "log-l1": lambda s, n, of: log_l1_loss(s, n),
+    "listmle": lambda s, n, of: listmle_loss(s, n),
+    "ranknet": lambda s, n, of: ranknet_loss(s, n, delta=of.delta),
 }
 """Objective -> loss of (scores, lengths, settings); a new loss is one more entry. Beside these,
 `pairs` is `margin_ranking_loss` on pairs that the data module draws."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """Whether the challenger is promoted, and why."""
+    """The verdict on a challenger, with its reason."""
 
     promoted: bool
     reason: str
