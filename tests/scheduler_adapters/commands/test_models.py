@@ -1,39 +1,17 @@
-"""The models command and the replays of real vLLM."""
+"""The models command."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import COMMANDS, main
 from scheduler_adapters.simulator.latency.presets import presets
-from scheduler_adapters.validation.fidelity import (
-    FOLDER,
-    RECORDINGS,
-    error,
-    read_timings,
-    replay,
-)
+from scheduler_adapters.validation.fidelity import RECORDINGS
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
-from scoring_service.errors import DataError
-
-TIMINGS = pd.DataFrame(
-    {
-        "request_id": ["a", "b"],
-        "input_toks": [100, 200],
-        "output_toks": [1, 11],
-        "arrival_time": [1000.0, 1001.0],
-        "queued_ts": [50.0, 51.25],
-        "first_token_ts": [50.5, 52.0],
-        "last_token_ts": [50.5, 53.0],
-    }
-)
 
 
 @pytest.fixture
@@ -42,64 +20,6 @@ def data_dir() -> Path:
     if not folder:
         pytest.skip(f"measured data: ${ENVIRONMENT} names no folder")
     return Path(folder)
-
-
-@pytest.fixture
-def timings_dir(tmp_path):
-    def write(table: pd.DataFrame) -> Path:
-        folder = tmp_path / FOLDER
-        folder.mkdir(parents=True)
-        table.to_csv(folder / "t.csv", index=False)
-        return tmp_path
-
-    return write
-
-
-def test_latencies_count_from_the_front_ends_clock(timings_dir):
-    timings = read_timings("t.csv", timings_dir(TIMINGS))
-    # The second request took 0.25 s longer than the first from the front end to the engine.
-    np.testing.assert_allclose(timings.ttft_s, [0.5, 0.75 + 0.25])
-    np.testing.assert_allclose(timings.tpot_s, [np.nan, 0.1])
-    np.testing.assert_allclose(timings.e2e_s, [0.5, 2.0])
-    np.testing.assert_allclose(timings.requests.arrival_s, [0.0, 1.0])
-
-
-def test_timings_are_put_in_order_of_arrival(timings_dir):
-    timings = read_timings("t.csv", timings_dir(TIMINGS.iloc[::-1]))
-    assert timings.requests.request_id.tolist() == ["a", "b"]
-
-
-def test_timings_without_a_column_are_refused_by_name(timings_dir):
-    with pytest.raises(DataError, match="no column 'queued_ts'"):
-        read_timings("t.csv", timings_dir(TIMINGS.drop(columns="queued_ts")))
-
-
-def test_timings_of_impossible_requests_are_refused_by_row(timings_dir):
-    with pytest.raises(DataError, match="row 1"):
-        read_timings("t.csv", timings_dir(TIMINGS.assign(input_toks=[100, 0])))
-
-
-def test_errors_are_fractions_of_the_real_value():
-    found = error(np.array([1.0, 3.0, np.nan]), np.array([2.0, 2.0, 5.0]))
-    assert found.mape_fraction == pytest.approx(0.5)
-    assert found.bias_fraction == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.preset)
-def test_replays_of_real_vllm_are_on_target(recording, data_dir):
-    fidelity = replay(recording, data_dir)
-    assert fidelity.num_requests == 300
-    assert fidelity.on_target, fidelity
-
-
-def test_a_model_twice_as_slow_misses_the_targets(data_dir, tmp_path):
-    shutil.copytree(data_dir / "llmservingsim", tmp_path / "llmservingsim")
-    profile = next(tmp_path.glob("llmservingsim/v1/RTX4090/**/dense.parquet"))
-    profile.parent.chmod(0o755)
-    profile.chmod(0o644)
-    table = pd.read_parquet(profile)
-    table.assign(time_us=2 * table.time_us).to_parquet(profile)
-    assert not replay(RECORDINGS[0], tmp_path).on_target
 
 
 def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need(
