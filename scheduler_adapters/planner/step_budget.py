@@ -29,23 +29,10 @@ class StepBudget:
     """
 
     __slots__ = (
-        "chunk_limit",
-        "exceeds_budget",
-        "longest",
-        "max_admissions",
-        "max_decodes",
-        "max_prefills",
-        "max_tokens",
-        "mixed",
-        "num_admissions",
-        "num_decodes",
-        "num_prefills",
-        "padded_tokens",
-        "rule",
-        "seats",
-        "tokens",
-        "whole_prompts",
-    )
+        "chunk_limit", "exceeds_budget", "longest", "max_admissions", "max_decodes",
+        "max_prefills", "max_tokens", "mixed", "num_admissions", "num_decodes", "num_prefills",
+        "padded_tokens", "rule", "seats", "tokens", "whole_prompts",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -30,23 +30,10 @@ class Cohort:
     """
 
     __slots__ = (
-        "ask_at",
-        "block_tokens",
-        "context",
-        "count",
-        "counter",
-        "events",
-        "growth",
-        "lane",
-        "last_s",
-        "last_tick",
-        "members",
-        "next_due",
-        "rank",
-        "run_counters",
-        "run_ticks",
+        "ask_at", "block_tokens", "context", "count", "counter", "events", "growth", "lane",
+        "last_s", "last_tick", "members", "next_due", "rank", "run_counters", "run_ticks",
         "timer_s",
-    )
+    )  # fmt: skip
 
     def __init__(self, lane: Lane, rank: Rank | None, block_tokens: int) -> None:
         self.lane = lane

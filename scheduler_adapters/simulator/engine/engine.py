@@ -47,21 +47,9 @@ class Engine:
     """
 
     __slots__ = (
-        "earlier_token_s",
-        "filler",
-        "habits",
-        "inbox",
-        "instance_id",
-        "is_stalled",
-        "memory",
-        "num_indexed",
-        "queued",
-        "ranks",
-        "row_of",
-        "runner",
-        "state",
-        "stored",
-    )
+        "earlier_token_s", "filler", "habits", "inbox", "instance_id", "is_stalled", "memory",
+        "num_indexed", "queued", "ranks", "row_of", "runner", "state", "stored",
+    )  # fmt: skip
 
     def __init__(
         self,

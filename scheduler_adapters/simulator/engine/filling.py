@@ -18,24 +18,10 @@ class StepFiller:
     """Puts into the next step what ranks, rule, seats and blocks allow."""
 
     __slots__ = (
-        "admission_closed",
-        "block_tokens",
-        "has_rule",
-        "headroom",
-        "lanes",
-        "lives",
-        "load",
-        "memory",
-        "pending_rule",
-        "policy",
-        "ranks",
-        "residents",
-        "split_lanes",
-        "state",
-        "step",
-        "total_blocks",
-        "watermark_blocks",
-    )
+        "admission_closed", "block_tokens", "has_rule", "headroom", "lanes", "lives", "load",
+        "memory", "pending_rule", "policy", "ranks", "residents", "split_lanes", "state", "step",
+        "total_blocks", "watermark_blocks",
+    )  # fmt: skip
 
     def __init__(self, state: EngineState, ranks: RankKeeper, memory: KvMemory) -> None:
         self.state = state

@@ -89,31 +89,11 @@ class Live:
     """A request inside the engine."""
 
     __slots__ = (
-        "ask_at",
-        "cohort",
-        "context",
-        "event_at",
-        "evicted_s",
-        "in_prefills",
-        "is_brought",
-        "is_gone",
-        "is_moving",
-        "is_waiting",
-        "joined",
-        "joins_s",
-        "kept_tokens",
-        "last_token_s",
-        "offset",
-        "output_tokens",
-        "placed_step",
-        "prefill_left",
-        "rank",
-        "reasoning_tokens",
-        "row",
-        "stored_blocks",
-        "version",
-        "view",
-    )
+        "ask_at", "cohort", "context", "event_at", "evicted_s", "in_prefills", "is_brought",
+        "is_gone", "is_moving", "is_waiting", "joined", "joins_s", "kept_tokens", "last_token_s",
+        "offset", "output_tokens", "placed_step", "prefill_left", "rank", "reasoning_tokens",
+        "row", "stored_blocks", "version", "view",
+    )  # fmt: skip
 
     def __init__(
         self, row: int, view: RequestView, output_tokens: int, reasoning_tokens: int

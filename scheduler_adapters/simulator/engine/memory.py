@@ -23,18 +23,9 @@ class KvMemory:
     """Blocks of the residents. Evictions are rare, so residents are walked one by one."""
 
     __slots__ = (
-        "admitted",
-        "block_tokens",
-        "habits",
-        "headroom",
-        "load",
-        "ranks",
-        "residents",
-        "state",
-        "step",
-        "stored",
-        "total_blocks",
-    )
+        "admitted", "block_tokens", "habits", "headroom", "load", "ranks", "residents", "state",
+        "step", "stored", "total_blocks",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -22,15 +22,8 @@ class RankKeeper:
     """Ranks, the lanes and cohorts that they put requests into, and the times at which they end."""
 
     __slots__ = (
-        "block_tokens",
-        "lane_of",
-        "lanes",
-        "load",
-        "num_timers",
-        "policy",
-        "record",
-        "timers",
-    )
+        "block_tokens", "lane_of", "lanes", "load", "num_timers", "policy", "record", "timers",
+    )  # fmt: skip
 
     def __init__(self, state: EngineState) -> None:
         self.policy = state.policy

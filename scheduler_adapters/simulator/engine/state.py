@@ -21,21 +21,10 @@ class EngineState:
 
     # Slots, here and in the parts: Python is a sixth faster than with dictionaries of attributes.
     __slots__ = (
-        "events",
-        "evictions_without_token",
-        "instance",
-        "lives",
-        "load",
-        "next_arrival_s",
-        "num_prefilling",
-        "num_returning",
-        "num_waiting",
-        "policy",
-        "record",
-        "residents",
-        "until_s",
-        "waiting_tokens",
-    )
+        "events", "evictions_without_token", "instance", "lives", "load", "next_arrival_s",
+        "num_prefilling", "num_returning", "num_waiting", "policy", "record", "residents",
+        "until_s", "waiting_tokens",
+    )  # fmt: skip
 
     def __init__(
         self, policy: Policy, instance: Instance, observers: Iterable[EngineObserver]

@@ -15,25 +15,10 @@ class StepRunner:
     """Lets the time of steps pass. `skip_ahead` only changes how long that takes."""
 
     __slots__ = (
-        "block_tokens",
-        "emitted",
-        "events",
-        "filler",
-        "finished",
-        "latency",
-        "load",
-        "memory",
-        "ran",
-        "ranks",
-        "record",
-        "residents",
-        "skip_ahead",
-        "split_lanes",
-        "state",
-        "step",
-        "stored",
-        "tick_s",
-    )
+        "block_tokens", "emitted", "events", "filler", "finished", "latency", "load", "memory",
+        "ran", "ranks", "record", "residents", "skip_ahead", "split_lanes", "state", "step",
+        "stored", "tick_s",
+    )  # fmt: skip
 
     def __init__(self, state: EngineState, filler: StepFiller, *, skip_ahead: bool) -> None:
         self.state = state
