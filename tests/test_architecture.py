@@ -14,14 +14,14 @@ PACKAGES = ("training", "scoring_service", "scheduler_adapters")
 HEAVY = {"torch", "transformers", "lightning", "mlflow", "datasets", "sklearn"}
 
 
-def imports_of(path: Path) -> set[str]:
+def imports_of(source: Path | ast.AST) -> set[str]:
     """Every module that a file imports, wherever the statement stands in it."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(source.read_text()) if isinstance(source, Path) else source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} uses a relative import; write the whole name"
+            assert node.level == 0, f"{source} uses a relative import; write the whole name"
             found.add(node.module or "")
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found

@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from scheduler_adapters.simulator.latency.models import LatencyModel
-from scheduler_adapters.simulator.latency.presets import SOURCES, presets
+from scheduler_adapters.simulator.presets import SOURCES, presets
 from scheduler_adapters.simulator.simulate import EngineKind
 from scheduler_adapters.validation.fidelity import RECORDINGS, TARGETS, Fidelity, replay
 from scheduler_adapters.validation.model_checks import (

@@ -17,7 +17,7 @@ import pandas as pd
 
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.presets import preset
+from scheduler_adapters.simulator.presets import preset
 from scheduler_adapters.simulator.simulate import EngineKind, simulate
 from scheduler_adapters.timeline.metrics import tpot_s
 from scheduler_adapters.timeline.timeline import Timeline

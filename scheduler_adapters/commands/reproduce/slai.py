@@ -22,7 +22,7 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.tables import interval
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.presets import SLAI as TESTBED
+from scheduler_adapters.simulator.presets import SLAI as TESTBED
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import statistic, token_gaps
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s

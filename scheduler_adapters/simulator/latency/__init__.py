@@ -1,4 +1,4 @@
-"""Step times: latency models and the presets that name them.
+"""Step times: latency models, from first principles, fits, tables or measured kernels.
 
-Start with `models.py`, then `presets.py`.
+Start with `models.py`.
 """

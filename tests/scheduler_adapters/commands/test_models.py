@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scheduler_adapters.__main__ import COMMANDS, main
-from scheduler_adapters.simulator.latency.presets import presets
+from scheduler_adapters.simulator.presets import presets
 from scheduler_adapters.validation.fidelity import RECORDINGS
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 

@@ -13,7 +13,7 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.facts import GPUS, MODELS
 from scheduler_adapters.simulator.latency.kernels.kernel_database import read_kernel_database
 from scheduler_adapters.simulator.latency.kernels.layer_profile import read_layer_profile
-from scheduler_adapters.simulator.latency.presets import SLAI, SOURCES, preset, presets
+from scheduler_adapters.simulator.presets import SLAI, SOURCES, preset, presets
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 from scoring_service.errors import ConfigError, DataError
 
