@@ -79,7 +79,7 @@ def run_main(
         known = ", ".join(commands)
         print(f"error: no command named {name!r}; use one of {known}", file=sys.stderr)
         return 2
-    (configure_logging or log_to_stderr)()
+    (configure_logging or _log_to_stderr)()
 
     def run() -> int | None:
         module, _, function = commands[name][0].partition(":")
@@ -131,7 +131,7 @@ def parse(
     types = {name: hint for kind in kinds.values() for name, hint in _types(kind).items()}
     positional = [field.name for field in settings if field.metadata.get("positional")]
     given = _as_options(arguments, types, positional)
-    parser = make_parser(program, description or command.__doc__, _usage(settings))
+    parser = _make_parser(program, description or command.__doc__, _usage(settings))
     for kind in kinds.values():
         parser.add_class_arguments(kind, as_group=False)
     parser.set_defaults(dict(defaults or {}))
@@ -165,12 +165,12 @@ def exit_code_of(run: Callable[[], int | None]) -> int:
         return INTERRUPTED
 
 
-def log_to_stderr() -> None:
+def _log_to_stderr() -> None:
     """Log INFO and above as lines on stderr."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
 
 
-def make_parser(program: str, description: str | None, usage: str | None = None) -> ArgumentParser:
+def _make_parser(program: str, description: str | None, usage: str) -> ArgumentParser:
     """A parser whose help keeps the description's lines and writes options with hyphens."""
     from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
 
@@ -184,15 +184,10 @@ def make_parser(program: str, description: str | None, usage: str | None = None)
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     return ArgumentParser(
         prog=program,
-        usage=usage and f"{program} {usage}",
+        usage=f"{program} {usage}",
         description=cleandoc(description or ""),
         formatter_class=Formatter,
     )
-
-
-def underscored(arguments: Sequence[str]) -> list[str]:
-    """The arguments with underscores in the names of options, as fields are named."""
-    return [_underscored(word) if word.startswith("--") else word for word in arguments]
 
 
 def _underscored(word: str) -> str:

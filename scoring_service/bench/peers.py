@@ -25,6 +25,7 @@ from scoring_service.errors import ServiceUnavailable
 from scoring_service.server.oip import INPUT, MESSAGES, OUTPUT
 from scoring_service.server.oip import SERVICE as OIP_SERVICE
 
+MODEL_NAME: Final = "ranker"
 MLSERVER_PACKAGES: Final = ("mlserver==1.7.1", "onnxruntime", "tokenizers")
 
 
@@ -72,7 +73,7 @@ class OpenInferencePeer(Peer):
             tensor = {"name": INPUT, "datatype": "BYTES", "shape": [1]}
             contents = {"bytes_contents": [prompt.encode()]}
             request = MESSAGES["ModelInferRequest"](
-                model_name="ranker", inputs=[{**tensor, "contents": contents}]
+                model_name=MODEL_NAME, inputs=[{**tensor, "contents": contents}]
             )
             return call(request, timeout=60.0)
 
@@ -127,7 +128,7 @@ def mlserver(bundle: Path, precision: str, python: Path, *, batching: bool) -> I
         "tokenizer": str(loaded.tokenizer_path.resolve()),
         "max_tokens": loaded.manifest.max_prompt_tokens,
     }
-    settings: dict[str, Any] = {"name": "ranker", "implementation": "ranker.Ranker"}
+    settings: dict[str, Any] = {"name": MODEL_NAME, "implementation": "ranker.Ranker"}
     settings["parameters"] = {"extra": extra}
     if batching:
         settings |= {"max_batch_size": 32, "max_batch_time": 0.002}

@@ -22,8 +22,3 @@ def test_the_bench_prints_every_figure_as_one_json_object(tiny_bundle, capsys):
     assert result["batch_invariance"] <= 1e-5
     assert result["overload"]["expired_computed"] == 0
     assert result["reload"]["failed"] == 0
-
-
-def test_no_bundle_is_one_clear_line(capsys, tmp_path):
-    assert main(["bench", "--bundle", str(tmp_path)]) == 2
-    assert "--bundle" in capsys.readouterr().err

@@ -1,0 +1,23 @@
+"""The peers of the bench are servers that score as the service does."""
+
+from __future__ import annotations
+
+from scoring_service.bench.peers import OpenInferencePeer, ours
+
+
+def test_our_service_scores_every_prompt_anew(tiny_bundle, client):
+    with ours(tiny_bundle.path, "fp32") as running:
+        ask = running.client()
+        assert ask("essay").value == ask("essay").value == client.score("essay").value
+
+
+def test_an_open_inference_peer_asks_for_the_model_by_the_protocol(server, monkeypatch):
+    asked = []
+    real = server.service.score_batch
+    monkeypatch.setattr(
+        server.service, "score_batch", lambda *call: (asked.append(call[0]), real(*call))[1]
+    )
+    name = server.service.model.manifest.name
+    monkeypatch.setattr("scoring_service.bench.peers.MODEL_NAME", name)
+    OpenInferencePeer("peer", 1, server.target).client()("essay")
+    assert asked == [["essay"]]
