@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -38,7 +39,8 @@ class FakeEndpoint(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.plan: Callable[[str, int], tuple[int, dict[str, Any]] | None] = lambda *_: None
-        self.delay_s = 0.0
+        self.held_after: float = math.inf
+        self.go_on = threading.Event()
         self.asked: Counter[str] = Counter()
         self.requests: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
@@ -58,11 +60,13 @@ class _Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         prompt = request["messages"][0]["content"] if "messages" in request else request["prompt"]
         with self.server.lock:
+            held = sum(self.server.asked.values()) >= self.server.held_after
             before = self.server.asked[prompt]
             self.server.asked[prompt] += 1
             self.server.requests.append(request)
             self.server.keys.add(self.headers["authorization"])
-        time.sleep(self.server.delay_s)
+        if held:
+            self.server.go_on.wait()
         status, body = self.server.plan(prompt, before) or (200, answer(number_in(prompt) + 1))
         content = json.dumps(body).encode()
         with contextlib.suppress(OSError):  # The client may have been killed.
@@ -185,21 +189,27 @@ def test_the_same_command_again_asks_nothing(
 def test_kill_9_and_ctrl_c_neither_lose_nor_repeat_a_prompt(
     endpoint: FakeEndpoint, prompts: Path, out: Path
 ) -> None:
-    endpoint.delay_s = 0.5  # Slow enough that a busy machine still stops it midway.
     run = command(endpoint.url, prompts, out, "--concurrency", "4")
-    kept = 0
+    kept = asked_twice = 0
     for stop_at, stop_by, status in ((9, signal.SIGKILL, -9), (22, signal.SIGINT, 130)):
+        endpoint.held_after = stop_at
         process = subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while sum(endpoint.asked.values()) < stop_at and process.poll() is None:
-            time.sleep(0.002)
+        deadline_s = time.monotonic() + 300
+        # Four requests are held; the others are answered and written.
+        while not out.is_file() or out.read_bytes().count(b"\n") < stop_at - asked_twice:
+            assert process.poll() is None
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
         os.kill(process.pid, stop_by)
         assert process.wait() == status
         complete = rows(out)
         assert kept < len(complete) < len(PROMPTS)
         kept = len(complete)
+        asked_twice += 4
     card = str(out.with_name("card.yaml"))
     assert len(load_data(card).records) == kept  # Ctrl-C leaves something to train on.
-    endpoint.delay_s = 0.0
+    endpoint.held_after = math.inf
+    endpoint.go_on.set()
     finished = subprocess.run(run, capture_output=True, text=True, check=True)
     assert json.loads(finished.stdout)["new_rows"] == len(PROMPTS) - kept
     assert_every_prompt_once(out)
