@@ -1,0 +1,61 @@
+"""Static ranks as columns, and the policies that have none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
+from scheduler_adapters.policies.prefill_first import PrefillFirst
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.simulator.compiled.static_ranks import static_ranks, waiting_views
+from scheduler_adapters.workload.requests import make_requests
+
+REQUESTS = make_requests(
+    prompt_tokens=[5, 3, 4],
+    output_tokens=[1, 1, 1],
+    arrival_s=[0.0, 1.0, 2.0],
+    scores=[7.0, np.nan, 2.0],
+    user_class=["free", "paying", "free"],
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "key", "starves_s"),
+    [
+        (FCFS(), [-np.inf] * 3, [np.inf] * 3),
+        (Sarathi(order="spf"), [5, 3, 4], [np.inf] * 3),
+        (pars(starve_after_s=10.0), [7, -np.inf, 2], [10, 11, 12]),
+        (pars(starve_after_s=None), [7, -np.inf, 2], [np.inf] * 3),
+        (ClassPriority(FCFS()), None, None),  # residents of two classes are ranked differently
+    ],
+)
+def test_the_ranks_of_a_static_policy_are_two_columns(policy, key, starves_s):
+    ranks = static_ranks(REQUESTS, policy, 100)
+    if key is None:
+        assert ranks is None
+    else:
+        assert ranks is not None
+        assert ranks.key.tolist() == key
+        assert ranks.starves_s.tolist() == starves_s
+
+
+@pytest.mark.parametrize(("policy", "first"), [(FCFS(), False), (PrefillFirst(), True)])
+def test_decodes_in_a_later_lane_than_prefills_are_noticed(policy, first):
+    ranks = static_ranks(REQUESTS, policy, 100)
+    assert ranks is not None
+    assert ranks.prefill_first is first
+
+
+@pytest.mark.parametrize("policy", [SLAI(), RoundRobin(), OffloadingFCFS()])
+def test_what_changes_its_ranks_or_moves_blocks_has_no_columns(policy):
+    assert static_ranks(REQUESTS, policy, 100) is None
+
+
+def test_views_are_those_of_arriving_requests():
+    seen = [(view.number, view.arrival_s, view.score) for view in waiting_views(REQUESTS)]
+    assert seen == [(0, 0.0, 7.0), (1, 1.0, None), (2, 2.0, 2.0)]

@@ -1,0 +1,116 @@
+"""KV memory by hand: which resident is evicted, and which waiting request displaces it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_adapters.policy import Policy, Traits
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
+from scheduler_adapters.workload.requests import make_requests
+
+SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=6, watermark_fraction=0.0)
+
+
+class ByScore(Policy):
+    """The score is key and eviction key; None of the eviction key for a score of 9."""
+
+    name = "by-score"
+    traits = Traits(requires=frozenset({Capability.EVICT}))
+
+    def __init__(self, rule: StepRule | None = None) -> None:
+        self.rule = rule or StepRule()
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        score = request.score or 0.0
+        return Rank((score,), evict_key=None if score == 9 else (score,))
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return self.rule
+
+
+class Evictions(EngineObserver):
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def evicted(self, request, now_s):
+        self.rows.append(request.number)
+
+
+def evicted(scores, *, rule=None, arrival_s=None, instance=SECONDS, prompt=31, output=4):
+    """The rows that lose their blocks, in order; each request has 2 blocks and soon needs 3."""
+    count, told = len(scores), Evictions()
+    requests = make_requests(
+        prompt_tokens=[prompt] * count,
+        output_tokens=[output] * count,
+        scores=scores,
+        arrival_s=arrival_s or [0.0] * count,
+    )
+    engine = Engine(ByScore(rule), instance, observers=[told])
+    engine.run(requests)
+    assert engine.state.load.used_blocks == 0
+    return told.rows
+
+
+@pytest.mark.parametrize(
+    ("scores", "rows"), [([1, 2, 3], [2]), ([3, 2, 1], [0]), ([1, 3, 2], [1]), ([5, 5, 5], [2])]
+)
+def test_a_decode_without_a_block_evicts_the_greatest_of_equals_the_latest(scores, rows):
+    assert evicted(scores) == rows
+
+
+def test_without_an_evict_key_a_request_goes_for_no_other_only_for_itself():
+    assert evicted([1, 9, 9]) == [0]  # it asks first, and nobody else may go
+
+
+def test_a_better_waiting_request_displaces_the_worst_resident_and_only_that():
+    rule = StepRule(displace=True)
+    assert evicted([5, 6, 7, 1], rule=rule, arrival_s=[0, 0, 0, 0.5], prompt=20) == [2]
+
+
+def test_a_worse_or_equal_one_displaces_nobody():
+    rule = StepRule(displace=True)
+    for score in (7, 8):
+        rows = evicted([5, 6, 7, score], rule=rule, arrival_s=[0, 0, 0, 0.5], prompt=20, output=2)
+        assert rows == []
+
+
+def test_nobody_goes_where_even_all_worse_ones_would_not_make_room():
+    count, told = 3, Evictions()
+    requests = make_requests(
+        prompt_tokens=[20, 20, 70],
+        output_tokens=[8, 8, 2],
+        scores=[1, 6, 5],
+        arrival_s=[0.0, 0.0, 0.5],
+    )
+    # The third needs 5 of 6 blocks; the first, which has 2, is better.
+    Engine(ByScore(StepRule(displace=True)), SECONDS, observers=[told]).run(requests)
+    assert told.rows == []
+    assert count == len(requests)
+
+
+def test_displacement_ends_at_the_cap_on_admissions():
+    rule = StepRule(displace=True, max_admissions=1)
+    arrival_s = [0.0, 0.0, 0.0, 3.5, 3.5]
+    told = Evictions()
+    requests = make_requests(
+        prompt_tokens=[20] * 5, output_tokens=[9] * 5, scores=[5, 6, 7, 1, 2], arrival_s=arrival_s
+    )
+    engine = Engine(ByScore(rule), SECONDS, observers=[told])
+    engine.submit_all(requests)
+    engine.advance(4.5)
+    assert told.rows == [2]
+    engine.advance(5.5)
+    assert told.rows == [2, 1]
+
+
+def test_headroom_is_insisted_on_where_no_block_is_needed():
+    # Two requests of 3 blocks fill the memory, and no token needs another block.
+    for headroom, rows in ((0, []), (1, [1, 1])):
+        instance = replace(SECONDS, decode_headroom_blocks=headroom)
+        assert evicted([1, 2], instance=instance, prompt=40, output=3) == rows

@@ -1,0 +1,26 @@
+"""Sizes of models: what follows from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_adapters.simulator.latency.facts import GPUS, MEASURED_MODELS, MODELS
+
+
+def test_llama_3_8b_keeps_128_kib_of_kv_per_token():
+    assert MODELS["llama-3-8b"].kv_bytes_per_token == 2 * 32 * 8 * 128 * 2 == 131_072
+    assert MODELS["llama-3-8b"].weights_bytes == 2 * 8.03e9
+
+
+@pytest.mark.parametrize("name", MODELS | MEASURED_MODELS)
+def test_shards_add_up_to_the_model_but_for_the_vector(name):
+    model = (MODELS | MEASURED_MODELS)[name]
+    shard = model.shard(2)
+    assert 2 * shard.kv_bytes_per_token == model.kv_bytes_per_token
+    assert 2 * shard.attention_flops_per_pair == model.attention_flops_per_pair
+    assert 2 * shard.weights_bytes == model.weights_bytes
+    assert (shard.hidden, shard.layers) == (model.hidden, model.layers)
+
+
+def test_a_larger_gpu_has_at_least_the_memory_of_the_smaller():
+    assert GPUS["a100-40g"].memory_bytes < GPUS["a100-80g"].memory_bytes < GPUS["h200"].memory_bytes
