@@ -10,11 +10,11 @@ from typing import Self
 
 from scoring_service.bundle import INT8, Manifest, ModelBundle
 from scoring_service.calibration import LengthCurve
+from scoring_service.costs import INVARIANCE, CostTable
 from scoring_service.errors import BundleError, ScoringError
-from scoring_service.ranker.costs import INVARIANCE, CostTable
 from scoring_service.ranker.golden import check_golden
 from scoring_service.ranker.scorer import OnnxScorer, has_gpu_runtime
-from scoring_service.ranker.tokenizing import PromptTokenizer
+from scoring_service.tokenizing import PromptTokenizer
 
 logger = logging.getLogger(__name__)
 

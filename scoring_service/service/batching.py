@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from scoring_service.costs import CostTable
 from scoring_service.errors import ScoringError, ScoringTimeout, ServiceOverloaded
-from scoring_service.ranker.costs import CostTable
 
 _LOOKAHEAD: Final = 32
 """Queued prompts considered for a batch; the queue is in order of deadline, not of length."""

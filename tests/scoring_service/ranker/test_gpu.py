@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scoring_service.bundle import ModelBundle
-from scoring_service.ranker.costs import INVARIANCE
+from scoring_service.costs import INVARIANCE
 from scoring_service.ranker.model import RankerModel
 from scoring_service.ranker.scorer import OnnxScorer, has_gpu_runtime
 

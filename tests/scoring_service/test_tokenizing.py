@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from scoring_service.errors import BundleError
-from scoring_service.ranker.tokenizing import PromptTokenizer
+from scoring_service.tokenizing import PromptTokenizer
 
 WORDS = st.one_of(
     st.text(max_size=20),
