@@ -1,4 +1,4 @@
 """Papers: their headline figures beside ours.
 
-Start with `figure.py`, then `command.py`; there is one file per paper.
+Start with `command.py`; there is one file per paper.
 """

@@ -10,12 +10,11 @@ of 256, 128 and 64. Rows that miss say what was measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from scheduler_adapters.commands.reproduce.figure import PaperFigure, ReproduceConfig
+from scheduler_adapters.commands.reproduce.command import PaperFigure, ReproduceConfig
 from scheduler_adapters.commands.reproduce.pars_runs import (
     GPT4,
     LLAMA,
@@ -31,13 +30,18 @@ from scheduler_adapters.workload.scores import achieved_tau_b
 
 def figures(config: ReproduceConfig) -> list[PaperFigure]:
     """The rows of the paper's evaluation that a simulation can show."""
-    experiment = ParsExperiment(config)
+    experiment, two_gpus = ParsExperiment(config), ParsExperiment(config, num_gpus=2)
+    systems = ("Oracle", "PARS", "listwise", "pointwise", "FCFS")
     return [
-        *(_burst_row(experiment, *burst) for burst in _BURSTS),
-        *_anchor_rows(ParsExperiment(config, num_gpus=2)),
-        *_order_rows(experiment),
-        *_guard_rows(experiment),
-        *_cross_model_rows(experiment),
+        *(_burst_row(experiment, burst) for burst in _BURSTS),
+        *(_anchor_row(two_gpus, *anchor) for anchor in _ANCHORS),
+        *(
+            _order_row(experiment, workload, workload, load, systems)
+            for workload in (SHORT, LONG)
+            for load in _LOADS
+        ),
+        _guard_row(experiment),
+        *(_cross_model_row(experiment, workload) for workload in (SHORT, LONG)),
         *([] if config.scored is None else trained_rows(config)),
     ]
 
@@ -63,19 +67,13 @@ _BURSTS = (
 
 
 def _burst_row(
-    experiment: ParsExperiment,
-    workload: str,
-    statistic: int,
-    paper: str,
-    is_best: bool,
-    least: float,
-    most: float,
+    experiment: ParsExperiment, burst: tuple[str, int, str, bool, float, float]
 ) -> PaperFigure:
+    workload, statistic, paper, is_best, least, most = burst
     swept = [_speedup(experiment, workload, "PARS", seats=seats)[statistic] for seats in _SEATS]
-    shown = " / ".join(f"{value:.1f}x" for value in swept)
     ours = max(swept) if is_best else swept[0]
     band = f"{least:g}x or more" if most == np.inf else f"{least:g}x to {most:g}x"
-    note = f"with 256 / 128 / 64 seats {shown}"
+    note = "with 256 / 128 / 64 seats " + " / ".join(f"{value:.1f}x" for value in swept)
     if not least <= swept[0] <= most:
         note = f"{note}. {_why_small(experiment, workload)}"
     return PaperFigure(
@@ -104,26 +102,20 @@ def _why_small(experiment: ParsExperiment, workload: str) -> str:
     )
 
 
-def _anchor_rows(experiment: ParsExperiment) -> list[PaperFigure]:
-    """Figures of an earlier, independent prototype; the shape of its lengths was not recorded."""
-    anchors = {
-        (SHORT_MODEL, "PARS", True): (3.9, 5.6),
-        (SHORT_MODEL, "Oracle", True): (4.4, 7.3),
-        (LONG_MODEL, "PARS", True): (2.4, 2.6),
-        (LONG_MODEL, "Oracle", True): (3.2, 3.5),
-        (LONG_MODEL, "PARS", False): (3.0, 3.9),
-    }
-    return [_anchor_row(experiment, *anchor, wanted) for anchor, wanted in anchors.items()]
+_ANCHORS = (
+    (SHORT_MODEL, "PARS", True, 3.9, 5.6),
+    (SHORT_MODEL, "Oracle", True, 4.4, 7.3),
+    (LONG_MODEL, "PARS", True, 2.4, 2.6),
+    (LONG_MODEL, "Oracle", True, 3.2, 3.5),
+    (LONG_MODEL, "PARS", False, 3.0, 3.9),
+)
+"""Workload, system, guard, and mean and P90 of an earlier, independent prototype; the shape of its
+lengths was not recorded."""
 
 
 def _anchor_row(
-    experiment: ParsExperiment,
-    workload: str,
-    system: str,
-    guard: bool,
-    figures: tuple[float, float],
+    experiment: ParsExperiment, workload: str, system: str, guard: bool, mean: float, p90: float
 ) -> PaperFigure:
-    mean, p90 = figures
     ours = _speedup(experiment, workload, system, guard=guard)
     return PaperFigure(
         metric=f"{system}, mean / P90 speed-up" + ("" if guard else " without the guard"),
@@ -146,52 +138,40 @@ _TIE = 0.01
 """Largest difference of mean latencies that counts as none, where there is no queue."""
 
 
-def _order_rows(experiment: ParsExperiment) -> list[PaperFigure]:
-    systems = ("Oracle", "PARS", "listwise", "pointwise", "FCFS")
-    return [
-        _order_row(experiment, workload, workload, load, systems)
-        for workload in (SHORT, LONG)
-        for load in _LOADS
-    ]
-
-
 def _order_row(
     experiment: ParsExperiment, workload: str, name: str, load: float | None, systems: Sequence[str]
 ) -> PaperFigure:
     """`systems` from the oracle and PARS to FCFS; those between the last two in any order."""
     ms = {system: 1e3 * experiment.latency(workload, system, load=load)[0] for system in systems}
     oracle, own, *between, fcfs = ms.values()
-    row = PaperFigure(
+    longest_wait_s = max(run.longest_wait_s for run in experiment.runs(workload, "FCFS", load=load))
+    is_queued = longest_wait_s > experiment.longest_step_s
+    if is_queued:
+        gap = (own - oracle) / max(fcfs - oracle, 1e-9)
+        in_order = oracle < own < min([*between, fcfs]) and max([own, *between]) < fcfs
+        found, is_reproduced = f"gap {gap:.0%} of FCFS to Oracle", in_order and gap < 0.25
+        criterion = "order holds, gap below 25%"
+        note = "" if is_reproduced else _why_no_order(experiment, workload, load)
+    else:
+        spread = max(ms.values()) / min(ms.values()) - 1
+        found, is_reproduced = f"all within {spread:.2%}", spread <= _TIE
+        criterion = f"under FCFS nobody is left waiting: all within {_TIE:.0%} of each other"
+        note = (
+            f"under FCFS nobody waits more than {1e3 * longest_wait_s:.0f} ms for a first step, "
+            f"and a step may take {1e3 * experiment.longest_step_s:.0f}: there is no queue to put "
+            "in order"
+        )
+    each = ", ".join(f"{system} {value:.1f}" for system, value in ms.items())
+    return PaperFigure(
         metric="mean latency, order Oracle < PARS < " + ("others < " if between else "") + "FCFS",
         workload=f"{name}, " + ("burst" if load is None else f"load {load:g}"),
         baseline="all",
         paper="holds; PARS within 200 ms/token of the oracle",
-        ours=", ".join(f"{system} {value:.1f}" for system, value in ms.items()) + " ms/token",
-        reproduced=False,
-        criterion="",
-    )
-    longest_wait_s = max(run.longest_wait_s for run in experiment.runs(workload, "FCFS", load=load))
-    if longest_wait_s <= experiment.longest_step_s:
-        spread = max(ms.values()) / min(ms.values()) - 1
-        return replace(
-            row,
-            ours=f"{row.ours}; all within {spread:.2%}",
-            reproduced=spread <= _TIE,
-            criterion=f"under FCFS nobody is left waiting: all within {_TIE:.0%} of each other",
-            pre_set=False,
-            note=f"under FCFS nobody waits more than {1e3 * longest_wait_s:.0f} ms for a first "
-            f"step, and a step may take {1e3 * experiment.longest_step_s:.0f}: there is no queue "
-            "to put in order",
-        )
-    gap = (own - oracle) / max(fcfs - oracle, 1e-9)
-    in_order = oracle < own < min([*between, fcfs]) and max([own, *between]) < fcfs
-    is_reproduced = in_order and gap < 0.25
-    return replace(
-        row,
-        ours=f"{row.ours}; gap {gap:.0%} of FCFS to Oracle",
+        ours=f"{each} ms/token; {found}",
         reproduced=is_reproduced,
-        criterion="order holds, gap below 25%",
-        note="" if is_reproduced else _why_no_order(experiment, workload, load),
+        criterion=criterion,
+        pre_set=is_queued,
+        note=note,
     )
 
 
@@ -207,48 +187,32 @@ def _why_no_order(experiment: ParsExperiment, workload: str, load: float | None)
     )
 
 
-def _guard_rows(experiment: ParsExperiment) -> list[PaperFigure]:
-    workload = LONG
-    with_guard = _speedup(experiment, workload, "PARS")[0]
-    without = _speedup(experiment, workload, "PARS", guard=False)[0]
-    return [
-        PaperFigure(
-            metric="what the starvation guard costs: mean speed-up with and without it",
-            workload=f"burst of 2,000, {workload}",
-            paper="not reported; the boost turns a long queue into FCFS",
-            ours=f"{with_guard:.1f}x with, {without:.1f}x without",
-            reproduced=with_guard < without,
-            criterion="lower with the guard",
-        )
-    ]
+def _guard_row(experiment: ParsExperiment) -> PaperFigure:
+    with_guard, without = (_speedup(experiment, LONG, "PARS", guard=g)[0] for g in (True, False))
+    return PaperFigure(
+        metric="what the starvation guard costs: mean speed-up with and without it",
+        workload=f"burst of 2,000, {LONG}",
+        paper="not reported; the boost turns a long queue into FCFS",
+        ours=f"{with_guard:.1f}x with, {without:.1f}x without",
+        reproduced=with_guard < without,
+        criterion="lower with the guard",
+    )
 
 
-def _cross_model_rows(experiment: ParsExperiment) -> list[PaperFigure]:
-    return [
-        PaperFigure(
-            metric="scores of another model's predictor: mean speed-up",
-            workload=f"burst of 2,000, {workload}",
-            paper="> 2x, a little behind PARS",
-            ours=f"{cross:.1f}x (PARS {own:.1f}x)",
-            reproduced=cross > 1.8,
-            criterion="above 1.8x with tau-b .1 lower",
-        )
-        for workload in (SHORT, LONG)
-        for cross, own in [
-            (
-                _speedup(experiment, workload, "cross-model PARS")[0],
-                _speedup(experiment, workload, "PARS")[0],
-            )
-        ]
-    ]
+def _cross_model_row(experiment: ParsExperiment, workload: str) -> PaperFigure:
+    own, cross = (_speedup(experiment, workload, s)[0] for s in ("PARS", "cross-model PARS"))
+    return PaperFigure(
+        metric="scores of another model's predictor: mean speed-up",
+        workload=f"burst of 2,000, {workload}",
+        paper="> 2x, a little behind PARS",
+        ours=f"{cross:.1f}x (PARS {own:.1f}x)",
+        reproduced=cross > 1.8,
+        criterion="above 1.8x with tau-b .1 lower",
+    )
 
 
 def trained_rows(config: ReproduceConfig) -> list[PaperFigure]:
-    """The burst and the rates again, in the order that a trained ranker gives `config.scored`.
-
-    Raises:
-        DataError: the trace cannot be read, or has requests without a score.
-    """
+    """The burst and the rates again, in the order that a trained ranker gives `config.scored`."""
     experiment = ParsExperiment(config)
     requests = experiment.scored()
     tau_b = achieved_tau_b(requests.score, requests.output_tokens)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scheduler_adapters.commands.reproduce.figure import ReproduceConfig
+from scheduler_adapters.commands.reproduce.command import ReproduceConfig
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.instance import Instance
@@ -31,7 +31,7 @@ _LONGEST = 16_384
 """Tokens of the longest response."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Lengths:
     """Output lengths of one model, and the tau-b of each predictor in the paper."""
 
@@ -72,32 +72,16 @@ SHORT, LONG = "short outputs", "long outputs"
 TRAINED = "trained ranker"
 SHORT_MODEL, LONG_MODEL = "short log-normal outputs", "long log-normal outputs"
 LLAMA, GPT4 = "Llama-3-8B on AlpacaEval", "GPT-4 on AlpacaEval"
+_ALPACA = "alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet"
+_MISGUIDED = "reasoning/MisguidedAttention_lengths.parquet"
 _ALPACA_EVAL = "alpaca-eval/alpaca_eval_tokens_wide.parquet"
-_SHORT_CURVE = Lengths(median_tokens=160, sigma=1.1, tau_b=_SHORT_TAU_B)
-_LONG_CURVE = Lengths(median_tokens=1100, sigma=0.75, tau_b=_LONG_TAU_B)
 WORKLOADS: Final = {
-    SHORT_MODEL: _SHORT_CURVE,
-    LONG_MODEL: _LONG_CURVE,
-    SHORT: replace(
-        _SHORT_CURVE,
-        file="alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet",
-        columns=("vicuna_tokens_t0_7",),
-    ),
-    LONG: replace(
-        _LONG_CURVE,
-        file="reasoning/MisguidedAttention_lengths.parquet",
-        columns=("reasoning_tokens", "answer_tokens"),
-    ),
-    LLAMA: Lengths(
-        median_tokens=461,
-        sigma=0.9,
-        tau_b=_SHORT_TAU_B,
-        file=_ALPACA_EVAL,
-        columns=("Meta-Llama-3-8B-Instruct",),
-    ),
-    GPT4: Lengths(
-        median_tokens=290, sigma=1.2, tau_b=_SHORT_TAU_B, file=_ALPACA_EVAL, columns=("gpt4",)
-    ),
+    SHORT_MODEL: Lengths(160, 1.1, _SHORT_TAU_B),
+    LONG_MODEL: Lengths(1100, 0.75, _LONG_TAU_B),
+    SHORT: Lengths(160, 1.1, _SHORT_TAU_B, _ALPACA, ("vicuna_tokens_t0_7",)),
+    LONG: Lengths(1100, 0.75, _LONG_TAU_B, _MISGUIDED, ("reasoning_tokens", "answer_tokens")),
+    LLAMA: Lengths(461, 0.9, _SHORT_TAU_B, _ALPACA_EVAL, ("Meta-Llama-3-8B-Instruct",)),
+    GPT4: Lengths(290, 1.2, _SHORT_TAU_B, _ALPACA_EVAL, ("gpt4",)),
 }
 """Medians as an earlier prototype had them; the spreads are fitted to its oracle's mean."""
 
@@ -143,10 +127,8 @@ class ParsExperiment:
         seats: int = 256,
     ) -> list[ServedBurst]:
         """Return one run per seed."""
-        return [
-            self.measure(workload, system, guard, load, seats, seed)
-            for seed in range(self.config.num_seeds)
-        ]
+        seeds = range(self.config.num_seeds)
+        return [self.measure(workload, system, guard, load, seats, seed) for seed in seeds]
 
     def latency(self, workload: str, system: str, **setting: Any) -> tuple[float, float]:
         """Return mean and P90 of E2E / tokens in seconds, means over the seeds."""
@@ -176,15 +158,13 @@ class ParsExperiment:
         )
 
     def _scored_for(self, system: str, workload: str, requests: Requests, seed: int) -> Requests:
-        if system == "FCFS":
-            return requests.with_scores(0.0)
-        if system == "Oracle":
-            return requests.with_scores(requests.output_tokens)
+        lengths = requests.output_tokens
+        if system in ("FCFS", "Oracle"):
+            return requests.with_scores(0.0 if system == "FCFS" else lengths)
         if workload == TRAINED:
             return requests
         tau_b = WORKLOADS[workload].tau_b[system]
-        scores = synthetic_scores(requests.output_tokens, tau_b=tau_b, seed=seed)
-        return requests.with_scores(scores)
+        return requests.with_scores(synthetic_scores(lengths, tau_b=tau_b, seed=seed))
 
     def _requests(self, workload: str, seed: int) -> Requests:
         if workload == TRAINED:
@@ -204,9 +184,9 @@ class ParsExperiment:
         scores = self.config.scores
         scorer = None if scores == "trace" else open_prompt_scorer(scores)
         requests = read_trace(self.config.scored, limit=NUM_REQUESTS, scorer=scorer)
-        if np.isnan(requests.score).any():
+        if num_unscored := int(np.isnan(requests.score).sum()):
             raise DataError(
-                f"{int(np.isnan(requests.score).sum())} requests have no score; give a column "
+                f"{num_unscored} requests have no score; give a column "
                 "'score', or --scores bundle:PATH and a column 'prompt'",
                 path=self.config.scored,
             )

@@ -24,7 +24,7 @@ from math import ceil, exp
 
 import numpy as np
 
-from scheduler_adapters.commands.reproduce.figure import PaperFigure, ReproduceConfig
+from scheduler_adapters.commands.reproduce.command import PaperFigure, ReproduceConfig
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
 from scheduler_adapters.policies.rad import RAD, RADTwin

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from scheduler_adapters.commands.reproduce.figure import PaperFigure, ReproduceConfig
+from scheduler_adapters.commands.reproduce.command import PaperFigure, ReproduceConfig
 from scheduler_adapters.commands.search import highest_load
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
@@ -27,7 +27,7 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import statistic, token_gaps
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
 from scheduler_adapters.workload.data_folder import data_file
-from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.requests import Floats, Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError, DataError
 
@@ -93,15 +93,11 @@ class SlaiExperiment:
         timeline = simulate(requests, SYSTEMS[system](), self.instance, loop="compiled")
         ttft_s = timeline.first_token_s - requests.arrival_s
         is_paying = requests.user_class == "paying"
+        ttft_figures_s = np.nanmedian(ttft_s), np.nanmean(ttft_s), np.nanmedian(ttft_s[is_paying])
         tbt_p99_s = (
             statistic(*token_gaps(timeline.take(rows))).p99 for rows in (is_paying, ~is_paying)
         )
-        return Point(
-            float(np.nanmedian(ttft_s)),
-            float(np.nanmean(ttft_s)),
-            float(np.nanmedian(ttft_s[is_paying])),
-            *tbt_p99_s,
-        )
+        return Point(*map(float, ttft_figures_s), *tbt_p99_s)
 
     def _requests(self, rate_per_s: float, paying: float, seed: int) -> Requests:
         count = int(rate_per_s * RUN_S * self.config.scale)
@@ -117,24 +113,20 @@ class SlaiExperiment:
 
     def high_rate(self, median_ttft_s: float) -> float:
         """The rate at which Sarathi's median TTFT is that of the paper."""
-        rate_per_s = highest_load(
-            lambda rate: (
-                self.point("Sarathi FCFS", round(rate, 3), 0.05).median_ttft_s <= median_ttft_s
-            ),
-            low=1.0,
-            high=2.4,
-            tolerance=0.01,
-        )
-        return round(rate_per_s, 3)
+
+        def is_met(rate_per_s: float) -> bool:
+            point = self.point("Sarathi FCFS", round(rate_per_s, 3), 0.05)
+            return point.median_ttft_s <= median_ttft_s
+
+        return round(highest_load(is_met, low=1.0, high=2.4, tolerance=0.01), 3)
 
     def capacity(self, system: str, paying: float) -> float:
         """Highest rate in requests/s that meets the paper's SLO."""
-        return highest_load(
-            lambda rate: self.point(system, round(rate, 3), paying).meets_slo,
-            low=0.4,
-            high=2.4,
-            tolerance=0.02,
-        )
+
+        def is_met(rate_per_s: float) -> bool:
+            return self.point(system, round(rate_per_s, 3), paying).meets_slo
+
+        return highest_load(is_met, low=0.4, high=2.4, tolerance=0.02)
 
 
 def _lengths() -> Requests:
@@ -156,39 +148,44 @@ def figures(config: ReproduceConfig) -> list[PaperFigure]:
     """The rows of the paper's evaluation."""
     experiment = SlaiExperiment(config)
     return [
-        *_ttft_rows(experiment),
+        *(_ttft_row(experiment, *paper) for paper in _PAPER_TTFT),
         *_capacity_rows(experiment),
         *_tbt_rows(experiment),
-        *_variant_rows(experiment),
+        _order_row(experiment, "Sarathi FCFS", "Sarathi SPF"),
+        _order_row(experiment, "SLAI FCFS fixed 10", "SLAI SPF fixed 10"),
+        _fixed_offset_row(experiment),
+        _priority_row(experiment, experiment.high_rate(1.5)),
     ]
 
 
-def _ttft_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
-    papers = {0.05: (1.5, 0.7), 0.5: (1.5, 0.73), 0.95: (2.0, 0.75)}
-    made = []
-    for share, (paper_sarathi_s, paper_slai_s) in papers.items():
-        rate_per_s = experiment.high_rate(paper_sarathi_s)
-        sarathi, slai, *fixed_load = (
-            experiment.point(system, rate, share).median_ttft_s
-            for rate in (rate_per_s, 1.6)
-            for system in ("Sarathi FCFS", "SLAI")
-        )
-        made.append(
-            PaperFigure(
-                metric="median TTFT at high load",
-                workload=f"{share:.0%} paying, {rate_per_s} req/s",
-                baseline="Sarathi FCFS",
-                paper=f"{paper_sarathi_s} -> {paper_slai_s} s "
-                f"({paper_slai_s / paper_sarathi_s - 1:+.0%})",
-                ours=f"{sarathi:.2f} -> {slai:.2f} s ({slai / sarathi - 1:+.0%})",
-                reproduced=slai <= 0.6 * sarathi,
-                criterion="-40% or better, at the load where Sarathi is as slow as in the paper",
-                pre_set=share == 0.05,
-                note=f"at 1.6 req/s {fixed_load[0]:.2f} -> {fixed_load[1]:.2f} s "
-                f"({fixed_load[1] / fixed_load[0] - 1:+.0%})",
-            )
-        )
-    return made
+_PAPER_TTFT = ((0.05, 1.5, 0.7), (0.5, 1.5, 0.73), (0.95, 2.0, 0.75))
+"""Paying share, and the paper's median TTFT under Sarathi and under SLAI, seconds."""
+
+
+def _ttft_row(
+    experiment: SlaiExperiment, share: float, paper_sarathi_s: float, paper_slai_s: float
+) -> PaperFigure:
+    rate_per_s = experiment.high_rate(paper_sarathi_s)
+    sarathi, slai, *fixed_load = (
+        experiment.point(system, rate, share).median_ttft_s
+        for rate in (rate_per_s, 1.6)
+        for system in ("Sarathi FCFS", "SLAI")
+    )
+    return PaperFigure(
+        metric="median TTFT at high load",
+        workload=f"{share:.0%} paying, {rate_per_s} req/s",
+        baseline="Sarathi FCFS",
+        paper=_change(paper_sarathi_s, paper_slai_s, digits=""),
+        ours=_change(sarathi, slai),
+        reproduced=slai <= 0.6 * sarathi,
+        criterion="-40% or better, at the load where Sarathi is as slow as in the paper",
+        pre_set=share == 0.05,
+        note=f"at 1.6 req/s {_change(*fixed_load)}",
+    )
+
+
+def _change(before: float, after: float, *, unit: str = "s", digits: str = ".2f") -> str:
+    return f"{before:{digits}} -> {after:{digits}} {unit} ({after / before - 1:+.0%})"
 
 
 def _capacity_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
@@ -203,8 +200,8 @@ def _capacity_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
                 metric="capacity at median TTFT <= 0.5 s and P99 TBT within target",
                 workload=f"{share:.0%} paying",
                 baseline="Sarathi FCFS",
-                paper=f"1.15 -> {paper} req/s ({paper / 1.15 - 1:+.0%})",
-                ours=f"{sarathi:.2f} -> {slai:.2f} req/s ({gain:+.0%})",
+                paper=_change(1.15, paper, unit="req/s", digits=""),
+                ours=_change(sarathi, slai, unit="req/s"),
                 reproduced=0.15 <= gain <= 0.4 if share == 0.05 else gain > 0,
                 criterion="+15% to +40%" if share == 0.05 else "a gain",
                 pre_set=share == 0.05,
@@ -275,28 +272,19 @@ def _is_rising(values: list[float]) -> bool:
     return all(later >= earlier for earlier, later in pairwise(values))
 
 
-def _variant_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
-    made = []
-    for fcfs, spf in (
-        ("Sarathi FCFS", "Sarathi SPF"),
-        ("SLAI FCFS fixed 10", "SLAI SPF fixed 10"),
-    ):
-        by_arrival, by_prompt = (
-            experiment.point(name, 1.45, 0.05).median_ttft_s for name in (fcfs, spf)
-        )
-        made.append(
-            PaperFigure(
-                metric="shortest prompt first against arrival order, median TTFT",
-                workload="5% paying, 1.45 req/s",
-                baseline=fcfs,
-                paper="better",
-                ours=f"{by_arrival:.2f} -> {by_prompt:.2f} s",
-                reproduced=by_prompt < by_arrival,
-                criterion="lower",
-            )
-        )
-    high_rate_per_s = experiment.high_rate(1.5)
-    return [*made, _fixed_offset_row(experiment), _priority_row(experiment, high_rate_per_s)]
+def _order_row(experiment: SlaiExperiment, fcfs: str, spf: str) -> PaperFigure:
+    by_arrival, by_prompt = (
+        experiment.point(name, 1.45, 0.05).median_ttft_s for name in (fcfs, spf)
+    )
+    return PaperFigure(
+        metric="shortest prompt first against arrival order, median TTFT",
+        workload="5% paying, 1.45 req/s",
+        baseline=fcfs,
+        paper="better",
+        ours=f"{by_arrival:.2f} -> {by_prompt:.2f} s",
+        reproduced=by_prompt < by_arrival,
+        criterion="lower",
+    )
 
 
 def _fixed_offset_row(experiment: SlaiExperiment) -> PaperFigure:
@@ -316,15 +304,11 @@ def _fixed_offset_row(experiment: SlaiExperiment) -> PaperFigure:
 
 
 def _priority_row(experiment: SlaiExperiment, rate_per_s: float) -> PaperFigure:
-    plain, first = (
-        np.array(
-            [
-                experiment.measure(system, rate_per_s, 0.05, seed).median_ttft_paying_s
-                for seed in PRIORITY_SEEDS
-            ]
-        )
-        for system in ("SLAI", "SLAI paying first")
-    )
+    def medians_s(system: str) -> Floats:
+        points = (experiment.measure(system, rate_per_s, 0.05, seed) for seed in PRIORITY_SEEDS)
+        return np.array([point.median_ttft_paying_s for point in points])
+
+    plain, first = medians_s("SLAI"), medians_s("SLAI paying first")
     low, high = interval((first - plain) / plain.mean())
     change = first.mean() / plain.mean() - 1
     return PaperFigure(

@@ -1,4 +1,4 @@
-"""`reproduce`: every row is measured, judged by its band, and reported."""
+"""`reproduce`: refused settings, seeds of a paper, and rows measured, judged and reported."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import json
 import pytest
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands.reproduce.command import write_page
-from scheduler_adapters.commands.reproduce.figure import PAPERS, PaperFigure, ReproduceConfig
+from scheduler_adapters.commands.reproduce.command import (
+    PAPERS,
+    PaperFigure,
+    ReproduceConfig,
+    write_page,
+)
 
 
 @pytest.mark.slow
@@ -45,3 +49,40 @@ def test_a_page_counts_the_rows_and_shows_each_with_its_conditions(tmp_path):
     text = page.read_text()
     for said in ("1 of 2 rows", "metric False", "settled with figures at hand", "&lt;1&gt;", "RAD"):
         assert said in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["slai", "--scored=trace.csv"], "scored is trace.csv, which slai does not read"),
+        (["pars", "--scores=bundle:run/bundle"], "add --scored FILE"),
+    ],
+)
+def test_scores_that_nothing_would_read_are_refused(arguments, complaint, capsys):
+    assert main(["reproduce", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["orca"], "no paper named 'orca'; use one of pars"),
+        (["pars", "--scale=2"], "scale is 2"),
+        (["pars", "--seeds=0"], "seeds is 0"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, complaint, capsys):
+    assert main(["reproduce", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_quick_papers_have_more_seeds_unless_a_number_is_given():
+    assert [ReproduceConfig(paper=name).num_seeds for name in ("pars", "slai", "rad")] == [5, 2, 2]
+    assert ReproduceConfig(paper="pars", seeds=1).num_seeds == 1
+
+
+def test_a_figure_says_when_its_criterion_was_settled():
+    figure = PaperFigure(
+        metric="m", workload="w", paper="2x", ours="2.1x", reproduced=True, criterion="2x or more"
+    )
+    assert (figure.baseline, figure.settled) == ("FCFS", "set beforehand")

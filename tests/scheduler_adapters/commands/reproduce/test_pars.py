@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from scheduler_adapters.commands.reproduce import pars as reproduce_pars
-from scheduler_adapters.commands.reproduce.figure import PaperFigure, ReproduceConfig
+from scheduler_adapters.commands.reproduce.command import PaperFigure, ReproduceConfig
 from scheduler_adapters.commands.reproduce.pars_runs import SHORT_MODEL, ParsExperiment
 from scoring_service.errors import DataError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler_adapters.commands.reproduce.figure import ReproduceConfig
+from scheduler_adapters.commands.reproduce.command import ReproduceConfig
 from scheduler_adapters.commands.reproduce.pars_runs import (
     LONG_MODEL,
     SHORT,
