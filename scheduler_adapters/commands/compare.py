@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from scheduler_adapters.commands.search import SearchConfig, capacities, capacity_section
+from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
 from scheduler_adapters.commands.setup import load_named
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
@@ -24,8 +24,6 @@ from scheduler_adapters.reporting.tables import (
     load_table,
     rate_table,
 )
-from scheduler_adapters.reporting.tracking import log_run
-from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.simulator.observers import LoadRecorder, progress_lines
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import summarize
@@ -103,17 +101,13 @@ def run(config: CompareConfig) -> int:
     Interrupted with Ctrl-C, or stopped by a policy that fails, what is finished is written and
     shown; exit code 130, or 2.
     """
-    requests = config.load()
-    config = replace(config, scores=config.score_source(requests))
-    check_memory(requests, config.instance())
+    config, requests = config.loaded()
     results = _Results(config=config, requests=requests)
     stopped: KeyboardInterrupt | SchedulingError | None = None
     try:
         _run_all(results)
-    except KeyboardInterrupt as error:
-        stopped = error
-    except SchedulingError as error:
-        if not results.outcomes:
+    except (KeyboardInterrupt, SchedulingError) as error:
+        if isinstance(error, SchedulingError) and not results.outcomes:
             raise
         stopped = error  # the policies before it ran for nothing otherwise
     files = []
@@ -126,18 +120,12 @@ def run(config: CompareConfig) -> int:
         if is_interrupted:
             return INTERRUPTED
         raise stopped
-    if files:
-        log_run(
-            config.mlruns_dir,
-            f"compare {', '.join(config.policies)}",
-            params=config.as_params(),
-            metrics={
-                f"{outcome.name}.{name}": number
-                for outcome in results.outcomes
-                for name, number in outcome.summary.flat().items()
-            },
-            files=files,
-        )
+    metrics = {
+        f"{outcome.name}.{name}": number
+        for outcome in results.outcomes
+        for name, number in outcome.summary.flat().items()
+    }
+    config.log(f"compare {', '.join(config.policies)}", metrics, files)
     return 0
 
 
@@ -224,12 +212,9 @@ def _write(results: _Results, folder: Path) -> list[Path]:
     sections = [Section(heading="All runs", table=table), *_figures(results)]
     if results.capacities:
         sections.append(capacity_section(results.config, results.capacities, results.requests))
-    summary = save_table(rows, folder / "summary.csv")
-    lead = results.config.lead(results.requests)
-    return [
-        summary,
-        *write_report(folder, title="Policies compared", lead=lead, sections=sections),
-    ]
+    summary, lead = save_table(rows, folder / "summary.csv"), results.config.lead(results.requests)
+    report = write_report(folder, title="Policies compared", lead=lead, sections=sections)
+    return [summary, *report]
 
 
 def _figures(results: _Results) -> Iterator[Section]:

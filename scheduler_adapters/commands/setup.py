@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from scheduler_adapters.policy import Policy, load_policy
-from scheduler_adapters.simulator.instance_config import InstanceConfig
+from scheduler_adapters.reporting.tracking import log_run
+from scheduler_adapters.simulator.instance_config import InstanceConfig, check_memory
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.workload import WorkloadConfig
 from scoring_service.errors import ConfigError
@@ -59,27 +60,27 @@ class Setup(InstanceConfig, WorkloadConfig):
             f"scores: {scores.get(str(self.scores), self.scores)}; seed {self.seed}"
         )
 
-    def as_params(self) -> dict[str, Any]:
-        """The settings, for the record of a run."""
-        return {setting.name: getattr(self, setting.name) for setting in fields(self)}
+    def loaded(self) -> tuple[Self, Requests]:
+        """Return the requests, which fit into the instance, and settings that name their scores."""
+        requests = self.load()
+        check_memory(requests, self.instance())
+        return replace(self, scores=self.score_source(requests)), requests
+
+    def log(self, name: str, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
+        """Keep a finished run that wrote `files` in the MLflow store; none without files."""
+        if files:
+            settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+            log_run(self.mlruns_dir, name, params=settings, metrics=metrics, files=files)
 
 
 def check_folder(path: Path | None) -> None:
-    """Refuse an output folder that is a file.
-
-    Raises:
-        ConfigError: it is.
-    """
+    """Refuse an output folder that is a file."""
     if path is not None and path.exists() and not path.is_dir():
         raise ConfigError(f"out is {path}, which is no folder; use another place")
 
 
 def check_place(path: Path | None, *suffixes: str) -> None:
-    """Refuse a file that cannot be written, before the run that would fill it.
-
-    Raises:
-        ConfigError: another suffix, or no such folder.
-    """
+    """Refuse a file of another format or without a folder, before the run that would fill it."""
     if path is None:
         return
     if path.suffix not in suffixes:
@@ -109,11 +110,7 @@ def load_named(name: str, settings: NamedSettings) -> Policy:
 
 
 def check_policies(names: Sequence[str], settings: NamedSettings) -> None:
-    """Refuse names and settings that would fail, or be overwritten, after the first runs.
-
-    Raises:
-        ConfigError: no policies, one twice, one that cannot be made, or settings for none of them.
-    """
+    """Refuse names and settings that would fail, or be overwritten, after the first runs."""
     if not names:
         raise ConfigError("policies is empty; name at least one")
     for name in names:

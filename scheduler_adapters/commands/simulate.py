@@ -10,14 +10,11 @@ from typing import Any
 from scheduler_adapters.commands.setup import Setup, check_place
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.progress import Progress
-from scheduler_adapters.reporting.tracking import log_run
-from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.simulator.observers import progress_lines
 from scheduler_adapters.simulator.simulate import Interrupted, simulate
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.metrics import Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
-from scheduler_adapters.workload.requests import Requests
 from scoring_service.command_line import INTERRUPTED
 from scoring_service.errors import ConfigError
 from scoring_service.strict_json import to_json
@@ -67,12 +64,10 @@ def run(config: SimulateConfig) -> int:
     Interrupted with Ctrl-C, what has happened so far is written and shown; exit code 130.
     """
     policy = load_policy(config.policy, **config.settings)
-    requests = config.load()
-    source = "oracle" if config.policy == "oracle" else config.score_source(requests)
-    config = replace(config, scores=source)
+    config, requests = config.loaded()
+    if config.policy == "oracle":
+        config = replace(config, scores="oracle")
     requests = config.scored(requests)
-    instance = config.instance()
-    check_memory(requests, instance)
     is_whole = True
     with Progress(1) as progress:
         progress.begin(config.policy)
@@ -80,7 +75,7 @@ def run(config: SimulateConfig) -> int:
             timeline = simulate(
                 requests,
                 policy,
-                instance,
+                config.instance(),
                 kind=config.engine,
                 clients=config.clients,
                 observers=progress_lines(progress, requests),
@@ -91,43 +86,28 @@ def run(config: SimulateConfig) -> int:
     files = _write(config, timeline)
     summary = summarize(timeline)
     if config.json:
-        print(to_json({"policy": config.policy, "scores": source, **summary.to_dict()}))
+        print(to_json({"policy": config.policy, "scores": config.scores, **summary.to_dict()}))
     else:
         print(format_summary(config.policy, summary))
-        print(_conditions(config, requests))
+        arrivals = config.arrivals_text(config.rate_per_s, requests)
+        if config.clients is not None:
+            arrivals = f"closed loop of {config.clients} clients"
+        print(config.conditions(arrivals, len(requests)))
     if not is_whole:
         left_out = summary.num_unfinished
         print(f"interrupted: {left_out} requests are left out of E2E", file=sys.stderr)
         return INTERRUPTED
-    if files:
-        log_run(
-            config.mlruns_dir,
-            f"simulate {config.policy}",
-            params=config.as_params(),
-            metrics=summary.flat(),
-            files=files,
-        )
+    config.log(f"simulate {config.policy}", summary.flat(), files)
     return 0
-
-
-def _conditions(config: SimulateConfig, requests: Requests) -> str:
-    """Model, requests and arrivals of the run."""
-    arrivals = config.arrivals_text(config.rate_per_s, requests)
-    if config.clients is not None:
-        arrivals = f"closed loop of {config.clients} clients"
-    return config.conditions(arrivals, len(requests))
 
 
 def _write(config: SimulateConfig, timeline: Timeline) -> list[Path]:
     """Write what was asked for; returns the files."""
-    files = []
-    if config.out is not None:
-        write_timeline(timeline, config.out)
-        files.append(config.out)
-    if config.chrome_trace is not None:
-        write_chrome_trace(timeline, config.chrome_trace)
-        files.append(config.chrome_trace)
-    return files
+    writers = ((config.out, write_timeline), (config.chrome_trace, write_chrome_trace))
+    for path, write in writers:
+        if path is not None:
+            write(timeline, path)
+    return [path for path, _ in writers if path is not None]
 
 
 def format_summary(name: str, summary: Summary) -> str:

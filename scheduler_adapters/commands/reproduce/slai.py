@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from scheduler_adapters.commands.capacity import highest_load
 from scheduler_adapters.commands.reproduce.command import PaperFigure, ReproduceConfig
-from scheduler_adapters.commands.search import highest_load
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.slai import SLAI

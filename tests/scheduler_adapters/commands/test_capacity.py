@@ -1,4 +1,4 @@
-"""`capacity`: loads with their spread, and what is left out of them."""
+"""`capacity`: loads with their spread, what is left out of them, and the bisection."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import json
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands import search
+from scheduler_adapters.commands import capacity
+from scheduler_adapters.commands.capacity import SearchConfig, capacity_of, highest_load
+from scheduler_adapters.progress import Progress
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.errors import ConfigError
+
+REQUESTS = make_requests(prompt_tokens=[8] * 40, output_tokens=list(range(1, 41)))
 
 
 def test_a_looser_target_allows_a_higher_rate(capsys):
@@ -38,7 +46,7 @@ def test_more_clients_than_seats_break_a_target_on_the_queue(capsys, tmp_path):
 
 
 def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
-    run_simulation = search.simulate
+    run_simulation = capacity.simulate
     searched = []
 
     def interrupted(requests, policy, *rest, **more):
@@ -47,7 +55,7 @@ def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
             raise KeyboardInterrupt
         return run_simulation(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(search, "simulate", interrupted)
+    monkeypatch.setattr(capacity, "simulate", interrupted)
     arguments = ["--num_requests=40", "--max_num_seqs=8", "--seeds=1", "--tolerance=0.5"]
     assert main(["capacity", *arguments, "--policies=[fcfs, pars]", "--json"]) == 130
     captured = capsys.readouterr()
@@ -89,3 +97,46 @@ def test_a_search_that_ends_at_its_limit_says_so(by, capsys, caplog):
 def test_bad_input_is_one_line(argument, complaint, capsys):
     assert main(["capacity", argument]) == 2
     assert complaint in capsys.readouterr().err
+
+
+@given(st.floats(0.06, 900))
+def test_bisection_finds_the_edge_however_far_it_is(edge):
+    found = highest_load(lambda rate: rate <= edge, low=0.05, high=1.0, tolerance=0.01, grows=True)
+    assert edge * 0.985 <= found <= edge
+
+
+def test_the_ends_of_the_range_are_answers_too():
+    assert highest_load(lambda rate: False, low=1, high=2, tolerance=0.1) == 0.0
+    assert highest_load(lambda rate: True, low=1, high=2, tolerance=0.1) == 2
+
+
+@given(edge=st.integers(1, 500), most=st.integers(2, 500))
+def test_a_search_over_whole_numbers_ends_at_the_last_good_one(edge, most):
+    tried = []
+
+    def meets(count):
+        tried.append(count)
+        return count <= edge
+
+    found = highest_load(meets, low=1, high=2, tolerance=1e-9, grows=True, most=most, whole=True)
+    assert found == min(edge, most)
+    assert all(isinstance(count, int) and count <= most for count in tried)
+
+
+def test_the_oracle_is_given_lengths_under_any_name():
+    config = SearchConfig(
+        policies=["best", "pars"], settings={"best": {"policy": "oracle"}}, scores="constant"
+    )
+    assert config.scored_for("best", REQUESTS).score.tolist() == list(range(1, 41))
+    assert set(config.scored_for("pars", REQUESTS).score) == {0.0}
+
+
+def test_a_caption_counts_the_seeds():
+    assert SearchConfig(seeds=1).searched(7).endswith("seed 0.")
+    assert SearchConfig(seeds=3, by="concurrency").searched(7).endswith("seed 0 and 2 more.")
+
+
+def test_too_few_requests_for_clients_are_refused():
+    config = SearchConfig(by="concurrency", scores="constant")
+    with pytest.raises(ConfigError, match="num_requests is 7; use at least 8"):
+        capacity_of("fcfs", config, REQUESTS.take(slice(7)), Progress(1))
