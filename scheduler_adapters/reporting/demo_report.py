@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scheduler_adapters.reporting.figures import (
-    curve_figure,
-    ecdf_figure,
-    save_figure,
-    scatter_figure,
-)
+from scheduler_adapters.reporting import figures
 from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_html
 from scheduler_adapters.reporting.tables import ecdf_table
 from scheduler_adapters.timeline.metrics import Summary, summarize
@@ -46,11 +41,12 @@ def write_demo_report(
     if served is not None:
         sections.append(_latency_section("In vLLM", served))
     sections += [_predictor_section(manifest, requests), *_training_sections(manifest)]
-    speedup = _speedup(simulated)
+    means = {name: s.normalized_latency_s.mean for name, s in simulated.summaries.items()}
     lead = (
         f"A length ranker trained on {manifest.dataset.get('train_prompts')} prompts of "
         f"{manifest.dataset.get('id')} (tau_b {manifest.metrics.get('tau_b', float('nan')):.3f} on "
-        f"held-out prompts) cuts the mean normalised latency of a burst {speedup:.1f}-fold."
+        f"held-out prompts) cuts the mean normalised latency of a burst "
+        f"{means['fcfs'] / means['pars']:.1f}-fold."
     )
     if num_scored < len(requests):
         lead += f" Only {num_scored} of {len(requests)} prompts had a score; the rest ran FCFS."
@@ -58,19 +54,12 @@ def write_demo_report(
     panels = {"simulator": simulated} | ({} if served is None else {"vLLM": served})
     table = ecdf_table({engine: _e2e_s(bursts) for engine, bursts in panels.items()})
     save_table(table, page.with_name("latency.csv"))
-    save_figure(ecdf_figure(table, "E2E latency (s)"), page.with_name("latency.svg"))
-
-
-def _speedup(bursts: Bursts) -> float:
-    means = {name: s.normalized_latency_s.mean for name, s in bursts.summaries.items()}
-    return means["fcfs"] / means["pars"]
+    figure = figures.ecdf_figure(table, "E2E latency (s)")
+    figures.save_figure(figure, page.with_name("latency.svg"))
 
 
 def _e2e_s(bursts: Bursts) -> dict[str, Any]:
-    return {
-        name: (timeline.finished_s - timeline.requests.arrival_s)
-        for name, timeline in bursts.timelines.items()
-    }
+    return {name: t.finished_s - t.requests.arrival_s for name, t in bursts.timelines.items()}
 
 
 def _latency_section(heading: str, bursts: Bursts) -> Section:
@@ -79,7 +68,7 @@ def _latency_section(heading: str, bursts: Bursts) -> Section:
         text="The same requests under each scheduler; s/token is the normalised latency, E2E "
         "divided by output tokens. The oracle knows every true length: the best a ranker could do.",
         table=_latency_table(bursts),
-        figure=ecdf_figure(ecdf_table({"": _e2e_s(bursts)}), "E2E latency (s)"),
+        figure=figures.ecdf_figure(ecdf_table({"": _e2e_s(bursts)}), "E2E latency (s)"),
         caption=bursts.conditions,
     )
 
@@ -99,13 +88,7 @@ def _predictor_section(manifest: Manifest, requests: Requests) -> Section:
         text="Each point is a held-out prompt: the score that the service gave it, and how long "
         "its response really was. Only the order of the scores matters to the scheduler.",
         table=ReportTable(columns=("ranker", "tau_b, held out"), rows=rows),
-        figure=scatter_figure(
-            requests.score,
-            requests.output_tokens,
-            xlabel="score (higher = longer)",
-            ylabel="response length (tokens)",
-            log_y=True,
-        ),
+        figure=figures.scatter_figure(requests.score, requests.output_tokens),
         caption=f"{len(requests)} held-out prompts of {manifest.dataset.get('id')}",
     )
 
@@ -114,13 +97,11 @@ def _training_sections(manifest: Manifest) -> list[Section]:
     points = [p for p in manifest.history if "val/tau_b" in p and "step" in p]
     if not points:
         return []
-    curve = [float(p["step"]) for p in points], [float(p["val/tau_b"]) for p in points]
+    steps, taus = ([float(point[name]) for point in points] for name in ("step", "val/tau_b"))
     return [
         Section(
             heading="Training",
-            figure=curve_figure(
-                {"pars": curve}, xlabel="optimiser step", ylabel="tau_b on validation prompts"
-            ),
+            figure=figures.tau_figure(steps, taus),
             caption=f"MLflow run {manifest.mlflow_run_id}",
         )
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -57,6 +57,13 @@ def colours_of(names: Iterable[str]) -> dict[str, str]:
     return {**COLOURS, **{n: _CYCLE[i % len(_CYCLE)] for i, n in enumerate(others)}}
 
 
+def _each(table: pd.DataFrame, names: pd.Series[str]) -> Iterator[tuple[str, pd.DataFrame, str]]:
+    """Yield every policy of a table, its rows and its colour among all `names`."""
+    colours = colours_of(names)
+    for name, rows in table.groupby("policy", sort=False):
+        yield str(name), rows, colours[str(name)]
+
+
 @contextmanager
 def _canvas(
     width: float, height: float, rows: int = 1, columns: int = 1, **more: Any
@@ -64,21 +71,18 @@ def _canvas(
     """A figure of that many inches in our style, and its panels."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained", **more)
-        yield (
-            figure,
-            figure.subplots(rows, columns, squeeze=False, sharex=rows > 1).ravel().tolist(),
-        )
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=rows > 1)
+        yield figure, panels.ravel().tolist()
 
 
 def ecdf_figure(table: pd.DataFrame, xlabel: str, *, log_x: bool = False) -> Figure:
     """Cumulative share against a latency: one panel per `panel` of `ecdf_table`, side by side."""
     titles = list(dict.fromkeys(table["panel"]))
-    colours = colours_of(table["policy"])
     with _canvas(_width(len(titles)), 3.4, columns=len(titles)) as (figure, axes):
         for axis, title in zip(axes, titles, strict=True):
-            for name, rows in table[table["panel"] == title].groupby("policy", sort=False):
-                line: dict[str, Any] = {"color": colours[str(name)], "linewidth": 1.8}
-                axis.step(rows["value"], rows["share"], where="post", **line, label=name)
+            for name, rows, color in _each(table[table["panel"] == title], table["policy"]):
+                line: dict[str, Any] = {"color": color, "linewidth": 1.8, "label": name}
+                axis.step(rows["value"], rows["share"], where="post", **line)
             axis.set(title=title or None, xlabel=xlabel, ylim=(0, 1.01))
             if log_x:
                 _use_log(axis, "x")
@@ -109,12 +113,10 @@ def _use_log(axis: Axes, which: Literal["x", "y"]) -> None:
 def rate_figure(table: pd.DataFrame) -> Figure:
     """Latency against the arrival rate: columns metric, policy, rate_per_s, p50, p99 (seconds)."""
     metrics = list(dict.fromkeys(table["metric"]))
-    colours = colours_of(table["policy"])
     with _canvas(_width(len(metrics)), 3.8, columns=len(metrics)) as (figure, axes):
         for axis, metric in zip(axes, metrics, strict=True):
-            for name, rows in table[table["metric"] == metric].groupby("policy", sort=False):
-                colour = colours[str(name)]
-                line: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 3.5}
+            for name, rows, color in _each(table[table["metric"] == metric], table["policy"]):
+                line: dict[str, Any] = {"color": color, "marker": "o", "markersize": 3.5}
                 axis.plot(rows["rate_per_s"], rows["p50"], **line, label=f"{name} p50")
                 axis.plot(rows["rate_per_s"], rows["p99"], **line, ls="--", label=f"{name} p99")
             axis.set(title=metric, xlabel="requests per second")
@@ -130,7 +132,6 @@ def load_figure(table: pd.DataFrame) -> Figure:
 
     Columns policy, at_s, kv_usage_fraction, num_resident, num_waiting.
     """
-    colours = colours_of(table["policy"])
     panels = {
         "kv_usage_fraction": "KV blocks in use",
         "num_resident": "requests running",
@@ -138,9 +139,9 @@ def load_figure(table: pd.DataFrame) -> Figure:
     }
     with _canvas(9.2, 6.4, rows=len(panels)) as (figure, axes):
         for axis, (column, label) in zip(axes, panels.items(), strict=True):
-            for name, rows in table.groupby("policy", sort=False):
-                line: dict[str, Any] = {"color": colours[str(name)], "linewidth": 1.4}
-                axis.plot(rows["at_s"], rows[column], **line, label=name, alpha=0.9)
+            for name, rows, color in _each(table, table["policy"]):
+                line: dict[str, Any] = {"color": color, "linewidth": 1.4, "alpha": 0.9}
+                axis.plot(rows["at_s"], rows[column], **line, label=name)
             axis.set(ylabel=label)
             axis.set_ylim(bottom=0)
         axes[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -164,28 +165,22 @@ def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
         return figure
 
 
-def curve_figure(
-    series: Mapping[str, tuple[ArrayLike, ArrayLike]], *, xlabel: str, ylabel: str
-) -> Figure:
-    """Lines y(x), one per name."""
+def tau_figure(steps: ArrayLike, tau_b: ArrayLike) -> Figure:
+    """The agreement of a ranker on its validation prompts while it is trained."""
     with _canvas(5.6, 3.2) as (figure, [axis]):
-        colours = colours_of(series)
-        for name, (x, y) in series.items():
-            axis.plot(x, y, marker="o", markersize=3, color=colours[name], label=name)
-        axis.set(xlabel=xlabel, ylabel=ylabel)
+        axis.plot(steps, tau_b, marker="o", markersize=3, color=COLOURS["pars"], label="pars")
+        axis.set(xlabel="optimiser step", ylabel="tau_b on validation prompts")
         axis.legend()
         return figure
 
 
-def scatter_figure(
-    x: ArrayLike, y: ArrayLike, *, xlabel: str, ylabel: str, log_y: bool = False
-) -> Figure:
-    """A cloud of points; drawn as pixels, so that thousands of them stay small in the file."""
+def scatter_figure(scores: ArrayLike, lengths: ArrayLike) -> Figure:
+    """Scores and lengths; drawn as pixels, so that thousands of them stay small in the file."""
     with _canvas(5.6, 3.4, dpi=110) as (figure, [axis]):
-        axis.scatter(x, y, s=7, alpha=0.35, color=COLOURS["pars"], linewidths=0, rasterized=True)
-        axis.set(xlabel=xlabel, ylabel=ylabel)
-        if log_y:
-            axis.set_yscale("log")
+        dots: dict[str, Any] = {"s": 7, "alpha": 0.35, "color": COLOURS["pars"], "linewidths": 0}
+        axis.scatter(scores, lengths, **dots, rasterized=True)
+        axis.set(xlabel="score (higher = longer)", ylabel="response length (tokens)")
+        axis.set_yscale("log")
         return figure
 
 
@@ -198,20 +193,14 @@ def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
     with _canvas(5.6, 3.6) as (figure, [axis]):
         has_range, has_policies = "lowest_s" in table, "policy" in table
         table = table if has_policies else table.assign(policy="pars")
-        colours = colours_of(table["policy"])
-        for name, rows in table.groupby("policy", sort=False):
-            real, colour = rows["measured_s"], colours[str(name)]
+        is_large = len(table) > 1000  # as pixels, so that the file stays small
+        for name, rows, color in _each(table, table["policy"]):
+            real = rows["measured_s"]
+            spread = [real - rows["lowest_s"], rows["highest_s"] - real] if has_range else None
+            dots: dict[str, Any] = {"fmt": "o", "markersize": 3, "color": color, "label": name}
+            bars: dict[str, Any] = {"ecolor": to_rgba(color, 0.3), "elinewidth": 1}
             axis.errorbar(
-                real,
-                rows["simulated_s"],
-                xerr=[real - rows["lowest_s"], rows["highest_s"] - real] if has_range else None,
-                fmt="o",
-                markersize=3,
-                color=colour,
-                ecolor=to_rgba(colour, 0.3),
-                elinewidth=1,
-                label=name,
-                rasterized=len(table) > 1000,  # as pixels, so that the file stays small
+                real, rows["simulated_s"], xerr=spread, **dots, **bars, rasterized=is_large
             )
         axis.axline((0, 0), slope=1, linestyle="--", linewidth=1, color="#444")
         measured = "measured, mean and range" if has_range else "measured"
@@ -227,23 +216,15 @@ def svg_of(figure: Figure) -> str:
     with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    return re.sub(
-        r'<svg ([^>]*?)width="([^"]*)" height="[^"]*"',
-        r'<svg style="max-width:\2" \1',
-        svg,
-        count=1,
-    )
+    size = r'<svg ([^>]*?)width="([^"]*)" height="[^"]*"'
+    return re.sub(size, r'<svg style="max-width:\2" \1', svg[svg.index("<svg") :], count=1)
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as a file of its own (the suffix says the format); returns the path.
+    """Write a figure as a file of its own (the suffix says the format); returns the path."""
 
-    Raises:
-        DataError: `path` cannot be written.
-    """
-    with matplotlib.rc_context(_STYLE):
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        return write_whole(
-            path, lambda part: figure.savefig(part, metadata=metadata), make_folder=True
-        )
+    def save(part: Path) -> None:
+        with matplotlib.rc_context(_STYLE):
+            figure.savefig(part, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+    return write_whole(path, save, make_folder=True)

@@ -37,11 +37,7 @@ class Section:
 
 
 def write_report(folder: Path, *, title: str, lead: str, sections: Sequence[Section]) -> list[Path]:
-    """Write report.html, and beside it every `drawn` figure with its table; returns the files.
-
-    Raises:
-        DataError: one of them cannot be written.
-    """
+    """Write report.html, and beside it every `drawn` figure with its table; returns the files."""
     files = []
     for section in sections:
         if section.drawn is not None and section.figure is not None:
@@ -53,22 +49,14 @@ def write_report(folder: Path, *, title: str, lead: str, sections: Sequence[Sect
 
 
 def write_html(path: Path, *, title: str, lead: str, sections: Sequence[Section]) -> Path:
-    """Write a report as one HTML file that needs nothing else; returns the path.
-
-    Raises:
-        DataError: `path` cannot be written.
-    """
+    """Write a report as one HTML file that needs nothing else; returns the path."""
     body = "\n".join(_section(section) for section in sections)
     page = _PAGE.format(title=html.escape(title), lead=html.escape(lead), style=_CSS, body=body)
     return write_whole(path, lambda part: part.write_text(page, encoding="utf-8"), make_folder=True)
 
 
 def save_table(table: pd.DataFrame, path: Path) -> Path:
-    """Write a table as CSV; returns the path.
-
-    Raises:
-        DataError: `path` cannot be written.
-    """
+    """Write a table as CSV; returns the path."""
     return write_whole(path, lambda part: table.to_csv(part, index=False), make_folder=True)
 
 

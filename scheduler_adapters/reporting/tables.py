@@ -20,6 +20,10 @@ Weighted = ArrayLike | tuple[ArrayLike, ArrayLike]
 _POINTS: Final = 400
 INTERVALS: Final = 300
 """Of virtual time in a table of the load."""
+_COUNTS: Final = (
+    *("num_finished", "num_unfinished", "num_rejected", "num_unscored", "num_preemptions"),
+    "output_tokens_per_s",
+)
 _METRICS: Final = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "tbt_s", "queueing_s")
 
 
@@ -41,21 +45,12 @@ class Outcome:
 
     def row(self) -> dict[str, Any]:
         """The run as one flat record."""
-        summary = self.summary
-        row: dict[str, Any] = {
-            "policy": self.policy,
-            "rate_per_s": self.rate_per_s,
-            "num_finished": summary.num_finished,
-            "num_unfinished": summary.num_unfinished,
-            "num_rejected": summary.num_rejected,
-            "num_unscored": summary.num_unscored,
-            "num_preemptions": summary.num_preemptions,
-            "output_tokens_per_s": summary.output_tokens_per_s,
-        }
+        row: dict[str, Any] = {"policy": self.policy, "rate_per_s": self.rate_per_s}
+        row |= {name: getattr(self.summary, name) for name in _COUNTS}
         for metric in _METRICS:
             for name in ("mean", "p50", "p90", "p99"):
                 key = f"{metric.removesuffix('_s')}_{name}_s"
-                row[key] = getattr(getattr(summary, metric), name)
+                row[key] = getattr(getattr(self.summary, metric), name)
         return row | _tbt_by_class(self.timeline)
 
 
@@ -105,18 +100,20 @@ def ecdf_table(panels: Mapping[str, Mapping[str, Weighted]]) -> pd.DataFrame:
     NaN (never happened) counts among all, so that the curve of a policy that left requests
     unfinished ends below 1.
     """
-    rows = []
-    for panel, series in panels.items():
-        for policy, weighted in series.items():
-            values, counts = weighted if isinstance(weighted, tuple) else (weighted, None)
-            rows.append(_ecdf(values, counts).assign(panel=panel, policy=policy))
-    return pd.concat(rows)[["panel", "policy", "value", "share"]]
+    tables = [
+        _ecdf(*(weighted if isinstance(weighted, tuple) else (weighted, 1.0))).assign(
+            panel=panel, policy=policy
+        )
+        for panel, series in panels.items()
+        for policy, weighted in series.items()
+    ]
+    return pd.concat(tables)[["panel", "policy", "value", "share"]]
 
 
-def _ecdf(values: ArrayLike, counts: ArrayLike | None) -> pd.DataFrame:
+def _ecdf(values: ArrayLike, counts: ArrayLike) -> pd.DataFrame:
     x = np.asarray(values, dtype=float)
     order = np.argsort(x)
-    counts = np.ones(x.size) if counts is None else np.asarray(counts, dtype=float)
+    counts = np.broadcast_to(np.asarray(counts, dtype=float), x.shape)
     share = np.cumsum(counts[order]) / max(counts.sum(), 1)
     happened = ~np.isnan(x[order])
     table = pd.DataFrame({"value": x[order][happened], "share": share[happened]})
