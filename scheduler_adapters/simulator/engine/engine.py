@@ -151,8 +151,11 @@ class Engine:
         """Put requests into the inbox, which mostly is at its end."""
         inbox = self.inbox
         for live in lives:
-            at, joins_s = len(inbox), live.joins_s
-            while at and inbox[at - 1].joins_s > joins_s:
+            if not inbox or inbox[-1].joins_s <= live.joins_s:
+                inbox.append(live)
+                continue
+            at = len(inbox) - 1
+            while at and inbox[at - 1].joins_s > live.joins_s:
                 at -= 1
             inbox.insert(at, live)
         self._look_at_inbox()
@@ -247,10 +250,10 @@ class Engine:
                 start_s = max(start_s, state.next_arrival_s)
             elif self.is_stalled:
                 start_s = max(start_s, min(stored.next_landing_s, state.next_arrival_s))
+                self.is_stalled = start_s >= until_s
             if start_s >= until_s:
                 return start_s
             load.now_s = start_s
-            self.is_stalled = False
             if stored.next_landing_s <= start_s:
                 stored.land()
             if state.next_arrival_s <= start_s:

@@ -18,7 +18,7 @@ class StepFiller:
     """Puts into the next step what ranks, rule, seats and blocks allow."""
 
     __slots__ = (
-        "admission_closed", "block_tokens", "has_rule", "headroom", "lanes", "lives", "load",
+        "block_tokens", "has_rule", "headroom", "lanes", "lives", "load",
         "memory", "pending_rule", "policy", "ranks", "residents", "split_lanes", "state", "step",
         "total_blocks", "watermark_blocks",
     )  # fmt: skip
@@ -42,7 +42,6 @@ class StepFiller:
         """Asked for already, but for a step that is not filled yet."""
         self.split_lanes: list[Lane] = []
         """Lanes with cohorts that were split because not all members found room."""
-        self.admission_closed = False
         self._take_rule(UNLIMITED)
 
     def fill(self, instead: StepRule | None = None) -> None:
@@ -66,8 +65,8 @@ class StepFiller:
         step.placed = []
         step.chunks = []
         step.is_steady = True
-        self.admission_closed = False
-        if rule.displace and self.state.num_waiting:
+        admission_closed = rule.displace  # which admits by itself
+        if admission_closed and self.state.num_waiting:
             self.memory.displace()
         lanes, lives, i = self.lanes, self.lives, 0
         while i < len(lanes):
@@ -80,8 +79,8 @@ class StepFiller:
                 if not chunk:
                     break
                 step.chunks.append((live, chunk))
-            if lane.waiting and not self.admission_closed and not rule.displace:
-                self._admit(lane)
+            if lane.waiting and not admission_closed:
+                admission_closed = self._admit(lane)
             # An eviction may have opened a lane before this one.
             i = (i if lanes[i] is lane else lanes.index(lane)) + 1
         if not (step.placed or step.chunks or instead):
@@ -89,8 +88,10 @@ class StepFiller:
             self.fill(_UNLIMITED_OFFLOADING if step.offloads else UNLIMITED)
 
     def rule_stays(self) -> bool:
-        """Ask for the next step's rule; keep it where it differs, so that it is asked for once."""
-        self.state.count()
+        """Ask for the next step's rule; keep it where it differs, so that it is asked for once.
+
+        To be called between two equal steps, where the counts that the policy sees do not change.
+        """
         try:
             rule = self.policy.step_rule(self.load)
         except Exception as error:
@@ -187,8 +188,8 @@ class StepFiller:
             self.ranks.watch(part, cohort.rank.valid_until_s)
         return part if moving is chosen else cohort
 
-    def _admit(self, lane: Lane) -> None:
-        """Admit waiting requests in order, until one does not fit."""
+    def _admit(self, lane: Lane) -> bool:
+        """Admit waiting requests in order; return whether one did not fit, which ends admission."""
         waiting, lives, step = lane.waiting, self.lives, self.step
         while waiting:
             _, row, version = waiting[0]
@@ -201,8 +202,8 @@ class StepFiller:
                 if not live.is_moving:
                     step.chunks.append((live, step.budget.place_prefill(live.prefill_left)))
             else:
-                self.admission_closed = True
-                return
+                return True
+        return False
 
     def _fits(self, live: Live) -> bool:
         budget = self.step.budget

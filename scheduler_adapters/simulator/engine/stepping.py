@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from scheduler_adapters.simulator.engine.cohort import Cohort
 from scheduler_adapters.simulator.engine.filling import StepFiller
 from scheduler_adapters.simulator.engine.live import Live
@@ -169,7 +167,9 @@ class StepRunner:
         """Run the step that just ran again and again, as long as it would be filled the same."""
         load, cohorts, size = self.load, self.step.placed, self.block_tokens
         limit = min(cohort.steps_to_event() for cohort in cohorts) - 1
-        until_s = self._undisturbed_until_s()
+        timers, until_s = self.ranks.timers, self._quiet_until_s()
+        if timers:
+            until_s = min(until_s, timers[0][0])
         latency, count = self.latency, self.step.budget.num_decodes
         most_blocks = load.total_blocks - self.memory.headroom
         filler, has_rule = self.filler, self.filler.has_rule
@@ -195,23 +195,26 @@ class StepRunner:
 
         Inside a lane order does not matter, as long as there is room for all.
         """
-        load, filler = self.load, self.filler
+        load, filler, ranks, size = self.load, self.filler, self.ranks, self.block_tokens
+        timers, quiet_until_s = ranks.timers, self._quiet_until_s()
+        most_blocks = load.total_blocks - self.memory.headroom
         cohorts, count = self.step.placed, self.step.budget.num_decodes
         lanes = [cohort.lane for cohort in cohorts]
         displaces = self.step.rule.displace and self.state.num_waiting
         has_room = count == load.num_decoding and not displaces
         while True:
-            self.ranks.rank_groups(stale)
-            if not has_room or load.now_s >= self._undisturbed_until_s():
+            ranks.rank_groups(stale)
+            now_s = load.now_s
+            if not has_room or now_s >= quiet_until_s or (timers and timers[0][0] <= now_s):
                 return
             growth = context = 0
             for cohort, lane in zip(cohorts, lanes, strict=True):
                 is_due = cohort.next_due <= cohort.counter + 1
                 if is_due or not cohort.count or cohort.lane is not lane:
                     return
-                growth += cohort.growth[cohort.counter % self.block_tokens]
+                growth += cohort.growth[cohort.counter % size]
                 context += cohort.context
-            if load.used_blocks + growth + self.memory.headroom > load.total_blocks:
+            if load.used_blocks + growth > most_blocks:
                 return
             if filler.has_rule and not filler.rule_stays():
                 return
@@ -223,8 +226,7 @@ class StepRunner:
                 if cohort.ask_at <= cohort.counter:
                     stale.append(cohort)
 
-    def _undisturbed_until_s(self) -> float:
-        """Return when the next request arrives, copy lands or rank ends, or the run is cut."""
-        state, timers = self.state, self.ranks.timers
-        end_s = timers[0][0] if timers else inf
-        return min(state.next_arrival_s, self.stored.next_landing_s, state.until_s, end_s)
+    def _quiet_until_s(self) -> float:
+        """Return when the next request arrives, copy lands, or the run is cut."""
+        state = self.state
+        return min(state.next_arrival_s, self.stored.next_landing_s, state.until_s)
