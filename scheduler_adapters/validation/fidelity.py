@@ -46,9 +46,7 @@ class Recording:
 
 RECORDINGS = (
     Recording(
-        file="RTX4090_Llama-3.1-8B.csv",
-        preset="llama-3.1-8b@rtx-4090:layers",
-        max_num_seqs=256,
+        file="RTX4090_Llama-3.1-8B.csv", preset="llama-3.1-8b@rtx-4090:layers", max_num_seqs=256
     ),
     Recording(
         file="RTXPRO6000_Llama-3.1-8B.csv",
@@ -56,9 +54,7 @@ RECORDINGS = (
         max_num_seqs=128,
     ),
     Recording(
-        file="RTXPRO6000_Qwen3-32B.csv",
-        preset="qwen3-32b@2x-rtx-pro-6000:layers",
-        max_num_seqs=128,
+        file="RTXPRO6000_Qwen3-32B.csv", preset="qwen3-32b@2x-rtx-pro-6000:layers", max_num_seqs=128
     ),
     Recording(
         file="RTXPRO6000_Qwen3-30B-A3B-Instruct-2507.csv",

@@ -20,12 +20,7 @@ import numpy as np
 import pandas as pd
 
 from scheduler_adapters.commands.bench.transformers_report import Report
-from scheduler_adapters.commands.setup import (
-    check_folder,
-    check_policies,
-    load_named,
-    policy_of,
-)
+from scheduler_adapters.commands.setup import check_folder, check_policies, load_named, policy_of
 from scheduler_adapters.engines.random_model import device_name, find_device
 from scheduler_adapters.engines.transformers_batching.driver import BatchingConfig, open_driver
 from scheduler_adapters.timeline.live_log import TimelineLog
@@ -35,10 +30,7 @@ from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.tables import read_table
 from scheduler_adapters.workload.workload import WorkloadConfig, synthetic_requests
-from scoring_service.errors import (
-    ConfigError,
-    DataError,
-)
+from scoring_service.errors import ConfigError, DataError
 from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)

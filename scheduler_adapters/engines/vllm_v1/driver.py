@@ -21,12 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scheduler_adapters.engines.driver import (
-    EngineDriver,
-    EngineLimits,
-    ServedRun,
-    random_prompts,
-)
+from scheduler_adapters.engines.driver import EngineDriver, EngineLimits, ServedRun, random_prompts
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, clock_kind, make_clock
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy

@@ -87,9 +87,7 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
             self.planner.residents.evicted(request)
         tracked = _tracked(request, self._ranker)
         self._ranker.requeue(
-            tracked,
-            generated_tokens=request.num_output_tokens,
-            preemptions=request.num_preemptions,
+            tracked, generated_tokens=request.num_output_tokens, preemptions=request.num_preemptions
         )
         self._put(request, tracked)
 
