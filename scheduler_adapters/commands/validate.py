@@ -32,7 +32,7 @@ from scheduler_adapters.validation.engine_trial import (
     TrialResult,
     run_trial,
 )
-from scheduler_adapters.validation.repeated_runs import RepeatedError
+from scheduler_adapters.validation.errors import RepeatedError
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace

@@ -8,7 +8,7 @@ decisions that the engine took in them are replayed through the policy.
 The engine serves all pieces several times. A piece for the fit and the piece after it stay
 together, since a machine's speed is nearly the same for neighbours in time; the order of the pairs
 is another in each repeat, so that a slow minute does not meet the same requests again.
-`repeated_runs.py` compares. Arrivals are in the clock's time, so a slower run of a piece makes
+`errors.py` compares. Arrivals are in the clock's time, so a slower run of a piece makes
 other steps than a faster one; that belongs to the mean.
 
 Where few seats are the bottleneck, whether a request gets the seat that falls free now or the next
@@ -32,11 +32,10 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.metrics import tpot_s
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.decision_replay import replay
+from scheduler_adapters.validation.errors import RepeatedError, against_repeats, latencies
 from scheduler_adapters.validation.recording import EngineRecording, record
-from scheduler_adapters.validation.repeated_runs import RepeatedError, against_repeats
 from scheduler_adapters.validation.step_fit import StepFit, fit_steps
 from scheduler_adapters.workload.requests import Floats, Requests
 
@@ -137,7 +136,7 @@ def run_trial(
     first = [recording.timeline.requests for recording in engine.runs[0]]
     simulated = _latencies([simulate(piece, make_policy(), engine.instance) for piece in first])
     by_run = [_latencies([each.timeline for each in run]) for run in engine.runs]
-    measured = {name: np.stack([latencies[name] for latencies in by_run]) for name in METRICS}
+    measured = {name: np.stack([run[name] for run in by_run]) for name in METRICS}
     recorded = [recording for run in engine.runs for recording in run]
     replayed = [replay(make_policy(), recording.decisions) for recording in recorded]
     num_admissions = sum(agreement.num_admissions for agreement in replayed)
@@ -193,9 +192,5 @@ def _from_zero(requests: Requests) -> Requests:
 
 def _latencies(timelines: Sequence[Timeline]) -> dict[str, Floats]:
     """Return the latencies per request, seconds, over all pieces."""
-    columns = {
-        "e2e": [run.finished_s - run.requests.arrival_s for run in timelines],
-        "ttft": [run.first_token_s - run.requests.arrival_s for run in timelines],
-        "tpot": [tpot_s(run) for run in timelines],
-    }
-    return {name: np.concatenate(values) for name, values in columns.items()}
+    pieces = [latencies(timeline) for timeline in timelines]
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in METRICS}

@@ -10,17 +10,16 @@ engine's: the two are aligned at the request that went from one to the other fas
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.presets import preset
 from scheduler_adapters.simulator.simulate import EngineKind, simulate
-from scheduler_adapters.timeline.metrics import tpot_s
-from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.validation.errors import METRICS, Error, error, latencies
 from scheduler_adapters.views import LoadView, StepRule
 from scheduler_adapters.workload.data_folder import DataDir, data_file
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
@@ -44,35 +43,15 @@ class Recording:
     """Data-parallel engines, each with its own limits, simulated as one instance."""
 
 
-RECORDINGS = (
-    Recording(
-        file="RTX4090_Llama-3.1-8B.csv", preset="llama-3.1-8b@rtx-4090:layers", max_num_seqs=256
-    ),
-    Recording(
-        file="RTXPRO6000_Llama-3.1-8B.csv",
-        preset="llama-3.1-8b@rtx-pro-6000:layers",
-        max_num_seqs=128,
-    ),
-    Recording(
-        file="RTXPRO6000_Qwen3-32B.csv", preset="qwen3-32b@2x-rtx-pro-6000:layers", max_num_seqs=128
-    ),
-    Recording(
-        file="RTXPRO6000_Qwen3-30B-A3B-Instruct-2507.csv",
-        preset="qwen3-30b-a3b@2x-rtx-pro-6000:layers",
-        max_num_seqs=128,
-        num_ranks=2,
-    ),
+RECORDINGS = tuple(
+    Recording(file=f"{file}.csv", preset=f"{name}:layers", max_num_seqs=seats, num_ranks=ranks)
+    for file, name, seats, ranks in (
+        ("RTX4090_Llama-3.1-8B", "llama-3.1-8b@rtx-4090", 256, 1),
+        ("RTXPRO6000_Llama-3.1-8B", "llama-3.1-8b@rtx-pro-6000", 128, 1),
+        ("RTXPRO6000_Qwen3-32B", "qwen3-32b@2x-rtx-pro-6000", 128, 1),
+        ("RTXPRO6000_Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b@2x-rtx-pro-6000", 128, 2),
+    )
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Error:
-    """Of one metric over all requests: fractions of the real value."""
-
-    mape_fraction: float
-    """Mean of |simulated - real| / real."""
-    bias_fraction: float
-    """(mean simulated - mean real) / mean real; above 0: the simulator is slower."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,9 +80,8 @@ class Timings:
     """Requests as they were served for real; columns of N values, in order of arrival."""
 
     requests: Requests
-    ttft_s: Floats
-    tpot_s: Floats
-    e2e_s: Floats
+    latencies: Mapping[str, Floats]
+    """Each of METRICS, seconds."""
 
 
 def read_timings(file: str, data_dir: DataDir = None) -> Timings:
@@ -117,8 +95,8 @@ def read_timings(file: str, data_dir: DataDir = None) -> Timings:
     stamps = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
     table = read_table(path, ("request_id", "input_toks", "output_toks", *stamps))
     table = table.sort_values("arrival_time", kind="stable")
-    arrival, queued, first, last = (_numbers(table[name]) for name in stamps)
-    output_tokens = _numbers(table.output_toks)
+    arrival, queued, first, last = table[list(stamps)].to_numpy(np.float64).T
+    output_tokens = table.output_toks.to_numpy(np.float64)
     requests = make_requests(
         request_id=table.request_id.to_numpy(),
         prompt_tokens=table.input_toks.to_numpy(),
@@ -129,16 +107,9 @@ def read_timings(file: str, data_dir: DataDir = None) -> Timings:
     lag_s = queued - arrival
     ttft_s = first - queued + lag_s - lag_s.min()
     gaps = output_tokens - 1
-    return Timings(
-        requests=requests,
-        ttft_s=ttft_s,
-        tpot_s=np.where(gaps > 0, (last - first) / np.maximum(gaps, 1), np.nan),
-        e2e_s=ttft_s + last - first,
-    )
-
-
-def _numbers(column: pd.Series[float]) -> Floats:
-    return np.asarray(column, dtype=np.float64)
+    tpot_s = np.where(gaps > 0, (last - first) / np.maximum(gaps, 1), np.nan)
+    measured = {"ttft": ttft_s, "tpot": tpot_s, "e2e": ttft_s + last - first}
+    return Timings(requests=requests, latencies=measured)
 
 
 def replay(
@@ -151,13 +122,14 @@ def replay(
     timings = read_timings(recording.file, data_dir)
     policy, instance = _ServerFCFS(recording.max_tokens), server(recording, data_dir)
     timeline = simulate(timings.requests, policy, instance, loop="python", kind=engine)
+    simulated = latencies(timeline)
     return Fidelity(
         preset=recording.preset,
         engine=engine,
         num_requests=len(timings.requests),
         num_unfinished=int(np.isnan(timeline.finished_s).sum()),
         num_preemptions=int(timeline.preemptions.sum()),
-        **_errors(timeline, timings),
+        **{name: error(simulated[name], timings.latencies[name]) for name in METRICS},
     )
 
 
@@ -183,22 +155,3 @@ class _ServerFCFS(FCFS):
 
     def step_rule(self, load: LoadView) -> StepRule:
         return self.rule
-
-
-def _errors(timeline: Timeline, timings: Timings) -> dict[str, Error]:
-    arrival_s = timings.requests.arrival_s
-    return {
-        "ttft": error(timeline.first_token_s - arrival_s, timings.ttft_s),
-        "tpot": error(tpot_s(timeline), timings.tpot_s),
-        "e2e": error(timeline.finished_s - arrival_s, timings.e2e_s),
-    }
-
-
-def error(simulated: Floats, real: Floats) -> Error:
-    """Return the error over the pairs (N,) where both are known."""
-    known = ~np.isnan(simulated) & ~np.isnan(real)
-    simulated, real = simulated[known], real[known]
-    return Error(
-        mape_fraction=float(np.mean(np.abs(simulated - real) / real)),
-        bias_fraction=float(simulated.mean() / real.mean() - 1),
-    )

@@ -21,6 +21,7 @@ from scheduler_adapters.simulator.latency.kernels.measured import (
 )
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.steps import Chunk
+from scheduler_adapters.validation.errors import mape
 from scheduler_adapters.workload.data_folder import DataDir, data_file
 from scheduler_adapters.workload.requests import Floats
 from scheduler_adapters.workload.tables import read_table
@@ -46,7 +47,7 @@ def compare(ours: Floats, theirs: Floats, *, quantity: str, against: str) -> Che
     return Check(
         quantity=quantity,
         against=against,
-        mape_fraction=float(np.mean(np.abs(ours - theirs) / theirs)),
+        mape_fraction=mape(ours, theirs),
         num_points=len(theirs),
     )
 
@@ -76,12 +77,8 @@ def _interpolation_check(products: MatrixProducts) -> Check:
         for n, k in product(left_out, left_out):
             ours.append(coarse.at(n, k))
             theirs.append(grid.at(n, k))
-    return compare(
-        np.array(ours),
-        np.array(theirs),
-        quantity="products at widths left out",
-        against="the same database",
-    )
+    quantity, source = "products at widths left out", "the same database"
+    return compare(np.array(ours), np.array(theirs), quantity=quantity, against=source)
 
 
 def _vidur_block(data_dir: DataDir) -> tuple[list[int], Floats, str]:
@@ -113,12 +110,8 @@ STEPS: list[tuple[int, int, list[Chunk]]] = [
 
 def step_check(ours: LatencyModel, theirs: LatencyModel, against: str) -> Check:
     """Return the error of a model against another of the same instance, on `STEPS`."""
-    return compare(
-        np.array([ours.step_s(*step) for step in STEPS]),
-        np.array([theirs.step_s(*step) for step in STEPS]),
-        quantity="steps",
-        against=against,
-    )
+    ours_s, theirs_s = (np.array([m.step_s(*step) for step in STEPS]) for m in (ours, theirs))
+    return compare(ours_s, theirs_s, quantity="steps", against=against)
 
 
 def phase_checks(name: str, data_dir: DataDir) -> list[Check]:
@@ -129,18 +122,12 @@ def phase_checks(name: str, data_dir: DataDir) -> list[Check]:
     decodes = rows[(rows.batch_size == 1) & ((rows.prompt_size != 512) | (rows.token_size != 128))]
     prefill_s = [latency.prefill_s[512 * batch] for batch in prompts.batch_size]
     decode_s = [latency.decode_s[1]] * len(decodes)
+    compared = (
+        ("prefill of 2 to 16 prompts", prefill_s, prompts.prompt_time),
+        ("decode at other contexts", decode_s, decodes.token_time),
+    )
     source = f"other rows of {PHASE_FILE}"
     return [
-        compare(
-            np.array(prefill_s),
-            prompts.prompt_time.to_numpy() * 1e-3,
-            quantity="prefill of 2 to 16 prompts",
-            against=source,
-        ),
-        compare(
-            np.array(decode_s),
-            decodes.token_time.to_numpy() * 1e-3,
-            quantity="decode at other contexts",
-            against=source,
-        ),
+        compare(np.array(ours), theirs_ms.to_numpy() * 1e-3, quantity=quantity, against=source)
+        for quantity, ours, theirs_ms in compared
     ]

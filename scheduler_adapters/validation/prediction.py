@@ -19,14 +19,13 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.metrics import Summary, summarize, tpot_s
+from scheduler_adapters.timeline.metrics import Summary, summarize
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.validation.fidelity import Error, error
+from scheduler_adapters.validation.errors import METRICS, Error, error, latencies
 from scheduler_adapters.validation.graph_fit import GraphFit
-from scheduler_adapters.workload.requests import Floats, Requests
+from scheduler_adapters.workload.requests import Requests
 
-METRICS: Final = ("ttft", "tpot", "e2e")
 MEANS: Final = (*METRICS, "normalized_latency")
 
 
@@ -77,7 +76,7 @@ def predict(run: Served, policy: Policy, fit: GraphFit) -> Predicted:
         InvalidDecision, SchedulingError: as `simulate` does.
     """
     simulated = simulate(run.requests, policy, run.instance_with(fit.latency()))
-    ours, theirs = _latencies(simulated), _latencies(run.timeline)
+    ours, theirs = _by_id(simulated), _by_id(run.timeline)
     return Predicted(
         summary=summarize(simulated),
         per_request=ours.add_suffix("_simulated_s").join(theirs.add_suffix("_measured_s")),
@@ -88,12 +87,7 @@ def predict(run: Served, policy: Policy, fit: GraphFit) -> Predicted:
     )
 
 
-def _latencies(timeline: Timeline) -> pd.DataFrame:
-    """METRICS by request id, seconds."""
-    arrival_s = timeline.requests.arrival_s
-    columns: dict[str, Floats] = {
-        "ttft": timeline.first_token_s - arrival_s,
-        "tpot": tpot_s(timeline),
-        "e2e": timeline.finished_s - arrival_s,
-    }
-    return pd.DataFrame(columns, index=pd.Index(timeline.requests.request_id, name="request_id"))
+def _by_id(timeline: Timeline) -> pd.DataFrame:
+    """Return the latencies by request id."""
+    ids = pd.Index(timeline.requests.request_id, name="request_id")
+    return pd.DataFrame(latencies(timeline), index=ids)

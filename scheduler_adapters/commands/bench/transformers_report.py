@@ -13,8 +13,9 @@ import pandas as pd
 from scheduler_adapters.commands.setup import load_named
 from scheduler_adapters.timeline.metrics import statistic, summarize, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.validation.errors import METRICS
 from scheduler_adapters.validation.graph_fit import GraphFit, fit_graphs
-from scheduler_adapters.validation.prediction import MEANS, METRICS, Served, predict
+from scheduler_adapters.validation.prediction import MEANS, Served, predict
 from scoring_service.errors import LengthwiseError
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,9 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
+from scheduler_adapters.validation.errors import METRICS
 from scheduler_adapters.validation.graph_fit import GraphFit, _size, fit_graphs
-from scheduler_adapters.validation.prediction import METRICS, Served, predict
+from scheduler_adapters.validation.prediction import Served, predict
 from scheduler_adapters.validation.step_fit import EngineLatency
 from scheduler_adapters.workload.requests import Requests, make_requests
 

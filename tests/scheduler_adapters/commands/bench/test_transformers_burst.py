@@ -17,7 +17,7 @@ from scheduler_adapters.commands.bench.transformers_burst import (
     load_burst,
 )
 from scheduler_adapters.timeline.timeline import read_timeline
-from scheduler_adapters.validation.prediction import METRICS
+from scheduler_adapters.validation.errors import METRICS
 from scheduler_adapters.workload.scores import PromptScores, achieved_tau_b
 from scoring_service.errors import ConfigError
 
