@@ -1,6 +1,10 @@
-"""Live figures of a scheduler's decisions and its users' latencies, for Prometheus and a router.
+"""Live figures of a vLLM scheduler's decisions and its users' latencies, and their observers.
 
-They are counted in the engine process; `vllm_v1/observers.py` says how vLLM's /metrics shows them.
+A scheduler lives in the engine process, /metrics in the API server's. Prometheus joins processes by
+files in `PROMETHEUS_MULTIPROC_DIR`, which vLLM's /metrics reads; `serve-vllm` sets it. Without it
+nothing is exported. In this mode Prometheus leaves out its own `process_*` and `python_*` figures.
+The report for a router lies in the same folder; the middleware serves it at `/lengthwise/load`.
+`LENGTHWISE_TIMELINE` names the file of the timeline; without it none is written. Imports no engine.
 """
 
 from __future__ import annotations
@@ -15,10 +19,14 @@ from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.token_clock import PHASES, TBT_BUCKETS_S, TokenClock
 
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable: the folder in which vLLM's processes share their figures."""
+EVERY_S: Final = 0.25
+"""Exporting walks all residents, so it is not done in every step."""
 _TTFAT_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 _QOE_BUCKETS: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
 _LATENCY_BUCKETS_S: Final = (
@@ -60,10 +68,42 @@ _HISTOGRAMS: Final[Mapping[str, tuple[str, Sequence[str], Sequence[float]]]] = {
 """Name, behind `lengthwise_` -> description, labels and buckets."""
 
 
-class EngineMetrics:
-    """The figures of one engine process; `engine` is its number."""
+def observers_from_environment(scheduler: Any, *, thinks: bool) -> list[EngineObserver]:
+    """Return the observers of a scheduler; none where the environment asks for none.
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY, *, engine: int = 0) -> None:
+    Args:
+        thinks: whether the engine knows which tokens end thinking.
+
+    Raises:
+        ConfigError: the timeline cannot be written.
+    """
+    number = scheduler.vllm_config.parallel_config.data_parallel_rank
+    observers: list[EngineObserver] = []
+    if folder := os.environ.get(METRICS_FOLDER):
+        tokens = TokenClock(thinks)
+        observers += [tokens, EngineMetrics(scheduler, tokens, Path(folder), number)]
+    if path := os.environ.get(VARIABLE):
+        observers.append(TimelineLog(path, start_s=time.monotonic(), instance=number))
+    return observers
+
+
+class EngineMetrics(EngineObserver):
+    """Exports now and then what a scheduler and its token clock have counted.
+
+    Args:
+        tokens: an observer of the same engine, told before this one.
+        folder: where the report for a router goes.
+        number: of this engine.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        tokens: TokenClock,
+        folder: Path,
+        number: int = 0,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
         self._metrics: dict[str, Any] = {
             name: Counter(f"lengthwise_{name}", about, labels, registry=registry)
             for name, (about, labels) in _COUNTERS.items()
@@ -77,32 +117,42 @@ class EngineMetrics:
             self._metrics[name] = Histogram(
                 f"lengthwise_{name}", about, labels, buckets=buckets, registry=registry
             )
-        self._engine = str(engine)
+        self._scheduler = scheduler
+        self._tokens = tokens
+        self._folder = folder
+        self._number = number
+        self._exported_s = 0.0
         self._exported: Tally[str] = Tally()
         self._shown: set[tuple[str, str]] = set()
 
-    def export(self, scheduler: Any, clock: TokenClock) -> None:
+    def stepped(self, now_s: float) -> None:
+        # After its last request an engine takes no more steps: what is out then stays.
+        if now_s < self._exported_s + EVERY_S and self._scheduler.running:
+            return
+        self._exported_s = now_s
+        self.export()
+        write_load(self._folder, load_report(self._scheduler, self._tokens, engine=self._number))
+
+    def export(self) -> None:
         """Bring all figures up to date with the counts of scheduler and clock."""
-        ranker, planner, metrics = (
-            scheduler.lengthwise,
-            scheduler._lengthwise_planner,
-            self._metrics,
-        )
+        scheduler, metrics = self._scheduler, self._metrics
+        ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
         counts = ranker.hint_counts
         for name in ("scored", "unscored", "invalid"):
             self._advance(metrics["engine_requests"].labels(name), name, getattr(counts, name))
         self._advance(metrics["expired_ranks"], "expired", ranker.num_expired)
         self._advance(metrics["deferrals"], "deferred", planner.num_deferred if planner else 0)
-        metrics["kv_usage_fraction"].labels(self._engine).set(scheduler.kv_cache_manager.usage)
-        self._export_residents(scheduler, clock)
-        self._export_gaps(clock)
-        num_ahead, num_empty, num_tokens = clock.pacers(ranker.clock())
+        metrics["kv_usage_fraction"].labels(str(self._number)).set(scheduler.kv_cache_manager.usage)
+        self._export_residents()
+        self._export_gaps()
+        num_ahead, num_empty, num_tokens = self._tokens.pacers(ranker.clock())
         metrics["pacers"].labels("ahead").set(num_ahead)
         metrics["pacers"].labels("empty").set(num_empty)
         metrics["paced_tokens"].set(num_tokens)
-        self._export_finished(clock)
+        self._export_finished()
 
-    def _export_finished(self, clock: TokenClock) -> None:
+    def _export_finished(self) -> None:
+        clock = self._tokens
         for served in clock.served:
             for name in ("ttft", "e2e", "queueing", *(("tpot",) if served.num_gaps else ())):
                 self._observe(f"{name}_seconds", served.user_class, getattr(served, f"{name}_s"))
@@ -116,10 +166,10 @@ class EngineMetrics:
     def _observe(self, name: str, user_class: str, value: float) -> None:
         self._metrics[name].labels(user_class).observe(value)
 
-    def _export_residents(self, scheduler: Any, clock: TokenClock) -> None:
+    def _export_residents(self) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
-        for phase, request in _residents(scheduler, clock):
-            place = (phase, clock.user_class(request.request_id))
+        for phase, request in _residents(self._scheduler, self._tokens):
+            place = (phase, self._tokens.user_class(request.request_id))
             requests[place] += 1
             tokens[place] += request.num_computed_tokens
         self._shown |= requests.keys()
@@ -127,8 +177,8 @@ class EngineMetrics:
             self._metrics["resident_requests"].labels(*place).set(requests[place])
             self._metrics["resident_tokens"].labels(*place).set(tokens[place])
 
-    def _export_gaps(self, clock: TokenClock) -> None:
-        gaps_s = self._metrics["tbt_seconds"]
+    def _export_gaps(self) -> None:
+        clock, gaps_s = self._tokens, self._metrics["tbt_seconds"]
         for user_class, by_phase, sums_s in zip(
             clock.classes, clock.tbt_counts.tolist(), clock.tbt_sums_s.tolist(), strict=True
         ):

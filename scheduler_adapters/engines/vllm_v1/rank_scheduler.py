@@ -27,11 +27,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
+from scheduler_adapters.engines.engine_metrics import observers_from_environment
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_policy,
     configured_think_end,
 )
-from scheduler_adapters.engines.vllm_v1.observers import observers_from_environment
 from scheduler_adapters.planner.capabilities import (
     plans_steps,
     require_capabilities,

@@ -1,7 +1,8 @@
-"""The exported figures follow what a scheduler and its token clock have counted."""
+"""The exported figures follow what a scheduler counts; the environment asks for observers."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +10,20 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from scheduler_adapters.engines import engine_metrics
 from scheduler_adapters.engines.engine_metrics import (
+    EVERY_S,
+    METRICS_FOLDER,
     EngineMetrics,
     load_report,
+    observers_from_environment,
     read_loads,
     write_load,
 )
 from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.planner.ranking import Ranker
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog
 from scheduler_adapters.timeline.token_clock import TokenClock
 from scheduler_adapters.views import RequestView
 
@@ -65,11 +73,11 @@ def test_counters_advance_to_what_was_counted_and_no_further(
     scheduler: Any, tokens: TokenClock
 ) -> None:
     registry = CollectorRegistry()
-    metrics = EngineMetrics(registry)
-    metrics.export(scheduler, tokens)
-    metrics.export(scheduler, tokens)
+    metrics = EngineMetrics(scheduler, tokens, Path(), registry=registry)
+    metrics.export()
+    metrics.export()
     scheduler.lengthwise.hint_counts.scored += 1
-    metrics.export(scheduler, tokens)
+    metrics.export()
     value = registry.get_sample_value
     assert value("lengthwise_engine_requests_total", {"hint": "scored"}) == 6
     assert value("lengthwise_engine_requests_total", {"hint": "unscored"}) == 2
@@ -81,31 +89,31 @@ def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(
     scheduler: Any, tokens: TokenClock
 ) -> None:
     registry = CollectorRegistry()
-    metrics = EngineMetrics(registry)
+    metrics = EngineMetrics(scheduler, tokens, Path(), registry=registry)
 
     def shown(name: str, phase: str, user_class: str) -> float | None:
         labels = {"phase": phase, "user_class": user_class}
         return registry.get_sample_value(f"lengthwise_resident_{name}", labels)
 
-    metrics.export(scheduler, tokens)
+    metrics.export()
     assert shown("tokens", "reasoning", "chat") == 10
     assert shown("tokens", "answering", "chat") == 20
     assert shown("tokens", "prefill", "batch") == 30
     assert shown("requests", "answering", "chat") == 1
     scheduler.running.clear()
-    metrics.export(scheduler, tokens)
+    metrics.export()
     assert shown("tokens", "answering", "chat") == 0
 
 
 def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: TokenClock) -> None:
     registry = CollectorRegistry()
-    metrics = EngineMetrics(registry)
+    metrics = EngineMetrics(scheduler, tokens, Path(), registry=registry)
     finished = scheduler.running[1].lengthwise.view
     finished.preemptions = 2
     tokens.finished(finished, 9.0)
     tokens.stepped(9.0)
-    metrics.export(scheduler, tokens)
-    metrics.export(scheduler, tokens)
+    metrics.export()
+    metrics.export()
     value, chat = registry.get_sample_value, {"user_class": "chat"}
     for phase in ("reasoning", "answering"):
         labels = chat | {"phase": phase}
@@ -136,3 +144,66 @@ def test_a_router_reads_who_is_late_and_what_memory_is_taken(
         assert phases == [1, 1, 1, 1]
         assert (report["kv_tokens"], report["kv_usage_fraction"]) == (60, 0.25)
     assert list(tmp_path.glob("*.new")) == []
+
+
+@pytest.fixture
+def idle_scheduler() -> Any:
+    parallel = SimpleNamespace(data_parallel_rank=3)
+    return SimpleNamespace(
+        vllm_config=SimpleNamespace(parallel_config=parallel),
+        lengthwise=Ranker(FCFS(), clock=lambda: 0.0),
+        _lengthwise_planner=None,
+        running=[],
+        waiting=[],
+        kv_cache_manager=SimpleNamespace(usage=0.5),
+    )
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(METRICS_FOLDER, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(
+        engine_metrics,
+        "EngineMetrics",
+        partial(EngineMetrics, registry=CollectorRegistry()),
+    )
+
+
+def test_an_environment_that_asks_for_nothing_gets_no_observer(idle_scheduler: Any) -> None:
+    assert observers_from_environment(idle_scheduler, thinks=True) == []
+
+
+def test_a_timeline_is_written_where_the_environment_says(
+    idle_scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "t.jsonl"))
+    (log,) = observers_from_environment(idle_scheduler, thinks=False)
+    assert isinstance(log, TimelineLog)
+    assert log._instance == 3
+    log.close()
+    assert (tmp_path / "t.jsonl").exists()
+
+
+def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
+    idle_scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
+    monkeypatch.setattr(engine_metrics.time, "time", lambda: 0.0)
+    clock, export = observers_from_environment(idle_scheduler, thinks=True)
+    assert isinstance(clock, TokenClock)
+    request = SimpleNamespace(request_id="a", num_computed_tokens=7)
+
+    def reported(now_s: float) -> int:
+        export.stepped(now_s)
+        (report,) = read_loads(tmp_path)
+        assert report["engine"] == 3
+        return int(report["kv_tokens"])
+
+    idle_scheduler.running = [request]
+    assert reported(10.0) == 7
+    request.num_computed_tokens = 9
+    assert reported(10.0 + EVERY_S / 2) == 7
+    assert reported(10.0 + EVERY_S) == 9
+    idle_scheduler.running = []
+    assert reported(10.0 + 1.1 * EVERY_S) == 0
