@@ -10,8 +10,7 @@ from typing import Generic, TypeVar
 
 from scheduler_adapters.planner.ranking import RankedQueue
 from scheduler_adapters.planner.residents import Residents
-from scheduler_adapters.planner.step_budget import evict_order
-from scheduler_adapters.planner.step_plan import Step
+from scheduler_adapters.planner.step_budget import Step, evict_order
 
 Item = TypeVar("Item")
 
@@ -42,8 +41,7 @@ class StepEviction(Generic[Item]):
             tracked = self._border.tracked(item)
             if tracked.rank.evict_key is None or tracked.view.number in step.placed:
                 continue
-            if self._evict_order(item) > self._evict_order(victim):
-                victim = item
+            victim = max(victim, item, key=self._evict_order)
         return victim
 
     def _evict_order(self, item: Item) -> tuple[bool, tuple[float, ...], int]:

@@ -6,10 +6,13 @@ raises: an unusable value counts as absent, and the counters say how often.
 
 | key | value |
 |---|---|
-| lengthwise_score | finite number |
-| lengthwise_quantiles | list: fraction, tokens, fraction, tokens, ...: [0.5, 210, 0.9, 640] |
-| lengthwise_class | text |
-| lengthwise_tbt_s | seconds > 0 |
+| lengthwise_score | predicted length: a finite number, higher = longer, any scale |
+| lengthwise_quantiles | predicted length: fraction, tokens, ...: [0.5, 210, 0.9, 640] |
+| lengthwise_class | name of the user's class, for policies that know classes |
+| lengthwise_tbt_s | target time between tokens, seconds > 0 |
+
+Quantiles are one flat list because vLLM takes no objects here: fractions in (0, 1), rising, each
+before its tokens, which do not fall.
 """
 
 from __future__ import annotations
@@ -25,14 +28,9 @@ if TYPE_CHECKING:
     from scheduler_adapters.workload.requests import Requests
 
 SCORE: Final = "lengthwise_score"
-"""Predicted length: a finite number, higher = longer, any scale."""
 QUANTILES: Final = "lengthwise_quantiles"
-"""Predicted length in tokens, as one flat list because vLLM takes no objects here: fractions in
-(0, 1), rising, each before its tokens, which do not fall."""
 USER_CLASS: Final = "lengthwise_class"
-"""Name of the user's class, for policies that know classes."""
 TBT_S: Final = "lengthwise_tbt_s"
-"""Target time between tokens in seconds, > 0."""
 
 logger = logging.getLogger(__name__)
 

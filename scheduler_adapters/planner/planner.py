@@ -17,8 +17,7 @@ from typing import Any, Generic, TypeVar
 from scheduler_adapters.planner.eviction import StepEviction
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker
 from scheduler_adapters.planner.residents import Border, Residents
-from scheduler_adapters.planner.step_budget import StepBudget
-from scheduler_adapters.planner.step_plan import Plan, Step
+from scheduler_adapters.planner.step_budget import Plan, Step, StepBudget
 from scheduler_adapters.policy import ask_rule
 from scheduler_adapters.views import UNLIMITED, StepRule
 

@@ -153,9 +153,6 @@ class Residents(Generic[Item]):
         load.num_decoding = len(self.decoding)
         load.used_blocks = border.total_blocks - self.free_blocks()
 
-    def _get(self, request_id: str) -> Item | None:
-        return self.decoding.get(request_id) or self.prefilling.get(request_id)
-
     def _start_decode(self, item: Item) -> None:
         tracked = self.border.tracked(item)
         del self.prefilling[tracked.view.request_id]
@@ -171,15 +168,12 @@ class Residents(Generic[Item]):
         end = self.border.think_end
         for item in self.border.ending_in(self._thinking.values(), end[-1]):
             if tuple(self.border.output(item)[-len(end) :]) == end:
-                self._end_thinking(item)
-
-    def _end_thinking(self, item: Item) -> None:
-        tracked = self.border.tracked(item)
-        del self._thinking[tracked.view.request_id]
-        tracked.thinking_over = True
-        self.see_tokens(item)
-        tracked.view.phase = _ANSWERING
-        self._rerank(item)
+                tracked = self.border.tracked(item)
+                del self._thinking[tracked.view.request_id]
+                tracked.thinking_over = True
+                self.see_tokens(item)
+                tracked.view.phase = _ANSWERING
+                self._rerank(item)
 
     def see_tokens(self, item: Item) -> None:
         """Bring the view of a decode up to date."""
@@ -256,7 +250,7 @@ class Residents(Generic[Item]):
         """Replace the ranks that have ended by now."""
         while self._time_checks and self._time_checks[0][0] <= self.ranker.load.now_s:
             until_s, request_id = heappop(self._time_checks)
-            item = self._get(request_id)
+            item = self.decoding.get(request_id) or self.prefilling.get(request_id)
             if item is not None and self.border.tracked(item).rank.valid_until_s == until_s:
                 self._expire(request_id, item)
 

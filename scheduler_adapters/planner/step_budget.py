@@ -8,13 +8,20 @@ again and again), and call `begin` before each step. Then, in the order in which
     chunk = budget.place_prefill(tokens_left)       # 0: the step takes no further prefill
     if budget.admits(num_residents):
         budget.num_admissions += 1
+
+A `Step` is one that the planner of a real engine is filling, the `Plan` what its engine is told.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import inf
+from typing import Generic, TypeVar
 
 from scheduler_adapters.views import Rank, StepRule
+
+Item = TypeVar("Item")
 
 
 class StepBudget:
@@ -126,3 +133,42 @@ def evict_order(rank: Rank, number: int) -> tuple[bool, tuple[float, ...], int]:
 def limit_of(limit: float | None) -> float:
     """Return a limit as a number: infinity for None."""
     return inf if limit is None else limit
+
+
+@dataclass(slots=True)
+class Plan(Generic[Item]):
+    """The next step of an engine."""
+
+    num_tokens: int
+    newcomers: list[Item]
+    """Waiting requests to admit, in this order."""
+    chunk: int | None = None
+    """Most prefill tokens of one request."""
+    left_out: Sequence[Item] = ()
+    """Residents that do not run in the step; they keep their KV blocks."""
+    last: Item | None = None
+    """A resident whose prefill gets what is left of the budget, so it has to be served last."""
+
+
+@dataclass(slots=True)
+class Step(Generic[Item]):
+    """The requests placed so far, and the budget that is left."""
+
+    budget: StepBudget
+    free_blocks: int
+    """Blocks that are left once all that is placed has what it needs."""
+    evicted: set[int]
+    """Numbers of those that lost their blocks for it."""
+    prefill_tokens: int = 0
+    placed: set[int] = field(default_factory=set)
+    """Numbers of the residents in the step."""
+    displacing: list[Item] = field(default_factory=list)
+    """Waiting requests that have seats and blocks, and no tokens yet."""
+    newcomers: list[Item] = field(default_factory=list)
+    """Waiting requests that have tokens."""
+    last: Item | None = None
+    admission_closed: bool = False
+
+    def add_prefill(self, chunk: int) -> None:
+        self.budget.place_prefill(chunk)
+        self.prefill_tokens += chunk

@@ -33,9 +33,8 @@ from scheduler_adapters.progress import Progress
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.validation.decision_replay import replay
 from scheduler_adapters.validation.errors import RepeatedError, against_repeats, latencies
-from scheduler_adapters.validation.recording import EngineRecording, record
+from scheduler_adapters.validation.recording import EngineRecording, record, replay
 from scheduler_adapters.validation.step_fit import StepFit, fit_steps
 from scheduler_adapters.workload.requests import Floats, Requests
 
@@ -159,8 +158,9 @@ def run_trial(
 def measure(driver: EngineDriver, requests: Requests, config: TrialConfig) -> EngineRuns:
     """Serve all pieces of the requests as often as asked for, and fit step times."""
     pieces = [
-        _from_zero(requests.take(rows))
+        replace(piece, arrival_s=piece.arrival_s - piece.arrival_s[0])
         for rows in np.array_split(np.arange(len(requests)), config.pieces)
+        for piece in [requests.take(rows)]
     ]
     kind, clock = driver.clock(config.clock)
     dice, prompt_seeds = np.random.default_rng(config.seed), count(config.seed)
@@ -184,10 +184,6 @@ def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:
     return [
         piece for first in firsts.tolist() for piece in (first, first + 1) if piece < num_pieces
     ]
-
-
-def _from_zero(requests: Requests) -> Requests:
-    return replace(requests, arrival_s=requests.arrival_s - requests.arrival_s[0])
 
 
 def _latencies(timelines: Sequence[Timeline]) -> dict[str, Floats]:

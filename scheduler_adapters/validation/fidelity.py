@@ -120,7 +120,15 @@ def replay(
     Raises as `read_timings` does.
     """
     timings = read_timings(recording.file, data_dir)
-    policy, instance = _ServerFCFS(recording.max_tokens), server(recording, data_dir)
+    latency, kv_blocks = preset(recording.preset, data_dir)
+    instance = Instance(
+        latency=latency,
+        kv_blocks=kv_blocks,
+        max_num_seqs=recording.max_num_seqs * recording.num_ranks,
+        max_tokens=recording.max_tokens * recording.num_ranks,
+        watermark_fraction=0.0,  # vLLM V1 admits without a reserve of blocks
+    )
+    policy = _ServerFCFS(recording.max_tokens)
     timeline = simulate(timings.requests, policy, instance, loop="python", kind=engine)
     simulated = latencies(timeline)
     return Fidelity(
@@ -130,18 +138,6 @@ def replay(
         num_unfinished=int(np.isnan(timeline.finished_s).sum()),
         num_preemptions=int(timeline.preemptions.sum()),
         **{name: error(simulated[name], timings.latencies[name]) for name in METRICS},
-    )
-
-
-def server(recording: Recording, data_dir: DataDir = None) -> Instance:
-    """Return the recorded server: vLLM V1 admits without a reserve of blocks."""
-    latency, kv_blocks = preset(recording.preset, data_dir)
-    return Instance(
-        latency=latency,
-        kv_blocks=kv_blocks,
-        max_num_seqs=recording.max_num_seqs * recording.num_ranks,
-        max_tokens=recording.max_tokens * recording.num_ranks,
-        watermark_fraction=0.0,
     )
 
 

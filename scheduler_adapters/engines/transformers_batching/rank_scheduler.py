@@ -36,7 +36,7 @@ from scheduler_adapters.planner.capabilities import (
 )
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
-from scheduler_adapters.planner.step_plan import Plan
+from scheduler_adapters.planner.step_budget import Plan
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver, measuring
 from scheduler_adapters.timeline.steps import Chunk, StepRecord

@@ -40,7 +40,7 @@ from scheduler_adapters.planner.capabilities import (
 )
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
-from scheduler_adapters.planner.step_plan import Plan
+from scheduler_adapters.planner.step_budget import Plan
 from scheduler_adapters.policy import POLICIES, Policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_adapters.planner.eviction import StepEviction
-from scheduler_adapters.planner.step_budget import StepBudget
-from scheduler_adapters.planner.step_plan import Step
+from scheduler_adapters.planner.step_budget import Step, StepBudget
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import UNLIMITED, LoadView, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import make_requests

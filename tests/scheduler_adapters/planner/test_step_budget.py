@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_adapters.planner.step_budget import StepBudget, evict_order, limit_of
+from scheduler_adapters.planner.step_budget import Plan, Step, StepBudget, evict_order, limit_of
 from scheduler_adapters.views import UNLIMITED, Rank, StepRule
 
 
@@ -115,3 +115,17 @@ def test_the_greatest_evict_key_goes_first_of_equals_the_latest_received():
 def test_no_limit_is_infinity():
     assert limit_of(None) == inf
     assert limit_of(0) == 0
+
+
+def test_tokens_of_padded_prefills_cost_more_than_they_are() -> None:
+    budget = StepBudget(StepRule(padded_tokens=True), max_tokens=100, max_num_seqs=4)
+    step: Step[str] = Step(budget, 5, set())
+    step.add_prefill(10)
+    step.add_prefill(30)
+    assert step.prefill_tokens == 40
+    assert budget.tokens == 100 - 2 * 30
+
+
+def test_a_plan_leaves_nobody_out_unless_it_says_so() -> None:
+    plan: Plan[str] = Plan(num_tokens=3, newcomers=["a"])
+    assert (list(plan.left_out), plan.last, plan.chunk) == ([], None, None)

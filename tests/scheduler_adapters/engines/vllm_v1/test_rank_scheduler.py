@@ -20,8 +20,7 @@ from scheduler_adapters.engines.vllm_v1.driver import (
 )
 from scheduler_adapters.planner.hints import HintCounts
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.validation.decision_replay import Queued
-from scheduler_adapters.validation.recording import record
+from scheduler_adapters.validation.recording import Queued, record
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import UnsupportedByEngine
