@@ -15,8 +15,8 @@ from scoring_service.bench.processes import cpu_s
 from scoring_service.client.channel import PLAINTEXT, ClientSecurity
 from scoring_service.client.codec import write_prompt
 from scoring_service.errors import ServiceOverloaded
+from scoring_service.proto.status import CODE_OF, from_rpc_error
 from scoring_service.server.rpc import SERVICE
-from scoring_service.status import CODE_OF, from_rpc_error
 
 Ask = Callable[[str], object]
 

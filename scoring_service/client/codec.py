@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from scoring_service.errors import InvalidPrompt, ScoringError
 from scoring_service.proto import scoring_pb2 as pb
-from scoring_service.status import from_status
+from scoring_service.proto.status import from_status
 
 M = TypeVar("M")
 _FRAMING_BYTES: Final = 16

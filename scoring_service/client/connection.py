@@ -11,7 +11,7 @@ import grpc
 from scoring_service.client.channel import ClientSecurity, check_seconds
 from scoring_service.errors import ScoringError, ServiceUnavailable
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
-from scoring_service.status import from_rpc_error
+from scoring_service.proto.status import from_rpc_error
 
 
 class Connection:

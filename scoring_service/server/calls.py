@@ -15,12 +15,12 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from scoring_service.errors import InvalidPrompt, ScoringError
+from scoring_service.proto.status import CODE_OF, abort, to_status, trailing_metadata
 from scoring_service.server.direct import FOREVER_S, DirectCall
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.security import BearerTokens
 from scoring_service.service.batching import Call
 from scoring_service.service.scoring import CallAnswer, ScoringService
-from scoring_service.status import CODE_OF, abort, to_status, trailing_metadata
 
 _FAILED: Final = "the service failed; its log says how"
 _log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from scoring_service.errors import ScoringError
 from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.proto.status import abort, to_status
 from scoring_service.server.calls import Calls, Context, parse, serialize, told_of
 from scoring_service.server.direct import DirectCall
 from scoring_service.server.streaming import UnorderedMap
@@ -18,7 +19,6 @@ from scoring_service.server.threads import LifoPool
 from scoring_service.service.batching import Call
 from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import CallAnswer, Scored
-from scoring_service.status import abort, to_status
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ScoringService"].full_name
 

@@ -12,8 +12,8 @@ import grpc
 
 from scoring_service.client.channel import is_loopback, read_pem
 from scoring_service.errors import AccessDenied, ConfigError
+from scoring_service.proto.status import abort
 from scoring_service.service.config import ServerConfig
-from scoring_service.status import abort
 
 _log = logging.getLogger(__name__)
 _OPEN_TO_ALL: Final = "/grpc.health.v1.Health/"

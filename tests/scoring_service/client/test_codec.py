@@ -21,7 +21,7 @@ from scoring_service.client.codec import (
 )
 from scoring_service.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.proto import scoring_pb2 as pb
-from scoring_service.status import to_status
+from scoring_service.proto.status import to_status
 
 
 def limits(count, num_bytes):

@@ -12,7 +12,7 @@ from scoring_service.errors import (
     ServiceOverloaded,
     ServiceUnavailable,
 )
-from scoring_service.status import (
+from scoring_service.proto.status import (
     CODE_OF,
     DETAILS_KEY,
     abort,
