@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import statistics
@@ -11,12 +12,15 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from scoring_service.bench.config import BenchConfig
 from scoring_service.bench.load import Load, Outcomes, closed_loop, open_loop
 from scoring_service.bench.peers import Peer, ours
 from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
@@ -36,6 +40,32 @@ _OVERLOADS: Final = 5
 _CAPACITY_PROMPTS: Final = 400
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """The bundle under test, its model in this process, and prompts for it."""
+
+    config: BenchConfig
+    folder: Path
+    model: RankerModel
+    tokenizer: Tokenizer
+    make: PromptMaker
+    cores: int
+
+    @classmethod
+    def load(cls, config: BenchConfig) -> Self:
+        """Load the bundle. Raises BundleError if there is none, or not of that precision."""
+        bundle = ModelBundle.load(config.bundle)
+        tokenizer = Tokenizer.from_file(str(bundle.tokenizer_path))
+        return cls(
+            config=config,
+            folder=bundle.path,
+            model=RankerModel.load(bundle, config.precision),
+            tokenizer=tokenizer,
+            make=PromptMaker(tokenizer, bundle.manifest.max_prompt_tokens, config.seed),
+            cores=len(os.sched_getaffinity(0)),
+        )
+
+
 def offline(model: RankerModel, prompts: Sequence[str], num_threads: int) -> Load:
     """The bare runtime: tokenized prompts, one per run, on `num_threads` threads."""
     ids = {p: t.ids for p, t in zip(prompts, model.tokenizer.tokenize(prompts), strict=True)}
@@ -48,12 +78,17 @@ def score_bare(model: RankerModel, prompt: str) -> None:
     model.score([model.tokenizer.tokenize([prompt])[0].ids])
 
 
-def offline_cpu_ms(model: RankerModel, prompts: Sequence[str]) -> float:
-    """CPU per prompt of the bare runtime with tokenization, one after the other, milliseconds."""
-    started_s = time.process_time()
+def score_one_by_one(model: RankerModel, prompts: Sequence[str]) -> None:
+    """Tokenize and run prompts, one after the other."""
     for prompt in prompts:
         score_bare(model, prompt)
-    return (time.process_time() - started_s) / len(prompts) * 1e3
+
+
+def took_s(clock: Callable[[], float], action: Callable[[], object]) -> float:
+    """Seconds that an action takes on a clock: of the wall, or of a process's CPU."""
+    started_s = clock()
+    action()
+    return clock() - started_s
 
 
 class Turns:
@@ -78,15 +113,7 @@ class Turns:
         return {name: statistics.median(values) for name, values in self._samples.items()}
 
 
-def cpu_in_turns(
-    peers: Sequence[Peer],
-    model: RankerModel,
-    make: PromptMaker,
-    *,
-    rounds: int,
-    slice_size: int,
-    cores: int,
-) -> Turns:
+def cpu_in_turns(subject: Subject, peers: Sequence[Peer]) -> Turns:
     """Every peer and the bare model: "NAME/1" with one client, "NAME/all" saturated.
 
     Saturated, the bare model runs on as many threads as there are cores: runs side by side share
@@ -94,34 +121,30 @@ def cpu_in_turns(
     """
     turns = Turns()
     clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
-    for _ in range(rounds):
-        prompts = make.lognormal(slice_size)
-        for load, num in (("1", 1), ("all", NUM_CLIENTS)):
-            threads = 1 if num == 1 else cores
-            turns.add(f"bare/{load}", offline(model, prompts, threads).cpu_ms)
+    for _ in range(subject.config.rounds):
+        prompts = subject.make.lognormal(subject.config.slice_size)
+        for load, threads, num in (("1", 1, 1), ("all", subject.cores, NUM_CLIENTS)):
+            turns.add(f"bare/{load}", offline(subject.model, prompts, threads).cpu_ms)
             for peer in peers:
                 asks = clients[peer.name][:num]
                 turns.add(f"{peer.name}/{load}", closed_loop(peer.pid, asks, prompts).cpu_ms)
     return turns
 
 
-def batch_cpu_ratio(peer: Peer, model: RankerModel, make: PromptMaker, *, rounds: int) -> float:
+def batch_cpu_ratio(subject: Subject, peer: Peer) -> float:
     """Server CPU of ScoreBatch / CPU of the offline loop with tokenization, same prompts."""
     ratios = []
     with ScoringClient(peer.target, timeout_s=60.0) as client:
         client.info()
-        for _ in range(rounds):
-            prompts = make.lognormal(BATCH)
-            before_s = cpu_s(peer.pid)
-            client.score_batch(prompts)
-            served_ms = (cpu_s(peer.pid) - before_s) / BATCH * 1e3
-            ratios.append(served_ms / offline_cpu_ms(model, prompts))
+        for _ in range(2 * subject.config.rounds):
+            prompts = subject.make.lognormal(BATCH)
+            bare = partial(score_one_by_one, subject.model, prompts)
+            served_s = took_s(partial(cpu_s, peer.pid), partial(client.score_batch, prompts))
+            ratios.append(served_s / took_s(time.process_time, bare))
     return statistics.median(ratios)
 
 
-def throughput_ratio(
-    peer: Peer, model: RankerModel, make: PromptMaker, *, rounds: int, slice_size: int, cores: int
-) -> tuple[float, float]:
+def throughput_ratio(subject: Subject, peer: Peer) -> tuple[float, float]:
     """Saturated throughput / that of the bare runtime on the cores left; and the former, per s.
 
     The load generator takes its share of the cores. Only on an idle machine: on a busy one the
@@ -129,19 +152,17 @@ def throughput_ratio(
     """
     clients = [peer.client() for _ in range(NUM_CLIENTS)]
     ratios, rates = [], []
-    for _ in range(rounds):
-        prompts = make.lognormal(slice_size)
-        bare = offline(model, prompts, cores)
+    for _ in range(subject.config.rounds):
+        prompts = subject.make.lognormal(3 * subject.config.slice_size)
+        bare = offline(subject.model, prompts, subject.cores)
         load = closed_loop(peer.pid, clients, prompts)
-        left = 1 - load.client_cores / cores
+        left = 1 - load.client_cores / subject.cores
         ratios.append(load.per_s / (bare.per_s * left))
         rates.append(load.per_s)
     return statistics.median(ratios), statistics.median(rates)
 
 
-def added_latency_ms(
-    peer: Peer, model: RankerModel, make: PromptMaker, num: int
-) -> dict[str, float | None]:
+def added_latency_ms(subject: Subject, peer: Peer, num: int) -> dict[str, float | None]:
     """Latency of one client's calls - tokenize and run of the same prompt, milliseconds.
 
     Beside it an `Info` call, which needs no model: the round trip on this machine.
@@ -149,62 +170,50 @@ def added_latency_ms(
     added, empty = [], []
     ask = peer.client()
     with ScoringClient(peer.target, timeout_s=60.0) as client:
-        for prompt in make.lognormal(num):
-            begun_s = time.perf_counter()
-            score_bare(model, prompt)
-            bare_s = time.perf_counter() - begun_s
-            begun_s = time.perf_counter()
-            ask(prompt)
-            added.append(time.perf_counter() - begun_s - bare_s)
-            score_bare(model, prompt)
-            begun_s = time.perf_counter()
-            client.info()
-            empty.append(time.perf_counter() - begun_s)
+        for prompt in subject.make.lognormal(num):
+            bare = partial(score_bare, subject.model, prompt)
+            bare_s = took_s(time.perf_counter, bare)
+            added.append(took_s(time.perf_counter, partial(ask, prompt)) - bare_s)
+            bare()
+            empty.append(took_s(time.perf_counter, client.info))
     return {
-        "p50": _percentile_ms(added, 50),
-        "p99": _percentile_ms(added, 99),
-        "info_p50": _percentile_ms(empty, 50),
-        "info_p99": _percentile_ms(empty, 99),
+        f"{name}p{percent}": _percentile_ms(seconds, percent)
+        for name, seconds in (("", added), ("info_", empty))
+        for percent in (50, 99)
     }
 
 
-def batching_gain(model: RankerModel, make: PromptMaker, rounds: int) -> dict[str, float]:
+def batching_gain(subject: Subject) -> dict[str, float]:
     """CPU one by one / CPU through the batcher, for mixed lengths and for at most 16 tokens."""
-    batcher = MicroBatcher(num_runners=1)
+    model, make, batcher = subject.model, subject.make, MicroBatcher(num_runners=1)
 
     def gain(prompts: Sequence[str]) -> float:
         ids = [prompt.ids for prompt in model.tokenizer.tokenize(prompts)]
-        started_s = time.process_time()
-        for prompt in ids:
-            model.score([prompt])
-        alone_s = time.process_time() - started_s
-        call = Call(time.monotonic() + 600)
-        started_s = time.process_time()
-        scored = threading.Event()
-        batcher.submit([Job(model, prompt, call) for prompt in ids], call, scored.set)
-        scored.wait()
-        return alone_s / (time.process_time() - started_s)
 
+        def together() -> None:
+            call, scored = Call(time.monotonic() + 600), threading.Event()
+            batcher.submit([Job(model, prompt, call) for prompt in ids], call, scored.set)
+            scored.wait()
+
+        alone_s = took_s(time.process_time, lambda: [model.score([prompt]) for prompt in ids])
+        return alone_s / took_s(time.process_time, together)
+
+    rounds = range(subject.config.rounds)
     return {
-        "mixed": statistics.median(gain(make.lognormal(BATCH)) for _ in range(rounds)),
-        "short": statistics.median(gain(make.uniform(BATCH, 6, 16)) for _ in range(rounds)),
+        "mixed": statistics.median(gain(make.lognormal(BATCH)) for _ in rounds),
+        "short": statistics.median(gain(make.uniform(BATCH, 6, 16)) for _ in rounds),
     }
 
 
-def huge_prompt_ms(model: RankerModel, tokenizer: Tokenizer, make: PromptMaker) -> float:
+def huge_prompt_ms(subject: Subject) -> float:
     """CPU to tokenize 20,000 characters, milliseconds. Raises AssertionError if an id differs."""
-    prompt = make.of_characters(20_000)
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(model.tokenizer.max_tokens)
-    (ours_,) = model.tokenizer.tokenize([prompt])
-    assert list(ours_.ids) == tokenizer.encode(prompt).ids, "the prefix changes the ids"
-
-    def once() -> float:
-        started_s = time.process_time()
-        model.tokenizer.tokenize([prompt])
-        return time.process_time() - started_s
-
-    return statistics.median(once() for _ in range(51)) * 1e3
+    prompts = [subject.make.of_characters(20_000)]
+    full, fast = subject.tokenizer, subject.model.tokenizer
+    full.no_padding()
+    full.enable_truncation(fast.max_tokens)
+    assert list(fast.tokenize(prompts)[0].ids) == full.encode(prompts[0]).ids, "the ids differ"
+    tokenize = partial(fast.tokenize, prompts)
+    return statistics.median(took_s(time.process_time, tokenize) for _ in range(51)) * 1e3
 
 
 def batch_invariance(target: str, make: PromptMaker, num: int) -> float:
@@ -212,15 +221,11 @@ def batch_invariance(target: str, make: PromptMaker, num: int) -> float:
     prompts = make.lognormal(num)
     with ScoringClient(target, timeout_s=60.0) as client:
         alone = [client.score(prompt).value for prompt in prompts]
-        together = [
-            score.value for score in client.score_batch(prompts) if isinstance(score, Score)
-        ]
+        together = [s.value for s in client.score_batch(prompts) if isinstance(s, Score)]
     return max(abs(a - b) for a, b in zip(alone, together, strict=True))
 
 
-def overload(
-    bundle: Path, precision: str, make: PromptMaker, seconds: float, cores: int
-) -> dict[str, float | None]:
+def overload(subject: Subject) -> dict[str, float | None]:
     """Twice the capacity for some seconds: goodput, refusals, and whether late work was done.
 
     Capacity is measured right before and right after each slice of overload, since a machine's
@@ -230,27 +235,28 @@ def overload(
     """
     metrics = f"127.0.0.1:{free_port()}"
     ask_for_short_slices()  # For the load generator, which shares the machine.
-    with ours(bundle, precision, "--metrics_address", metrics) as peer:
+    make, seconds = subject.make, subject.config.overload_s / _OVERLOADS
+    with ours(subject.folder, subject.config.precision, "--metrics_address", metrics) as peer:
         clients = [peer.client() for _ in range(NUM_CLIENTS)]
         closed_loop(peer.pid, clients, make.lognormal(100))
-        slices, idle_calls_s = list[Outcomes](), list[float]()
+        slices = list[Outcomes]()
         capacities = [closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS))]
+        idle_calls_s: list[float] = []
         for number in range(_OVERLOADS):
             per_s = 2 * capacities[-1].per_s
-            prompts = make.lognormal(int(per_s * seconds / _OVERLOADS))
-            with _asked_now_and_then(peer.target) as latencies_s:
-                result = open_loop(
-                    peer.target, prompts, per_s=per_s, timeout_s=DEADLINE_S, seed=number
+            prompts = make.lognormal(int(per_s * seconds))
+            with _asked_meanwhile(1, peer.target, ScoringClient.info, pause_s=0.02) as calls:
+                slices.append(
+                    open_loop(peer.target, prompts, per_s=per_s, timeout_s=DEADLINE_S, seed=number)
                 )
-            slices.append(result)
-            idle_calls_s += latencies_s
+            idle_calls_s += [took for _, took in calls]
             capacities.append(closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS)))
         late = scrape(metrics)["scoring_begun_late_prompts_total"]
     refused_s = [latency_s for result in slices for latency_s in result.refused_s]
     answered_s = [latency_s for result in slices for latency_s in result.answered_s]
     sent, wall_s = sum(each.sent for each in slices), sum(each.wall_s for each in slices)
     return {
-        **_goodput(capacities, slices, cores),
+        **_goodput(capacities, slices, subject.cores),
         "offered_fraction": sent / wall_s / statistics.mean(load.per_s for load in capacities),
         "answered_p99_ms": _percentile_ms(answered_s, 99),
         "reject_p99_ms": _percentile_ms(refused_s, 99),
@@ -282,96 +288,90 @@ def _goodput(
 
 
 @contextmanager
-def _asked_now_and_then(target: str) -> Iterator[list[float]]:
-    """Latencies of `Info` calls made one after the other during the block, seconds."""
-    latencies_s: list[float] = []
+def _asked_meanwhile(
+    num_clients: int, target: str, ask: Callable[[ScoringClient], object], *, pause_s: float = 0.0
+) -> Iterator[list[tuple[float, float]]]:
+    """Start and latency of the calls that clients make one after the other during the block."""
+    calls: list[tuple[float, float]] = []
     stop = threading.Event()
 
-    def ask() -> None:
+    def run() -> None:
         with ScoringClient(target, timeout_s=10.0) as client:
             client.info()
-            while not stop.wait(0.02):
+            while not stop.wait(pause_s):
                 begun_s = time.perf_counter()
-                client.info()
-                latencies_s.append(time.perf_counter() - begun_s)
+                ask(client)
+                calls.append((begun_s, time.perf_counter() - begun_s))
 
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask)
+    with ThreadPoolExecutor(num_clients) as pool:
+        asked = [pool.submit(run) for _ in range(num_clients)]
         try:
-            yield latencies_s
+            yield calls
         finally:
             stop.set()
-            asked.result()
+            for future in asked:
+                future.result()
 
 
-def memory(bundle: Path, precision: str, make: PromptMaker, num_shapes: int) -> dict[str, float]:
+def memory(subject: Subject) -> dict[str, float]:
     """Resident memory after warm-up, and its growth over random lengths and batch sizes."""
-    with ours(bundle, precision) as peer, ScoringClient(peer.target, timeout_s=60.0) as client:
+    with (
+        ours(subject.folder, subject.config.precision) as peer,
+        ScoringClient(peer.target, timeout_s=60.0) as client,
+    ):
 
         def run(num: int) -> None:
-            prompts = make.uniform(num, 4, 128)
+            prompts = subject.make.uniform(num, 4, 128)
             for start in range(0, num, BATCH):
                 client.score_batch(prompts[start : start + BATCH])
 
         run(10 * BATCH)
         before = rss_bytes(peer.pid)
-        run(num_shapes)
+        run(subject.config.num_shapes)
         return {"rss_mb": before / 2**20, "growth_fraction": rss_bytes(peer.pid) / before - 1}
 
 
-def cold_start_s(bundle: Path, precision: str, rounds: int) -> float:
+def cold_start_s(subject: Subject, rounds: int) -> float:
     """From the start of the process to READY, model timed and all; the median."""
 
     def once() -> float:
         started_s = time.perf_counter()
-        with ours(bundle, precision):
+        with ours(subject.folder, subject.config.precision):
             return time.perf_counter() - started_s
 
     return statistics.median(once() for _ in range(rounds))
 
 
-def reload(
-    bundle: Path, precision: str, make: PromptMaker, folder: Path, seconds: float
-) -> dict[str, float | None]:
+def reload(subject: Subject, folder: Path) -> dict[str, float | None]:
     """Failed calls while a new revision is loaded, and p99 around the swap / before it."""
     watched = folder / "bundle"
-    _write_revision(bundle, watched, "first")
-    latencies: list[tuple[float, float]] = []
-    failed: list[str] = []
-    stop = threading.Event()
+    _write_revision(subject.folder, watched, "first")
+    prompts = itertools.cycle(subject.make.lognormal(20_000))
+    scored: list[bool] = []
 
-    def client(target: str, prompts: Iterator[str]) -> None:
-        with ScoringClient(target, timeout_s=10.0) as connection:
-            for prompt in prompts:
-                if stop.is_set():
-                    return
-                begun_s = time.perf_counter()
-                (score,) = connection.score_batch([prompt])
-                latencies.append((begun_s, time.perf_counter() - begun_s))
-                if not isinstance(score, Score):
-                    failed.append(str(score))
+    def ask(client: ScoringClient) -> None:
+        (score,) = client.score_batch([next(prompts)])
+        scored.append(isinstance(score, Score))
 
     with (
-        ours(watched, precision, "--reload_poll_s", "0.2") as peer,
-        ThreadPoolExecutor(2) as pool,
+        ours(watched, subject.config.precision, "--reload_poll_s", "0.2") as peer,
         ScoringClient(peer.target, timeout_s=10.0) as observer,
+        _asked_meanwhile(2, peer.target, ask) as calls,
     ):
-        for _ in range(2):
-            pool.submit(client, peer.target, iter(make.lognormal(100_000 // 5)))
         first = observer.info().revision
-        time.sleep(seconds)
+        time.sleep(subject.config.overload_s / 2)
         pushed_s = time.perf_counter()
-        _write_revision(bundle, watched, "second")
+        _write_revision(subject.folder, watched, "second")
         swapped = _wait_for(lambda: observer.info().revision != first, 30.0)
         ended_s = time.perf_counter() + 0.5
         time.sleep(0.5)
-        stop.set()
-    steady = [took for begun, took in latencies if begun < pushed_s]
-    around = [took for begun, took in latencies if pushed_s <= begun < ended_s]
+    steady = [took for begun, took in calls if begun < pushed_s]
+    around = [took for begun, took in calls if pushed_s <= begun < ended_s]
+    before, after = _percentile_ms(steady, 99), _percentile_ms(around, 99)
     return {
-        "failed": float(len(failed) + (not swapped)),
-        "p99_ratio": _ratio(_percentile_ms(around, 99), _percentile_ms(steady, 99)),
-        "requests": float(len(latencies)),
+        "failed": float(scored.count(False) + (not swapped)),
+        "p99_ratio": after / before if after is not None and before else None,
+        "requests": float(len(calls)),
     }
 
 
@@ -405,7 +405,3 @@ def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 def _percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
     return float(np.percentile(seconds, percent) * 1e3) if len(seconds) else None
-
-
-def _ratio(a: float | None, b: float | None) -> float | None:
-    return None if a is None or not b else a / b

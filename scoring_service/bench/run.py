@@ -10,14 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from tokenizers import Tokenizer
-
 from scoring_service.bench import measures, peers
 from scoring_service.bench.config import BenchConfig
-from scoring_service.bench.workload import PromptMaker
-from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, LengthwiseError
-from scoring_service.ranker.model import RankerModel
 
 IDLE_LOAD: Final = 0.3
 """Load average per core up to which wall-clock figures mean something."""
@@ -37,6 +32,14 @@ TARGETS: Final = {
     "cold_start_s": "<= 1.5",
     "reload": "0 failed, p99 ratio <= 2",
 }
+_CPU_RATIOS: Final = {
+    "cpu_ratio_unary": ("ours/all", "bare/all"),
+    "cpu_ratio_unary_one_client": ("ours/1", "bare/1"),
+    "vs_naive_cpu": ("naive/all", "ours/all"),
+    "vs_mlserver_cpu": ("mlserver/all", "ours/all"),
+    "vs_mlserver_best_cpu": ("mlserver_best/all", "ours/all"),
+    "vs_mlserver_best_cpu_one_client": ("mlserver_best/1", "ours/1"),
+}
 
 
 def run_bench(config: BenchConfig) -> dict[str, Any]:
@@ -45,91 +48,72 @@ def run_bench(config: BenchConfig) -> dict[str, Any]:
     Raises:
         BundleError: there is no bundle to serve, or not of that precision.
     """
-    folder = Path(config.bundle)
+    _say("loading the model")
     try:
-        bundle = ModelBundle.load(folder)
+        subject = measures.Subject.load(config)
     except BundleError as error:
         raise BundleError(f"{error}; or say which with --bundle") from error
-    _say("loading the model")
-    model = RankerModel.load(bundle, config.precision)
-    tokenizer = Tokenizer.from_file(str(bundle.tokenizer_path))
-    make = PromptMaker(tokenizer, bundle.manifest.max_prompt_tokens, config.seed)
-    result: dict[str, Any] = {
-        "bundle": str(folder),
-        "revision": model.revision,
-        "precision": model.precision,
-        "cores": len(os.sched_getaffinity(0)),
+    return {
+        "bundle": str(subject.folder),
+        "revision": subject.model.revision,
+        "precision": subject.model.precision,
+        "cores": subject.cores,
         "load_average": os.getloadavg()[0],
+        **_side_by_side(subject),
+        **_alone(subject),
+        "load_average_end": os.getloadavg()[0],
     }
-    result |= _side_by_side(config, model, make)
-    result |= _alone(config, model, tokenizer, make)
-    return {**result, "load_average_end": os.getloadavg()[0]}
 
 
-def _side_by_side(config: BenchConfig, model: RankerModel, make: PromptMaker) -> dict[str, Any]:
-    folder, result = Path(config.bundle), dict[str, Any]()
-    cores = len(os.sched_getaffinity(0))
+def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
+    """Figures of peers that run at the same time and take turns."""
     with ExitStack() as stack:
-        us = stack.enter_context(peers.ours(folder, config.precision))
-        running = [us, stack.enter_context(peers.naive(folder))]
-        if config.mlserver:
-            _say("starting MLServer (the first time it is installed)")
-            try:
-                python = peers.mlserver_python()
-                for batching in (True, False):
-                    peer = peers.mlserver(folder, config.precision, python, batching=batching)
-                    running.append(stack.enter_context(peer))
-            except LengthwiseError as error:
-                _say(f"no MLServer: {error}")
+        us = stack.enter_context(peers.ours(subject.folder, subject.config.precision))
+        running = [us, stack.enter_context(peers.naive(subject.folder))]
+        if subject.config.mlserver:
+            running += _mlservers(subject, stack)
         _say("CPU per request, in turns")
-        turns = measures.cpu_in_turns(
-            running, model, make, rounds=config.rounds, slice_size=config.slice_size, cores=cores
-        )
-        result["cpu_ms"] = turns.medians()
-        result["cpu_ratio_unary"] = turns.ratio("ours/all", "bare/all")
-        result["cpu_ratio_unary_one_client"] = turns.ratio("ours/1", "bare/1")
-        result["vs_naive_cpu"] = turns.ratio("naive/all", "ours/all")
-        result["vs_mlserver_cpu"] = turns.ratio("mlserver/all", "ours/all")
-        result["vs_mlserver_best_cpu"] = turns.ratio("mlserver_best/all", "ours/all")
-        result["vs_mlserver_best_cpu_one_client"] = turns.ratio("mlserver_best/1", "ours/1")
+        turns = measures.cpu_in_turns(subject, running)
+        result: dict[str, Any] = {"cpu_ms": turns.medians()}
+        result |= {key: turns.ratio(*pair) for key, pair in _CPU_RATIOS.items()}
         _say("batches, throughput, latency, invariance")
-        result["cpu_ratio_batch32"] = measures.batch_cpu_ratio(
-            us, model, make, rounds=2 * config.rounds
-        )
-        result["throughput_ratio"], result["requests_per_s"] = measures.throughput_ratio(
-            us,
-            model,
-            make,
-            rounds=config.rounds,
-            slice_size=3 * config.slice_size,
-            cores=cores,
-        )
-        result["added_latency_ms"] = measures.added_latency_ms(us, model, make, 300)
-        result["batch_invariance"] = measures.batch_invariance(us.target, make, 128)
+        result["cpu_ratio_batch32"] = measures.batch_cpu_ratio(subject, us)
+        throughput = measures.throughput_ratio(subject, us)
+        result["throughput_ratio"], result["requests_per_s"] = throughput
+        result["added_latency_ms"] = measures.added_latency_ms(subject, us, 300)
+        result["batch_invariance"] = measures.batch_invariance(us.target, subject.make, 128)
     return result
 
 
-def _alone(
-    config: BenchConfig,
-    model: RankerModel,
-    tokenizer: Tokenizer,
-    make: PromptMaker,
-) -> dict[str, Any]:
-    folder, result = Path(config.bundle), dict[str, Any]()
+def _mlservers(subject: measures.Subject, stack: ExitStack) -> list[peers.Peer]:
+    """MLServer with and without batches, until `stack` ends; none where it cannot be had."""
+    _say("starting MLServer (the first time it is installed)")
+    folder, precision = subject.folder, subject.config.precision
+    running: list[peers.Peer] = []
+    try:
+        python = peers.mlserver_python()
+        for batching in (True, False):
+            peer = peers.mlserver(folder, precision, python, batching=batching)
+            running.append(stack.enter_context(peer))
+    except LengthwiseError as error:
+        _say(f"no MLServer: {error}")
+    return running
+
+
+def _alone(subject: measures.Subject) -> dict[str, Any]:
+    """Figures for which nothing else runs."""
+    result: dict[str, Any] = {}
     _say("batching, tokenization")
-    result["batching_gain"] = measures.batching_gain(model, make, config.rounds)
-    result["huge_prompt_ms"] = measures.huge_prompt_ms(model, tokenizer, make)
+    result["batching_gain"] = measures.batching_gain(subject)
+    result["huge_prompt_ms"] = measures.huge_prompt_ms(subject)
     _say("overload")
-    cores = len(os.sched_getaffinity(0))
-    result["overload"] = measures.overload(folder, config.precision, make, config.overload_s, cores)
+    result["overload"] = measures.overload(subject)
     _say("cold start, reload")
-    result["cold_start_s"] = measures.cold_start_s(folder, config.precision, 5)
+    result["cold_start_s"] = measures.cold_start_s(subject, 5)
     with tempfile.TemporaryDirectory() as scratch:
-        result["reload"] = measures.reload(
-            folder, config.precision, make, Path(scratch), config.overload_s / 2
-        )
-    _say(f"memory over {config.num_shapes} shapes")
-    result["memory"] = measures.memory(folder, config.precision, make, config.num_shapes)
+        result["reload"] = measures.reload(subject, Path(scratch))
+    _say(f"memory over {subject.config.num_shapes} shapes")
+    result["memory"] = measures.memory(subject)
     return result
 
 

@@ -6,43 +6,22 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Self
 
-from scoring_service.client.channel import PLAINTEXT, ClientSecurity
-from scoring_service.client.codec import (
-    Score,
-    ServiceInfo,
-    chunks,
-    read_batch,
-    read_info,
-    read_score,
-    write_batch,
-    write_prompt,
-)
+from scoring_service.client import codec
+from scoring_service.client.codec import Score, ServiceInfo
 from scoring_service.client.connection import Connection
 from scoring_service.errors import InvalidPrompt, ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 
 
-class AsyncScoringClient:
+class AsyncScoringClient(Connection):
     """A connection to one scoring service, for one event loop; arguments as of `ScoringClient`."""
 
-    def __init__(
-        self,
-        target: str,
-        *,
-        timeout_s: float = 1.0,
-        target_model: str | None = None,
-        security: ClientSecurity = PLAINTEXT,
-    ) -> None:
-        self.target = target
-        self._connection = Connection(
-            target, target_model, security, for_asyncio=True, timeout_s=timeout_s
-        )
-        self._limits: ServiceInfo | None = None
+    is_awaited = True
 
     async def score(self, prompt: str, *, timeout_s: float | None = None) -> Score:
         """The score of one prompt. Raises as `ScoringClient.score` does."""
-        request = write_prompt(prompt, self._connection.target_model)
-        return read_score(await self._call("Score", request, timeout_s))
+        request = codec.write_prompt(prompt, self._target_model)
+        return codec.read_score(await self._call("Score", request, timeout_s))
 
     async def score_batch(
         self, prompts: Sequence[str], *, timeout_s: float | None = None
@@ -52,17 +31,17 @@ class AsyncScoringClient:
             limits = self._limits or await self.info(timeout_s=timeout_s)
         except ScoringError as error:
             return [error] * len(prompts)
-        parts = [self._score_chunk(chunk, timeout_s) for chunk in chunks(prompts, limits)]
+        parts = [self._score_chunk(chunk, timeout_s) for chunk in codec.chunks(prompts, limits)]
         return [score for part in await asyncio.gather(*parts) for score in part]
 
     async def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
         """The served model and the service's limits. Raises as `score` does."""
-        self._limits = read_info(await self._call("Info", pb.InfoRequest(), timeout_s))
+        self._limits = codec.read_info(await self._call("Info", pb.InfoRequest(), timeout_s))
         return self._limits
 
     async def close(self) -> None:
         """Drop the connection; calls in flight fail."""
-        await self._connection.channel.close()
+        await self._channel.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,8 +53,8 @@ class AsyncScoringClient:
         self, prompts: Sequence[str], timeout_s: float | None
     ) -> Sequence[Score | ScoringError]:
         try:
-            request = write_batch(prompts, self._connection.target_model)
-            return read_batch(await self._call("ScoreBatch", request, timeout_s))
+            request = codec.write_batch(prompts, self._target_model)
+            return codec.read_batch(await self._call("ScoreBatch", request, timeout_s))
         except InvalidPrompt as error:
             if len(prompts) == 1:
                 return [error]
@@ -85,6 +64,6 @@ class AsyncScoringClient:
             return [error] * len(prompts)
 
     async def _call(self, method: str, request: Any, timeout_s: float | None) -> Any:
-        call = getattr(self._connection.stub, method)
-        with self._connection.errors():
-            return await call(request, **self._connection.options(timeout_s))
+        call = getattr(self._stub, method)
+        with self._errors():
+            return await call(request, **self._options(timeout_s))

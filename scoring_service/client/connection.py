@@ -4,54 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import grpc
 
-from scoring_service.client.channel import ClientSecurity, check_seconds
+from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
+from scoring_service.client.codec import ServiceInfo
 from scoring_service.errors import ScoringError, ServiceUnavailable
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.proto.status import from_rpc_error
 
 
 class Connection:
-    """A channel with its stub, deadline and target model.
+    """A channel with its stub, deadline and target model; arguments as of `ScoringClient`."""
 
-    Args:
-        target: HOST:PORT or any gRPC target.
-        target_model: whose response lengths are to be estimated; None: no estimate.
-        security: TLS and token.
-        for_asyncio: whether its calls are awaited.
-        **seconds: the deadline of each call, under the name that the user knows it by.
-
-    Raises:
-        ConfigError: no target, or a deadline that no call can keep.
-    """
+    is_awaited: ClassVar[bool] = False
+    """Whether its calls are awaited."""
 
     def __init__(
         self,
         target: str,
-        target_model: str | None,
-        security: ClientSecurity,
         *,
-        for_asyncio: bool = False,
-        **seconds: float,
+        timeout_s: float = 1.0,
+        target_model: str | None = None,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
-        ((name, self.timeout_s),) = seconds.items()
-        check_seconds(name, self.timeout_s)
+        check_seconds("timeout_s", timeout_s)
         self.target = target
-        self.target_model = target_model or ""
-        self.metadata = security.metadata
-        self.channel: Any = security.open_async(target) if for_asyncio else security.open(target)
-        self.stub = ScoringServiceStub(self.channel)  # type: ignore[no-untyped-call]
+        self._timeout_s = timeout_s
+        self._target_model = target_model or ""
+        self._metadata = security.metadata
+        open_channel = security.open_async if self.is_awaited else security.open
+        self._channel: Any = open_channel(target)
+        self._stub = ScoringServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._limits: ServiceInfo | None = None
 
-    def options(self, timeout_s: float | None) -> dict[str, Any]:
+    def _options(self, timeout_s: float | None) -> dict[str, Any]:
         """Deadline and metadata of one call; None: the client's deadline."""
-        seconds = self.timeout_s if timeout_s is None else timeout_s
-        return {"timeout": seconds, "metadata": self.metadata}
+        seconds = self._timeout_s if timeout_s is None else timeout_s
+        return {"timeout": seconds, "metadata": self._metadata}
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         """Raises what goes wrong in a call as a `ScoringError`."""
         try:
             yield
@@ -63,3 +57,17 @@ class Connection:
             raise ServiceUnavailable(
                 f"the client of {self.target} is closed ({error}); make another"
             ) from error
+
+
+class BlockingConnection(Connection):
+    """A connection whose calls are not awaited; a context manager that closes it."""
+
+    def close(self) -> None:
+        """Drop the connection; calls in flight fail."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

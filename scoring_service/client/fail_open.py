@@ -17,12 +17,12 @@ from collections import Counter, deque
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from scoring_service.client.breaker import CircuitBreaker
-from scoring_service.client.channel import PLAINTEXT, ClientSecurity
+from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
 from scoring_service.client.codec import Score, read_batch, write_batch
-from scoring_service.client.connection import Connection
+from scoring_service.client.connection import BlockingConnection
 from scoring_service.errors import (
     InvalidPrompt,
     ScoringError,
@@ -57,11 +57,11 @@ class _Waiter:
         return True
 
 
-class FailOpenScorer:
+class FailOpenScorer(BlockingConnection):
     """Coalesces concurrent callers; answers None where a score cannot be had in time.
 
-    Threads and event loops may share it. It raises nothing that concerns the service or a prompt;
-    `counts` says how often it answered what, and why.
+    Threads and event loops may share it; when it is closed, callers that wait get None. It raises
+    nothing that concerns the service or a prompt; `counts` says how often it answered what.
 
     Args:
         target: HOST:PORT or any gRPC target.
@@ -87,7 +87,8 @@ class FailOpenScorer:
         breaker: CircuitBreaker | None = None,
         security: ClientSecurity = PLAINTEXT,
     ) -> None:
-        self._connection = Connection(target, target_model, security, budget_s=budget_s)
+        check_seconds("budget_s", budget_s)
+        super().__init__(target, timeout_s=budget_s, target_model=target_model, security=security)
         self._max_batch_prompts = max_batch_prompts
         self._max_in_flight = max_in_flight
         self._breaker = breaker or CircuitBreaker()
@@ -121,18 +122,8 @@ class FailOpenScorer:
         except TimeoutError:
             return self._late(waiter)
 
-    def close(self) -> None:
-        """Drop the connection; callers that wait get None."""
-        self._connection.channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def _submit(self, prompt: str) -> _Waiter:
-        waiter = _Waiter(prompt, time.monotonic() + self._connection.timeout_s)
+        waiter = _Waiter(prompt, time.monotonic() + self._timeout_s)
         if not self._breaker.allow():
             self._answer(waiter, None, "breaker_open")
             return waiter
@@ -173,14 +164,11 @@ class FailOpenScorer:
         return batch
 
     def _send(self, batch: list[_Waiter]) -> None:
-        connection = self._connection
         left_s = max(waiter.deadline_s for waiter in batch) - time.monotonic()
         try:
-            request = write_batch([waiter.prompt for waiter in batch], connection.target_model)
-            with connection.errors():
-                rpc = connection.stub.ScoreBatch.future(
-                    request, **connection.options(max(left_s, 0.0))
-                )
+            request = write_batch([waiter.prompt for waiter in batch], self._target_model)
+            with self._errors():
+                rpc = self._stub.ScoreBatch.future(request, **self._options(max(left_s, 0.0)))
         except ScoringError as error:
             self._landed(batch, error)
             return
@@ -188,7 +176,7 @@ class FailOpenScorer:
 
     def _outcome(self, rpc: Any) -> list[Score | ScoringError] | ScoringError:
         try:
-            with self._connection.errors():
+            with self._errors():
                 return read_batch(rpc.result())
         except ScoringError as error:
             return error

@@ -6,29 +6,16 @@ Needs grpc and protobuf, nothing else: a scheduler process installs no model run
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
-from scoring_service.client.channel import PLAINTEXT, ClientSecurity
-from scoring_service.client.codec import (
-    Observed,
-    Score,
-    ServiceInfo,
-    chunks,
-    read_batch,
-    read_info,
-    read_score,
-    read_stream_item,
-    write_batch,
-    write_prompt,
-    write_report,
-    write_stream_prompt,
-)
-from scoring_service.client.connection import Connection
+from scoring_service.client import codec
+from scoring_service.client.codec import Observed, Score, ServiceInfo
+from scoring_service.client.connection import BlockingConnection
 from scoring_service.errors import InvalidPrompt, ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 
 
-class ScoringClient:
+class ScoringClient(BlockingConnection):
     """A connection to one scoring service. Threads may share it; calls fail instead of waiting.
 
     Args:
@@ -41,18 +28,6 @@ class ScoringClient:
         ConfigError: no target, or a deadline that no call can keep.
     """
 
-    def __init__(
-        self,
-        target: str,
-        *,
-        timeout_s: float = 1.0,
-        target_model: str | None = None,
-        security: ClientSecurity = PLAINTEXT,
-    ) -> None:
-        self.target = target
-        self._connection = Connection(target, target_model, security, timeout_s=timeout_s)
-        self._limits: ServiceInfo | None = None
-
     def score(self, prompt: str, *, timeout_s: float | None = None) -> Score:
         """The score of one prompt.
 
@@ -61,8 +36,8 @@ class ScoringClient:
             ScoringTimeout: no answer within `timeout_s` (None: the client's).
             ServiceOverloaded, ServiceUnavailable, ScoringError: as their names say.
         """
-        request = write_prompt(prompt, self._connection.target_model)
-        return read_score(self._call("Score", request, timeout_s))
+        request = codec.write_prompt(prompt, self._target_model)
+        return codec.read_score(self._call("Score", request, timeout_s))
 
     def score_batch(
         self, prompts: Sequence[str], *, timeout_s: float | None = None
@@ -80,7 +55,7 @@ class ScoringClient:
         except ScoringError as error:
             return [error] * len(prompts)
         scores: list[Score | ScoringError] = []
-        for chunk in chunks(prompts, limits):
+        for chunk in codec.chunks(prompts, limits):
             scores += self._score_chunk(chunk, timeout_s)
         return scores
 
@@ -93,8 +68,7 @@ class ScoringClient:
         stream as a whole fails. What reading `prompts` raises, or a prompt that cannot be sent,
         ends the stream: it is raised after the scores of those before it.
         """
-        connection = self._connection
-        seconds = connection.timeout_s if timeout_s is None else timeout_s
+        seconds = self._timeout_s if timeout_s is None else timeout_s
         timeout_ms = max(1, round(seconds * 1e3))
         broken: list[Exception] = []
 
@@ -102,18 +76,18 @@ class ScoringClient:
             # gRPC calls this in a thread of its own and would say of an error only that there was.
             try:
                 for place, prompt in enumerate(prompts):
-                    yield write_stream_prompt(place, prompt, connection.target_model, timeout_ms)
+                    yield codec.write_stream_prompt(place, prompt, self._target_model, timeout_ms)
             except Exception as error:
                 broken.append(error)
 
-        with connection.errors():
-            answers = connection.stub.ScoreStream(requests(), metadata=connection.metadata)
+        with self._errors():
+            answers = self._stub.ScoreStream(requests(), metadata=self._metadata)
         while True:
-            with connection.errors():
+            with self._errors():
                 answer = next(answers, None)
             if answer is None:
                 break
-            yield read_stream_item(answer)
+            yield codec.read_stream_item(answer)
         if broken:
             raise broken[0]
 
@@ -122,30 +96,20 @@ class ScoringClient:
 
         At most `ServiceInfo.max_batch_prompts` at once. Raises as `score` does.
         """
-        return int(self._call("Report", write_report(observed), timeout_s).accepted)
+        return int(self._call("Report", codec.write_report(observed), timeout_s).accepted)
 
     def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
         """The served model and the service's limits. Raises as `score` does."""
         response = self._call("Info", pb.InfoRequest(), timeout_s)
-        self._limits = read_info(response)
+        self._limits = codec.read_info(response)
         return self._limits
-
-    def close(self) -> None:
-        """Drop the connection; calls in flight fail."""
-        self._connection.channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _score_chunk(
         self, prompts: Sequence[str], timeout_s: float | None
     ) -> Sequence[Score | ScoringError]:
         try:
-            request = write_batch(prompts, self._connection.target_model)
-            return read_batch(self._call("ScoreBatch", request, timeout_s))
+            request = codec.write_batch(prompts, self._target_model)
+            return codec.read_batch(self._call("ScoreBatch", request, timeout_s))
         except InvalidPrompt as error:
             if len(prompts) == 1:
                 return [error]
@@ -155,6 +119,6 @@ class ScoringClient:
             return [error] * len(prompts)
 
     def _call(self, method: str, request: Any, timeout_s: float | None) -> Any:
-        call = getattr(self._connection.stub, method)
-        with self._connection.errors():
-            return call(request, **self._connection.options(timeout_s))
+        call = getattr(self._stub, method)
+        with self._errors():
+            return call(request, **self._options(timeout_s))

@@ -121,7 +121,7 @@ def test_clients_that_vanish_in_mid_call_take_no_one_s_place(tiny_model, monkeyp
     for _ in range(20):
         client = ScoringClient(server.target, timeout_s=60)
         for n in range(4):
-            client._connection.stub.Score.future(pb.ScoreRequest(prompt=f"poem {n}"))
+            client._stub.Score.future(pb.ScoreRequest(prompt=f"poem {n}"))
         client.close()
     with ScoringClient(server.target, timeout_s=60) as client:
         deadline_s = time.monotonic() + 60
@@ -144,10 +144,7 @@ def test_more_calls_than_places_are_refused_and_health_still_answers(tiny_model,
         grpc.insecure_channel(server.target) as channel,
         ScoringClient(server.target, timeout_s=60) as client,
     ):
-        rpcs = [
-            client._connection.stub.Score.future(pb.ScoreRequest(prompt=f"poem {n}"))
-            for n in range(6)
-        ]
+        rpcs = [client._stub.Score.future(pb.ScoreRequest(prompt=f"poem {n}")) for n in range(6)]
         deadline_s = time.monotonic() + 60
         while sum(rpc.done() for rpc in rpcs) < 4:
             assert time.monotonic() < deadline_s
