@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from scoring_service.command_line import Commands, run_main
-from scoring_service.logs import configure_logs
+from scoring_service.command_line import Commands, configure_logs, run_main
 
 COMMANDS: Final[Commands] = {
     "serve": ("scoring_service.commands.serve:serve", "serve a ranker over gRPC"),

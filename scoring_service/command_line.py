@@ -1,4 +1,4 @@
-"""Command lines of the three packages: a table of commands, options from frozen dataclasses.
+"""Command lines of the three packages: commands, options from frozen dataclasses, form of the log.
 
 A command is a function whose parameters are dataclasses. Each field is an option, its docstring the
 help, the function's docstring the description:
@@ -39,6 +39,7 @@ POSITIONAL: Final[Mapping[str, Any]] = {"positional": True}
 """Metadata of a field that may be given without its option; a list takes all that is left."""
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C: what shells give a process that SIGINT ended."""
+LOG_FORMATS: Final = ("text", "json")
 _DISK_ERRORS: Final = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -163,6 +164,31 @@ def exit_code_of(run: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record, the exception's trace in a field of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def configure_logs(kind: str) -> None:
+    """Send INFO and above to stderr, as "text" or "json"."""
+    handler = logging.StreamHandler()
+    if kind == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 def _log_to_stderr() -> None:

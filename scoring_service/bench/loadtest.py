@@ -9,18 +9,45 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from scoring_service.bench.config import LoadtestConfig
 from scoring_service.bench.load import Outcomes, open_loop
 from scoring_service.bench.processes import rss_bytes
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.errors import ConfigError, DataError
 
 _WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", "email", "poem")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadtestConfig:
+    """Requests of a load test, and their rate."""
+
+    target: str = "127.0.0.1:50051"
+    """HOST:PORT of the service."""
+    rate: float = 100.0
+    """Requests per second, Poisson arrivals."""
+    seconds: float = 10.0
+    """How long, seconds."""
+    timeout_s: float = 0.1
+    """Deadline of each request, seconds."""
+    prompts: str | None = None
+    """Text file with one prompt per line; null makes different random ones of about 30 words."""
+    pid: int | None = None
+    """Process of the service on this machine, to report the growth of its memory."""
+    seed: int = 0
+    """Of prompts and arrival times."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "seconds", "timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use more than 0")
 
 
 def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from typing import Final, Self
 import numpy as np
 from tokenizers import Tokenizer
 
-from scoring_service.bench.config import BenchConfig
 from scoring_service.bench.load import Load, Outcomes, closed_loop, open_loop
 from scoring_service.bench.peers import Peer, ours
 from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
@@ -38,6 +37,30 @@ DEADLINE_S: Final = 0.1
 _OVERLOADS: Final = 5
 """Slices of overload, with a slice of `_CAPACITY_PROMPTS` at capacity before and after each."""
 _CAPACITY_PROMPTS: Final = 400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchConfig:
+    """Sizes of the bench's measures."""
+
+    bundle: str = "mlruns/demo/bundle"
+    """Folder of the bundle to serve."""
+    precision: str = "auto"
+    """fp32, int8, or auto (int8 where the bundle has it)."""
+    rounds: int = 9
+    """Turns that each peer takes; figures are medians over them."""
+    slice_size: int = 80
+    """Requests of one turn."""
+    overload_s: float = 10.0
+    """How long to overload, seconds."""
+    num_shapes: int = 10_000
+    """Prompts of random lengths over which memory may grow."""
+    mlserver: bool = True
+    """Compare with MLServer too; it is installed into an environment of its own if need be."""
+    seed: int = 0
+    """Of the prompts and arrival times."""
+    json: bool = False
+    """Print one JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scoring_service.bench import measures, peers
-from scoring_service.bench.config import BenchConfig
+from scoring_service.bench.measures import BenchConfig
 from scoring_service.errors import BundleError, LengthwiseError
 
 IDLE_LOAD: Final = 0.3

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scoring_service.bench.config import LoadtestConfig
-from scoring_service.bench.loadtest import print_loadtest, run_loadtest
+from scoring_service.bench.loadtest import LoadtestConfig, print_loadtest, run_loadtest
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.errors import ServiceUnavailable
 from scoring_service.strict_json import to_json

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scoring_service.bundle import ModelBundle
+from scoring_service.command_line import LOG_FORMATS, configure_logs
 from scoring_service.errors import ConfigError
-from scoring_service.logs import FORMATS, configure_logs
 from scoring_service.server.supervisor import supervise
 from scoring_service.service.config import ServerConfig
 
@@ -33,8 +33,10 @@ class ServeOptions:
     """text or json."""
 
     def __post_init__(self) -> None:
-        if self.log_format not in FORMATS:
-            raise ConfigError(f"log_format is {self.log_format!r}; use one of {', '.join(FORMATS)}")
+        if self.log_format not in LOG_FORMATS:
+            raise ConfigError(
+                f"log_format is {self.log_format!r}; use one of {', '.join(LOG_FORMATS)}"
+            )
 
 
 def serve(options: ServeOptions, config: ServerConfig) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import logging
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,7 +14,14 @@ from typing import Literal
 
 import pytest
 
-from scoring_service.command_line import INTERRUPTED, POSITIONAL, parse, run_command, run_main
+from scoring_service.command_line import (
+    INTERRUPTED,
+    POSITIONAL,
+    JsonFormatter,
+    parse,
+    run_command,
+    run_main,
+)
 from scoring_service.errors import ConfigError
 
 
@@ -220,3 +229,17 @@ def test_help_imports_no_command():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.stdout.splitlines()[-1] == "[]", run.stderr
+
+
+def test_a_json_log_line_is_one_object_with_the_trace_inside():
+    try:
+        raise ValueError("why\nindeed")
+    except ValueError:
+        record = logging.getLogger("x").makeRecord(
+            "x", logging.ERROR, "f", 1, "failed on %s", ("this",), __import__("sys").exc_info()
+        )
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    entry = json.loads(line)
+    assert entry["message"] == "failed on this"
+    assert "indeed" in entry["exception"]

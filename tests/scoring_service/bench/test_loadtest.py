@@ -1,11 +1,15 @@
-"""A load test accounts for every request."""
+"""A load test accounts for every request; one that could send nothing is refused."""
 
 from __future__ import annotations
 
 import json
 import os
 
+import pytest
+
 from scoring_service.__main__ import main
+from scoring_service.bench.loadtest import LoadtestConfig
+from scoring_service.errors import ConfigError
 
 
 def test_a_load_test_accounts_for_every_request(server, capsys, tmp_path):
@@ -20,3 +24,10 @@ def test_a_load_test_accounts_for_every_request(server, capsys, tmp_path):
         assert accounted == 100
         assert result["answered_ms"]["p50"] <= result["answered_ms"]["p99"]
         assert "rss_growth_fraction" in result
+
+
+@pytest.mark.parametrize("name", ["rate", "seconds", "timeout_s"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_rates_and_times_are_above_0(name, value):
+    with pytest.raises(ConfigError, match=f"{name} is"):
+        LoadtestConfig(**{name: value})
