@@ -54,7 +54,7 @@ def check_policy(policy: MakePolicy | str) -> list[str]:
             complaint = law(run)
             if complaint:
                 raise InvalidDecision(
-                    f"policy {describe(run.policy.policy)} breaks the law {law.__name__!r} on the "
+                    f"policy {describe(run.policy)} breaks the law {law.__name__!r} on the "
                     f"workload {workload!r}: {complaint}"
                 )
             kept.append(f"{workload}: {law.__name__}")
@@ -76,13 +76,12 @@ def _maker(policy: MakePolicy | str) -> MakePolicy:
 class Run:
     """One run of a policy: the input of a law."""
 
-    policy: _Checked
+    policy: Policy
     instance: Instance
-    requests: Requests
     timeline: Timeline
     steps: Sequence[StepSize]
-    again: Callable[[], Timeline]
-    """Runs a fresh policy on the same requests."""
+    make_policy: MakePolicy
+    """Makes another fresh policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,20 +139,16 @@ def _runs(make_policy: MakePolicy) -> Iterator[tuple[str, Run]]:
         made = make_policy()
         if not isinstance(made, Policy):
             raise ConfigError(f"{make_policy!r} made {made!r}; it must make a Policy")
-        policy = _Checked(made)
         observed = ObservedLatency(instance.latency)
-        timeline = simulate(requests, policy, replace(instance, latency=observed))
+        timeline = simulate(requests, _Checked(made), replace(instance, latency=observed))
         yield (
             name,
             Run(
-                policy=policy,
+                policy=made,
                 instance=instance,
-                requests=requests,
                 timeline=timeline,
                 steps=observed.steps,
-                again=lambda requests=requests, instance=instance: simulate(  # type: ignore[misc]
-                    requests, make_policy(), instance
-                ),
+                make_policy=make_policy,
             ),
         )
 
@@ -192,19 +187,16 @@ def _requests(count: int, *, seed: int) -> Requests:
 
 
 def every_request_finishes_once_with_all_its_tokens(run: Run) -> str:
-    timeline = run.timeline
-    first, last = timeline.runs[:, 1], timeline.runs[:, 2]
-    emitted = np.bincount(timeline.runs[:, 0], last - first + 1, len(run.requests))
-    wrong = np.flatnonzero(emitted != run.requests.output_tokens)
-    if not len(wrong):
-        return ""
-    row = int(wrong[0])
-    return f"request {row} got {emitted[row]:.0f} of {run.requests.output_tokens[row]} tokens"
+    wanted, (row, first, last) = run.timeline.requests.output_tokens, run.timeline.runs.T
+    emitted = np.bincount(row, last - first + 1, len(wanted))
+    for wrong in np.flatnonzero(emitted != wanted):
+        return f"request {wrong} got {emitted[wrong]:.0f} of {wanted[wrong]} tokens"
+    return ""
 
 
 def work_is_neither_lost_nor_invented(run: Run) -> str:
-    done = sum(step.tokens for step in run.steps)
-    needed = int((run.requests.prompt_tokens + run.requests.output_tokens - 1).sum())
+    requests, done = run.timeline.requests, sum(step.tokens for step in run.steps)
+    needed = int((requests.prompt_tokens + requests.output_tokens - 1).sum())
     evictions = int(run.timeline.preemptions.sum())
     if done == needed or (done > needed and evictions):
         return ""
@@ -213,17 +205,11 @@ def work_is_neither_lost_nor_invented(run: Run) -> str:
 
 def times_are_in_order(run: Run) -> str:
     timeline = run.timeline
-    instants_s = np.stack(
-        [
-            run.requests.arrival_s,
-            timeline.scheduled_s,
-            timeline.first_token_s,
-            timeline.first_answer_s,
-            timeline.finished_s,
-        ]
-    )
+    first_s, answer_s = timeline.first_token_s, timeline.first_answer_s
     # Nothing but reasoning: there is no first answering token.
-    instants_s[3] = np.where(np.isnan(instants_s[3]), instants_s[2], instants_s[3])
+    answer_s = np.where(np.isnan(answer_s), first_s, answer_s)
+    arrival_s, scheduled_s = timeline.requests.arrival_s, timeline.scheduled_s
+    instants_s = np.stack([arrival_s, scheduled_s, first_s, answer_s, timeline.finished_s])
     bad = np.flatnonzero((np.diff(instants_s, axis=0) < 0).any(axis=0))
     return f"request {int(bad[0])} goes back in time" if len(bad) else ""
 
@@ -231,8 +217,9 @@ def times_are_in_order(run: Run) -> str:
 def the_engine_never_idles_with_work(run: Run) -> str:
     last_end_s, step_end_s = run.timeline.tick_s[:-1], run.timeline.tick_s[1:]
     idle_s = step_end_s - last_end_s - np.array([step.duration_s for step in run.steps[1:]])
-    arrived = np.searchsorted(np.sort(run.requests.arrival_s), last_end_s, "right")
-    left = np.searchsorted(np.sort(run.timeline.finished_s), last_end_s, "right")
+    timeline = run.timeline
+    arrived = np.searchsorted(np.sort(timeline.requests.arrival_s), last_end_s, "right")
+    left = np.searchsorted(np.sort(timeline.finished_s), last_end_s, "right")
     bad = np.flatnonzero((arrived > left) & (idle_s > 1e-9))
     return f"idle from {last_end_s[bad[0]]} s on, with requests there" if len(bad) else ""
 
@@ -250,10 +237,9 @@ def steps_keep_the_engine_limits(run: Run) -> str:
 
 
 def equal_runs_are_equal(run: Run) -> str:
-    again = run.again()
-    same = np.array_equal(again.tick_s, run.timeline.tick_s) and np.array_equal(
-        again.runs, run.timeline.runs
-    )
+    again = simulate(run.timeline.requests, run.make_policy(), run.instance)
+    pairs = ((again.tick_s, run.timeline.tick_s), (again.runs, run.timeline.runs))
+    same = all(np.array_equal(*pair) for pair in pairs)
     return "" if same else "a second run differs; policies have no randomness and no clock"
 
 

@@ -14,6 +14,7 @@ from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.simulator.simulate import simulate_replicas
 from scheduler_adapters.timeline.timeline import Timeline
@@ -39,47 +40,28 @@ class GoldenConfig:
     """tables.npz and files such as sarathi_r1_n1000_q6.45_blocks5000.parquet."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GoldenSetting:
-    """The setting that the name of a golden file gives."""
+def golden_setting(path: Path, latency: LatencyModel) -> tuple[Callable[[], Policy], Instance, int]:
+    """Return the maker of policies, the instance and the replicas that a golden file's name gives.
 
-    make_policy: Callable[[], Policy]
-    replicas: int
-    kv_blocks: int
-    max_tokens: int
-
-    @classmethod
-    def of(cls, path: Path) -> GoldenSetting:
-        """Read scheduler, _r replicas, _n requests, _q rate, _blocks KV blocks, _chunk budget.
-
-        Raises:
-            DataError: the name has another form.
-        """
-        match = _NAME.fullmatch(path.stem)
-        if match is None:
-            raise DataError(
-                "its name gives no setting; use SCHEDULER_rREPLICAS_nREQUESTS_qRATE"
-                "[_blocksBLOCKS][_chunkTOKENS] with scheduler sarathi or vllm",
-                path=path,
-            )
-        kind, budget = {"sarathi": (Sarathi, 512), "vllm": (PrefillFirst, 4096)}[match["scheduler"]]
-        max_tokens = int(match["chunk"] or budget)
-        return cls(
-            make_policy=partial(kind, max_tokens=max_tokens),
-            replicas=int(match["replicas"]),
-            kv_blocks=int(match["blocks"] or 30208),
-            max_tokens=max_tokens,
+    It names the scheduler, _r replicas, _n requests, _q rate, _blocks KV blocks, _chunk budget.
+    """
+    match = _NAME.fullmatch(path.stem)
+    if match is None:
+        raise DataError(
+            "its name gives no setting; use SCHEDULER_rREPLICAS_nREQUESTS_qRATE"
+            "[_blocksBLOCKS][_chunkTOKENS] with scheduler sarathi or vllm",
+            path=path,
         )
-
-    def instance(self, latency: TableLatency) -> Instance:
-        """Return the instance of the golden runs."""
-        return Instance(
-            latency=latency,
-            kv_blocks=self.kv_blocks,
-            max_num_seqs=128,
-            max_tokens=self.max_tokens,
-            decode_headroom_blocks=1,
-        )
+    kind, budget = {"sarathi": (Sarathi, 512), "vllm": (PrefillFirst, 4096)}[match["scheduler"]]
+    max_tokens = int(match["chunk"] or budget)
+    instance = Instance(
+        latency=latency,
+        kv_blocks=int(match["blocks"] or 30208),
+        max_num_seqs=128,
+        max_tokens=max_tokens,
+        decode_headroom_blocks=1,
+    )
+    return partial(kind, max_tokens=max_tokens), instance, int(match["replicas"])
 
 
 def run(config: GoldenConfig) -> int:
@@ -106,17 +88,13 @@ def run(config: GoldenConfig) -> int:
 
 def simulate_golden(path: Path, requests: Requests, latency: TableLatency) -> Timeline:
     """Return the timeline of a golden file's requests in the setting its name gives."""
-    setting = GoldenSetting.of(path)
-    return simulate_replicas(
-        requests, setting.make_policy, setting.instance(latency), replicas=setting.replicas
-    )
+    make_policy, instance, replicas = golden_setting(path, latency)
+    return simulate_replicas(requests, make_policy, instance, replicas=replicas)
 
 
 def largest_difference_s(path: Path, timeline: Timeline) -> float:
     """Return the largest difference of first tokens and finishes; infinite where one is missing."""
-    pairs = {"first_token_s": timeline.first_token_s, "finished_s": timeline.finished_s}
-    golden = read_table(path, list(pairs))
-    differences_s = np.concatenate(
-        [np.abs(ours_s - golden[name].to_numpy()) for name, ours_s in pairs.items()]
-    )
+    golden = read_table(path, ["first_token_s", "finished_s"])[["first_token_s", "finished_s"]]
+    ours_s = np.column_stack([timeline.first_token_s, timeline.finished_s])
+    differences_s = np.abs(ours_s - golden.to_numpy())
     return float("inf") if np.isnan(differences_s).any() else float(differences_s.max())

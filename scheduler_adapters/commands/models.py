@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.presets import SOURCES, presets
 from scheduler_adapters.simulator.simulate import EngineKind
+from scheduler_adapters.validation import model_checks
 from scheduler_adapters.validation.fidelity import RECORDINGS, TARGETS, Fidelity, replay
-from scheduler_adapters.validation.model_checks import (
-    Check,
-    kernel_checks,
-    phase_checks,
-    step_check,
-)
+from scheduler_adapters.validation.model_checks import Check
 from scheduler_adapters.workload.data_folder import DataDir
 from scoring_service.errors import ConfigError, DataError
 from scoring_service.strict_json import to_json
@@ -46,11 +43,11 @@ class Listed:
     provenance: str
     data: str | None
     """The file or folder that it reads inside the data folder."""
-    kv_blocks: int | None
+    kv_blocks: int | None = None
     """None where it cannot be made; `note` says why."""
-    is_compiled: bool
+    is_compiled: bool = False
     """Whether the compiled loops have its step times; if not, runs are in plain Python."""
-    checks: list[Check]
+    checks: Sequence[Check] = ()
     note: str = ""
 
 
@@ -96,69 +93,48 @@ def replay_all(data_dir: DataDir) -> tuple[list[Fidelity], str]:
 
 def list_presets(data_dir: DataDir, fidelity: Sequence[Fidelity]) -> list[Listed]:
     """Return all presets, made where that is possible, and checked where there is data."""
-    made: dict[str, tuple[LatencyModel, int]] = {}
-    notes: dict[str, str] = {}
-    entries = presets()
-    for name, entry in entries.items():
-        try:
-            made[name] = entry.make(data_dir)
-        except (ConfigError, DataError) as error:
-            notes[name] = str(error)
-    checker = _Checker({name: latency for name, (latency, _) in made.items()}, fidelity, data_dir)
-    return [
-        Listed(
-            name=name,
-            provenance=SOURCES[entry.source],
-            data=entry.data,
-            kv_blocks=made[name][1] if name in made else None,
-            is_compiled=name in made and made[name][0].compiled() is not None,
-            checks=checker.checks(name) if name in made else [],
-            note=notes.get(name, ""),
-        )
-        for name, entry in entries.items()
-    ]
+    made: dict[str, LatencyModel] = {}
+    listed: dict[str, Listed] = {}
+    of_gpu = cache(partial(model_checks.kernel_checks, data_dir=data_dir))
 
-
-class _Checker:
-    """Comparisons of presets with measurements; those of a GPU are made once."""
-
-    def __init__(
-        self, latencies: dict[str, LatencyModel], fidelity: Sequence[Fidelity], data_dir: DataDir
-    ) -> None:
-        self.latencies = latencies
-        self.fidelity = fidelity
-        self.data_dir = data_dir
-        self.of_gpu = cache(partial(kernel_checks, data_dir=data_dir))
-
-    def checks(self, name: str) -> list[Check]:
-        """Return the checks of a preset that could be made; none without measurements."""
+    def checks(name: str) -> list[Check]:
         instance, _, source = name.partition(":")
-        try:
-            if source == "layers":
-                return self._replays(name)
-            if source == "kernels":
-                return self.of_gpu(instance.partition("@")[2].removeprefix("2x-"))
-            if source == "phases":
-                return phase_checks(instance, self.data_dir)
-            kernels = f"{instance}:kernels"
-            if kernels not in self.latencies:
-                return []
-            return [step_check(self.latencies[name], self.latencies[kernels], kernels)]
-        except DataError:
+        if source == "layers":
+            return _replay_checks([row for row in fidelity if row.preset == name])
+        if source == "kernels":
+            return of_gpu(instance.partition("@")[2].removeprefix("2x-"))
+        if source == "phases":
+            return model_checks.phase_checks(instance, data_dir)
+        kernels = f"{instance}:kernels"
+        if kernels not in made:
             return []
+        return [model_checks.step_check(made[name], made[kernels], kernels)]
 
-    def _replays(self, name: str) -> list[Check]:
-        return [
-            Check(
-                quantity=f"{metric.upper()} ({row.engine} engine)",
-                against="real vLLM 0.19",
-                mape_fraction=getattr(row, metric).mape_fraction,
-                num_points=row.num_requests,
-            )
-            for row in self.fidelity
-            if row.preset == name
-            for metric in TARGETS
-        ]
+    for name, entry in presets().items():
+        row = Listed(name=name, provenance=SOURCES[entry.source], data=entry.data)
+        try:
+            made[name], kv_blocks = entry.make(data_dir)
+            is_compiled = made[name].compiled() is not None
+            listed[name] = replace(row, kv_blocks=kv_blocks, is_compiled=is_compiled)
+        except (ConfigError, DataError) as error:
+            listed[name] = replace(row, note=str(error))
+    for name in made:
+        with suppress(DataError):  # there are no measurements of it
+            listed[name] = replace(listed[name], checks=checks(name))
+    return list(listed.values())
+
+
+def _replay_checks(fidelity: Sequence[Fidelity]) -> list[Check]:
+    return [
+        Check(
+            quantity=f"{metric.upper()} ({row.engine} engine)",
+            against="real vLLM 0.19",
+            mape_fraction=getattr(row, metric).mape_fraction,
+            num_points=row.num_requests,
+        )
+        for row in fidelity
+        for metric in TARGETS
+    ]
 
 
 def format_presets(listed: Sequence[Listed]) -> str:

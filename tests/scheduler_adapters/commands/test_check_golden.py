@@ -11,7 +11,10 @@ import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands.check_golden import GoldenSetting, simulate_golden
+from scheduler_adapters.commands.check_golden import golden_setting, simulate_golden
+from scheduler_adapters.policies.prefill_first import PrefillFirst
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import make_requests
@@ -67,12 +70,16 @@ def test_a_difference_of_two_nanoseconds_fails(folder, capsys):
 
 
 def test_the_name_gives_the_setting():
-    setting = GoldenSetting.of(Path("sarathi_r8_n10000_q51.6_blocks5000_chunk256.parquet"))
-    assert (setting.replicas, setting.kv_blocks, setting.max_tokens) == (8, 5000, 256)
-    plain = GoldenSetting.of(Path("vllm_r1_n10_q3.parquet"))
-    assert (plain.replicas, plain.kv_blocks, plain.max_tokens) == (1, 30208, 4096)
+    latency = AffineLatency(base_s=0.01)
+    path = Path("sarathi_r8_n10000_q51.6_blocks5000_chunk256.parquet")
+    make_policy, instance, replicas = golden_setting(path, latency)
+    assert (replicas, instance.kv_blocks, instance.max_tokens) == (8, 5000, 256)
+    assert isinstance(make_policy(), Sarathi)
+    make_other, plain, replicas = golden_setting(Path("vllm_r1_n10_q3.parquet"), latency)
+    assert (replicas, plain.kv_blocks, plain.max_tokens) == (1, 30208, 4096)
+    assert isinstance(make_other(), PrefillFirst)
     with pytest.raises(DataError, match="gives no setting"):
-        GoldenSetting.of(Path("fcfs_r1.parquet"))
+        golden_setting(Path("fcfs_r1.parquet"), latency)
 
 
 @pytest.mark.parametrize("what", ["empty", "no tables", "no column"])
