@@ -111,8 +111,7 @@ def _scored_requests(
         with contextlib.closing(source):
             scored = source.score_prompts(prompts)
     num_scored = int(np.isfinite(scored.values).sum())
-    if num_scored < len(prompts):
-        left_out = len(prompts) - num_scored
+    if left_out := len(prompts) - num_scored:
         log.warning("%d of %d prompts have no score and are scheduled FCFS", left_out, len(prompts))
     words = [max(1, len(prompt.split())) for prompt in prompts]
     has_count = np.isfinite(scored.prompt_tokens)
@@ -205,30 +204,22 @@ def _figures(
 ) -> dict[str, Any]:
     """The JSON object of the command: figures of the training run, then those of this run."""
     manifest = bundle.manifest
+    data, trained = manifest.dataset, manifest.metrics
     metrics = ("tau_b", "tau_b_ci", "tau_b_tfidf_ridge", "onnx_max_abs_diff", "int8_tau_b_drop")
-    trained = {name: manifest.metrics.get(name) for name in metrics}
-    engine = None
+    figures = {"dataset": data.get("id")}
+    figures |= {name: data.get(name) for name in ("train_prompts", "test_prompts")}
+    figures |= {name: trained.get(name) for name in metrics}
+    figures |= {"mlflow_run_id": manifest.mlflow_run_id, "bundle": str(bundle.path)}
+    figures |= {"simulator": _latencies(simulated), "vllm": None}
     if served is not None:
         timeline = served.timelines[SCHEDULERS[0]]
-        engine = {
-            **_latencies(served),
-            "num_requests": len(timeline.requests),
-            "num_bursts": len(set(timeline.instance)),
-            "max_num_seqs": config.engine_max_num_seqs,
-        }
-    return {
-        "dataset": manifest.dataset.get("id"),
-        "train_prompts": manifest.dataset.get("train_prompts"),
-        "test_prompts": manifest.dataset.get("test_prompts"),
-        **trained,
-        "mlflow_run_id": manifest.mlflow_run_id,
-        "bundle": str(bundle.path),
-        "simulator": _latencies(simulated),
-        "vllm": engine,
-    }
+        sizes = {"num_requests": len(timeline.requests), "num_bursts": len(set(timeline.instance))}
+        engine = sizes | {"max_num_seqs": config.engine_max_num_seqs}
+        figures["vllm"] = _latencies(served) | engine
+    return figures
 
 
-def _latencies(bursts: Bursts) -> dict[str, dict[str, float]]:
+def _latencies(bursts: Bursts) -> dict[str, Any]:
     return {
         name: {
             "mean_normalized_latency_s": summary.normalized_latency_s.mean,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,7 @@ _MICROSECONDS = 1e6
 
 
 def write_chrome_trace(timeline: Timeline, path: str | PathLike[str]) -> None:
-    """Write the phases of each finished request; instances are processes, requests are threads.
-
-    Raises:
-        DataError: the place cannot be written.
-    """
+    """Write the phases of each finished request; instances are processes, requests are threads."""
     events = [event for row in range(len(timeline.requests)) for event in _phases(timeline, row)]
     trace = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
     write_whole(Path(path), lambda part: part.write_text(trace))
@@ -27,12 +24,13 @@ def write_chrome_trace(timeline: Timeline, path: str | PathLike[str]) -> None:
 def _phases(timeline: Timeline, row: int) -> list[dict[str, Any]]:
     """Queueing, prefill, reasoning and answering of one request, those that took time."""
     requests = timeline.requests
-    instants = [
-        ("queueing", requests.arrival_s[row], timeline.scheduled_s[row]),
-        ("prefill", timeline.scheduled_s[row], timeline.first_token_s[row]),
-        ("reasoning", timeline.first_token_s[row], timeline.first_answer_s[row]),
-        ("answering", timeline.first_answer_s[row], timeline.finished_s[row]),
-    ]
+    phases = {
+        "queueing": requests.arrival_s,
+        "prefill": timeline.scheduled_s,
+        "reasoning": timeline.first_token_s,
+        "answering": timeline.first_answer_s,
+    }
+    instants_s = [column[row] for column in (*phases.values(), timeline.finished_s)]
     return [
         {
             "name": phase,
@@ -43,6 +41,6 @@ def _phases(timeline: Timeline, row: int) -> list[dict[str, Any]]:
             "tid": row,
             "args": {"request": str(requests.request_id[row])},
         }
-        for phase, start_s, end_s in instants
+        for phase, (start_s, end_s) in zip(phases, pairwise(instants_s), strict=True)
         if end_s > start_s  # false where either never happened
     ]

@@ -21,9 +21,7 @@ class TimelineRecord:
         self.finished_s: list[float] = []
         self.preemptions: list[int] = []
         self.tick_s = array("d")
-        self._run_rows = array("q")
-        self._run_counts = array("q")
-        self._run_ticks = array("q")
+        self._run_rows, self._run_counts, self._run_ticks = array("q"), array("q"), array("q")
 
     def add_rows(self, count: int) -> None:
         """Make room for further requests."""
@@ -34,12 +32,9 @@ class TimelineRecord:
 
     def run(self, row: int, first_tick: int, last_tick: int) -> None:
         """Record that the request emitted one token at each of these ticks."""
-        self._run_rows.append(row)
-        self._run_counts.append(1)
-        self._run_ticks.append(first_tick)
-        self._run_ticks.append(last_tick)
+        self.add_runs(row, (first_tick, last_tick))
 
-    def add_runs(self, row: int, ticks: array[int]) -> None:
+    def add_runs(self, row: int, ticks: array[int] | tuple[int, int]) -> None:
         """Record several runs of one request: first tick, last tick, first tick, ..."""
         self._run_rows.append(row)
         self._run_counts.append(len(ticks) // 2)
@@ -47,17 +42,13 @@ class TimelineRecord:
 
     def token_s(self, row: int) -> list[float]:
         """Return when the tokens came out that are recorded of one request."""
-        rows, ticks = self._runs()
-        runs = ticks[rows == row]
-        tick_s = self.tick_s
-        return [
-            tick_s[tick] for first, last in sorted(runs.tolist()) for tick in range(first, last + 1)
-        ]
+        runs = self._runs()
+        own = sorted(runs[runs[:, 0] == row, 1:].tolist())
+        return [self.tick_s[tick] for first, last in own for tick in range(first, last + 1)]
 
     def timeline(self, requests: Requests, rejected: NDArray[np.bool_]) -> Timeline:
         """Return what happened so far; requests without a row have not been handed over yet."""
         missing = len(requests) - len(self.finished_s)
-        rows, ticks = self._runs()
         return timeline_of_columns(
             requests,
             rejected,
@@ -66,13 +57,13 @@ class TimelineRecord:
             np.array(self.finished_s + [nan] * missing),
             np.array(self.preemptions + [0] * missing, dtype=np.int64),
             np.array(self.tick_s, dtype=np.float64),
-            np.column_stack([rows, ticks]),
+            self._runs(),
         )
 
-    def _runs(self) -> tuple[Ints, Ints]:
+    def _runs(self) -> Ints:
         """Return the row of each run, and its first and last tick."""
         rows = np.repeat(np.array(self._run_rows, np.int64), np.array(self._run_counts, np.int64))
-        return rows, np.array(self._run_ticks, np.int64).reshape(-1, 2)
+        return np.column_stack([rows, np.array(self._run_ticks, np.int64).reshape(-1, 2)])
 
 
 def timeline_of_columns(
@@ -87,15 +78,12 @@ def timeline_of_columns(
 ) -> Timeline:
     """Return the timeline of one instance; `runs` (row, first tick, last tick) in any order."""
     runs = _joined(runs.reshape(-1, 3))
+    thinks = requests.reasoning_tokens.any()
     return Timeline(
         requests=requests,
         scheduled_s=scheduled_s,
         first_token_s=first_token_s,
-        first_answer_s=(
-            _first_answer_s(requests, runs, tick_s)
-            if requests.reasoning_tokens.any()
-            else first_token_s.copy()
-        ),
+        first_answer_s=_first_answer_s(requests, runs, tick_s) if thinks else first_token_s.copy(),
         finished_s=finished_s,
         preemptions=preemptions,
         rejected=rejected,

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Floats, Ints
@@ -82,7 +81,8 @@ def summarize(timeline: Timeline, *, warm_up_s: float = 0.0) -> Summary:
     e2e_s = (timeline.finished_s - requests.arrival_s)[finished]
     gaps_s, gap_counts = token_gaps(timeline)
     num_tokens = int((timeline.runs[:, 2] - timeline.runs[:, 1] + 1).sum())
-    makespan_s = _makespan_s(timeline)
+    last_s = timeline.tick_s[timeline.runs[:, 2]].max(initial=-np.inf)
+    makespan_s = max(0.0, float(last_s - requests.arrival_s.min(initial=np.inf)))
     return Summary(
         num_requests=len(requests),
         num_finished=int(finished.sum()),
@@ -122,10 +122,8 @@ def token_gaps(timeline: Timeline) -> tuple[Floats, Ints]:
     same = row[1:] == row[:-1]
     between_s = timeline.tick_s[first[1:][same]] - timeline.tick_s[last[:-1][same]]
     inside_s = timeline.tick_s[ticks] - timeline.tick_s[ticks - 1]
-    return (
-        np.concatenate([inside_s, between_s]),
-        np.concatenate([shared[ticks], np.ones(len(between_s), dtype=np.int64)]),
-    )
+    counts = np.concatenate([shared[ticks], np.ones(len(between_s), dtype=np.int64)])
+    return np.concatenate([inside_s, between_s]), counts
 
 
 def statistic(values: Floats, counts: Ints | None = None) -> Statistic:
@@ -147,17 +145,8 @@ def percentiles(values: Floats, counts: Ints, percents: tuple[float, ...]) -> li
     """Return percentiles of sorted `values` taken `counts` times, linear between ranks."""
     last_rank = np.cumsum(counts) - 1
 
-    def order_statistic(rank: NDArray[np.int64]) -> Floats:
-        return np.asarray(values[np.searchsorted(last_rank, rank)])
-
     position = np.asarray(percents) / 100 * last_rank[-1]
     below = np.floor(position).astype(np.int64)
-    low = order_statistic(below)
-    high = order_statistic(np.minimum(below + 1, last_rank[-1]))
+    above = np.minimum(below + 1, last_rank[-1])
+    low, high = (values[np.searchsorted(last_rank, rank)] for rank in (below, above))
     return [float(value) for value in low + (high - low) * (position - below)]
-
-
-def _makespan_s(timeline: Timeline) -> float:
-    if not len(timeline.runs):
-        return 0.0
-    return float(timeline.tick_s[timeline.runs[:, 2]].max() - timeline.requests.arrival_s.min())

@@ -18,10 +18,10 @@ from math import nan
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Phase, RequestView
+from scheduler_adapters.workload.requests import Floats, Ints
 
 TBT_BUCKETS_S: Final = (
     0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
@@ -35,16 +35,10 @@ PHASES: Final = (Phase.REASONING, Phase.ANSWERING)
 _EDGES: Final = np.array(TBT_BUCKETS_S)
 _NUM_BINS: Final = len(TBT_BUCKETS_S) + 1
 _FIELDS: Final = {
-    "arrival_s": np.nan,
-    "queueing_s": np.nan,
-    "first_s": np.nan,
-    "num_tokens": 0.0,
+    **dict.fromkeys(("arrival_s", "queueing_s", "first_s", "last_s", "first_shown_s"), np.nan),
+    **dict.fromkeys(("num_tokens", "num_answering", "sum_shown_s"), 0.0),
     "tbt_s": DEFAULT_TBT_S,
-    "last_s": np.nan,
-    "first_shown_s": np.nan,
     "shown_s": -np.inf,
-    "sum_shown_s": 0.0,
-    "num_answering": 0.0,
 }
 """Column -> value of a request without tokens."""
 
@@ -108,21 +102,20 @@ class TokenClock(EngineObserver):
         self._queued_s[request.request_id] = now_s
 
     def admitted(self, request: RequestView, now_s: float) -> None:
-        view = request
-        if view.request_id in self._slots:
+        if request.request_id in self._slots:
             return
         self._newest_ids = None
         if not self._free:
             self._grow()
-        slot = self._slots[view.request_id] = self._free.pop()
-        for name, value in _FIELDS.items():
+        slot = self._slots[request.request_id] = self._free.pop()
+        queueing_s = now_s - self._queued_s.pop(request.request_id, now_s)
+        row = _FIELDS | {"arrival_s": request.arrival_s, "queueing_s": queueing_s}
+        if request.tbt_s is not None:
+            row["tbt_s"] = request.tbt_s
+        for name, value in row.items():
             self._table[name][slot] = value
-        self._table["arrival_s"][slot] = view.arrival_s
-        self._table["queueing_s"][slot] = now_s - self._queued_s.pop(view.request_id, now_s)
-        if view.tbt_s is not None:
-            self._table["tbt_s"][slot] = view.tbt_s
         self._thinking[slot] = self._thinks
-        self._class_of[slot] = self._class_number(view.user_class)
+        self._class_of[slot] = self._class_number(request.user_class)
 
     def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
         self._emitted_ids.append(request.request_id)
@@ -187,23 +180,20 @@ class TokenClock(EngineObserver):
             return
         row = {name: float(column[slot]) for name, column in self._table.items()}
         user_class, num_gaps = self._class_name(slot), int(row["num_tokens"]) - 1
-        self.served.append(
-            ServedRequest(
-                user_class=user_class,
-                queueing_s=row["queueing_s"],
-                ttft_s=row["first_s"] - row["arrival_s"],
-                e2e_s=row["last_s"] - row["arrival_s"],
-                num_gaps=num_gaps,
-                tpot_s=(row["last_s"] - row["first_s"]) / num_gaps if num_gaps else nan,
-                preemptions=request.preemptions,
-            )
+        served = ServedRequest(
+            user_class=user_class,
+            queueing_s=row["queueing_s"],
+            ttft_s=row["first_s"] - row["arrival_s"],
+            e2e_s=row["last_s"] - row["arrival_s"],
+            num_gaps=num_gaps,
+            tpot_s=(row["last_s"] - row["first_s"]) / num_gaps if num_gaps else nan,
+            preemptions=request.preemptions,
         )
+        self.served.append(served)
         if row["num_answering"]:
             self.finished_qoe.append((user_class, _qoe(row)))
 
-    def _count_gaps(
-        self, slots: NDArray[np.int64], counts: NDArray[np.float64], now_s: float
-    ) -> None:
+    def _count_gaps(self, slots: Ints, counts: Floats, now_s: float) -> None:
         last_s = self._table["last_s"]
         gaps_s = now_s - last_s[slots]
         last_s[slots] = now_s
@@ -218,7 +208,7 @@ class TokenClock(EngineObserver):
         sums_s = np.bincount(rows, gaps_s, self.tbt_sums_s.size)
         self.tbt_sums_s += sums_s.reshape(self.tbt_sums_s.shape)
 
-    def _slots_of(self, request_ids: Sequence[str]) -> NDArray[np.int64]:
+    def _slots_of(self, request_ids: Sequence[str]) -> Ints:
         """Return the rows of these requests; steps mostly serve the same ones in one order."""
         if request_ids != self._newest_ids:
             slots = [self._slots.get(request_id, -1) for request_id in request_ids]
@@ -226,7 +216,7 @@ class TokenClock(EngineObserver):
             self._newest_ids = list(request_ids)
         return self._newest_slots
 
-    def _answer(self, slots: NDArray[np.int64], counts: NDArray[np.float64], now_s: float) -> None:
+    def _answer(self, slots: Ints, counts: Floats, now_s: float) -> None:
         table = self._table
         tbt_s = table["tbt_s"][slots]
         # Tokens of one step go out one after the other from the first one's time on.
@@ -235,9 +225,8 @@ class TokenClock(EngineObserver):
         table["sum_shown_s"][slots] += counts * (first_s + (counts - 1) / 2 * tbt_s)
         for slot in slots[table["num_answering"][slots] == 0].tolist():
             table["first_shown_s"][slot] = now_s
-            self.first_answers.append(
-                (self._class_name(slot), now_s - float(table["arrival_s"][slot]))
-            )
+            waited_s = now_s - float(table["arrival_s"][slot])
+            self.first_answers.append((self._class_name(slot), waited_s))
         table["num_answering"][slots] += counts
 
     def _class_name(self, slot: int) -> str:
