@@ -16,36 +16,24 @@ CLASS_STREAM = 5
 
 
 def poisson_arrivals_s(count: int, *, rate_per_s: float, seed: int) -> Floats:
-    """Draw arrival times (count,) of a Poisson process with `rate_per_s`, in seconds.
-
-    Raises:
-        ConfigError: the rate is not a positive number.
-    """
+    """Draw arrival times (count,) of a Poisson process with `rate_per_s`, in seconds."""
     _check_rate(rate_per_s)
     gaps_s = np.random.default_rng((seed, ARRIVAL_STREAM)).exponential(1 / rate_per_s, count)
     return np.cumsum(gaps_s)
 
 
 def gamma_arrivals_s(count: int, *, rate_per_s: float, cv: float, seed: int) -> Floats:
-    """Draw arrival times (count,) with gamma gaps; `cv` above 1 makes bursts, 1 is Poisson.
-
-    Raises:
-        ConfigError: the rate or the coefficient of variation is not a positive number.
-    """
+    """Draw arrival times (count,) with gamma gaps; `cv` above 1 makes bursts, 1 is Poisson."""
+    _check_rate(rate_per_s)
     if not 0 < cv < np.inf:
         raise ConfigError(f"cv is {cv}; use a number above 0")
-    _check_rate(rate_per_s)
     shape = 1 / cv**2
     random = np.random.default_rng((seed, ARRIVAL_STREAM))
     return np.cumsum(random.gamma(shape, 1 / (rate_per_s * shape), count))
 
 
 def shock_arrivals_s(count: int, *, rate_per_s: float, factor: float, seed: int) -> Floats:
-    """Draw Poisson arrival times (count,), `factor` times as fast in the middle fifth.
-
-    Raises:
-        ConfigError: the rate or the factor is not a positive number.
-    """
+    """Draw Poisson arrival times (count,), `factor` times as fast in the middle fifth."""
     if not 0 < factor < np.inf:
         raise ConfigError(f"factor is {factor}; use a number above 0")
     steady_s = poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=seed)

@@ -47,7 +47,8 @@ def synthetic_scores(lengths: Ints, *, tau_b: float, seed: int = 0) -> Floats:
     # The closed form holds for n -> infinity without ties: correct it by what it misses here.
     asked, best, best_error = tau_b, np.empty(0), inf
     for _ in range(_CORRECTIONS):
-        values = _blend(normal, noise, sin(pi * asked / 2))
+        rho = sin(pi * asked / 2)
+        values = rho * normal + sqrt(1 - rho * rho) * noise
         error = achieved_tau_b(values, lengths) - tau_b if has_order else 0.0
         if abs(error) < best_error:
             best, best_error = values, abs(error)
@@ -71,10 +72,6 @@ def _normal_scores(lengths: Ints) -> Floats:
     quantile = NormalDist().inv_cdf
     group_scores = np.array([quantile((rank - 0.5) / len(lengths)) for rank in mean_rank])
     return np.asarray(group_scores[first_group])
-
-
-def _blend(normal: Floats, noise: Floats, rho: float) -> Floats:
-    return rho * normal + sqrt(1 - rho * rho) * noise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -170,13 +167,9 @@ class ServiceScores:
     def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
         """Return scores (N,), and the tokens of each prompt up to where it was cut."""
         results = self.client.score_batch(prompts)
-        kept = [self._keep(result) for result in results]
-        return PromptScores(
-            values=np.array([np.nan if value is None else value for value in kept]),
-            prompt_tokens=np.array(
-                [r.prompt_tokens if isinstance(r, Score) else np.nan for r in results]
-            ),
-        )
+        values = np.array([self._keep(result) for result in results], dtype=np.float64)
+        tokens = [r.prompt_tokens if isinstance(r, Score) else np.nan for r in results]
+        return PromptScores(values=values, prompt_tokens=np.array(tokens))
 
     def close(self) -> None:
         """Drop the connection."""
@@ -188,9 +181,6 @@ class ServiceScores:
             return result.value
         self.num_failed += 1
         if self.num_failed == 1:
-            log.warning(
-                "no score from %s (%s): requests without a score are served in order of arrival",
-                self.client.target,
-                result,
-            )
+            text = "no score from %s (%s): requests without a score are served in order of arrival"
+            log.warning(text, self.client.target, result)
         return None

@@ -66,9 +66,8 @@ def read_trace(
     if table.empty:
         raise DataError("there are no requests; give at least one", path=path)
     if limit is not None and limit < len(table):
-        log.info(
-            "the first %s of %s requests of %s are read", f"{limit:,}", f"{len(table):,}", path
-        )
+        num_there = f"{len(table):,}"
+        log.info("the first %s of %s requests of %s are read", f"{limit:,}", num_there, path)
         table = table.iloc[:limit]
     if scorer is not None:
         table = _scored(table, scorer, path)
@@ -98,31 +97,20 @@ def read_trace(
 
 def _names_of(table: pd.DataFrame, path: Path) -> dict[str, str]:
     """The names in `table` of those of our columns that it has."""
+    has_unit = {name: str(name).lower() != "timestamp" for name in table}
+    clear = [name for name, said in has_unit.items() if said or not is_numeric_dtype(table[name])]
     found = {
-        ours: name
+        ours: next(name for name in names if name in clear)
         for ours, names in COLUMN_NAMES.items()
-        if (name := next((name for name in names if _is_clear(name, table)), None)) is not None
+        if set(names).intersection(clear)
     }
     for needed in ("prompt_tokens", "output_tokens"):
         if needed not in found:
-            raise DataError(
-                f"no column {needed!r}; {_columns_there(table)}{_counting(needed, table)}",
-                path=path,
-            )
+            hint = ""
+            if needed == "prompt_tokens" and "prompt" in table:
+                hint = ", or add --scores bundle:PATH, whose tokenizer counts those of 'prompt'"
+            raise DataError(f"no column {needed!r}; {_columns_there(table)}{hint}", path=path)
     return found
-
-
-def _is_clear(name: str, table: pd.DataFrame) -> bool:
-    """Whether the column is there, and its name says the unit of its values."""
-    if name not in table:
-        return False
-    return name.lower() != "timestamp" or not is_numeric_dtype(table[name])
-
-
-def _counting(needed: str, table: pd.DataFrame) -> str:
-    if needed != "prompt_tokens" or "prompt" not in table:
-        return ""
-    return ", or add --scores bundle:PATH, whose tokenizer counts those of 'prompt'"
 
 
 def _columns_there(table: pd.DataFrame) -> str:
@@ -147,11 +135,8 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: Path) -> pd.DataFra
             "or use other --scores"
         )
     if num_unscored:
-        log.warning(
-            "%d of %d prompts have no score and are served as FCFS would",
-            num_unscored,
-            len(prompts),
-        )
+        counts = num_unscored, len(prompts)
+        log.warning("%d of %d prompts have no score and are served as FCFS would", *counts)
     table = table.assign(score=scored.values)
     if not any(name in table for name in COLUMN_NAMES["prompt_tokens"]):
         log.info("prompt tokens are counted by the ranker's tokenizer")

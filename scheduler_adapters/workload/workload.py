@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
 
-from scheduler_adapters.workload.arrivals import (
-    CLASS_STREAM,
-    LENGTH_STREAM,
-    gamma_arrivals_s,
-    poisson_arrivals_s,
-    shock_arrivals_s,
-)
+from scheduler_adapters.workload import arrivals
+from scheduler_adapters.workload.arrivals import CLASS_STREAM, LENGTH_STREAM
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
 from scheduler_adapters.workload.scores import open_prompt_scorer, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
@@ -72,11 +68,7 @@ class WorkloadConfig:
             raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --trace FILE")
 
     def need_rate(self, has_rate: bool) -> None:
-        """Refuse an arrival process without a rate to follow.
-
-        Raises:
-            ConfigError: there is one, and no rate.
-        """
+        """Refuse an arrival process without a rate to follow."""
         if self.arrivals != "poisson" and not has_rate:
             raise ConfigError(
                 f"arrivals is {self.arrivals!r}, but no arrivals have a rate here; add "
@@ -110,9 +102,9 @@ class WorkloadConfig:
     def at_rate(self, requests: Requests, rate_per_s: float) -> Requests:
         """Return the requests with arrivals of this workload's process at another rate."""
         arrive: dict[str, Callable[..., Floats]] = {
-            "poisson": poisson_arrivals_s,
-            "gamma": lambda count, **more: gamma_arrivals_s(count, cv=self.cv, **more),
-            "shock": lambda count, **more: shock_arrivals_s(count, factor=_SHOCK, **more),
+            "poisson": arrivals.poisson_arrivals_s,
+            "gamma": partial(arrivals.gamma_arrivals_s, cv=self.cv),
+            "shock": partial(arrivals.shock_arrivals_s, factor=_SHOCK),
         }
         arrival_s = arrive[self.arrivals](len(requests), rate_per_s=rate_per_s, seed=self.seed)
         return replace(requests, arrival_s=arrival_s)
@@ -130,8 +122,7 @@ class WorkloadConfig:
         if source == "oracle":
             return requests.with_scores(lengths)
         if source == "synthetic":
-            scores = synthetic_scores(lengths, tau_b=self.tau_b, seed=self.seed)
-            return requests.with_scores(scores)
+            return requests.with_scores(synthetic_scores(lengths, tau_b=self.tau_b, seed=self.seed))
         return requests.with_scores(0.0) if source == "constant" else requests
 
     def _classified(self, requests: Requests) -> Requests:
@@ -161,7 +152,8 @@ def _check_classes(classes: dict[str, dict[str, float]]) -> None:
 def synthetic_requests(count: int, *, seed: int) -> Requests:
     """Log-normal lengths like those of a chat service: medians 200 prompt and 160 output tokens."""
     random = np.random.default_rng((seed, LENGTH_STREAM))
-    return make_requests(
-        prompt_tokens=np.clip(random.lognormal(np.log(200), 1.0, count), 1, 4096).astype(np.int64),
-        output_tokens=np.clip(random.lognormal(np.log(160), 1.0, count), 1, 4096).astype(np.int64),
+    prompt_tokens, output_tokens = (
+        np.clip(random.lognormal(np.log(median), 1.0, count), 1, 4096).astype(np.int64)
+        for median in (200, 160)
     )
+    return make_requests(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
