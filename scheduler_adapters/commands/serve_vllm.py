@@ -27,7 +27,11 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_policy,
     configured_think_end,
 )
-from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig
+from scheduler_adapters.engines.vllm_v1.middleware import (
+    VARIABLE,
+    MiddlewareConfig,
+    ScoreConfig,
+)
 from scheduler_adapters.planner.capabilities import require_capabilities, require_think_end
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline import live_log as timeline_log
@@ -44,7 +48,7 @@ _PROBE_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeConfig:
+class ServeConfig(ScoreConfig):
     """The model, the policy, and the source of its scores."""
 
     model: str
@@ -53,16 +57,9 @@ class ServeConfig:
     """Name of a policy (fcfs, pars, ...) or import path package.module:callable."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the policy, e.g. {"starve_after_s": 60}."""
-    scorer: str | None = None
-    """HOST:PORT of the scoring service; none: only clients that send a score are ranked by it."""
     start_without_scorer: bool = False
     """Whether to start although the scoring service does not answer; until it does, requests are
     served in order of arrival."""
-    deadline_s: float = 0.05
-    """The longest that a request waits for its score, seconds; then it goes on without."""
-    target_model: str | None = None
-    """Model that the scoring service is calibrated for: requests then also carry the quantiles of
-    its response lengths. None: scores only."""
     classes: Path | None = None
     """JSON file of user classes with TBT targets, and of the API keys and the header that tell
     them; an example stands above."""
@@ -84,6 +81,7 @@ class ServeConfig:
     """vLLM's own options; easier to write behind a --."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.port < 65536:
             raise ConfigError(f"port is {self.port}; use 1 to 65535")
 

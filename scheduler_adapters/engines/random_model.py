@@ -11,31 +11,14 @@ from typing import Any, Final
 
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 
+_SIZES: Final = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads",
+)  # fmt: skip
 SHAPES: Final[dict[str, dict[str, int]]] = {
-    "tiny": {
-        "vocab_size": 512,
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    },
-    "small": {
-        "vocab_size": 512,
-        "hidden_size": 512,
-        "intermediate_size": 1024,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-    },
-    "7b": {
-        "vocab_size": 32_000,
-        "hidden_size": 4096,
-        "intermediate_size": 11_008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-    },
+    "tiny": dict(zip(_SIZES, (512, 256, 512, 2, 4, 2), strict=True)),
+    "small": dict(zip(_SIZES, (512, 512, 1024, 6, 8, 4), strict=True)),
+    "7b": dict(zip(_SIZES, (32_000, 4096, 11_008, 32, 32, 32), strict=True)),
 }
 """1.2 million parameters for a CPU; 14 million, whose steps outlast an engine's Python; and
 Llama-2-7B's 6.7 billion, 13.5 GB in bfloat16."""

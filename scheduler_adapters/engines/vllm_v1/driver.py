@@ -76,8 +76,8 @@ class OfflineConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_mib"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use a number >= 1")
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"{name} is {value}; use a number >= 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, below max_num_seqs "
@@ -89,9 +89,11 @@ class OfflineConfig:
 def open_driver(config: OfflineConfig, **engine_args: Any) -> Iterator[VllmDriver]:
     """Open an engine as `open_engine` does, warmed up."""
     with open_engine(config, **engine_args) as engine:
-        driver = VllmDriver(engine)
-        driver.warm_up()
-        yield driver
+        # The first steps load code and allocate: they belong to nobody's latency.
+        _add_request(engine, "warm-up", [1, 2], 4)
+        while engine.has_unfinished_requests():
+            engine.step()
+        yield VllmDriver(engine)
 
 
 @contextmanager
@@ -182,12 +184,6 @@ class VllmDriver(EngineDriver):
         device = self.engine.vllm_config.device_config.device_type
         kind = clock_kind(device, wanted)
         return kind, make_clock(kind)
-
-    def warm_up(self) -> None:
-        """Take the first steps, which load code and allocate: they belong to nobody's latency."""
-        _add_request(self.engine, "warm-up", [1, 2], 4)
-        while self.engine.has_unfinished_requests():
-            self.engine.step()
 
     def serve(
         self,

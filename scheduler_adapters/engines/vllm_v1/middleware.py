@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
@@ -54,15 +54,26 @@ _PROMPT_OF: Final = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MiddlewareConfig:
-    """The scoring service, its deadline, and the classes."""
+class ScoreConfig:
+    """The scoring service, and the deadline of an answer."""
 
     scorer: str | None = None
-    """HOST:PORT of the scoring service; None: only classes are attached."""
+    """HOST:PORT of the scoring service; none: only clients that send a score are ranked by it."""
     deadline_s: float = 0.05
-    """The longest that a request waits for its score, seconds."""
+    """The longest that a request waits for its score, seconds; then it goes on without."""
     target_model: str | None = None
-    """Model whose response lengths the quantiles estimate; None: no quantiles are attached."""
+    """Model that the scoring service is calibrated for: requests then also carry the quantiles of
+    its response lengths. None: scores only."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.deadline_s < 60:
+            raise ConfigError(f"deadline_s is {self.deadline_s}; use seconds > 0 and below 60")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MiddlewareConfig(ScoreConfig):
+    """What the API server process must know."""
+
     security: ClientSecurity = field(default_factory=ClientSecurity)
     """TLS and token towards the scoring service."""
     classes: str | None = None
@@ -71,10 +82,6 @@ class MiddlewareConfig:
     """Larger bodies (images, ...) pass unread and unscored."""
     metrics_dir: str | None = None
     """Folder that vLLM's processes share their metrics in; removed when the API server ends."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.deadline_s < 60:
-            raise ConfigError(f"deadline_s is {self.deadline_s}; use seconds > 0 and below 60")
 
     def to_json(self) -> str:
         """For `LENGTHWISE_MIDDLEWARE`."""
@@ -91,12 +98,6 @@ class MiddlewareConfig:
             raise ConfigError(
                 f"{VARIABLE} is no JSON of a MiddlewareConfig ({error}); let serve-vllm set it"
             ) from error
-
-
-class Scorer(Protocol):
-    """The part of `FailOpenScorer` that the middleware uses."""
-
-    async def ask_async(self, prompt: str) -> Answer: ...
 
 
 class ScoreMetrics:
@@ -135,11 +136,7 @@ class ScoreMiddleware:
     """Attaches scores and classes to the bodies of requests for an answer.
 
     Args:
-        app: the server behind.
-        scorer: the scoring service; None: requests get no score here.
-        classes: the classes of users.
-        metrics: where it counts.
-        max_body_bytes: larger bodies pass unread.
+        scorer: None: requests get no score here.
         metrics_folder: where the engines leave their reports; None: they leave none.
     """
 
@@ -147,7 +144,7 @@ class ScoreMiddleware:
         self,
         app: App,
         *,
-        scorer: Scorer | None,
+        scorer: FailOpenScorer | None,
         metrics: ScoreMetrics,
         classes: UserClasses | None = None,
         max_body_bytes: int = 16 << 20,

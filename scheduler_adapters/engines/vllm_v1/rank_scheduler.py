@@ -152,7 +152,6 @@ class RankMixin:
         super().__init__(*args, **kwargs)
         engine: Any = self
         _require_layout(engine)
-        _require_fcfs(engine.scheduler_config.policy)
         policy = configured_policy(engine.vllm_config.additional_config, lengthwise_policy)
         require_capabilities(policy, CAPABILITIES, ENGINE)
         thinks = bool(think_end_of(engine))
@@ -409,24 +408,20 @@ def _require_plannable(scheduler: Any, policy: Policy) -> None:
             )
 
 
-def _require_fcfs(engine_policy: str) -> None:
-    if engine_policy != "fcfs":
-        raise UnsupportedByEngine(
-            f"vLLM's own policy is {engine_policy!r} and sorts against ours; "
-            "start it with --scheduling-policy fcfs"
-        )
-
-
 def _require_layout(engine: Any) -> None:
-    """Refuse a scheduler object that lacks what the mixin touches."""
+    """Refuse a scheduler object that lacks what the mixin touches, or that sorts by itself."""
     needed = (
         "vllm_config", "scheduler_config", "waiting", "kv_holding_waiting", "running", "requests",
-        "finished_req_ids", "max_num_active_reqs",
-        "max_num_scheduled_tokens", "current_step", "kv_cache_manager", "_preempt_request",
-        "_free_request",
+        "finished_req_ids", "max_num_active_reqs", "max_num_scheduled_tokens", "current_step",
+        "kv_cache_manager", "_preempt_request", "_free_request",
     )  # fmt: skip
     if lacking := [name for name in needed if not hasattr(engine, name)]:
         raise _unknown_layout(f"its Scheduler has no {', '.join(lacking)}")
+    if (own := engine.scheduler_config.policy) != "fcfs":
+        raise UnsupportedByEngine(
+            f"vLLM's own policy is {own!r} and sorts against ours; "
+            "start it with --scheduling-policy fcfs"
+        )
 
 
 def _probe_classes() -> None:

@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeVar
 
 from scheduler_adapters.engines import prompt_text
 from scheduler_adapters.planner.hints import QUANTILES, SCORE, flat_quantiles
-from scoring_service.client import Score
-from scoring_service.errors import ConfigError, ScoringError
+from scoring_service.client import Score, ScoringClient
+from scoring_service.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +30,11 @@ class SamplingParams(Protocol):
     extra_args: dict[str, Any] | None
 
 
-class BatchScorer(Protocol):
-    """The part of `ScoringClient` that is used."""
-
-    def score_batch(self, prompts: Sequence[str]) -> Sequence[Score | ScoringError]: ...
-
-
 Params = TypeVar("Params", bound=SamplingParams)
 
 
 def score_params(
-    params: Params | Sequence[Params], prompts: Sequence[Any], client: BatchScorer
+    params: Params | Sequence[Params], prompts: Sequence[Any], client: ScoringClient
 ) -> list[Params]:
     """Return parameters for each prompt, with its score where one could be had, and with the
     quantiles of its length where the client has a `target_model`.
