@@ -117,10 +117,8 @@ def _trial(requests: Requests, config: ValidateConfig) -> Trial:
 def _requests(config: ValidateConfig) -> Requests:
     if config.trace is not None:
         requests = read_trace(config.trace, limit=config.num_requests)
-        if len(requests) < _MIN_REQUESTS:
-            raise ConfigError(
-                f"{config.trace} has {len(requests)} requests; give {_MIN_REQUESTS} or more"
-            )
+        if (found := len(requests)) < _MIN_REQUESTS:
+            raise ConfigError(f"{config.trace} has {found} requests; give {_MIN_REQUESTS} or more")
         return requests
     dice = np.random.default_rng(config.seed)
     count = config.num_requests
@@ -154,16 +152,14 @@ def _table(result: TrialResult) -> str:
             f"{_percent(error.single_run_mape):>13}{_percent(error.floor_mape):>13}"
             f"{error.bias:>+8.1%}{error.mean_s_measured:>13.4g}{error.mean_s_simulated:>14.4g}"
         )
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"steps: {result.num_steps_fitted} of the other requests fitted, "
-            f"{result.step_mape:.1%} off in the mean",
-            f"decisions: the policy, asked again, admits the same request in "
-            f"{result.decisions_equal_fraction:.1%} of {result.decisions_replayed}",
-        ]
-    )
+    lines += [
+        "",
+        f"steps: {result.num_steps_fitted} of the other requests fitted, "
+        f"{result.step_mape:.1%} off in the mean",
+        f"decisions: the policy, asked again, admits the same request in "
+        f"{result.decisions_equal_fraction:.1%} of {result.decisions_replayed}",
+    ]
+    return "\n".join(lines)
 
 
 def _percent(fraction: float | None) -> str:

@@ -191,8 +191,7 @@ def _lengths(config: BurstConfig) -> Requests:
     if config.trace is not None:
         return config.setup.load()
     try:
-        columns = ("prompt", "vicuna_tokens_t0_7")
-        table = read_table(data_file(LENGTHS), columns)
+        table = read_table(data_file(LENGTHS), ("prompt", "vicuna_tokens_t0_7"))
     except (ConfigError, DataError) as error:
         log.warning("synthetic lengths take the place of measured ones: %s", error)
         return synthetic_requests(config.most_requests, seed=config.seed)
@@ -219,9 +218,8 @@ def serve_burst(
     driver = open_driver(config, requests)
     folder.mkdir(parents=True, exist_ok=True)
     for name in config.policies:
-        scored = config.setup.scored(
-            requests, by_oracle=policy_of(name, config.settings) == "oracle"
-        )
+        by_oracle = policy_of(name, config.settings) == "oracle"
+        scored = config.setup.scored(requests, by_oracle=by_oracle)
         path = folder / f"{name.replace(':', '_').replace('/', '_')}.jsonl"
         path.unlink(missing_ok=True)
         (_, clock), recorder = driver.clock(None), StepRecorder()
@@ -236,13 +234,11 @@ def serve_burst(
         log_file.close()
         steps = pd.DataFrame([asdict(step) for step in recorder.steps])
         steps.to_csv(path.with_suffix(".steps.csv"), index=False)
-        yield (
-            name,
-            Served(
-                requests=scored,
-                timeline=run.timeline,
-                steps=recorder.steps,
-                has_graphs=driver.has_graphs,
-                instance_with=driver.limits.instance,
-            ),
+        served = Served(
+            requests=scored,
+            timeline=run.timeline,
+            steps=recorder.steps,
+            has_graphs=driver.has_graphs,
+            instance_with=driver.limits.instance,
         )
+        yield name, served

@@ -70,8 +70,7 @@ def use_policy(
     """Register a scheduler under `policy`; the `scheduler_type` that asks for it.
 
     Args:
-        hints: request id -> what the request carries (`hints.py` names the keys). Taken out once
-            the request is queued.
+        hints: request id -> what it carries (`hints.py` names the keys); taken out once queued.
         think_end: token ids that end thinking, for policies that rank by phase.
         observers: are told of the engine. The seconds of a step count from the end of the one
             before: the engine's own Python is in them, but no time without work.
@@ -182,7 +181,14 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                 "forks are not scheduled by policy; send it as often instead"
             )
         if state.is_cpu_offloaded or state._true_initial_tokens:
-            self._take_back(state)
+            # A resident that lost its blocks; it may come back as another object.
+            tracked: Tracked = self._gone.pop(state.request_id).lengthwise
+            state.lengthwise = tracked
+            self.lengthwise.requeue(
+                tracked,
+                generated_tokens=len(output_of(state)),
+                preemptions=tracked.view.preemptions + 1,
+            )
         else:
             self._end_step()
             state.lengthwise = self.lengthwise.track(
@@ -264,28 +270,15 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         batch = super().schedule_batch(token_budget, cache_budget)
         for state in offered:
             if state.request_id in self.active_requests:
-                self._admit(state)
+                self._queue.remove(state.lengthwise.view.number)
+                if self.planner is not None:
+                    self.planner.residents.admitted(state)
+                for observer in self._observers:
+                    observer.admitted(state.lengthwise.view, self._step_start_s)
         return batch
-
-    def _admit(self, state: RequestState) -> None:
-        self._queue.remove(state.lengthwise.view.number)
-        if self.planner is not None:
-            self.planner.residents.admitted(state)
-        for observer in self._observers:
-            observer.admitted(state.lengthwise.view, self._step_start_s)
 
     def _put(self, state: RequestState) -> None:
         self._queue.add(state, state.lengthwise.view.number, state.lengthwise.rank)
-
-    def _take_back(self, state: RequestState) -> None:
-        """Queue a resident that lost its blocks; it may come back as another object."""
-        tracked: Tracked = self._gone.pop(state.request_id).lengthwise
-        state.lengthwise = tracked
-        self.lengthwise.requeue(
-            tracked,
-            generated_tokens=len(output_of(state)),
-            preemptions=tracked.view.preemptions + 1,
-        )
 
     def _end_step(self) -> None:
         """Book the step that has ended; nothing happens where none ran."""

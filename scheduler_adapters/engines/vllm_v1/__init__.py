@@ -4,17 +4,18 @@ A vLLM engine comes in, the same engine with its queue in rank order comes out. 
 `rank_scheduler.py`; its factories, one per policy, are names of this package too.
 """
 
+from functools import partial
 from typing import Any
 
 from scheduler_adapters.policy import POLICIES
 
-_FACTORIES = frozenset({"scheduler", *(name.replace("-", "_") for name in POLICIES)})
-
 
 def __getattr__(name: str) -> Any:
-    """Return a factory of `rank_scheduler.py`. vLLM is imported on first use only."""
-    if name not in _FACTORIES:
-        raise AttributeError(f"no policy {name!r}; use one of {', '.join(sorted(_FACTORIES))}")
-    from scheduler_adapters.engines.vllm_v1 import rank_scheduler
+    """Return the factory of a policy by name, "_" for "-", as `--scheduler-cls` looks it up, or the
+    one for which the settings name the policy. vLLM is imported on first use only."""
+    policy = name.replace("_", "-")
+    if policy not in POLICIES and name != "scheduler":
+        raise AttributeError(f"no policy {policy!r}; use one of {', '.join(sorted(POLICIES))}")
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import scheduler
 
-    return getattr(rank_scheduler, name)
+    return scheduler if name == "scheduler" else partial(scheduler, lengthwise_policy=policy)

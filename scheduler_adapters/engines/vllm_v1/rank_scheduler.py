@@ -1,7 +1,7 @@
 """vLLM V1 with our policies: `--scheduler-cls scheduler_adapters.engines.vllm_v1.pars`.
 
-Every policy of `scheduler_adapters.policy.POLICIES` is here under its name, as a factory that picks
-the synchronous or the asynchronous scheduler. The policy's settings travel to the engine process in
+Every policy of `scheduler_adapters.policy.POLICIES` has a factory in this package, which picks the
+synchronous or the asynchronous scheduler. The policy's settings travel to the engine process in
 vLLM's `additional_config`, which may also name the policy, ours or an import path:
 
     python -m vllm.entrypoints.openai.api_server --model MODEL \\
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ from scheduler_adapters.planner.capabilities import (
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
 from scheduler_adapters.planner.step_budget import Plan
-from scheduler_adapters.policy import POLICIES, Policy
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability
 from scoring_service.errors import UnsupportedByEngine
@@ -349,18 +349,6 @@ def scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> RankScheduler | As
     asynchronous = vllm_config.scheduler_config.async_scheduling
     made = AsyncRankScheduler if asynchronous else RankScheduler
     return made(*args, vllm_config=vllm_config, **kwargs)
-
-
-def __getattr__(name: str) -> Callable[..., RankScheduler | AsyncRankScheduler]:
-    """Return the factory of a policy by name, "_" for "-", as `--scheduler-cls` looks it up."""
-    policy = name.replace("_", "-")
-    if policy not in POLICIES:
-        raise AttributeError(f"no policy {policy!r}; use one of {', '.join(sorted(POLICIES))}")
-
-    def make(*args: Any, **kwargs: Any) -> RankScheduler | AsyncRankScheduler:
-        return scheduler(*args, lengthwise_policy=policy, **kwargs)
-
-    return make
 
 
 def _tracked(request: Request, ranker: Ranker) -> Tracked:

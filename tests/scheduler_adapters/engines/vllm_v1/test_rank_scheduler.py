@@ -274,7 +274,7 @@ def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(
 
 
 def test_every_policy_has_a_factory_and_no_other_name_does() -> None:
-    from scheduler_adapters.engines.vllm_v1 import rank_scheduler as vllm_v1
+    from scheduler_adapters.engines import vllm_v1
     from scheduler_adapters.policy import POLICIES
 
     assert all(callable(getattr(vllm_v1, name.replace("-", "_"))) for name in POLICIES)
