@@ -64,10 +64,8 @@ class ServedRun:
 class EngineDriver(ABC):
     """One engine in this process, idle between two calls. The function that opens it closes it."""
 
-    @property
-    @abstractmethod
-    def limits(self) -> EngineLimits:
-        """Memory, seats and token budget of the engine."""
+    limits: EngineLimits
+    """Memory, seats and token budget of the engine."""
 
     @abstractmethod
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:

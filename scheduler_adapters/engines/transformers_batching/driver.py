@@ -104,12 +104,6 @@ class TransformersDriver(EngineDriver):
         self._model = model
         self._config = config
         self._num_blocks = num_blocks
-        self._limits: EngineLimits | None = None
-
-    @property
-    def limits(self) -> EngineLimits:
-        assert self._limits is not None, "known since the run that warmed the engine up"
-        return self._limits
 
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
         if wanted not in (None, "wall"):
@@ -146,7 +140,7 @@ class TransformersDriver(EngineDriver):
         told = [times, *observers]
         manager = self._make_manager(use_policy(policy, hints, observers=told, clock=clock))
         border = TransformersBorder(require_ours(manager), ())
-        self._limits = EngineLimits.of(border, watermark_fraction=_SAFETY_MARGIN)
+        self.limits = EngineLimits.of(border, watermark_fraction=_SAFETY_MARGIN)
         prompts = random_prompts(requests, seed, self._model.config.vocab_size)
 
         def add(row: int) -> None:

@@ -166,13 +166,10 @@ class VllmDriver(EngineDriver):
     """vLLM's engine in this process, under the scheduler that it was opened with."""
 
     def __init__(self, engine: Any) -> None:
-        self.engine = engine
-
-    @property
-    def limits(self) -> EngineLimits:
         from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmBorder
 
-        return EngineLimits.of(VllmBorder(scheduler_of(self.engine), ()))
+        self.engine = engine
+        self.limits = EngineLimits.of(VllmBorder(scheduler_of(engine), ()))
 
     @property
     def hint_counts(self) -> HintCounts | None:

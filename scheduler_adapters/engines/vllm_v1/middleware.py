@@ -33,7 +33,7 @@ from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
 from scheduler_adapters.engines.user_classes import UserClasses, read_user_classes
 from scheduler_adapters.planner.hints import QUANTILES, SCORE, flat_quantiles
 from scoring_service.client.channel import ClientSecurity
-from scoring_service.client.fail_open import Answer, FailOpenScorer
+from scoring_service.client.fail_open import FailOpenScorer
 from scoring_service.errors import ConfigError
 
 Scope = MutableMapping[str, Any]
@@ -122,15 +122,6 @@ class ScoreMetrics:
         """Count a request."""
         self.requests.labels(outcome=outcome, reason=reason).inc()
 
-    def count_answer(self, answer: Answer) -> None:
-        """Count a request that the scorer was asked about."""
-        if answer.score is not None:
-            self.count("scored")
-        elif answer.outcome == "timeout":
-            self.count("late", "timeout")
-        else:
-            self.count("unscored", answer.outcome)
-
 
 class ScoreMiddleware:
     """Attaches scores and classes to the bodies of requests for an answer.
@@ -189,8 +180,12 @@ class ScoreMiddleware:
             started_s = time.monotonic()
             answer = await self._scorer.ask_async(prompt)
             self._metrics.waited_s.observe(time.monotonic() - started_s)
-            self._metrics.count_answer(answer)
-            if answer.score is not None and isfinite(answer.score.value):
+            if answer.score is None:
+                late = answer.outcome == "timeout"
+                self._metrics.count("late" if late else "unscored", answer.outcome)
+                return {}
+            self._metrics.count("scored")
+            if isfinite(answer.score.value):
                 quantiles = flat_quantiles(answer.score.quantiles)
                 return {SCORE: answer.score.value} | ({QUANTILES: quantiles} if quantiles else {})
         return {}

@@ -1,0 +1,43 @@
+"""An engine of known step times: a simulator whose steps are noted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.steps import Chunk, StepRecord
+from scheduler_adapters.validation.prediction import Served
+from scheduler_adapters.workload.requests import Requests
+
+
+@dataclass(kw_only=True)
+class Noting(LatencyModel):
+    """Step times that an engine might have, and a note of each."""
+
+    slowness: float = 1.0
+    steps: list[StepRecord] = field(default_factory=list)
+
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        tokens = sum(chunk for _, chunk in prefills)
+        pairs = sum(chunk * (before + chunk / 2) for before, chunk in prefills)
+        seconds = 0.01 + 1e-4 * num_decodes + 1e-6 * decode_context + 2e-5 * tokens + 1e-8 * pairs
+        seconds *= self.slowness
+        sizes = (num_decodes, decode_context, len(prefills), tokens, pairs)
+        self.steps.append(StepRecord(*sizes, seconds))
+        return seconds
+
+
+def instance_with(latency: LatencyModel) -> Instance:
+    return Instance(latency=latency, kv_blocks=4000, max_num_seqs=8, max_tokens=64)
+
+
+def serve(requests: Requests, policy: str, *, slowness: float = 1.0) -> Served:
+    latency = Noting(slowness=slowness)
+    timeline = simulate(requests, load_policy(policy), instance_with(latency))
+    return Served(
+        requests=requests, timeline=timeline, steps=latency.steps, instance_with=instance_with
+    )
