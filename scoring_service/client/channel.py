@@ -51,17 +51,17 @@ class ClientSecurity:
 
     def open(self, target: str) -> grpc.Channel:
         """A channel to `target`. Raises ConfigError if there is none, or not as secure as asked."""
-        credentials = self._credentials(target)
-        if credentials is None:
-            return grpc.insecure_channel(target, options=OPTIONS)
-        return grpc.secure_channel(target, credentials, options=OPTIONS)
+        return self._open(target, grpc)
 
     def open_async(self, target: str) -> Any:
         """The same for asyncio: a grpc.aio.Channel."""
+        return self._open(target, grpc.aio)
+
+    def _open(self, target: str, api: Any) -> Any:
         credentials = self._credentials(target)
         if credentials is None:
-            return grpc.aio.insecure_channel(target, options=OPTIONS)
-        return grpc.aio.secure_channel(target, credentials, options=OPTIONS)
+            return api.insecure_channel(target, options=OPTIONS)
+        return api.secure_channel(target, credentials, options=OPTIONS)
 
     def _credentials(self, target: str) -> grpc.ChannelCredentials | None:
         if not isinstance(target, str) or not target:

@@ -146,33 +146,27 @@ class _ServiceState(Collector):
             ("cache_joins", "Prompts that joined another call.", cache.num_joins),
         ):
             yield CounterMetricFamily(f"scoring_{name}", text, value=count)
-        yield self._model()
-        yield from self._quality()
+        yield from self._of_the_model()
 
-    def _model(self) -> Metric:
+    def _of_the_model(self) -> Iterator[Metric]:
         model = self._service.model
         family = GaugeMetricFamily(
             "scoring_model_info", "The model served.", labels=["name", "revision", "precision"]
         )
         family.add_metric([model.manifest.name, model.revision, model.precision], 1)
-        return family
-
-    def _quality(self) -> Iterator[Metric]:
-        observed = GaugeMetricFamily(
-            "scoring_observed_responses", "In the rolling window.", labels=["target_model"]
-        )
-        tau_b = GaugeMetricFamily(
-            "scoring_live_tau_b", "Scores against observed lengths.", labels=["target_model"]
-        )
-        coverage = GaugeMetricFamily(
-            "scoring_live_coverage_fraction",
-            "Observed lengths between the lowest and highest quantile.",
-            labels=["target_model"],
-        )
-        for name, quality in self._service.quality().items():
-            observed.add_metric([name], quality.num_observed)
-            if quality.tau_b is not None:
-                tau_b.add_metric([name], quality.tau_b)
-            if quality.coverage is not None:
-                coverage.add_metric([name], quality.coverage)
-        yield from (observed, tau_b, coverage)
+        yield family
+        quality = self._service.quality()
+        for name, text, field in (
+            ("observed_responses", "In the rolling window.", "num_observed"),
+            ("live_tau_b", "Scores against observed lengths.", "tau_b"),
+            (
+                "live_coverage_fraction",
+                "Observed lengths between the lowest and highest quantile.",
+                "coverage",
+            ),
+        ):
+            family = GaugeMetricFamily(f"scoring_{name}", text, labels=["target_model"])
+            for target_model, figures in quality.items():
+                if (value := getattr(figures, field)) is not None:
+                    family.add_metric([target_model], value)
+            yield family

@@ -6,6 +6,7 @@ The protocol knows no error per item: if one prompt cannot be scored, the call f
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from importlib.resources import files
@@ -53,10 +54,12 @@ class OpenInference:
     def handlers(self) -> grpc.GenericRpcHandler:
         """The handlers to add to a server."""
         calls = {
-            "ServerLive": self._server_live,
-            "ServerReady": self._server_ready,
+            "ServerLive": lambda *_: _message("ServerLiveResponse", live=True),
+            "ServerReady": lambda *_: _message("ServerReadyResponse", ready=True),
+            "ServerMetadata": lambda *_: _message(
+                "ServerMetadataResponse", name="lengthwise", version="1"
+            ),
             "ModelReady": self._model_ready,
-            "ServerMetadata": self._server_metadata,
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._model_infer,
         }
@@ -65,19 +68,9 @@ class OpenInference:
             {n: self._calls.unary(call, MESSAGES[f"{n}Request"]) for n, call in calls.items()},
         )
 
-    def _server_live(self, request: Any, context: Context) -> Message:
-        return _message("ServerLiveResponse", live=True)
-
-    def _server_ready(self, request: Any, context: Context) -> Message:
-        return _message("ServerReadyResponse", ready=True)
-
     def _model_ready(self, request: Any, context: Context) -> Message:
-        served = (request.name, request.version or self._revision)
-        ready = served == (self._name, self._revision)
+        ready = self._serves(request.name, request.version)
         return _message("ModelReadyResponse", ready=ready)
-
-    def _server_metadata(self, request: Any, context: Context) -> Message:
-        return _message("ServerMetadataResponse", name="lengthwise", version="1")
 
     def _model_metadata(self, request: Any, context: Context) -> Message:
         self._check_model(request.name, request.version)
@@ -110,8 +103,11 @@ class OpenInference:
         response.outputs.add(name=OUTPUT, datatype="FP32", shape=[len(scores)])
         return response
 
+    def _serves(self, name: str, version: str) -> bool:
+        return name == self._name and version in ("", self._revision)
+
     def _check_model(self, name: str, version: str) -> None:
-        if name != self._name or version not in ("", self._revision):
+        if not self._serves(name, version):
             raise InvalidPrompt(
                 f"no model {name!r} version {version!r}; this service has {self._name!r} "
                 f"version {self._revision!r}"
@@ -139,11 +135,8 @@ def _prompts(request: Any) -> list[str]:
         elements = list(_length_prefixed(b"".join(request.raw_input_contents)))
     else:
         elements = list(request.inputs[0].contents.bytes_contents)
-    size = 1
-    for extent in request.inputs[0].shape:
-        size *= extent
-    if size != len(elements):
-        shape = list(request.inputs[0].shape)
+    shape = list(request.inputs[0].shape)
+    if math.prod(shape) != len(elements):
         raise InvalidPrompt(f"shape {shape} does not fit {len(elements)} texts; make them agree")
     try:
         return [element.decode() for element in elements]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from scoring_service.errors import ConfigError
 
@@ -11,16 +11,14 @@ PRECISIONS = ("auto", "fp32", "int8")
 _GPU_RUNNERS = 2
 """On an H100 with 16 cores two gave 1.3 times the throughput of one; sixteen, .57 of two's, each
 with a small batch of its own."""
-_POSITIVE = (
-    "max_prompt_bytes",
-    "max_batch_prompts",
-    "max_message_bytes",
-    "max_concurrent_calls",
-    "max_queued_prompts",
-    "max_streams",
-    "max_stream_prompts",
-    "processes",
-)
+_AT_LEAST = {
+    "processes": 1,
+    "num_runners": 1,
+    "cache_entries": 0,
+    "drain_notice_s": 0,
+    "drain_grace_s": 0,
+}
+"""Of settings other than max_*, which are all at least 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,13 +82,11 @@ class ServerConfig:
             raise ConfigError(
                 f"precision is {self.precision!r}; use one of {', '.join(PRECISIONS)}"
             )
-        for name in _POSITIVE:
-            _require_at_least(1, name, getattr(self, name))
-        if self.num_runners is not None:
-            _require_at_least(1, "num_runners", self.num_runners)
-        _require_at_least(0, "cache_entries", self.cache_entries)
-        _require_at_least(0, "drain_grace_s", self.drain_grace_s)
-        _require_at_least(0, "drain_notice_s", self.drain_notice_s)
+        at_least = {f.name: 1 for f in fields(self) if f.name.startswith("max_")} | _AT_LEAST
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ConfigError(f"{name} is {value}; use {least} or more")
         if self.reload_poll_s is not None and not self.reload_poll_s > 0:
             raise ConfigError(f"reload_poll_s is {self.reload_poll_s}; use more than 0, or null")
         if not self.default_deadline_s > 0:
@@ -108,11 +104,6 @@ class ServerConfig:
         return self.num_runners or (
             _GPU_RUNNERS if device == "gpu" else len(os.sched_getaffinity(0))
         )
-
-
-def _require_at_least(least: int, name: str, value: float) -> None:
-    if not value >= least:
-        raise ConfigError(f"{name} is {value}; use {least} or more")
 
 
 def split_address(name: str, address: str) -> tuple[str, int]:
