@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from typing import Final
 
 import grpc
@@ -15,7 +16,6 @@ from scoring_service.proto.status import abort, to_status
 from scoring_service.server.calls import Calls, Context, parse, serialize, told_of
 from scoring_service.server.direct import DirectCall
 from scoring_service.server.streaming import UnorderedMap
-from scoring_service.server.threads import LifoPool
 from scoring_service.service.batching import Call
 from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import CallAnswer, Scored
@@ -26,7 +26,7 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["ScoringService"].full_name
 class ScoringRpcs:
     """The handlers of `lengthwise.scoring.v1.ScoringService`."""
 
-    def __init__(self, calls: Calls, workers: LifoPool) -> None:
+    def __init__(self, calls: Calls, workers: Executor) -> None:
         """`workers` read and answer streams."""
         self._calls = calls
         self._service = calls.service

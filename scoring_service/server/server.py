@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import grpc
@@ -18,7 +19,6 @@ from scoring_service.server.metrics import Metrics
 from scoring_service.server.oip import OpenInference
 from scoring_service.server.rpc import SERVICE, ScoringRpcs
 from scoring_service.server.security import BearerTokens, server_credentials
-from scoring_service.server.threads import LifoPool
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reload import BundleSource, ModelReloader
 from scoring_service.service.scoring import ScoringService
@@ -45,8 +45,8 @@ class ScoringServer:
         self._reloader = self._make_reloader(source)
         self._health = health.HealthServicer()
         num_threads = config.max_concurrent_calls + config.max_streams + _SPARE_THREADS
-        self._threads = LifoPool(num_threads, "call")
-        self._stream_workers = LifoPool(
+        self._threads = ThreadPoolExecutor(num_threads, "call")
+        self._stream_workers = ThreadPoolExecutor(
             config.max_streams + 2 * config.runners(model.scorer.device), "stream"
         )
         self._direct: DirectMethod | None = None
@@ -83,8 +83,8 @@ class ScoringServer:
             self._reloader.stop()
         time.sleep(self._config.drain_notice_s)
         self._server.stop(self._config.drain_grace_s).wait()
-        self._threads.shutdown()
-        self._stream_workers.shutdown()
+        self._threads.shutdown(wait=False)
+        self._stream_workers.shutdown(wait=False)
         self.service.close()
         if self._scrapes is not None:
             self._scrapes.shutdown()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
 from scoring_service.errors import ScoringError
-from scoring_service.server.threads import LifoPool
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -24,7 +24,7 @@ class UnorderedMap(Generic[Request, Response]):
     """
 
     def __init__(
-        self, answer: Callable[[Request], Response], workers: LifoPool, max_unanswered: int
+        self, answer: Callable[[Request], Response], workers: Executor, max_unanswered: int
     ) -> None:
         self._answer = answer
         self._workers = workers
