@@ -82,12 +82,7 @@ def demo(config: DemoConfig) -> None:
 
 
 def run_demo(config: DemoConfig) -> dict[str, Any]:
-    """Run the demo; returns the figures, all measured in this run, and writes the report.
-
-    Raises:
-        BundleError, DataError: `config.trained` is not what a training run wrote.
-        ConfigError: the report cannot be written.
-    """
+    """Run the demo; returns the figures, all measured in this run, and writes the report."""
     bundle = ModelBundle.load(config.trained / "bundle")
     held_out = read_table(config.trained / "test.parquet", ["prompt", "output_tokens"])
     requests, num_scored = _scored_requests(bundle, held_out.head(config.num_simulated), config)

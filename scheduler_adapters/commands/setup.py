@@ -100,11 +100,7 @@ def policy_of(name: str, settings: NamedSettings) -> str:
 
 
 def load_named(name: str, settings: NamedSettings) -> Policy:
-    """Return a fresh policy with the settings of this name: rules may count their steps.
-
-    Raises:
-        ConfigError: no such policy, or it does not take these settings.
-    """
+    """Return a fresh policy with the settings of this name: rules may count their steps."""
     own = {key: value for key, value in settings.get(name, {}).items() if key != "policy"}
     return load_policy(policy_of(name, settings), **own)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from scheduler_adapters.timeline.load_curve import LoadCurve
+from scheduler_adapters.simulator.observers import LoadCurve
 from scheduler_adapters.timeline.metrics import Summary, statistic, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
 

@@ -26,9 +26,6 @@ def log_run(
     """Log a finished run under `root`; metrics that are not finite are left out.
 
     Does nothing without a `root`, or where MLflow is not installed.
-
-    Raises:
-        ConfigError: the store cannot be used.
     """
     if root is None or find_spec("mlflow") is None:
         return

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from scheduler_adapters.progress import Progress
-from scheduler_adapters.timeline.load_curve import LoadCurve
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, RequestView
-from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.workload.requests import Floats, Requests
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadCurve:
+    """The load during each of S steps, in the order of time."""
+
+    end_s: Floats
+    duration_s: Floats
+    used_blocks: Floats
+    num_waiting: Floats
+    num_resident: Floats
+
+    def mean(self, values: Floats, edges_s: Floats) -> Floats:
+        """Mean over time of a column, between consecutive edges; idle time counts as 0."""
+        if not len(self.end_s):
+            return np.zeros(len(edges_s) - 1)
+        integral = np.concatenate([[0.0], np.repeat(np.cumsum(values * self.duration_s), 2)])
+        # Idle from the end of a step to the start of the next: the integral stands still.
+        corners_s = np.column_stack([self.end_s - self.duration_s, self.end_s]).ravel()
+        total = np.interp(edges_s, corners_s, integral[:-1], right=integral[-1])
+        return np.asarray(np.diff(total) / np.diff(edges_s))
 
 
 class LoadRecorder(EngineObserver):
     """Records the load of every step."""
 
     def __init__(self) -> None:
-        self._columns = [array("d") for _ in range(5)]
+        self._columns = [array("d") for _ in fields(LoadCurve)]
 
     def ran(self, load: LoadView, duration_s: float, num_resident: int) -> None:
         now = (load.now_s, duration_s, load.used_blocks, load.num_waiting, num_resident)
@@ -26,14 +47,7 @@ class LoadRecorder(EngineObserver):
 
     def curve(self) -> LoadCurve:
         """Return the load of the steps that have ended."""
-        end_s, duration_s, used_blocks, num_waiting, num_resident = map(np.array, self._columns)
-        return LoadCurve(
-            end_s=end_s,
-            duration_s=duration_s,
-            used_blocks=used_blocks,
-            num_waiting=num_waiting,
-            num_resident=num_resident,
-        )
+        return LoadCurve(*map(np.array, self._columns))
 
 
 class ProgressLine(EngineObserver):

@@ -100,11 +100,7 @@ class TimelineLog(EngineObserver):
 
 
 def require_writable(path: Path) -> None:
-    """Refuse a timeline that `read_timeline` would not read, or that cannot be written.
-
-    Raises:
-        ConfigError: another suffix than .jsonl, or no such folder.
-    """
+    """Refuse a timeline that `read_timeline` would not read, or that cannot be written."""
     if path.suffix != ".jsonl":
         raise ConfigError(f"timeline is {path}; use a name that ends in .jsonl")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):

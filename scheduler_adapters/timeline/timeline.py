@@ -72,12 +72,11 @@ def join_timelines(
     }
     columns["instance"] = np.repeat(np.arange(len(parts)), [len(row) for row in rows])[order]
     offsets = np.cumsum([0, *(len(part.tick_s) for part in parts)])
-    runs = np.concatenate(
-        [
-            np.column_stack([row[part.runs[:, 0]], part.runs[:, 1:] + offset])
-            for part, row, offset in zip(parts, rows, offsets, strict=False)
-        ]
-    )
+    shifted = [
+        np.column_stack([row[part.runs[:, 0]], part.runs[:, 1:] + offset])
+        for part, row, offset in zip(parts, rows, offsets, strict=False)
+    ]
+    runs = np.concatenate(shifted)
     return Timeline(
         requests=requests,
         tick_s=np.concatenate([part.tick_s for part in parts]),
@@ -95,15 +94,14 @@ def timeline_from_token_times(
     requests: Requests,
     token_s: Sequence[ArrayLike],
     *,
-    scheduled_s: ArrayLike | None = None,
-    preemptions: ArrayLike | None = None,
-    rejected: ArrayLike | None = None,
+    scheduled_s: ArrayLike = np.nan,
+    preemptions: ArrayLike = 0,
+    rejected: ArrayLike = False,
     instance: ArrayLike = 0,
 ) -> Timeline:
     """Return the timeline of an engine that reports the time of each token of each request.
 
-    A request is finished when it has all its `output_tokens`. Without `scheduled_s` that column is
-    NaN.
+    A request is finished when it has all its `output_tokens`.
     """
     count = len(requests)
     times = [np.asarray(times_s, dtype=np.float64) for times_s in token_s]
@@ -121,20 +119,19 @@ def timeline_from_token_times(
 
     return Timeline(
         requests=requests,
-        scheduled_s=_filled(scheduled_s, np.nan, count, np.float64),
+        scheduled_s=_filled(scheduled_s, count, np.float64),
         first_token_s=tick_of(np.zeros(count, np.int64)),
         first_answer_s=tick_of(requests.reasoning_tokens),
         finished_s=tick_of(requests.output_tokens - 1),
-        preemptions=_filled(preemptions, 0, count, np.int64),
-        rejected=_filled(rejected, False, count, np.bool_),
-        instance=_filled(instance, 0, count, np.int64),
+        preemptions=_filled(preemptions, count, np.int64),
+        rejected=_filled(rejected, count, np.bool_),
+        instance=_filled(instance, count, np.int64),
         tick_s=ticks,
         runs=np.column_stack([rows, starts[rows], stops[rows] - 1]).astype(np.int64),
     )
 
 
-def _filled(values: ArrayLike | None, default: float, count: int, dtype: Any) -> NDArray[Any]:
-    values = default if values is None else values
+def _filled(values: ArrayLike, count: int, dtype: Any) -> NDArray[Any]:
     return np.broadcast_to(np.asarray(values, dtype=dtype), (count,)).copy()
 
 

@@ -14,7 +14,7 @@ from scheduler_adapters.reporting.tables import (
     load_table,
     rate_table,
 )
-from scheduler_adapters.timeline.load_curve import LoadCurve
+from scheduler_adapters.simulator.observers import LoadCurve
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.timeline import timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
