@@ -126,12 +126,10 @@ def run(config: CapacityConfig) -> int:
             found.setdefault(policy, []).append(value)
     except KeyboardInterrupt:
         is_whole = False
-    lead = config.searched(len(requests))
-    files = []
+    lead, files = config.searched(len(requests)), []
     if config.out is not None and found:
-        title = "Load that meets the targets"
-        sections = [capacity_section(config, found, requests)]
-        files = write_report(config.out, title=title, lead=lead, sections=sections)
+        title, section = "Load that meets the targets", capacity_section(config, found, requests)
+        files = write_report(config.out, title=title, lead=lead, sections=[section])
     _show(config, found, lead)
     if not is_whole:
         wanted, done = len(config.policies) * config.seeds, sum(map(len, found.values()))
@@ -202,10 +200,8 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
         return found
     most = len(scored) // _REQUESTS_PER_CLIENT
     if most < 2:
-        raise ConfigError(
-            f"num_requests is {len(scored)}; use at least {2 * _REQUESTS_PER_CLIENT} to search "
-            "by concurrency"
-        )
+        least = f"use at least {2 * _REQUESTS_PER_CLIENT} to search by concurrency"
+        raise ConfigError(f"num_requests is {len(scored)}; {least}")
     found = highest_load(
         is_met, low=1, high=2, tolerance=config.tolerance, grows=True, most=most, whole=True
     )
@@ -244,10 +240,7 @@ def highest_load(
         return high
     while high - low > max(tolerance * high, 1 if whole else 0):
         middle = (low + high) // 2 if whole else (low + high) / 2
-        if meets(middle):
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if meets(middle) else (low, middle)
     return low
 
 

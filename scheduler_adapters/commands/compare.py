@@ -145,12 +145,8 @@ def _run_all(results: _Results) -> None:
 def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
     """Run every policy at every rate, one after the other."""
     instance = config.instance()
-    arriving = {
-        rate: requests
-        if rate is None or rate == config.rate_per_s
-        else config.at_rate(requests, rate)
-        for _, rate in config.plan
-    }
+    arriving = {config.rate_per_s: requests}
+    arriving |= {rate: config.at_rate(requests, rate) for rate in config.rates_per_s}
     if config.out is not None:
         config.out.mkdir(parents=True, exist_ok=True)
     with Progress(len(config.plan)) as progress:
@@ -166,13 +162,7 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
                 observers=[load, *progress_lines(progress, scored)],
             )
             progress.step(name + _rate_text(rate_per_s))
-            yield Outcome(
-                policy=name,
-                rate_per_s=rate_per_s,
-                timeline=timeline,
-                load=load.curve(),
-                summary=summarize(timeline),
-            )
+            yield Outcome(name, rate_per_s, timeline, load.curve(), summarize(timeline))
 
 
 def _rate_text(rate_per_s: float | None) -> str:
@@ -198,10 +188,9 @@ def _table_text(table: pd.DataFrame) -> str:
 
 
 def _say_left_out(why: str, results: _Results) -> None:
-    config = results.config
-    plan = config.plan[len(results.outcomes) :]
+    plan = results.config.plan[len(results.outcomes) :]
     left_out = [f"{name}{_rate_text(rate)}" for name, rate in plan]
-    left_out += ["the search for the capacity"] * bool(config.slo)
+    left_out += ["the search for the capacity"] * bool(results.config.slo)
     print(f"{why}: left out {', '.join(left_out)}", file=sys.stderr)
 
 

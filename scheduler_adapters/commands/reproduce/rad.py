@@ -224,9 +224,8 @@ def _work_row(setting: TileSetting, requests: Requests) -> PaperFigure:
     """The time that RAD needs for the work, against the bound's."""
     timeline = setting.run("RAD", requests)
     busy_s = float(np.diff(timeline.tick_s, prepend=0.0).sum())
-    least_s = len(requests) * setting.latency.mean_work_s(
-        requests.prompt_tokens, requests.output_tokens
-    )
+    work_s = setting.latency.mean_work_s(requests.prompt_tokens, requests.output_tokens)
+    least_s = len(requests) * work_s
     return PaperFigure(
         metric="time spent / least time for the same requests",
         workload=f"chats, load {ABOVE}",
@@ -238,7 +237,7 @@ def _work_row(setting: TileSetting, requests: Requests) -> PaperFigure:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Drain:
     """Runs of one system that start with a backlog, a seed each."""
 
@@ -276,9 +275,7 @@ def _drain(
         setting.run(system, setting.requests(share, count, seed=seed, backlog=size))
         for seed in range(2 * config.num_seeds)
     ]
-    return Drain(
-        setting=setting, system=system, backlog=size, horizon_s=horizon_s, timelines=timelines
-    )
+    return Drain(setting, system, size, horizon_s, timelines)
 
 
 def _empty_row(drain: Drain, mix: str) -> PaperFigure:
