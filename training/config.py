@@ -45,9 +45,9 @@ class DataConfig:
     """Longer prompts are cut and counted; special tokens included."""
 
     def __post_init__(self) -> None:
-        _at_least("data.max_prompt_tokens", self.max_prompt_tokens, 3)
-        if not 0 <= self.held_out_models < 1:
-            raise ConfigError(f"data.held_out_models is {self.held_out_models}; use [0, 1)")
+        at_least("data.max_prompt_tokens", self.max_prompt_tokens, 3)
+        part = self.held_out_models
+        require("data.held_out_models", part, 0 <= part < 1, "[0, 1)")
         if len({self.label, *self.heads}) <= len(self.heads):
             raise ConfigError(
                 f"data.heads is {list(self.heads)} beside data.label {self.label}; name each once"
@@ -72,11 +72,10 @@ class SplitConfig:
 
     def __post_init__(self) -> None:
         for name in ("val_fraction", "test_fraction"):
-            if not 0 < (value := getattr(self, name)) < 0.5:
-                raise ConfigError(f"split.{name} is {value}; use a fraction in (0, .5)")
+            part = getattr(self, name)
+            require(f"split.{name}", part, 0 < part < 0.5, "a fraction in (0, .5)")
         for name in ("train_prompts", "val_prompts", "test_prompts"):
-            if (count := getattr(self, name)) is not None:
-                _at_least(f"split.{name}", count, 2)
+            at_least(f"split.{name}", getattr(self, name), 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +110,11 @@ class LossConfig:
     """Weight of a second head that regresses the standardised log length (Huber); 0 is off."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.delta < 1:
-            raise ConfigError(f"loss.delta is {self.delta}; use a relative gap in [0, 1)")
-        _positive("loss.margin", self.margin)
-        _positive("loss.pairs_per_prompt", self.pairs_per_prompt)
-        if self.log_length_weight < 0:
-            raise ConfigError(f"loss.log_length_weight is {self.log_length_weight}; use 0 or more")
+        require("loss.delta", self.delta, 0 <= self.delta < 1, "a relative gap in [0, 1)")
+        for name in ("margin", "pairs_per_prompt"):
+            value = getattr(self, name)
+            require(f"loss.{name}", value, value > 0, "a number above 0")
+        at_least("loss.log_length_weight", self.log_length_weight, 0)
 
     @property
     def draws_pairs(self) -> bool:
@@ -142,14 +140,15 @@ class OptimConfig:
     None: the weights themselves. An average smooths the noise of one length per prompt."""
 
     def __post_init__(self) -> None:
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            raise ConfigError(f"optim.ema_decay is {self.ema_decay}; use between 0 and 1")
-        _positive("optim.head_lr", self.head_lr)
-        _positive("optim.clip_norm", self.clip_norm)
-        if self.encoder_lr is not None and self.encoder_lr < 0:
-            raise ConfigError(f"optim.encoder_lr is {self.encoder_lr}; use 0 (frozen) or more")
-        if not 0 <= self.warmup_fraction < 1:
-            raise ConfigError(f"optim.warmup_fraction is {self.warmup_fraction}; use [0, 1)")
+        if self.ema_decay is not None:
+            require("optim.ema_decay", self.ema_decay, 0 < self.ema_decay < 1, "between 0 and 1")
+        for name in ("head_lr", "clip_norm"):
+            value = getattr(self, name)
+            require(f"optim.{name}", value, value > 0, "a number above 0")
+        if self.encoder_lr is not None:
+            require("optim.encoder_lr", self.encoder_lr, self.encoder_lr >= 0, "0 (frozen) or more")
+        part = self.warmup_fraction
+        require("optim.warmup_fraction", part, 0 <= part < 1, "[0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,12 +185,10 @@ class TrainConfig:
     """INT8 is left out of the bundle if it loses more tau_b on the validation split."""
 
     def __post_init__(self) -> None:
-        _at_least("epochs", self.epochs, 1)
-        _at_least("batch_size", self.batch_size, 2)
-        _at_least("validations_per_epoch", self.validations_per_epoch, 1)
-        for name in ("micro_batch_size", "patience", "threads"):
-            if (value := getattr(self, name)) is not None:
-                _at_least(name, value, 1)
+        at_least("batch_size", self.batch_size, 2)
+        counts = ("epochs", "validations_per_epoch", "micro_batch_size", "patience", "threads")
+        for name in counts:
+            at_least(name, getattr(self, name), 1)
         if self.data.heads and self.loss.draws_pairs:
             raise ConfigError(
                 "loss.objective is pairs, which are drawn by one length; data.heads need another"
@@ -214,11 +211,12 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
         raise ConfigError(f"not a training configuration of this version: {error}") from error
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"{name} is {value}; use {least} or more")
+def require(name: str, value: object, holds: bool, right: str) -> None:
+    """Check a setting; `right` names the values that it may have."""
+    if not holds:
+        raise ConfigError(f"{name} is {value}; use {right}")
 
 
-def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ConfigError(f"{name} is {value}; use a number above 0")
+def at_least(name: str, value: float | None, least: int) -> None:
+    """Check that a setting is None or no less than `least`."""
+    require(name, value, value is None or not value < least, f"{least} or more")

@@ -11,16 +11,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from scoring_service.errors import ConfigError, DataError
 from training.collection.answers import AnswerLog
-from training.data.card_writer import card_path, refuse_foreign_card, write_card
+from training.config import at_least, require
+from training.data.cards import card_path, refuse_foreign_card, write_card
 from training.data.records import prompt_hash, prompts_of, read_table, require_columns
-
-if TYPE_CHECKING:
-    pass
 
 _OURS: Final = frozenset({"messages", "prompt", "n", "best_of", "stream"})
 
@@ -59,11 +57,8 @@ class CollectConfig:
 
     def __post_init__(self) -> None:
         for name in ("samples", "concurrency", "max_attempts", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}; use 1 or more")
-        if not self.timeout_s > 0:
-            raise ConfigError(f"timeout_s is {self.timeout_s}; use seconds above 0")
+            at_least(name, getattr(self, name), 1)
+        require("timeout_s", self.timeout_s, self.timeout_s > 0, "seconds above 0")
         if taken := sorted(_OURS.intersection(self.extra or {})):
             raise ConfigError(
                 f"extra holds {', '.join(taken)}, which would break the counts; leave it out"

@@ -13,6 +13,7 @@ import numpy as np
 from scoring_service.bundle import Manifest, ModelBundle, sha256_of
 from scoring_service.errors import ConfigError, DataError
 from training.commands.options import OutputOptions, StoreOptions, print_result
+from training.config import require
 from training.data.records import FieldMap, PromptResponse, read_records
 from training.evaluation.calibration import target_of
 from training.evaluation.drift import Window, judge, measure_window, miscovered, window_bounds
@@ -46,12 +47,10 @@ class MonitorOptions:
     """Only rows of this model."""
 
     def __post_init__(self) -> None:
-        if self.window < MIN_ROWS:
-            raise ConfigError(
-                f"window is {self.window}; use {MIN_ROWS} or more, fewer rows tell nothing"
-            )
-        if self.gate_tau_b is not None and not -1 <= self.gate_tau_b <= 1:
-            raise ConfigError(f"gate_tau_b is {self.gate_tau_b}; use a tau_b in [-1, 1]")
+        enough = f"{MIN_ROWS} or more, fewer rows tell nothing"
+        require("window", self.window, self.window >= MIN_ROWS, enough)
+        if (gate := self.gate_tau_b) is not None:
+            require("gate_tau_b", gate, -1 <= gate <= 1, "a tau_b in [-1, 1]")
         if (self.model is None) != (self.model_column is None):
             raise ConfigError("model and model_column go together; give both or neither")
 

@@ -4,12 +4,15 @@ A card is `datasets/<id>/card.yaml`, or any path to such a file. Records are loo
 --data-dir, then $LENGTHWISE_DATA, then on the Hugging Face hub if the card names a repository
 there; last, the seeded synthetic set takes their place, with a warning. For your own logs the path
 of the table is enough if its columns have the names of `PromptResponse`.
+
+A table that was collected gets its card from `write_card`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -18,11 +21,12 @@ from typing import Any, Final
 import yaml
 
 from scoring_service.bundle import sha256_of
-from scoring_service.errors import DataError
+from scoring_service.errors import ConfigError, DataError
 from training.data import synthetic
 from training.data.records import TABLE_SUFFIXES, FieldMap, PromptResponse, read_table, to_records
 
 CARDS: Final = Path(__file__).resolve().parents[2] / "datasets"
+CARD: Final = "card.yaml"
 ENVIRONMENT: Final = "LENGTHWISE_DATA"
 
 logger = logging.getLogger(__name__)
@@ -84,11 +88,11 @@ class LoadedData:
 
 def read_card(dataset: str) -> Card:
     """Read a card by the id of its data set, or by the path of the card file."""
-    path = Path(dataset) if dataset.endswith(".yaml") else CARDS / dataset / "card.yaml"
+    path = Path(dataset) if dataset.endswith(".yaml") else CARDS / dataset / CARD
     try:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
-        known = ", ".join(sorted(folder.parent.name for folder in CARDS.glob("*/card.yaml")))
+        known = ", ".join(sorted(folder.parent.name for folder in CARDS.glob(f"*/{CARD}")))
         raise DataError(
             f"no data set {dataset!r}; use one of {known}, a card.yaml, or a table "
             f"({', '.join(TABLE_SUFFIXES)})"
@@ -227,3 +231,46 @@ def _synthetic(card: Card) -> LoadedData:
         num_empty=0,
         attainable_tau_b=attainable,
     )
+
+
+def card_path(table: Path) -> Path:
+    """Return the path of a table's card."""
+    return table.with_name(CARD)
+
+
+def refuse_foreign_card(table: Path) -> None:
+    """Check that a card beside this table would replace no other table's card."""
+    path = card_path(table)
+    try:
+        card = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        return
+    except (OSError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} cannot be read ({reason}); remove it") from error
+    if not isinstance(card, dict) or card.get("path") != table.name:
+        raise ConfigError(f"{path} describes another table; give --out a folder of its own")
+
+
+def write_card(
+    table: Path, *, columns: Sequence[str], rows: int, source: str, tokenizer: str, notes: str
+) -> None:
+    """Write the card of the table as it is now; an old card stays until the new one is whole.
+
+    `columns` are fields of `PromptResponse`, which have the same names in the table.
+    """
+    card = {
+        "id": re.sub(r"[^\w.-]+", "-", table.stem),
+        "source": source,
+        "commit": "none",
+        "licence": "not stated",
+        "path": table.name,
+        "sha256": sha256_of(table),
+        "records": rows,
+        "fields": {name: name for name in columns},
+        "tokenizer": tokenizer,
+        "notes": notes,
+    }
+    work = table.with_name(f".{CARD}")
+    work.write_text(yaml.safe_dump(card, sort_keys=False, allow_unicode=True))
+    os.replace(work, card_path(table))

@@ -1,4 +1,4 @@
-"""Cards: every one in the repository parses; joins and filters do what they say."""
+"""Cards: the repository's parse, joins and filters hold, a written one replaces no other's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ import pandas as pd
 import pytest
 
 from scoring_service.bundle import sha256_of
-from scoring_service.errors import DataError
-from training.data.cards import CARDS, load_data, read_card
+from scoring_service.errors import ConfigError, DataError
+from training.data.cards import (
+    CARDS,
+    card_path,
+    load_data,
+    read_card,
+    refuse_foreign_card,
+    write_card,
+)
 
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in CARDS.glob("*/card.yaml")))
@@ -64,3 +71,31 @@ def test_a_changed_file_of_prompts_is_refused(
     )
     with pytest.raises(DataError, match=r"prompts\.parquet: SHA-256 is"):
         load_data(str(card))
+
+
+def test_a_written_card_loads_the_table_it_describes(tmp_path: Path) -> None:
+    table = tmp_path / "my lengths.parquet"
+    frame = pd.DataFrame({"prompt": ["a", "b"], "output_tokens": [3, 4], "model": ["m", "m"]})
+    for rows in (1, 2):  # A longer table gets a new card.
+        frame[:rows].to_parquet(table)
+        refuse_foreign_card(table)
+        write_card(
+            table, columns=list(frame), rows=rows, source="here", tokenizer="t", notes="none"
+        )
+        data = load_data(str(card_path(table)))
+        assert [record.output_tokens for record in data.records] == [3, 4][:rows]
+        assert (data.card.id, data.card.tokenizer) == ("my-lengths", "t")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("path: other.parquet\n", "another table"),
+        ("- 1\n", "another table"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_another_tables_card_is_not_replaced(tmp_path: Path, content: str, message: str) -> None:
+    card_path(tmp_path / "t.parquet").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        refuse_foreign_card(tmp_path / "t.parquet")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from scoring_service.bundle import ModelBundle
-from scoring_service.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
+from training.config import at_least
 from training.evaluation.transfer import (
     MIN_MODELS,
     LengthTable,
@@ -44,8 +44,7 @@ class CrossModelOptions:
     """Folder that holds the data sets."""
 
     def __post_init__(self) -> None:
-        if self.models < MIN_MODELS:
-            raise ConfigError(f"models is {self.models}; use {MIN_MODELS} or more")
+        at_least("models", self.models, MIN_MODELS)
 
 
 def main(options: CrossModelOptions, output: OutputOptions) -> None:

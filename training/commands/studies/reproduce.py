@@ -12,7 +12,7 @@ from scoring_service.command_line import POSITIONAL
 from scoring_service.errors import ConfigError, DataError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.commands.studies.table_rows import PAPER_MODELS, TableRow, cpu_to_reach, train_seeds
-from training.config import LossConfig, TrainConfig
+from training.config import LossConfig, TrainConfig, at_least
 from training.data.cards import load_data
 from training.data.labels import observed
 from training.data.prepared import prepare
@@ -56,8 +56,7 @@ class ReproduceOptions:
     def __post_init__(self) -> None:
         if self.what not in ("tables", "cost"):
             raise ConfigError(f"cannot reproduce {self.what!r}; use tables or cost")
-        if self.seeds < 1:
-            raise ConfigError(f"seeds is {self.seeds}; use 1 or more")
+        at_least("seeds", self.seeds, 1)
 
 
 def main(options: ReproduceOptions, store: StoreOptions, output: OutputOptions) -> None:
