@@ -73,6 +73,11 @@ class CollectConfig:
         given = {name: value for name, value in limits.items() if value is not None}
         return {"model": self.model, **given, **(self.extra or {})}
 
+    @property
+    def request(self) -> str:
+        """Return the settings as text, a column that is equal in all rows of a file."""
+        return json.dumps({"api": self.api, **self.settings}, sort_keys=True)
+
 
 def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, Any]:
     """Collect every response that `config.out` lacks; returns the counts.
@@ -152,18 +157,15 @@ async def _ask_all(
                 refused.append(str(error))
             else:
                 row = {"prompt": prompt, "sample": sample, "model": config.model, **asdict(length)}
-                log.append(row | {"answer_tokens": length.answer_tokens, **_request(config)})
+                row |= {"answer_tokens": length.answer_tokens, "request": config.request}
+                log.append(row)
             progress.update()
 
     async with httpx.AsyncClient(
         headers=headers, limits=limits, timeout=config.timeout_s, follow_redirects=True
     ) as client:
         endpoint = Endpoint(
-            client,
-            config.endpoint,
-            config.settings,
-            api=config.api,
-            max_attempts=config.max_attempts,
+            client, config.endpoint, config.settings, config.api, config.max_attempts
         )
         with tqdm(total=len(jobs), unit="prompt", disable=is_hidden, smoothing=0.05) as progress:
             try:
@@ -175,15 +177,9 @@ async def _ask_all(
     return refused, endpoint.num_retries
 
 
-def _request(config: CollectConfig) -> dict[str, str]:
-    """Return the settings of the request as a column, which is equal in all rows of a file."""
-    return {"request": json.dumps({"api": config.api, **config.settings}, sort_keys=True)}
-
-
 def _done(log: AnswerLog, config: CollectConfig) -> set[tuple[str, int]]:
     """Return the (prompt hash, sample) of the responses in the file."""
-    mine = _request(config)["request"]
-    done = set()
+    mine, done = config.request, set()
     for number, row in enumerate(log.rows):
         try:
             key = prompt_hash(row["prompt"]), int(row["sample"])
@@ -211,5 +207,5 @@ def _describe(config: CollectConfig, rows: Sequence[Mapping[str, Any]]) -> None:
         rows=len(rows),
         source=f"collected from {urlsplit(config.endpoint).hostname}",
         tokenizer=f"{config.model} (usage.completion_tokens)",
-        notes=f"request: {_request(config)['request']}",
+        notes=f"request: {config.request}",
     )

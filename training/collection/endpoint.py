@@ -11,7 +11,7 @@ import json
 import logging
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -54,32 +54,23 @@ class PromptRefused(DataError):
     """The endpoint refuses this prompt, e.g. as too long, but answers others."""
 
 
+@dataclass(eq=False)
 class Endpoint:
-    """Client of one model; `ask` may run in many tasks at once.
+    """Client of one model; `ask` may run in many tasks at once."""
 
-    Args:
-        client: carries the time limit, the key and the connections.
-        url: base of the API, such as http://127.0.0.1:8000/v1.
-        settings: sent with every prompt: the model, max_tokens, temperature, ...
-        max_attempts: attempts per prompt before it counts as failed.
-    """
+    client: httpx.AsyncClient
+    """Carries the time limit, the key and the connections."""
+    url: str
+    """Base of the API, such as http://127.0.0.1:8000/v1."""
+    settings: Mapping[str, Any]
+    """Sent with every prompt: the model, max_tokens, temperature, ..."""
+    api: Api = "chat"
+    max_attempts: int = 10
+    """Attempts per prompt before it counts as failed."""
+    num_retries: int = field(default=0, init=False)
 
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        url: str,
-        settings: Mapping[str, Any],
-        *,
-        api: Api = "chat",
-        max_attempts: int = 10,
-    ) -> None:
-        self.num_retries = 0
-        self._client = client
-        self._path = "/chat/completions" if api == "chat" else "/completions"
-        self._url = normalise_url(url)
-        self._settings = dict(settings)
-        self._api = api
-        self._max_attempts = max_attempts
+    def __post_init__(self) -> None:
+        self.url = normalise_url(self.url)
         self._num_answered = 0
         self._num_refused = 0
         self._jitter = random.Random(0)
@@ -95,19 +86,23 @@ class Endpoint:
         """
         answered_before = self._num_answered
         reason = ""
-        for attempt in range(self._max_attempts):
+        path, body = "/completions", {**self.settings, "prompt": prompt}
+        if self.api == "chat":
+            messages = [{"role": "user", "content": prompt}]
+            path, body = "/chat/completions", {**self.settings, "messages": messages}
+        for attempt in range(self.max_attempts):
             try:
-                response = await self._client.post(self._url + self._path, json=self._body(prompt))
+                response = await self.client.post(self.url + path, json=body)
             except httpx.TransportError as error:
                 reason = f"{type(error).__name__}: {error}"
                 if isinstance(error, httpx.ConnectError) and not self._num_answered:
                     raise ConfigError(
-                        f"no server answers at {self._url} ({error}); check --endpoint"
+                        f"no server answers at {self.url} ({error}); check --endpoint"
                     ) from error
                 await self._wait(attempt, None)
                 continue
             if response.status_code == httpx.codes.OK:
-                length = measure(_json(response, self._url))
+                length = measure(_json(response, self.url))
                 self._num_answered += 1
                 return length
             reason = f"HTTP {response.status_code}: {_message(response)}"
@@ -115,34 +110,29 @@ class Endpoint:
                 raise self._refusal(response.status_code, reason)
             await self._wait(attempt, response.headers.get("retry-after"))
         if self._num_answered > answered_before:
-            raise PromptRefused(f"{self._max_attempts} attempts, the last: {reason}")
+            raise PromptRefused(f"{self.max_attempts} attempts, the last: {reason}")
         raise ServiceUnavailable(
-            f"{self._url} failed {self._max_attempts} times in a row, the last: {reason}; what was "
+            f"{self.url} failed {self.max_attempts} times in a row, the last: {reason}; what was "
             "collected is kept: run the same command again once it is back"
         )
-
-    def _body(self, prompt: str) -> dict[str, Any]:
-        if self._api == "chat":
-            return {**self._settings, "messages": [{"role": "user", "content": prompt}]}
-        return {**self._settings, "prompt": prompt}
 
     def _refusal(self, status: int, reason: str) -> Exception:
         """Return the error of a status that is not retried: of this prompt, or of the settings."""
         if status in _WRONG_ENDPOINT:
             return ConfigError(
-                f"{self._url} refuses to answer ({reason}); check --endpoint, --model and the key"
+                f"{self.url} refuses to answer ({reason}); check --endpoint, --model and the key"
             )
         self._num_refused += 1
         if not self._num_answered and self._num_refused >= _MAX_FIRST_REFUSALS:
             return ConfigError(
-                f"{self._url} refuses every prompt, the last: {reason}; check --model, "
+                f"{self.url} refuses every prompt, the last: {reason}; check --model, "
                 "--max-tokens and --extra"
             )
         return PromptRefused(reason)
 
     async def _wait(self, attempt: int, retry_after: str | None) -> None:
         """Wait as long as the endpoint asks for, or twice as long as the last time."""
-        if attempt + 1 == self._max_attempts:
+        if attempt + 1 == self.max_attempts:
             return
         self.num_retries += 1
         delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)

@@ -21,21 +21,14 @@ NOISE_SD: Final = 0.35
 """Of the log length: close to that of one model's repeated answers to a prompt."""
 
 TASKS: Final = {
-    "Name the capital city most connected with": 1.8,
-    "Give a one-word synonym for": 1.2,
-    "Classify the sentiment of a remark about": 1.5,
-    "Translate into French the phrase about": 2.6,
-    "Summarize the history of": 4.6,
-    "List ten facts about": 4.9,
-    "Explain the main idea behind": 4.4,
-    "Compare two views on": 5.0,
-    "Write a short poem about": 4.7,
-    "Write an essay about": 6.0,
-    "Plan a week of lessons on": 5.9,
-    "Write a Python program that simulates": 5.5,
-    "Tell a long story about": 6.3,
-    "Describe a photograph of": 3.9,
-}
+    "Name the capital city most connected with": 1.8, "Give a one-word synonym for": 1.2,
+    "Classify the sentiment of a remark about": 1.5, "Translate into French the phrase about": 2.6,
+    "Summarize the history of": 4.6, "List ten facts about": 4.9,
+    "Explain the main idea behind": 4.4, "Compare two views on": 5.0,
+    "Write a short poem about": 4.7, "Write an essay about": 6.0,
+    "Plan a week of lessons on": 5.9, "Write a Python program that simulates": 5.5,
+    "Tell a long story about": 6.3, "Describe a photograph of": 3.9,
+}  # fmt: skip
 TOPICS: Final = (
     "glaciers", "railways", "bees", "chess", "tea", "volcanoes", "violins", "deserts", "satellites",
     "bread", "lighthouses", "whales", "markets", "bridges", "gardens", "comets", "libraries",
@@ -43,17 +36,10 @@ TOPICS: Final = (
     "paper", "glass", "wool", "salt", "copper", "rain", "owls", "horses", "coral", "moss",
 )  # fmt: skip
 MANNERS: Final = {
-    "in one sentence": -1.2,
-    "as briefly as possible": -1.5,
-    "for a child": -0.2,
-    "in plain words": -0.1,
-    "with two examples": 0.3,
-    "step by step": 0.6,
-    "in great detail": 1.0,
-    "as a table": 0.2,
-    "for an expert": 0.4,
-    "and justify every claim": 0.8,
-}
+    "in one sentence": -1.2, "as briefly as possible": -1.5, "for a child": -0.2,
+    "in plain words": -0.1, "with two examples": 0.3, "step by step": 0.6, "in great detail": 1.0,
+    "as a table": 0.2, "for an expert": 0.4, "and justify every claim": 0.8,
+}  # fmt: skip
 
 
 def generate(num_prompts: int, *, seed: int = 0) -> tuple[list[PromptResponse], float]:

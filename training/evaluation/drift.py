@@ -109,12 +109,10 @@ def judge(window: Window, gate: float) -> DriftVerdict:
 def miscovered(window: Window) -> list[str]:
     """Return the quantiles whose coverage is off by more than 3 points plus chance."""
     rows = window.end_row - window.first_row
-
-    def allowed(quantile: float) -> float:
-        return _TOLERANCE + 1.96 * math.sqrt(quantile * (1 - quantile) / rows)
-
-    return [
-        name
-        for name, share in window.coverage.items()
-        if abs(share - float(name)) > allowed(float(name))
-    ]
+    wrong = []
+    for name, share in window.coverage.items():
+        quantile = float(name)
+        chance = 1.96 * math.sqrt(quantile * (1 - quantile) / rows)
+        if abs(share - quantile) > _TOLERANCE + chance:
+            wrong.append(name)
+    return wrong

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,8 +24,7 @@ def tau_b_ci(
 ) -> tuple[float, float]:
     """Return the 95% percentile bootstrap interval of tau_b over prompts."""
     x, y = np.asarray(scores), np.asarray(lengths)
-    draws = [tau_b(x[i], y[i]) for i in _resamples(len(x), resamples, seed)]
-    return _percentiles(draws)
+    return _interval(lambda i: tau_b(x[i], y[i]), len(x), resamples, seed)
 
 
 def tau_b_difference_ci(
@@ -33,8 +32,7 @@ def tau_b_difference_ci(
 ) -> tuple[float, float]:
     """Return the 95% paired bootstrap interval of tau_b(scores) - tau_b(others)."""
     x, z, y = np.asarray(scores), np.asarray(others), np.asarray(lengths)
-    draws = [tau_b(x[i], y[i]) - tau_b(z[i], y[i]) for i in _resamples(len(x), resamples, seed)]
-    return _percentiles(draws)
+    return _interval(lambda i: tau_b(x[i], y[i]) - tau_b(z[i], y[i]), len(x), resamples, seed)
 
 
 def pair_accuracy(scores: ArrayLike, lengths: ArrayLike, *, delta: float = 0.0) -> float:
@@ -93,11 +91,12 @@ def warn_of_few(num_prompts: int) -> None:
         )
 
 
-def _resamples(n: int, resamples: int, seed: int) -> NDArray[np.int64]:
-    return np.random.default_rng(seed).integers(n, size=(resamples, n))
-
-
-def _percentiles(draws: list[float]) -> tuple[float, float]:
+def _interval(
+    statistic: Callable[[NDArray[np.int64]], float], n: int, resamples: int, seed: int
+) -> tuple[float, float]:
+    """Return the 95% percentile interval of a statistic of resampled rows."""
+    rows = np.random.default_rng(seed).integers(n, size=(resamples, n))
+    draws = [statistic(chosen) for chosen in rows]
     if np.all(np.isnan(draws)):
         return math.nan, math.nan
     low, high = np.nanpercentile(draws, [2.5, 97.5])

@@ -52,7 +52,7 @@ def test_a_request_carries_what_was_given_and_no_more(tmp_path: Path) -> None:
 
 def test_responses_in_the_file_are_not_asked_again(tmp_path: Path) -> None:
     mine = config(tmp_path)
-    request = collecting._request(mine)
+    request = {"request": mine.request}
     with closing(AnswerLog(mine.out)) as log:
         log.append({"prompt": "A b", "sample": 1, **request})
         assert collecting._done(log, mine) == {(prompt_hash("a  B"), 1)}
