@@ -6,10 +6,10 @@ The learner is ridge regression on frozen sentence vectors, cross-validated over
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from scoring_service.agreement import tau_b
@@ -27,18 +27,8 @@ MIN_MODELS: Final = 3
 """With two, the consensus of the others is a copy of the other."""
 
 
-@dataclass(frozen=True)
-class LengthTable:
-    """Lengths of many models on the same prompts."""
-
-    prompts: Sequence[str]
-    models: Sequence[str]
-    tokens: NDArray[np.float64]
-    """Shape (N prompts, M models); NaN for no answer."""
-
-
-def read_lengths(dataset: str, data_dir: str | None) -> LengthTable:
-    """Return the prompt x model table of a data set."""
+def read_lengths(dataset: str, data_dir: str | None) -> pd.DataFrame:
+    """Return the lengths of a data set by prompt (row) and model (column); NaN for no answer."""
     prompts, _ = label_prompts(load_data(dataset, data_dir).records)
     models = sorted({item.model for item in prompts})
     if len(models) < MIN_MODELS:
@@ -46,32 +36,28 @@ def read_lengths(dataset: str, data_dir: str | None) -> LengthTable:
             f"{dataset} holds {len(models)} models; a matrix needs {MIN_MODELS} or more"
         )
     rows = {prompt_hash(item.prompt): item.prompt for item in prompts}
-    row_of = {key: number for number, key in enumerate(rows)}
-    column_of = {name: number for number, name in enumerate(models)}
-    tokens = np.full((len(rows), len(models)), np.nan)
+    lengths: dict[str, dict[str, int]] = {model: {} for model in models}
     for item in prompts:
-        tokens[row_of[prompt_hash(item.prompt)], column_of[item.model]] = item.observed
-    return LengthTable(list(rows.values()), models, tokens)
+        lengths[item.model][prompt_hash(item.prompt)] = item.observed
+    return pd.DataFrame(lengths, list(rows), dtype=float).set_axis(list(rows.values()))
 
 
-def spread(lengths: LengthTable, count: int) -> LengthTable:
+def spread(lengths: pd.DataFrame, count: int) -> pd.DataFrame:
     """Return the table of `count` models, evenly spread over their sorted names."""
-    chosen = np.unique(np.linspace(0, len(lengths.models) - 1, count).round().astype(int))
-    models = [lengths.models[n] for n in chosen]
-    return LengthTable(lengths.prompts, models, lengths.tokens[:, chosen])
+    chosen = np.unique(np.linspace(0, lengths.shape[1] - 1, count).round().astype(int))
+    return lengths.iloc[:, chosen]
 
 
-def cross_model(chosen: LengthTable, everyone: LengthTable) -> dict[str, Any]:
+def cross_model(chosen: pd.DataFrame, everyone: pd.DataFrame) -> dict[str, Any]:
     """Return matrices (source x target) of the learner and of copied lengths, and the consensus."""
-    features = embed(chosen.prompts)
-    learnt = [predict(features, column) for column in chosen.tokens.T]
-    copied = list(chosen.tokens.T)
+    features, copied = embed(list(chosen.index)), chosen.to_numpy().T
+    learnt = [predict(features, column) for column in copied]
     return {
-        "models": list(chosen.models),
-        "num_prompts": len(chosen.prompts),
-        "learnt": [[_tau(p, target) for target in chosen.tokens.T] for p in learnt],
-        "copy": [[_tau(c, target) for target in chosen.tokens.T] for c in copied],
-        "consensus": [_consensus(everyone, name) for name in chosen.models],
+        "models": list(chosen),
+        "num_prompts": len(chosen),
+        "learnt": [_taus(predicted, chosen) for predicted in learnt],
+        "copy": [_taus(column, chosen) for column in copied],
+        "consensus": [_consensus(everyone, str(name)) for name in chosen],
         "transfer": {},
     }
 
@@ -89,47 +75,41 @@ def predict(features: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArr
 
 
 def transfer(
-    dataset: str, target: LengthTable, data_dir: str | None, limit: int = 3000
+    dataset: str, target: pd.DataFrame, data_dir: str | None, limit: int = 3000
 ) -> list[float]:
     """Return tau_b per target model of the learner trained on another data set (of one model)."""
-    unwanted = {prompt_hash(prompt) for prompt in target.prompts}
+    unwanted = {prompt_hash(prompt) for prompt in target.index}
     items, _ = label_prompts(load_data(dataset, data_dir).records)
     ordered = sorted(items, key=lambda item: position(item.prompt, 0))
     train = [item for item in ordered if prompt_hash(item.prompt) not in unwanted][:limit]
     model = _fit(embed(texts(train)), targets(train, "geometric_mean"))
-    predictions = model.predict(embed(target.prompts))
-    return [_tau(predictions, column) for column in target.tokens.T]
+    return _taus(model.predict(embed(list(target.index))), target)
 
 
-def copy_of(model: str, target: LengthTable, everyone: LengthTable) -> list[float]:
+def copy_of(model: str, target: pd.DataFrame, everyone: pd.DataFrame) -> list[float]:
     """Return tau_b per target model of that model's own lengths, the bound for its predictors."""
-    if model not in everyone.models:
+    if model not in everyone:
         raise DataError(f"--sources names model {model!r}, which this data set does not hold")
-    copied = everyone.tokens[:, list(everyone.models).index(model)]
-    return [_tau(copied, column) for column in target.tokens.T]
+    return _taus(everyone[model].to_numpy(), target)
 
 
-def of_bundle(bundle: ModelBundle, lengths: LengthTable, dataset: str) -> dict[str, Any]:
+def of_bundle(bundle: ModelBundle, lengths: pd.DataFrame, dataset: str) -> dict[str, Any]:
     """Return tau_b of a ranker per model, on unseen prompts, with the mean of unseen models."""
     config = config_from(bundle.manifest.training)
     names = {config.data.dataset, *(name.partition("*")[0] for name in config.data.also)}
-    rows = np.arange(len(lengths.prompts))
     if dataset in names:
-        where = np.array([position(prompt, config.split.seed) for prompt in lengths.prompts])
-        rows = np.flatnonzero(where < config.split.test_fraction)
-    scores = score_prompts(bundle, [lengths.prompts[int(n)] for n in rows])
-    taus = {
-        name: _tau(scores, column)
-        for name, column in zip(lengths.models, lengths.tokens[rows].T, strict=True)
-    }
+        where = np.array([position(prompt, config.split.seed) for prompt in lengths.index])
+        lengths = lengths[where < config.split.test_fraction]
+    scores = score_prompts(bundle, list(lengths.index))
+    taus = dict(zip(map(str, lengths), _taus(scores, lengths), strict=True))
     unseen = [
         name
         for name in taus
         if dataset not in names or is_held_out(name, config.data.held_out_models)
     ]
-    consensus = [_consensus(lengths, name, rows) for name in unseen]
+    consensus = [_consensus(lengths, name) for name in unseen]
     return {
-        "num_prompts": len(rows),
+        "num_prompts": len(lengths),
         "num_unseen_models": len(unseen),
         "mean_tau_b_unseen_models": float(np.mean([taus[name] for name in unseen])),
         "mean_consensus_unseen_models": float(np.mean(consensus)),
@@ -157,16 +137,16 @@ def _fit(features: NDArray[np.float64], tokens: NDArray[np.float64]) -> Any:
     return RidgeCV(alphas=np.logspace(-2, 2, 9)).fit(features, np.log(tokens))
 
 
-def _consensus(lengths: LengthTable, model: str, rows: NDArray[np.int64] | None = None) -> float:
+def _consensus(lengths: pd.DataFrame, model: str) -> float:
     """Return tau_b of the mean standardised log length of all other models, a bound."""
-    chosen = lengths.tokens if rows is None else lengths.tokens[rows]
-    logs = np.log(chosen)
+    logs = np.log(np.array(lengths, order="C"))  # The order of the sums, and their last bit.
     standard = (logs - np.nanmean(logs, axis=0)) / np.nanstd(logs, axis=0)
-    column = list(lengths.models).index(model)
-    others = np.delete(standard, column, axis=1)
-    return _tau(np.nanmean(others, axis=1), chosen[:, column])
+    others = np.delete(standard, list(lengths).index(model), axis=1)
+    return _taus(np.nanmean(others, axis=1), lengths[[model]])[0]
 
 
-def _tau(scores: NDArray[np.float64], tokens: NDArray[np.float64]) -> float:
-    known = ~np.isnan(tokens) & ~np.isnan(scores)
-    return tau_b(scores[known], tokens[known])
+def _taus(scores: NDArray[np.float64], lengths: pd.DataFrame) -> list[float]:
+    """Return tau_b of the scores per model, on the prompts that have both."""
+    known = ~np.isnan(scores)[:, None] & lengths.notna().to_numpy()
+    columns = zip(lengths.to_numpy().T, known.T, strict=True)
+    return [tau_b(scores[rows], tokens[rows]) for tokens, rows in columns]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
-from training.evaluation.transfer import LengthTable, predict, spread
+from training.evaluation.transfer import predict, spread
 
 
 def test_predictions_are_made_by_folds_that_have_not_seen_the_prompt() -> None:
@@ -19,7 +20,7 @@ def test_predictions_are_made_by_folds_that_have_not_seen_the_prompt() -> None:
 
 def test_models_are_spread_over_their_names() -> None:
     names = [f"m{n:02}" for n in range(50)]
-    few = spread(LengthTable(["p"], names, np.ones((1, 50))), 5)
-    assert few.models[0] == "m00"
-    assert few.models[-1] == "m49"
-    assert len(few.models) == 5
+    few = list(spread(pd.DataFrame(np.ones((1, 50)), columns=names), 5))
+    assert few[0] == "m00"
+    assert few[-1] == "m49"
+    assert len(few) == 5

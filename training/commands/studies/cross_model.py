@@ -16,7 +16,6 @@ from training.commands.options import OutputOptions, print_result
 from training.config import at_least
 from training.evaluation.transfer import (
     MIN_MODELS,
-    LengthTable,
     copy_of,
     cross_model,
     of_bundle,
@@ -76,16 +75,17 @@ def main(options: CrossModelOptions, output: OutputOptions) -> None:
         }
     if options.bundle is not None:
         result["bundle"] = of_bundle(ModelBundle.load(options.bundle), lengths, options.dataset)
-    _write(options.out, chosen, result)
+    _write(options.out, result)
     print_result(result, output, lambda: _print(result, options.out))
 
 
-def _write(out: Path, chosen: LengthTable, result: Mapping[str, Any]) -> None:
+def _write(out: Path, result: Mapping[str, Any]) -> None:
     from training.evaluation.figures import transfer_matrix
 
-    unknown = [math.nan] * len(chosen.models)
+    models = result["models"]
+    unknown = [math.nan] * len(models)
     further = result["transfer"].values()
-    sources = [*chosen.models, *result["transfer"]]
+    sources = [*models, *result["transfer"]]
     learnt = [*result["learnt"], *(row["learnt"] for row in further)]
     copied = [*result["copy"], *(row["copy"] or unknown for row in further)]
     out.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def _write(out: Path, chosen: LengthTable, result: Mapping[str, Any]) -> None:
         writer = csv.writer(file)
         writer.writerow(["trained_on", "tested_on", "tau_b", "tau_b_of_copy", "tau_b_of_consensus"])
         for i, source in enumerate(sources):
-            for j, target in enumerate(chosen.models):
+            for j, target in enumerate(models):
                 writer.writerow(
                     [source, target, learnt[i][j], copied[i][j], result["consensus"][j]]
                 )
@@ -101,7 +101,7 @@ def _write(out: Path, chosen: LengthTable, result: Mapping[str, Any]) -> None:
         "learnt from prompts": [*learnt, result["consensus"]],
         "copy of the true lengths (bound)": [*copied, result["consensus"]],
     }
-    figure = transfer_matrix(panels, [*sources, "consensus of the others"], chosen.models)
+    figure = transfer_matrix(panels, [*sources, "consensus of the others"], models)
     figure.savefig(out / "cross_model.png", dpi=120, bbox_inches="tight")
 
 
