@@ -53,24 +53,15 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
           --prompt-column text --length-column completion_tokens --json
     """
     bundle = ModelBundle.load(options.bundle)
-    result = evaluate(
-        bundle,
-        read_prompts(table, bundle.manifest.label),
-        data_dir=options.data_dir,
-        target_model=options.target_model,
-    )
+    result = evaluate(bundle, read_prompts(table, bundle.manifest.label), options)
     print_result(result, output, lambda: _print(result))
 
 
 def evaluate(
-    bundle: ModelBundle,
-    prompts: Sequence[LabelledPrompt],
-    *,
-    data_dir: str | None = None,
-    target_model: str | None = None,
+    bundle: ModelBundle, prompts: Sequence[LabelledPrompt], options: EvaluateOptions
 ) -> dict[str, Any]:
     """Return the figures that `--json` prints; None for one that is undefined or unknown."""
-    own = training_data(bundle.manifest, data_dir)
+    own = training_data(bundle.manifest, options.data_dir)
     kept, num_seen = unseen(prompts, own)
     if len(kept) < 2:
         raise DataError(f"{len(kept)} prompts to evaluate on after {num_seen} seen in training")
@@ -80,7 +71,7 @@ def evaluate(
     top = ceiling([item.lengths for item in kept])
     repeated = [n for n, item in enumerate(kept) if len(item.lengths) > 1]
     means = [kept[n].target("geometric_mean") for n in repeated]
-    target, calibration = target_of(bundle.manifest, target_model), bundle.manifest.calibration
+    target, curves = target_of(bundle.manifest, options.target_model), bundle.manifest.calibration
     value = tau_b(scores, lengths)
     result: dict[str, Any] = {
         "tau_b": value,
@@ -96,7 +87,7 @@ def evaluate(
         "tau_b_geometric_mean_ci": tau_b_ci(scores[repeated], means),
         "num_repeated": len(repeated),
         "tau_b_within_groups": grouped_tau_b(scores, lengths, [item.group for item in kept]),
-        "coverage": None if target is None else coverage(calibration[target], scores, lengths),
+        "coverage": None if target is None else coverage(curves[target], scores, lengths),
         "baselines": _baselines(own, kept, lengths),
         "revision": bundle.manifest.revision,
     }

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from scoring_service.bundle import ModelBundle
 from scoring_service.command_line import POSITIONAL
+from scoring_service.errors import BundleError, ConfigError, DataError
 from training.commands.options import OutputOptions, StoreOptions, print_result
-from training.release.champion import promote
+from training.data.provenance import held_out_prompts
+from training.release.champion import Promotion, judge
 from training.release.registry import open_store
+
+if TYPE_CHECKING:
+    from training.release.tracking import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +44,35 @@ def main(options: PromoteOptions, store: StoreOptions, output: OutputOptions) ->
     example:
       python -m training promote alpaca-vicuna7b 3
     """
-    result = promote(
-        open_store(store.mlruns_dir),
-        options.name,
-        options.version,
-        data=options.data,
-        data_dir=options.data_dir,
-        force=options.force,
-    )
+    result = promote(open_store(store.mlruns_dir), options)
     state = "is the champion" if result["champion"] else "is not promoted"
     state += ", by hand" if result["forced"] else ""
     line = f"{options.name} version {options.version} {state}: {result['verdict']}"
     print_result(result, output, lambda: print(line))
     return 0 if result["champion"] else 1
+
+
+def promote(store: Store, options: PromoteOptions) -> dict[str, Any]:
+    """Make the version the champion if it is provably better, or with `force`."""
+    chosen, name = store.version(options.name, options.version), options.name
+    result = {"name": name, "version": chosen.version, "forced": False, "difference_ci": None}
+    if chosen.is_champion:
+        return result | {"champion": True, "verdict": "it has been the champion before"}
+    challenger = ModelBundle.load(chosen.bundle)
+    try:
+        champion, where = store.champion(name), (options.data, options.data_dir)
+        test = [] if champion is None else held_out_prompts(challenger.manifest, *where)
+        verdict = judge(challenger, champion, test)
+    except (BundleError, ConfigError, DataError) as error:
+        if not options.force:
+            raise
+        verdict = Promotion(False, f"not compared: {error}")
+    if verdict.promoted or options.force:
+        by = "gate" if verdict.promoted else "hand"
+        store.promote(name, chosen.version, {"verdict": verdict.reason, "promoted_by": by})
+    return result | {
+        "champion": verdict.promoted or options.force,
+        "forced": options.force and not verdict.promoted,
+        "verdict": verdict.reason,
+        "difference_ci": verdict.difference_ci,
+    }

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from transformers import BertModel
@@ -86,14 +86,9 @@ def build_int8(scorer: PromptScorer, ranges: Ranges) -> onnx.ModelProto:
     for number, layer in enumerate(layers):
         narrow = number == len(layers) - 1 and scorer.pooling in _FIRST_TOKEN
         x_BLH = _layer(graph, layer, f"encoder.layer.{number}", x_BLH, mask_BL, narrow=narrow)
-    score_B1 = graph.add(
-        "Gemm",
-        _pool(graph, scorer, x_BLH),
-        graph.constant(_array(scorer.head.weight)),
-        graph.constant(_array(scorer.head.bias)),
-        transB=1,
-    )
-    graph.add("Squeeze", score_B1, graph.constant(np.array([1])), output="score")
+    pooled_BH = _pool(graph, scorer, x_BLH)
+    score_B1 = graph.add("Gemm", pooled_BH, *graph.parameters(scorer.head), transB=1)
+    graph.add("Squeeze", score_B1, graph.constant([1]), output="score")
     return graph.model()
 
 
@@ -107,7 +102,7 @@ def _embed(graph: _Graph, scorer: PromptScorer) -> str:
     positions = _array(embeddings.position_embeddings.weight)
     table_LH = graph.constant(positions + _array(embeddings.token_type_embeddings.weight)[0])
     length = graph.add("Shape", "input_ids", start=1, end=2)
-    first, axis = graph.constant(np.array([0])), graph.constant(np.array([0]))
+    first, axis = graph.constant([0]), graph.constant([0])
     positions_LH = graph.add("Slice", table_LH, first, length, axis)
     summed_BLH = graph.add("Add", words_BLH, positions_LH)
     return graph.layer_norm(summed_BLH, embeddings.LayerNorm)
@@ -121,7 +116,7 @@ def _layer(graph: _Graph, layer: Any, name: str, x: str, mask: str, *, narrow: b
     key = graph.linear(quantized, attention.key)
     value = graph.linear(quantized, attention.value)
     if narrow:
-        bounds = [graph.constant(np.array([number])) for number in (0, 2, 1)]
+        bounds = [graph.constant([number]) for number in (0, 2, 1)]
         x = graph.add("Slice", x, *bounds)
         quantized = replace(quantized, name=graph.add("Slice", quantized.name, *bounds))
     query = graph.linear(quantized, attention.query)
@@ -141,13 +136,13 @@ def _layer(graph: _Graph, layer: Any, name: str, x: str, mask: str, *, narrow: b
 
 def _pool(graph: _Graph, scorer: PromptScorer, x_BLH: str) -> str:
     """Add the pooling: one vector per prompt, (B, H)."""
-    first = graph.constant(np.array(0))
+    first = graph.constant(0)
     if scorer.pooling == "mean":
         mask_BL = graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
-        mask_B1L = graph.add("Unsqueeze", mask_BL, graph.constant(np.array([1])))
+        mask_B1L = graph.add("Unsqueeze", mask_BL, graph.constant([1]))
         mask_B2L = graph.add("Concat", mask_B1L, mask_B1L, axis=1)
         sums_BH = graph.add("Gather", graph.add("MatMul", mask_B2L, x_BLH), first, axis=1)
-        counts_B1 = graph.add("ReduceSum", mask_BL, graph.constant(np.array([1])))
+        counts_B1 = graph.add("ReduceSum", mask_BL, graph.constant([1]))
         return graph.add("Div", sums_BH, counts_B1)
     first_BH = graph.add("Gather", x_BLH, first, axis=1)
     if scorer.pooling == "cls":
@@ -175,10 +170,14 @@ class _Graph:
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
 
-    def constant(self, array: NDArray[Any]) -> str:
+    def constant(self, values: ArrayLike) -> str:
         name = f"constant_{len(self._constants)}"
-        self._constants.append(numpy_helper.from_array(array, name))
+        self._constants.append(numpy_helper.from_array(np.asarray(values), name))
         return name
+
+    def parameters(self, layer: Any) -> tuple[str, str]:
+        """Add the weight and the bias of a layer."""
+        return self.constant(_array(layer.weight)), self.constant(_array(layer.bias))
 
     def add(
         self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any
@@ -218,22 +217,15 @@ class _Graph:
     def linear(self, x: _Quantized, layer: nn.Linear) -> str:
         """Add x @ weights + bias, float32."""
         weight = _array(layer.weight)
-        weights, scales = _quantize_rows(weight if x.shift is None else weight * x.shift)
-        return self.add(
-            "MatMulIntegerToFloat",
-            x.name,
-            self.constant(np.ascontiguousarray(weights.T)),
-            x.scale,
-            self.constant(scales),
-            x.zero_point,
-            "",
-            self.constant(_array(layer.bias)),
-            domain=_RUNTIME,
-        )
+        rows, row_scales = _quantize_rows(weight if x.shift is None else weight * x.shift)
+        weights, scales = self.constant(np.ascontiguousarray(rows.T)), self.constant(row_scales)
+        bias = self.constant(_array(layer.bias))
+        inputs = (x.name, weights, x.scale, scales, x.zero_point, "", bias)
+        return self.add("MatMulIntegerToFloat", *inputs, domain=_RUNTIME)
 
     def layer_norm(self, x: str, norm: nn.LayerNorm) -> str:
-        weight, bias = (self.constant(_array(part)) for part in (norm.weight, norm.bias))
-        return self.add("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.eps)
+        scale_and_bias = self.parameters(norm)
+        return self.add("LayerNormalization", x, *scale_and_bias, axis=-1, epsilon=norm.eps)
 
     def model(self) -> onnx.ModelProto:
         shape = ["batch", "tokens"]

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from scoring_service.agreement import tau_b
 from scoring_service.bundle import ModelBundle
-from scoring_service.errors import BundleError, ConfigError, DataError
 from training.data.labels import LabelledPrompt, observed, texts
-from training.data.provenance import held_out_prompts
 from training.evaluation.metrics import tau_b_difference_ci
 from training.export.scores import score_prompts
-
-if TYPE_CHECKING:
-    from training.release.tracking import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,40 +46,6 @@ def judge(
     verb = "beats" if low > 0 else "does not beat"
     reason = f"{verb} the champion: tau_b {gain:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
     return Promotion(low > 0, reason, (low, high))
-
-
-def promote(
-    store: Store,
-    name: str,
-    version: str,
-    *,
-    data: str | None = None,
-    data_dir: str | None = None,
-    force: bool = False,
-) -> dict[str, Any]:
-    """Make the version the champion if it is provably better, or with `force`."""
-    chosen = store.version(name, version)
-    result = {"name": name, "version": chosen.version, "forced": False, "difference_ci": None}
-    if chosen.is_champion:
-        return result | {"champion": True, "verdict": "it has been the champion before"}
-    challenger = ModelBundle.load(chosen.bundle)
-    try:
-        champion = store.champion(name)
-        test = [] if champion is None else held_out_prompts(challenger.manifest, data, data_dir)
-        verdict = judge(challenger, champion, test)
-    except (BundleError, ConfigError, DataError) as error:
-        if not force:
-            raise
-        verdict = Promotion(False, f"not compared: {error}")
-    if verdict.promoted or force:
-        by = "gate" if verdict.promoted else "hand"
-        store.promote(name, chosen.version, {"verdict": verdict.reason, "promoted_by": by})
-    return result | {
-        "champion": verdict.promoted or force,
-        "forced": force and not verdict.promoted,
-        "verdict": verdict.reason,
-        "difference_ci": verdict.difference_ci,
-    }
 
 
 def _beats_chance(challenger: ModelBundle) -> Promotion:

@@ -11,6 +11,8 @@ import pytest
 
 from scoring_service.agreement import tau_b
 from scoring_service.bundle import Manifest, ModelBundle
+from training.commands import promote
+from training.commands.promote import PromoteOptions
 from training.data.labels import LabelledPrompt
 from training.release import champion
 from training.release.champion import judge
@@ -108,18 +110,20 @@ def test_a_promotion_notes_what_it_was_by(
     noise: float, force: bool, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FakeStore()
-    monkeypatch.setattr(champion.ModelBundle, "load", lambda _: bundle(noise))
-    monkeypatch.setattr(champion, "held_out_prompts", lambda *_: TEST)
-    result = champion.promote(store, "m", "2", force=force)  # type: ignore[arg-type]
+    monkeypatch.setattr(ModelBundle, "load", lambda _: bundle(noise))
+    monkeypatch.setattr(promote, "held_out_prompts", lambda *_: TEST)
+    options = PromoteOptions(name="m", version="2", force=force)
+    result = promote.promote(store, options)  # type: ignore[arg-type]
     assert (result["champion"], result["forced"]) == (True, force)
     assert store.promoted == [("m", "2", by)]
 
 
 def test_without_proof_or_force_nothing_is_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeStore()
-    monkeypatch.setattr(champion.ModelBundle, "load", lambda _: bundle(95))
-    monkeypatch.setattr(champion, "held_out_prompts", lambda *_: TEST)
-    assert not champion.promote(store, "m", "2")["champion"]  # type: ignore[arg-type]
+    monkeypatch.setattr(ModelBundle, "load", lambda _: bundle(95))
+    monkeypatch.setattr(promote, "held_out_prompts", lambda *_: TEST)
+    options = PromoteOptions(name="m", version="2")
+    assert not promote.promote(store, options)["champion"]  # type: ignore[arg-type]
     assert store.promoted == []
 
 
