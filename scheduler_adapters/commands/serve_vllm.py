@@ -187,14 +187,13 @@ def server_options(config: ServeConfig) -> list[str]:
 
 def _require_own_options(options: Sequence[str]) -> None:
     """Refuse vLLM options that would replace ours, or sort against our policy."""
-    given = [option.partition("=") for option in options]
-    names = {name.replace("_", "-"): value for name, _, value in given if name.startswith("--")}
-    for ours in ("--model", "--host", "--port", "--scheduler-cls", "--additional-config"):
-        if ours in names:
-            raise ConfigError(f"{ours} is given to vLLM itself; give it before the --, or not")
-    if "--scheduling-policy" in names:
-        value = names["--scheduling-policy"] or _next(options, "--scheduling-policy")
-        if value != "fcfs":
+    for at, option in enumerate(options):
+        name, _, value = option.partition("=")
+        name = name.replace("_", "-")
+        if name in ("--model", "--host", "--port", "--scheduler-cls", "--additional-config"):
+            raise ConfigError(f"{name} is given to vLLM itself; give it before the --, or not")
+        value = value or "".join(options[at + 1 : at + 2])
+        if name == "--scheduling-policy" and value != "fcfs":
             raise ConfigError(
                 f"vLLM's own --scheduling-policy is {value!r} and sorts against ours; leave it out"
             )
@@ -208,11 +207,6 @@ def _require_think_end(policy: Policy, config: ServeConfig) -> None:
         told or bool(configured_think_end(config.additional_config)),
         "add -- --reasoning-parser NAME, or think_end (token ids) to --settings",
     )
-
-
-def _next(options: Sequence[str], name: str) -> str:
-    at = [option.replace("_", "-") for option in options].index(name) + 1
-    return options[at] if at < len(options) else ""
 
 
 def _require_free_port(host: str, port: int) -> None:

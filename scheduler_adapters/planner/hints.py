@@ -74,9 +74,10 @@ class HintCounts:
         return found
 
 
-def flat_quantiles(quantiles: Mapping[float, float]) -> list[float]:
-    """Return fraction -> tokens as `lengthwise_quantiles` carries it."""
-    return [number for pair in sorted(quantiles.items()) for number in pair]
+def score_hints(score: float, quantiles: Mapping[float, float]) -> dict[str, Any]:
+    """Return the hints of a score and of its quantiles, fraction -> tokens, where it has any."""
+    flat = [number for pair in sorted(quantiles.items()) for number in pair]
+    return {SCORE: score} | ({QUANTILES: flat} if flat else {})
 
 
 def _quantiles(value: object) -> tuple[tuple[float, float], ...] | None:

@@ -17,7 +17,7 @@ import random
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,7 +102,9 @@ def measure_steps(engine: Any, config: BenchConfig) -> dict[str, float]:
     added_us = {stage: ours.added_us(stage) for stage in _STEP}
     whole_us = [sum(parts) for parts in zip(*added_us.values(), strict=True)]
     empty_us = [sum(parts) for parts in zip(*map(stock.added_us, _STEP), strict=True)]
-    repeats = [statistics.median(stretch) for stretch in _stretches(whole_us)]
+    size = len(whole_us) // _REPEATS
+    starts = range(0, size * _REPEATS, size)
+    repeats = [statistics.median(whole_us[start : start + size]) for start in starts]
     return {
         "schedule_us_stock": stock.median_us("schedule"),
         "schedule_us_ours": ours.median_us("schedule"),
@@ -118,11 +120,6 @@ def measure_steps(engine: Any, config: BenchConfig) -> dict[str, float]:
         "arrival_us_stock": stock.median_us("arrival"),
         "arrival_us_ours": ours.median_us("arrival"),
     }
-
-
-def _stretches(values: Sequence[float]) -> Iterator[Sequence[float]]:
-    size = len(values) // _REPEATS
-    return (values[start : start + size] for start in range(0, size * _REPEATS, size))
 
 
 class _Side:

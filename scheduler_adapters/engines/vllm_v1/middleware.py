@@ -31,7 +31,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from scheduler_adapters.engines import prompt_text
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
 from scheduler_adapters.engines.user_classes import UserClasses, read_user_classes
-from scheduler_adapters.planner.hints import QUANTILES, SCORE, flat_quantiles
+from scheduler_adapters.planner.hints import SCORE, score_hints
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import FailOpenScorer
 from scoring_service.errors import ConfigError
@@ -186,8 +186,7 @@ class ScoreMiddleware:
                 return {}
             self._metrics.count("scored")
             if isfinite(answer.score.value):
-                quantiles = flat_quantiles(answer.score.quantiles)
-                return {SCORE: answer.score.value} | ({QUANTILES: quantiles} if quantiles else {})
+                return score_hints(answer.score.value, answer.score.quantiles)
         return {}
 
 

@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any, Protocol, TypeVar
 
 from scheduler_adapters.engines import prompt_text
-from scheduler_adapters.planner.hints import QUANTILES, SCORE, flat_quantiles
+from scheduler_adapters.planner.hints import SCORE, score_hints
 from scoring_service.client import Score, ScoringClient
 from scoring_service.errors import ConfigError
 
@@ -82,8 +82,5 @@ def _text(prompt: Any) -> str | None:
 def _with_score(params: Params, score: Score | None) -> Params:
     made = copy(params)
     if score is not None:
-        hints: dict[str, Any] = {SCORE: score.value}
-        if score.quantiles:
-            hints[QUANTILES] = flat_quantiles(score.quantiles)
-        made.extra_args = hints | (params.extra_args or {})
+        made.extra_args = score_hints(score.value, score.quantiles) | (params.extra_args or {})
     return made

@@ -14,7 +14,7 @@ from scheduler_adapters.planner.hints import (
     TBT_S,
     USER_CLASS,
     HintCounts,
-    flat_quantiles,
+    score_hints,
 )
 from scheduler_adapters.views import RequestView
 
@@ -68,8 +68,11 @@ def test_class_and_target_are_read_beside_the_score() -> None:
 
 
 def test_quantiles_read_as_they_were_written() -> None:
-    carried = {QUANTILES: flat_quantiles({0.9: 640.0, 0.5: 210.0})}
-    assert HintCounts().read(carried) == {"quantiles": ((0.5, 210.0), (0.9, 640.0))}
+    carried = score_hints(3.0, {0.9: 640.0, 0.5: 210.0})
+    assert carried[QUANTILES] == [0.5, 210.0, 0.9, 640.0]
+    quantiles = ((0.5, 210.0), (0.9, 640.0))
+    assert HintCounts().read(carried) == {"score": 3.0, "quantiles": quantiles}
+    assert score_hints(3.0, {}) == {SCORE: 3.0}
 
 
 @pytest.mark.parametrize(
