@@ -14,6 +14,7 @@ import os
 import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,23 +88,21 @@ def observers_from_environment(scheduler: Any, *, thinks: bool) -> list[EngineOb
     return observers
 
 
+@dataclass(eq=False)
 class EngineMetrics(EngineObserver):
-    """Exports now and then what a scheduler and its token clock have counted.
+    """Exports now and then what a scheduler and its token clock have counted."""
 
-    Args:
-        tokens: an observer of the same engine, told before this one.
-        folder: where the report for a router goes.
-        number: of this engine.
-    """
+    scheduler: Any
+    tokens: TokenClock
+    """An observer of the same engine, told before this one."""
+    folder: Path
+    """Where the report for a router goes."""
+    number: int = 0
+    """Of this engine."""
+    registry: CollectorRegistry = REGISTRY
 
-    def __init__(
-        self,
-        scheduler: Any,
-        tokens: TokenClock,
-        folder: Path,
-        number: int = 0,
-        registry: CollectorRegistry = REGISTRY,
-    ) -> None:
+    def __post_init__(self) -> None:
+        registry = self.registry
         self._metrics: dict[str, Any] = {
             name: Counter(f"lengthwise_{name}", about, labels, registry=registry)
             for name, (about, labels) in _COUNTERS.items()
@@ -117,42 +116,38 @@ class EngineMetrics(EngineObserver):
             self._metrics[name] = Histogram(
                 f"lengthwise_{name}", about, labels, buckets=buckets, registry=registry
             )
-        self._scheduler = scheduler
-        self._tokens = tokens
-        self._folder = folder
-        self._number = number
         self._exported_s = 0.0
         self._exported: Tally[str] = Tally()
         self._shown: set[tuple[str, str]] = set()
 
     def stepped(self, now_s: float) -> None:
         # After its last request an engine takes no more steps: what is out then stays.
-        if now_s < self._exported_s + EVERY_S and self._scheduler.running:
+        if now_s < self._exported_s + EVERY_S and self.scheduler.running:
             return
         self._exported_s = now_s
         self.export()
-        write_load(self._folder, load_report(self._scheduler, self._tokens, engine=self._number))
+        write_load(self.folder, load_report(self.scheduler, self.tokens, engine=self.number))
 
     def export(self) -> None:
         """Bring all figures up to date with the counts of scheduler and clock."""
-        scheduler, metrics = self._scheduler, self._metrics
+        scheduler, metrics = self.scheduler, self._metrics
         ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
         counts = ranker.hint_counts
         for name in ("scored", "unscored", "invalid"):
             self._advance(metrics["engine_requests"].labels(name), name, getattr(counts, name))
         self._advance(metrics["expired_ranks"], "expired", ranker.num_expired)
         self._advance(metrics["deferrals"], "deferred", planner.num_deferred if planner else 0)
-        metrics["kv_usage_fraction"].labels(str(self._number)).set(scheduler.kv_cache_manager.usage)
+        metrics["kv_usage_fraction"].labels(str(self.number)).set(scheduler.kv_cache_manager.usage)
         self._export_residents()
         self._export_gaps()
-        num_ahead, num_empty, num_tokens = self._tokens.pacers(ranker.clock())
+        num_ahead, num_empty, num_tokens = self.tokens.pacers(ranker.clock())
         metrics["pacers"].labels("ahead").set(num_ahead)
         metrics["pacers"].labels("empty").set(num_empty)
         metrics["paced_tokens"].set(num_tokens)
         self._export_finished()
 
     def _export_finished(self) -> None:
-        clock = self._tokens
+        clock = self.tokens
         for served in clock.served:
             for name in ("ttft", "e2e", "queueing", *(("tpot",) if served.num_gaps else ())):
                 self._observe(f"{name}_seconds", served.user_class, getattr(served, f"{name}_s"))
@@ -168,8 +163,8 @@ class EngineMetrics(EngineObserver):
 
     def _export_residents(self) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
-        for phase, request in _residents(self._scheduler, self._tokens):
-            place = (phase, self._tokens.user_class(request.request_id))
+        for phase, request in _residents(self.scheduler, self.tokens):
+            place = (phase, self.tokens.user_class(request.request_id))
             requests[place] += 1
             tokens[place] += request.num_computed_tokens
         self._shown |= requests.keys()
@@ -178,7 +173,7 @@ class EngineMetrics(EngineObserver):
             self._metrics["resident_tokens"].labels(*place).set(tokens[place])
 
     def _export_gaps(self) -> None:
-        clock, gaps_s = self._tokens, self._metrics["tbt_seconds"]
+        clock, gaps_s = self.tokens, self._metrics["tbt_seconds"]
         for user_class, by_phase, sums_s in zip(
             clock.classes, clock.tbt_counts.tolist(), clock.tbt_sums_s.tolist(), strict=True
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,23 +32,20 @@ _SIMULATED: Final = {
 """Columns of a row -> their names in the table of what was simulated."""
 
 
+@dataclass(eq=False)
 class Report:
-    """Measured and simulated figures, run by run; step times are fitted to the first run only.
+    """Measured and simulated figures, run by run; step times are fitted to the first run only."""
 
-    Args:
-        settings: of the policies, by name.
-        out: folder for summary.csv, agreement.csv and agreement.svg, written anew after each run: a
-            later one may be cut off. None: nothing is written.
-    """
-
-    def __init__(self, settings: Mapping[str, Mapping[str, Any]], out: Path | None) -> None:
-        self.rows: list[dict[str, Any]] = []
-        """A flat record of each run."""
-        self.fit: GraphFit | None = None
-        """None where the first run has too few steps."""
-        self._settings = settings
-        self._out = out
-        self._per_request: list[pd.DataFrame] = []
+    settings: Mapping[str, Mapping[str, Any]]
+    """Of the policies, by name."""
+    out: Path | None
+    """Folder for summary.csv, agreement.csv and agreement.svg, written anew after each run: a
+    later one may be cut off. None: nothing is written."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """A flat record of each run."""
+    fit: GraphFit | None = None
+    """None where the first run has too few steps."""
+    _per_request: list[pd.DataFrame] = field(default_factory=list)
 
     def add(self, name: str, run: Served) -> None:
         """Add a run."""
@@ -56,14 +54,14 @@ class Report:
             if not self.rows:
                 self.fit = fit_graphs(run.steps, has_graphs=run.has_graphs)
             if self.fit is not None:
-                predicted = predict(run, load_named(name, self._settings), self.fit)
+                predicted = predict(run, load_named(name, self.settings), self.fit)
                 row |= {"is_fitted_on_itself": not self.rows, **predicted.to_row()}
                 self._per_request.append(predicted.per_request.assign(policy=name))
         except LengthwiseError as error:  # what was measured still counts
             log.warning("%s is not simulated: %s", name, error)
         self.rows.append(row)
-        if self._out is not None:
-            self._write(self._out)
+        if self.out is not None:
+            self._write(self.out)
 
     def text(self) -> str:
         """Tables for a terminal."""

@@ -21,7 +21,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
@@ -123,68 +123,57 @@ class ScoreMetrics:
         self.requests.labels(outcome=outcome, reason=reason).inc()
 
 
+@dataclass(eq=False)
 class ScoreMiddleware:
-    """Attaches scores and classes to the bodies of requests for an answer.
+    """Attaches scores and classes to the bodies of requests for an answer."""
 
-    Args:
-        scorer: None: requests get no score here.
-        metrics_folder: where the engines leave their reports; None: they leave none.
-    """
-
-    def __init__(
-        self,
-        app: App,
-        *,
-        scorer: FailOpenScorer | None,
-        metrics: ScoreMetrics,
-        classes: UserClasses | None = None,
-        max_body_bytes: int = 16 << 20,
-        metrics_folder: Path | None = None,
-    ) -> None:
-        self._app = app
-        self._scorer = scorer
-        self._metrics = metrics
-        self._classes = classes or UserClasses()
-        self._max_body_bytes = max_body_bytes
-        self._metrics_folder = metrics_folder
+    app: App
+    _: KW_ONLY
+    scorer: FailOpenScorer | None
+    """None: requests get no score here."""
+    metrics: ScoreMetrics
+    classes: UserClasses = field(default_factory=UserClasses)
+    max_body_bytes: int = 16 << 20
+    metrics_folder: Path | None = None
+    """Where the engines leave their reports; None: they leave none."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._metrics_folder is not None and _asks_load(scope):
-            await _send_json(send, read_loads(self._metrics_folder))
+        if self.metrics_folder is not None and _asks_load(scope):
+            await _send_json(send, read_loads(self.metrics_folder))
             return
         prompt_of = _PROMPT_OF.get(_path(scope)) if _is_json_post(scope) else None
         if prompt_of is None:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        messages, content = await _read_body(receive, self._max_body_bytes)
+        messages, content = await _read_body(receive, self.max_body_bytes)
         body = None if content is None else _parse(content)
         if body is None:
             # The server answers such a body as it always does.
             if messages[-1]["type"] == "http.request":
-                self._metrics.count("unscored", "too_large" if content is None else "unreadable")
-            await self._app(scope, _replay(messages, receive), send)
+                self.metrics.count("unscored", "too_large" if content is None else "unreadable")
+            await self.app(scope, _replay(messages, receive), send)
             return
-        hints = self._classes.hints(self._classes.of(scope["headers"]))
+        hints = self.classes.hints(self.classes.of(scope["headers"]))
         if _attach(body, hints | await self._score(body, prompt_of(body))):
             scope, messages = _with_body(scope, json.dumps(body).encode())
-        await self._app(scope, _replay(messages, receive), send)
+        await self.app(scope, _replay(messages, receive), send)
 
     async def _score(self, body: Mapping[str, Any], prompt: str | None) -> dict[str, Any]:
         if SCORE in body[XARGS]:
-            self._metrics.count("explicit")
-        elif self._scorer is None:
-            self._metrics.count("unscored", "no_scorer")
+            self.metrics.count("explicit")
+        elif self.scorer is None:
+            self.metrics.count("unscored", "no_scorer")
         elif prompt is None:
-            self._metrics.count("unscored", "no_text")
+            self.metrics.count("unscored", "no_text")
         else:
             started_s = time.monotonic()
-            answer = await self._scorer.ask_async(prompt)
-            self._metrics.waited_s.observe(time.monotonic() - started_s)
+            answer = await self.scorer.ask_async(prompt)
+            self.metrics.waited_s.observe(time.monotonic() - started_s)
             if answer.score is None:
                 late = answer.outcome == "timeout"
-                self._metrics.count("late" if late else "unscored", answer.outcome)
+                self.metrics.count("late" if late else "unscored", answer.outcome)
                 return {}
-            self._metrics.count("scored")
+            self.metrics.count("scored")
             if isfinite(answer.score.value):
                 return score_hints(answer.score.value, answer.score.quantiles)
         return {}
@@ -202,7 +191,7 @@ class VllmScores(ScoreMiddleware):
             app,
             scorer=_scorer(config),
             metrics=ScoreMetrics(),
-            classes=read_user_classes(Path(config.classes)) if config.classes else None,
+            classes=read_user_classes(Path(config.classes)) if config.classes else UserClasses(),
             max_body_bytes=config.max_body_bytes,
             metrics_folder=Path(folder) if folder else None,
         )

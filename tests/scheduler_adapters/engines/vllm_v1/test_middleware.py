@@ -324,7 +324,7 @@ def test_the_server_hears_of_a_client_that_leaves() -> None:
         heard.append((await receive())["type"])
 
     bench = Bench(FakeScorer())
-    bench.middleware._app = app
+    bench.middleware.app = app
     asyncio.run(bench.call(b'{"prompt": "x"}', "/v1/completions"))
     assert heard == ["http.disconnect"]
 
@@ -395,9 +395,9 @@ def test_vllms_middleware_takes_its_settings_from_the_environment(
         lambda: ScoreMetrics(CollectorRegistry()),
     )
     made = VllmScores(Server())
-    assert isinstance(made._scorer, FailOpenScorer)
+    assert isinstance(made.scorer, FailOpenScorer)
     assert made._classes.tbt_s == {"chat": 0.1}
-    made._scorer.close()
+    made.scorer.close()
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"deadline": 1}', '{"deadline_s": -1}'])
