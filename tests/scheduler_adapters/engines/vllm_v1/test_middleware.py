@@ -396,7 +396,7 @@ def test_vllms_middleware_takes_its_settings_from_the_environment(
     )
     made = VllmScores(Server())
     assert isinstance(made.scorer, FailOpenScorer)
-    assert made._classes.tbt_s == {"chat": 0.1}
+    assert made.classes.tbt_s == {"chat": 0.1}
     made.scorer.close()
 
 
