@@ -84,7 +84,7 @@ def run_main(
 
     def run() -> int | None:
         module, _, function = commands[name][0].partition(":")
-        command: Run = getattr(importlib.import_module(module), function or "main")
+        command: Run = getattr(importlib.import_module(module), function)
         if _dataclasses(command) or not get_type_hints(command).keys() - {"return"}:
             return run_command(f"{program} {name}", command, rest)
         return command(rest)
@@ -107,11 +107,9 @@ def run_command(
         defaults: field -> default in place of the dataclass's; nested fields in mappings.
         description: text of --help; None: the command's docstring.
     """
-
-    def run() -> int | None:
-        return command(**parse(program, command, arguments, defaults, description))
-
-    return exit_code_of(run)
+    return exit_code_of(
+        lambda: command(**parse(program, command, arguments, defaults, description))
+    )
 
 
 def parse(
@@ -205,7 +203,9 @@ def _make_parser(program: str, description: str | None, usage: str) -> ArgumentP
             return "".join(indent + line for line in text.splitlines(keepends=True))
 
         def format_help(self) -> str:
-            return re.sub(r"--[\w.]+", lambda match: _hyphened(match[0]), super().format_help())
+            return re.sub(
+                r"--[\w.]+", lambda match: match[0].replace("_", "-"), super().format_help()
+            )
 
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     return ArgumentParser(
@@ -214,15 +214,6 @@ def _make_parser(program: str, description: str | None, usage: str) -> ArgumentP
         description=cleandoc(description or ""),
         formatter_class=Formatter,
     )
-
-
-def _underscored(word: str) -> str:
-    name, equals, value = word[2:].partition("=")
-    return f"--{name.replace('-', '_')}{equals}{value}"
-
-
-def _hyphened(option: str) -> str:
-    return option.replace("_", "-")
 
 
 def _dataclasses(command: Run) -> dict[str, type[Any]]:
@@ -284,8 +275,9 @@ def _as_options(
 
 def _option(word: str, words: deque[str], types: Mapping[str, Any]) -> str:
     """One option with its value, which is taken off `words` where it stands there."""
-    option, equals, value = _underscored(word).partition("=")
-    name = option[2:]
+    name, equals, value = word[2:].partition("=")
+    name = name.replace("-", "_")
+    option = f"--{name}"
     hint = types.get(name)
     if hint is None and name.startswith("no_") and types.get(name[3:]) is bool and not equals:
         return f"--{name[3:]}=false"

@@ -81,7 +81,6 @@ class OpenInferencePeer(Peer):
 
 
 _MLSERVER_RUNTIME: Final = f'''
-import json
 import numpy as np
 import onnxruntime as ort
 from mlserver import MLModel

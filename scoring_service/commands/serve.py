@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scoring_service.bundle import ModelBundle
 from scoring_service.command_line import LOG_FORMATS, configure_logs
 from scoring_service.errors import ConfigError
-from scoring_service.server.supervisor import supervise
+from scoring_service.server.supervisor import as_options, supervise
 from scoring_service.service.config import ServerConfig
 
 if TYPE_CHECKING:
@@ -50,12 +50,7 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     """
     configure_logs(options.log_format)
     if config.processes > 1:
-        given = {
-            "bundle": options.bundle,
-            "registry_model": options.registry_model,
-            "mlruns_dir": options.mlruns_dir,
-        }
-        supervise(config, [f"--{name}={value}" for name, value in given.items() if value])
+        supervise(config, as_options(options))
         return
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from scoring_service.ranker.model import RankerModel

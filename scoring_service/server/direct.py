@@ -73,7 +73,7 @@ class DirectCall:
         self.deadline_s: float | None = time.monotonic() + left_s if left_s < FOREVER_S else None
         """On `time.monotonic`; None: the caller set none."""
         self.metadata: Metadata = event.invocation_metadata
-        self.on_cancel: Callable[[], object] = _nothing
+        self.on_cancel: Callable[[], object] = lambda: None
         """Called, perhaps on another thread, if the caller goes away before it has its answer."""
 
     def respond(self, message: bytes) -> None:
@@ -115,7 +115,7 @@ class DirectCall:
     def _send(self, *operations: Any) -> None:
         assert not self._answered, "a call is answered once"
         self._answered = True
-        self._core.start_server_batch(operations, self._on_sent)
+        self._core.start_server_batch(operations, self._end_of_event)
 
     def _on_message(self, event: Any) -> Handled:
         message = event.batch_operations[0].message()
@@ -134,10 +134,7 @@ class DirectCall:
                 _log.exception("a cancelled call could not be dropped")
         return self._end_of_event()
 
-    def _on_sent(self, event: Any) -> Handled:
-        return self._end_of_event()
-
-    def _end_of_event(self) -> Handled:
+    def _end_of_event(self, _: Any = None) -> Handled:
         self._num_pending -= 1
         return (None if self._num_pending else self._method.over(self)), _NO_CALLBACKS
 
@@ -205,7 +202,3 @@ class DirectMethod:
             call.refuse()
         self._request_call()
         return None, _NO_CALLBACKS
-
-
-def _nothing() -> None:
-    return None

@@ -42,18 +42,14 @@ class _CertificateFiles:
     """A server's PEM files, read again when they change: a renewal needs no restart."""
 
     def __init__(self, config: ServerConfig) -> None:
-        assert config.tls_certificate_file is not None
-        assert config.tls_key_file is not None
-        self._certificate = config.tls_certificate_file
-        self._key = config.tls_key_file
-        self._client_ca = config.tls_client_ca_file
+        given = (config.tls_key_file, config.tls_certificate_file, config.tls_client_ca_file)
+        self._paths = [path for path in given if path is not None]
         self._stamp = self._stamp_now()
 
     def read(self) -> grpc.ServerCertificateConfiguration:
         """The certificates as they are now. Raises ConfigError."""
-        pair = (read_pem(self._key), read_pem(self._certificate))
-        client_ca = None if self._client_ca is None else read_pem(self._client_ca)
-        return grpc.ssl_server_certificate_configuration([pair], client_ca)
+        key, certificate, *client_ca = map(read_pem, self._paths)
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], *client_ca)
 
     def read_if_changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC before each handshake; None keeps what it has."""
@@ -66,13 +62,12 @@ class _CertificateFiles:
             _log.error("the certificate cannot be renewed, the old one stays: %s", error)
             return None
         self._stamp = stamp
-        _log.info("read the renewed certificate %s", self._certificate)
+        _log.info("read the renewed certificate %s", self._paths[1])
         return configuration
 
     def _stamp_now(self) -> list[tuple[int, int, int]]:
-        paths = [self._certificate, self._key, *([self._client_ca] if self._client_ca else [])]
         try:
-            stats = [Path(path).stat() for path in paths]
+            stats = [Path(path).stat() for path in self._paths]
         except OSError as error:
             raise ConfigError(f"{error.filename} cannot be read; give a PEM file") from error
         return [(stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats]

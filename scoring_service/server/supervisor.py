@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from types import FrameType
+from typing import Any
 
 from scoring_service.errors import ConfigError, ServiceUnavailable
 from scoring_service.service.config import ServerConfig, split_address
@@ -41,12 +41,8 @@ def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
         address = f"{host}:{held.getsockname()[1]}"
         children = [_Child(n, config, address, arguments) for n in range(config.processes)]
         stopped = threading.Event()
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            stopped.set()
-
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+            signal.signal(number, lambda *_: stopped.set())
         try:
             lines = [child.start() for child in children]
             print(lines[0], flush=True)
@@ -66,7 +62,7 @@ class _Child:
     def __init__(
         self, number: int, config: ServerConfig, address: str, arguments: Sequence[str]
     ) -> None:
-        options = _options(_share_of(config, number, address))
+        options = as_options(_share_of(config, number, address))
         self._command = [sys.executable, "-m", "scoring_service", "serve", *options, *arguments]
         self._process: subprocess.Popen[str] | None = None
 
@@ -123,10 +119,10 @@ def _share_of(config: ServerConfig, number: int, address: str) -> ServerConfig:
     )
 
 
-def _options(config: ServerConfig) -> list[str]:
-    """The configuration as command-line options."""
+def as_options(settings: Any) -> list[str]:
+    """A dataclass of settings as command-line options."""
     written = {True: "true", False: "false", None: "null"}
-    values = ((field.name, getattr(config, field.name)) for field in fields(config))
+    values = ((field.name, getattr(settings, field.name)) for field in fields(settings))
     return [
         f"--{name}={written[value] if isinstance(value, bool | None) else value}"
         for name, value in values

@@ -13,8 +13,8 @@ import pytest
 
 from scoring_service.client import Score, ScoringClient
 from scoring_service.command_line import parse
-from scoring_service.commands.serve import serve
-from scoring_service.server.supervisor import _options
+from scoring_service.commands.serve import ServeOptions, serve
+from scoring_service.server.supervisor import as_options
 from scoring_service.service.config import ServerConfig
 
 
@@ -56,8 +56,9 @@ def answers(target: str) -> list[bool]:
     ],
 )
 def test_a_configuration_survives_its_way_through_the_command_line(config):
-    parsed = parse("serve", serve, ["--bundle=x", *_options(config)])
-    assert parsed["config"] == config
+    options = ServeOptions(bundle="x", log_format="json")
+    parsed = parse("serve", serve, [*as_options(options), *as_options(config)])
+    assert parsed == {"options": options, "config": config}
 
 
 @pytest.mark.slow
