@@ -75,16 +75,15 @@ class PromptTokenizer:
     def _finish(self, prompt: str, start: str, encoding: Encoding) -> TokenizedPrompt:
         """Lengthen the start of the prompt until it holds more tokens than are kept."""
         chars = int(self.max_tokens * _CHARS_PER_TOKEN)
-        while not (truncated := self._overflows(encoding)) and len(start) < len(prompt):
+        while len(encoding) < self.max_tokens or not encoding.overflowing:
+            if len(start) == len(prompt):
+                return TokenizedPrompt(encoding.ids, False)
             # As much as the tokens so far make likely to suffice, in few steps.
             growth = 1.2 * self.max_tokens / len(encoding) if len(encoding) else _MAX_GROWTH
             chars = int(chars * min(max(growth, _MIN_GROWTH), _MAX_GROWTH))
             start = self._prefix(prompt, chars)
             encoding = self._tokenizer.encode_batch_fast([start])[0]
-        return TokenizedPrompt(encoding.ids, truncated)
-
-    def _overflows(self, encoding: Encoding) -> bool:
-        return len(encoding) == self.max_tokens and bool(encoding.overflowing)
+        return TokenizedPrompt(encoding.ids, True)
 
     def _prefix(self, prompt: str, chars: int) -> str:
         """The longest start of `prompt` of at most `chars` characters that ends before a space."""

@@ -47,6 +47,11 @@ class Load:
         return self.client_cpu_s / self.wall_s
 
 
+def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
+    """A percentile in milliseconds; None of nothing."""
+    return float(np.percentile(seconds, percent) * 1e3) if seconds else None
+
+
 def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> Load:
     """Each of `asks` is a client that sends its next prompt when it has the last answer."""
     remaining = iter(prompts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scoring_service.bench.load import Outcomes, open_loop
+from scoring_service.bench.load import Outcomes, open_loop, percentile_ms
 from scoring_service.bench.processes import rss_bytes
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.errors import ConfigError, DataError
@@ -141,20 +141,16 @@ def _make_prompts(config: LoadtestConfig) -> list[str]:
 
 
 def _summary(outcomes: Outcomes) -> dict[str, Any]:
-    answered = np.array(outcomes.answered_s) * 1e3
-    refused = np.array(outcomes.refused_s) * 1e3
     return {
         "sent": outcomes.sent,
         "sent_per_s": outcomes.sent / outcomes.wall_s,
-        "answered": len(answered),
-        "refused": len(refused),
+        "answered": len(outcomes.answered_s),
+        "refused": len(outcomes.refused_s),
         "failed": dict(sorted(outcomes.failed.items())),
-        "answered_ms": _percentiles(answered),
-        "refused_ms": _percentiles(refused),
+        "answered_ms": _percentiles(outcomes.answered_s),
+        "refused_ms": _percentiles(outcomes.refused_s),
     }
 
 
-def _percentiles(milliseconds: Any) -> dict[str, float] | None:
-    if len(milliseconds) == 0:
-        return None
-    return {f"p{p}": float(np.percentile(milliseconds, p)) for p in (50, 90, 99)}
+def _percentiles(seconds: Sequence[float]) -> dict[str, float | None] | None:
+    return {f"p{p}": percentile_ms(seconds, p) for p in (50, 90, 99)} if seconds else None

@@ -17,10 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-import numpy as np
 from tokenizers import Tokenizer
 
-from scoring_service.bench.load import Load, Outcomes, closed_loop, open_loop
+from scoring_service.bench.load import Load, Outcomes, closed_loop, open_loop, percentile_ms
 from scoring_service.bench.peers import Peer, ours
 from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
 from scoring_service.bench.workload import PromptMaker
@@ -200,7 +199,7 @@ def added_latency_ms(subject: Subject, peer: Peer, num: int) -> dict[str, float 
             bare()
             empty.append(took_s(time.perf_counter, client.info))
     return {
-        f"{name}p{percent}": _percentile_ms(seconds, percent)
+        f"{name}p{percent}": percentile_ms(seconds, percent)
         for name, seconds in (("", added), ("info_", empty))
         for percent in (50, 99)
     }
@@ -281,11 +280,11 @@ def overload(subject: Subject) -> dict[str, float | None]:
     return {
         **_goodput(capacities, slices, subject.cores),
         "offered_fraction": sent / wall_s / statistics.mean(load.per_s for load in capacities),
-        "answered_p99_ms": _percentile_ms(answered_s, 99),
-        "reject_p99_ms": _percentile_ms(refused_s, 99),
-        "reject_p50_ms": _percentile_ms(refused_s, 50),
-        "info_p99_ms": _percentile_ms(idle_calls_s, 99),
-        "info_p50_ms": _percentile_ms(idle_calls_s, 50),
+        "answered_p99_ms": percentile_ms(answered_s, 99),
+        "reject_p99_ms": percentile_ms(refused_s, 99),
+        "reject_p50_ms": percentile_ms(refused_s, 50),
+        "info_p99_ms": percentile_ms(idle_calls_s, 99),
+        "info_p50_ms": percentile_ms(idle_calls_s, 50),
         "client_cores": sum(each.client_cpu_s for each in slices) / wall_s,
         "deadline_ms": DEADLINE_S * 1e3,
         "timed_out_fraction": sum(sum(each.failed.values()) for each in slices) / sent,
@@ -390,7 +389,7 @@ def reload(subject: Subject, folder: Path) -> dict[str, float | None]:
         time.sleep(0.5)
     steady = [took for begun, took in calls if begun < pushed_s]
     around = [took for begun, took in calls if pushed_s <= begun < ended_s]
-    before, after = _percentile_ms(steady, 99), _percentile_ms(around, 99)
+    before, after = percentile_ms(steady, 99), percentile_ms(around, 99)
     return {
         "failed": float(scored.count(False) + (not swapped)),
         "p99_ratio": after / before if after is not None and before else None,
@@ -424,7 +423,3 @@ def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-def _percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
-    return float(np.percentile(seconds, percent) * 1e3) if len(seconds) else None

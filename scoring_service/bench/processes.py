@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,12 +35,7 @@ def free_port() -> int:
 
 @contextmanager
 def started(
-    command: Sequence[str],
-    *,
-    ready: str,
-    timeout_s: float = 60.0,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
+    command: Sequence[str], *, ready: str, timeout_s: float = 60.0
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process and the first line of its stdout that contains `ready`; terminated at the end.
 
@@ -48,12 +43,7 @@ def started(
         ServiceUnavailable: it ended, or did not say so in time.
     """
     process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, **(env or {})},
-        cwd=cwd,
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
         yield process, _wait_for_line(process, ready, timeout_s)

@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scoring_service.bundle import ModelBundle
@@ -16,7 +18,7 @@ from scoring_service.server.supervisor import as_options, supervise
 from scoring_service.service.config import ServerConfig
 
 if TYPE_CHECKING:
-    from scoring_service.service.reload import BundleSource
+    from scoring_service.service.reload import Locate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +61,9 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
 
     ask_for_short_slices()
 
-    source = _source(options)
-    model = RankerModel.load(ModelBundle.load(source.locate()), config.precision)
-    server = ScoringServer(model, config, source)
+    locate = _source(options)
+    model = RankerModel.load(ModelBundle.load(locate()), config.precision)
+    server = ScoringServer(model, config, locate)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -74,12 +76,11 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     server.stop()
 
 
-def _source(options: ServeOptions) -> BundleSource:
+def _source(options: ServeOptions) -> Locate:
     from scoring_service.service.registry import RegistrySource
-    from scoring_service.service.reload import FolderSource
 
     if options.bundle is not None and options.registry_model is None:
-        return FolderSource(options.bundle)
+        return partial(Path, options.bundle)
     if options.registry_model is not None and options.bundle is None:
-        return RegistrySource(options.registry_model, options.mlruns_dir)
+        return RegistrySource(options.registry_model, options.mlruns_dir).locate
     raise ConfigError("it is not clear what to serve; give one of --bundle and --registry-model")

@@ -20,7 +20,7 @@ from scoring_service.server.oip import OpenInference
 from scoring_service.server.rpc import SERVICE, ScoringRpcs
 from scoring_service.server.security import BearerTokens, server_credentials
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.reload import BundleSource, ModelReloader
+from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
 
 _log = logging.getLogger(__name__)
@@ -36,13 +36,13 @@ class ScoringServer:
     """
 
     def __init__(
-        self, model: RankerModel, config: ServerConfig, source: BundleSource | None = None
+        self, model: RankerModel, config: ServerConfig, locate: Locate | None = None
     ) -> None:
-        """`source` is watched for new versions of the model; None: the model stays."""
+        """`locate` is asked for new versions of the model; None: the model stays."""
         self._config = config
         self.service = ScoringService(model, config)
         self.metrics = Metrics(self.service)
-        self._reloader = self._make_reloader(source)
+        self._reloader = self._make_reloader(locate)
         self._health = health.HealthServicer()
         num_threads = config.max_concurrent_calls + config.max_streams + _SPARE_THREADS
         self._threads = ThreadPoolExecutor(num_threads, "call")
@@ -90,12 +90,12 @@ class ScoringServer:
             self._scrapes.shutdown()
             self._scrapes.server_close()
 
-    def _make_reloader(self, source: BundleSource | None) -> ModelReloader | None:
+    def _make_reloader(self, locate: Locate | None) -> ModelReloader | None:
         poll_s = self._config.reload_poll_s
-        if source is None or poll_s is None:
+        if locate is None or poll_s is None:
             return None
         count = self.metrics.count_reload
-        return ModelReloader(self.service, source, poll_s=poll_s, count=count)
+        return ModelReloader(self.service, locate, poll_s=poll_s, count=count)
 
     def _build(self, num_threads: int) -> grpc.Server:
         path = self._config.token_file

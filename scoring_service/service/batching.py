@@ -18,10 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from scoring_service.costs import CostTable
 from scoring_service.errors import ScoringError, ScoringTimeout, ServiceOverloaded
+from scoring_service.ranker.model import RankerModel
 
 _LOOKAHEAD: Final = 32
 """Queued prompts considered for a batch; the queue is in order of deadline, not of length."""
@@ -33,15 +33,6 @@ and for errors of the prediction. Under a lasting overload every admitted prompt
 admission lets it, so without this reserve all of them would be slightly late."""
 _NOT_YET: Final = ScoringError("the prompt has not been scored yet")
 _log = logging.getLogger(__name__)
-
-
-class Runnable(Protocol):
-    """A loaded model, as far as the batcher uses it."""
-
-    @property
-    def costs(self) -> CostTable: ...
-
-    def score(self, prompts: Sequence[Sequence[int]]) -> Sequence[float]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +65,7 @@ class Submission:
 class Job:
     """One tokenized prompt on its way to a score."""
 
-    model: Runnable
+    model: RankerModel
     ids: Sequence[int]
     call: Call
     cost_s: float = field(init=False)

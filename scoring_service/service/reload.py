@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, LengthwiseError
@@ -20,31 +20,16 @@ from scoring_service.service.scoring import ScoringService
 _log = logging.getLogger(__name__)
 LOADED: Final = "loaded"
 REFUSED: Final = "refused"
-
-
-class BundleSource(Protocol):
-    """Source of the bundle to serve."""
-
-    def locate(self) -> Path:
-        """The folder of the bundle to serve now. Raises BundleError if that cannot be said."""
-
-
-class FolderSource:
-    """Always the same folder, whose content may be replaced."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-
-    def locate(self) -> Path:
-        return self._folder
+Locate: TypeAlias = Callable[[], Path]
+"""Returns the folder of the bundle to serve now; raises BundleError if that cannot be said."""
 
 
 class ModelReloader:
-    """Watches a source and swaps the service's model.
+    """Watches the bundle to serve and swaps the service's model.
 
     Args:
         service: its `model` is replaced.
-        source: where to look.
+        locate: where to look.
         poll_s: how often, seconds.
         count: called with LOADED or REFUSED after each attempt.
     """
@@ -52,16 +37,16 @@ class ModelReloader:
     def __init__(
         self,
         service: ScoringService,
-        source: BundleSource,
+        locate: Locate,
         *,
         poll_s: float,
         count: Callable[[str], None] = lambda outcome: None,
     ) -> None:
         self._service = service
-        self._source = source
+        self._locate = locate
         self._poll_s = poll_s
         self._count = count
-        self._seen = _fingerprint(source.locate())
+        self._seen = _fingerprint(locate())
         self._trouble = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="reload", daemon=True)
@@ -79,7 +64,7 @@ class ModelReloader:
     def poll(self) -> None:
         """Look once. A bundle that cannot be loaded leaves the old model serving."""
         try:
-            folder = self._source.locate()
+            folder = self._locate()
             fingerprint = _fingerprint(folder)
         except (LengthwiseError, OSError) as error:
             self._complain(str(error))

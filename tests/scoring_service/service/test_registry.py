@@ -70,7 +70,7 @@ def test_a_moved_alias_is_followed(write_bundle, mlruns, service, tmp_path, outc
         database.execute("INSERT INTO model_versions VALUES ('r', 3, ?)", (str(new.path),))
     database.close()
     source = RegistrySource("r@champion", str(mlruns))
-    reloader = ModelReloader(service, source, poll_s=60, count=outcomes.append)
+    reloader = ModelReloader(service, source.locate, poll_s=60, count=outcomes.append)
     point_alias_to(mlruns, 3)
     reloader.poll()
     assert service.model.revision == new.manifest.revision
@@ -81,7 +81,7 @@ def test_an_unreachable_registry_leaves_the_old_model_serving(
     mlruns, service, outcomes, caplog, trouble
 ):
     source = RegistrySource("r@champion", str(mlruns))
-    reloader = ModelReloader(service, source, poll_s=60, count=outcomes.append)
+    reloader = ModelReloader(service, source.locate, poll_s=60, count=outcomes.append)
     before = service.model
     if trouble == "gone":
         (mlruns / "mlflow.db").unlink()

@@ -17,7 +17,7 @@ from scoring_service.errors import BundleError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.reload import LOADED, REFUSED, FolderSource, ModelReloader
+from scoring_service.service.reload import LOADED, REFUSED, ModelReloader
 from scoring_service.service.scoring import ScoringService
 
 
@@ -39,7 +39,7 @@ def outcomes():
 
 @pytest.fixture
 def reloader(service, folder, outcomes):
-    return ModelReloader(service, FolderSource(str(folder)), poll_s=60, count=outcomes.append)
+    return ModelReloader(service, lambda: folder, poll_s=60, count=outcomes.append)
 
 
 def rewrite(folder: Path, change=lambda work: None, **manifest) -> None:
@@ -158,7 +158,7 @@ def test_golden_prompts_that_are_met_are_accepted(folder):
 def test_no_call_fails_while_versions_change_under_load(write_bundle, folder):
     model = RankerModel.load(ModelBundle.load(folder))
     config = ServerConfig(address="127.0.0.1:0", reload_poll_s=0.02, cache_entries=0)
-    server = ScoringServer(model, config, FolderSource(str(folder)))
+    server = ScoringServer(model, config, lambda: folder)
     server.start()
     stop = threading.Event()
 
