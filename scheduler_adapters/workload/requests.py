@@ -59,11 +59,11 @@ def make_requests(
     prompt_tokens: ArrayLike,
     output_tokens: ArrayLike,
     arrival_s: ArrayLike | None = None,
-    reasoning_tokens: ArrayLike | None = None,
-    scores: ArrayLike | None = None,
+    reasoning_tokens: ArrayLike = 0,
+    scores: ArrayLike = np.nan,
     request_id: ArrayLike | None = None,
     user_class: ArrayLike = "",
-    tbt_s: ArrayLike | None = None,
+    tbt_s: ArrayLike = np.nan,
     path: str | PathLike[str] | None = None,
 ) -> Requests:
     """Return checked columns in order of arrival (stable; sorting is logged).
@@ -77,17 +77,16 @@ def make_requests(
     """
     count = len(np.atleast_1d(np.asarray(output_tokens)))
     check = _Columns(count, path)
-    thinking = 0 if reasoning_tokens is None else reasoning_tokens
     ids = np.arange(count) if request_id is None else request_id
     requests = Requests(
         request_id=check.names("request_id", ids),
         arrival_s=check.seconds("arrival_s", 0.0 if arrival_s is None else arrival_s),
         prompt_tokens=check.tokens("prompt_tokens", prompt_tokens, least=1),
         output_tokens=check.tokens("output_tokens", output_tokens, least=1),
-        reasoning_tokens=check.tokens("reasoning_tokens", thinking, least=0),
-        score=check.optional("score", np.nan if scores is None else scores),
+        reasoning_tokens=check.tokens("reasoning_tokens", reasoning_tokens, least=0),
+        score=check.optional("score", scores),
         user_class=check.names("user_class", user_class),
-        tbt_s=check.optional("tbt_s", np.nan if tbt_s is None else tbt_s),
+        tbt_s=check.optional("tbt_s", tbt_s),
     )
     check.refuse(requests.tbt_s <= 0, "tbt_s", requests.tbt_s, "seconds above 0, or NaN for none")
     check.refuse(
@@ -137,25 +136,21 @@ class _Columns:
     def refuse(self, bad: NDArray[np.bool_], name: str, column: NDArray[Any], wanted: str) -> None:
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
-            raise DataError(
-                f"{name} is {column[row]}; it must be {wanted}", path=self.path, row=row
-            )
+            said = f"{name} is {column[row]}; it must be {wanted}"
+            raise DataError(said, path=self.path, row=row)
 
     def _numbers(self, name: str, values: ArrayLike) -> Floats:
         try:
             column = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            raise DataError(
-                f"{name} holds no numbers ({error}); give a number per request", path=self.path
-            ) from error
+            said = f"{name} holds no numbers ({error}); give a number per request"
+            raise DataError(said, path=self.path) from error
         return self._shaped(name, column)
 
     def _shaped(self, name: str, column: NDArray[Any]) -> NDArray[Any]:
         if column.ndim == 0:
             return np.full(self.count, column)
         if column.shape != (self.count,):
-            raise DataError(
-                f"{name} has shape {column.shape}; output_tokens has {self.count} values",
-                path=self.path,
-            )
+            said = f"{name} has shape {column.shape}; output_tokens has {self.count} values"
+            raise DataError(said, path=self.path)
         return column
