@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import HTTPServer
 from typing import Final
 
@@ -17,23 +16,13 @@ from scoring_service.service.scoring import CallAnswer, Scored, ScoringService
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _STAGES: Final = ("tokenize", "queue", "infer", "total")
-_MAX_PENDING: Final = 64
-"""Notes not yet counted, at most: few enough that the call that counts them is hardly delayed."""
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own.
-
-    A call appends notes, which are counted many at once or at a scrape: a dozen locked increments
-    per call, made after a model run with cold caches, would cost more.
-    """
+    """The metrics of one server, in a registry of their own."""
 
     def __init__(self, service: ScoringService) -> None:
         self.registry = CollectorRegistry()
-        self._pending: list[tuple[str, str] | CallAnswer] = []
-        self._counting = threading.Lock()
-        # Before all others: a scrape collects in this order.
-        self.registry.register(_BeforeScrape(self._count_pending))
         self._calls = Counter(
             "scoring_calls", "Calls by gRPC status.", ["method", "code"], registry=self.registry
         )
@@ -58,11 +47,16 @@ class Metrics:
 
     def count_call(self, method: str, code: str) -> None:
         """Count a call that ended with that gRPC status."""
-        self._note((method, code))
+        self._calls.labels(method, code).inc()
 
     def observe(self, answer: CallAnswer) -> None:
         """Count the stages and tokens of an answered call."""
-        self._note(answer)
+        scored = [item for item in answer.items if isinstance(item, Scored)]
+        if scored:  # A refusal passes no stage.
+            for name, histogram in self._stages:
+                histogram.observe(getattr(answer.timings, name))
+        for item in scored:
+            self._prompt_tokens.observe(item.prompt_tokens)
 
     def count_reload(self, outcome: str) -> None:
         """Count a new version of the model, loaded or refused."""
@@ -78,41 +72,6 @@ class Metrics:
                 f"cannot serve metrics on {address} ({error.strerror}); use another port"
             ) from error
         return server
-
-    def _note(self, note: tuple[str, str] | CallAnswer) -> None:
-        self._pending.append(note)
-        if len(self._pending) > _MAX_PENDING:
-            self._count_pending()
-
-    def _count_pending(self) -> None:
-        with self._counting:
-            # One slice is one step of the interpreter, so no note is lost or counted twice.
-            num = len(self._pending)
-            notes, self._pending[:num] = self._pending[:num], []
-            for note in notes:
-                if isinstance(note, CallAnswer):
-                    self._count_answer(note)
-                else:
-                    self._calls.labels(*note).inc()
-
-    def _count_answer(self, answer: CallAnswer) -> None:
-        scored = [item for item in answer.items if isinstance(item, Scored)]
-        if scored:  # A refusal passes no stage.
-            for name, histogram in self._stages:
-                histogram.observe(getattr(answer.timings, name))
-        for item in scored:
-            self._prompt_tokens.observe(item.prompt_tokens)
-
-
-class _BeforeScrape(Collector):
-    """Runs an action before each scrape; has no metrics of its own."""
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self._action = action
-
-    def collect(self) -> Iterator[Metric]:
-        self._action()
-        yield from ()
 
 
 class _ServiceState(Collector):
