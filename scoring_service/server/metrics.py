@@ -82,13 +82,10 @@ class _ServiceState(Collector):
 
     def collect(self) -> Iterator[Metric]:
         batcher, cache = self._service.batcher, self._service.cache
+        wait_s = batcher.predicted_wait_s()
         for name, text, gauge in (
             ("queued_prompts", "Prompts waiting for a core.", batcher.num_queued),
-            (
-                "predicted_wait_seconds",
-                "Wait of a prompt that came now.",
-                batcher.predicted_wait_s(),
-            ),
+            ("predicted_wait_seconds", "Wait of a prompt that came now.", wait_s),
             ("slowdown_ratio", "Time of recent runs / their time at start-up.", batcher.slowdown),
             ("cache_entries", "Scores in memory.", len(cache)),
         ):

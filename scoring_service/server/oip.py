@@ -54,10 +54,10 @@ class OpenInference:
     def handlers(self) -> grpc.GenericRpcHandler:
         """The handlers to add to a server."""
         calls = {
-            "ServerLive": lambda *_: _message("ServerLiveResponse", live=True),
-            "ServerReady": lambda *_: _message("ServerReadyResponse", ready=True),
-            "ServerMetadata": lambda *_: _message(
-                "ServerMetadataResponse", name="lengthwise", version="1"
+            "ServerLive": lambda *_: MESSAGES["ServerLiveResponse"](live=True),
+            "ServerReady": lambda *_: MESSAGES["ServerReadyResponse"](ready=True),
+            "ServerMetadata": lambda *_: MESSAGES["ServerMetadataResponse"](
+                name="lengthwise", version="1"
             ),
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
@@ -70,12 +70,11 @@ class OpenInference:
 
     def _model_ready(self, request: Any, context: Context) -> Message:
         ready = self._serves(request.name, request.version)
-        return _message("ModelReadyResponse", ready=ready)
+        return MESSAGES["ModelReadyResponse"](ready=ready)
 
     def _model_metadata(self, request: Any, context: Context) -> Message:
         self._check_model(request.name, request.version)
-        response = _message(
-            "ModelMetadataResponse",
+        response = MESSAGES["ModelMetadataResponse"](
             name=self._name,
             versions=[self._revision],
             platform="onnxruntime_onnx",
@@ -93,8 +92,7 @@ class OpenInference:
             if isinstance(item, ScoringError):
                 raise item
             scores.append(item.score)
-        response = _message(
-            "ModelInferResponse",
+        response = MESSAGES["ModelInferResponse"](
             model_name=self._name,
             model_version=answer.revision,
             id=request.id,
@@ -120,10 +118,6 @@ class OpenInference:
     @property
     def _revision(self) -> str:
         return self._service.model.revision
-
-
-def _message(name: str, /, **fields: Any) -> Any:
-    return MESSAGES[name](**fields)
 
 
 def _prompts(request: Any) -> list[str]:

@@ -108,7 +108,8 @@ class MicroBatcher:
         """Runners that hold a permit and have yet to take a prompt with it."""
         self._queue: list[tuple[float, int, Job]] = []
         self._numbers = itertools.count()
-        self._num_queued = 0
+        self.num_queued = 0
+        """Prompts that wait for a permit."""
         self._queued_s = 0.0
         self._running_s = 0.0
         self.slowdown = 1.0
@@ -129,11 +130,6 @@ class MicroBatcher:
             awake.acquire()
             self._idle_runners.append(awake)
             threading.Thread(target=self._work, args=(awake,), name="runner", daemon=True).start()
-
-    @property
-    def num_queued(self) -> int:
-        """Prompts that wait for a permit."""
-        return self._num_queued
 
     def submit(self, jobs: Sequence[Job], call: Call, on_done: Callable[[], object]) -> None:
         """Get each job its result: a score, or why there is none. Does not wait.
@@ -174,7 +170,7 @@ class MicroBatcher:
 
         Cheap enough to ask before tokenizing.
         """
-        if self._free > self._num_queued:
+        if self._free > self.num_queued:
             return None
         with self._lock:
             refusal = self._refusal(call.deadline_s, 0.0)
@@ -183,7 +179,7 @@ class MicroBatcher:
 
     def predicted_wait_s(self, deadline_s: float = math.inf) -> float:
         """Wait for a permit of a prompt with that deadline that came now, seconds."""
-        if self._free > self._num_queued:
+        if self._free > self.num_queued:
             return 0.0
         ahead_s = self._queued_s
         if deadline_s < math.inf:
@@ -204,14 +200,14 @@ class MicroBatcher:
         call.jobs.append(job)
         job.queued = True
         job.queued_at_s = self._clock()
-        self._num_queued += 1
+        self.num_queued += 1
         self._queued_s += job.cost_s
         heapq.heappush(self._queue, (call.deadline_s, next(self._numbers), job))
 
     def _refusal(self, deadline_s: float, cost_s: float) -> ServiceOverloaded | None:
-        if self._num_queued >= self._max_queued:
+        if self.num_queued >= self._max_queued:
             return ServiceOverloaded(
-                f"{self._num_queued} prompts are waiting, the most there may be; try again later",
+                f"{self.num_queued} prompts are waiting, the most there may be; try again later",
                 retry_after_s=self.predicted_wait_s(),
             )
         left_s = (1 - _HEADROOM) * (deadline_s - self._clock()) - cost_s * self.slowdown
@@ -229,7 +225,7 @@ class MicroBatcher:
 
     def _wake_runners(self) -> None:
         """Hand free permits to runners, as many as there are prompts to run."""
-        for _ in range(min(self._free, self._num_queued - self._num_waking)):
+        for _ in range(min(self._free, self.num_queued - self._num_waking)):
             self._free -= 1
             self._num_waking += 1
             self._idle_runners.pop().release()
@@ -282,7 +278,7 @@ class MicroBatcher:
         """Queued jobs that are cheaper with `job` than after it, and do not make it late."""
         costs = job.model.costs
         # A runner on its way beats any batch; where a permit is free, no prompt is without one.
-        most = min(costs.max_batch - 1, self._num_queued - self._num_waking)
+        most = min(costs.max_batch - 1, self.num_queued - self._num_waking)
         if most <= 0:
             return []
         tokens, cost_s = len(job.ids), job.cost_s
@@ -364,7 +360,7 @@ class MicroBatcher:
 
     def _leave_queue(self, job: Job) -> None:
         job.queued = False
-        self._num_queued -= 1
+        self.num_queued -= 1
         self._queued_s -= job.cost_s
 
 
