@@ -11,17 +11,15 @@ from typing import Final
 from scoring_service.command_line import Commands, run_main
 
 _ROOM: Final = "training.commands"
+_STUDIES: Final = f"{_ROOM}.studies"
 COMMANDS: Final[Commands] = {
     "fit": (f"{_ROOM}.fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
     "evaluate": (f"{_ROOM}.evaluate", "measure a bundle on any table of prompts and lengths"),
     "recalibrate": (f"{_ROOM}.recalibrate", "fit a bundle's lengths to another model's responses"),
     "calibrate": (f"{_ROOM}.calibrate", "fit a model's prefill cost to measured latencies"),
-    "cross-model": (
-        f"{_ROOM}.studies.cross_model",
-        "train on one model, test on the others: a matrix",
-    ),
+    "cross-model": (f"{_STUDIES}.cross_model", "train on one model, test on the others: a matrix"),
     "reproduce": (
-        f"{_ROOM}.studies.reproduce",
+        f"{_STUDIES}.reproduce",
         "the paper's tables on the data at hand, beside its figures",
     ),
     "list": (f"{_ROOM}.list", "show runs, registered versions and the champion"),

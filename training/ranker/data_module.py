@@ -57,6 +57,7 @@ def tokenize(tokenizer: Tokenizer, prompts: Sequence[str]) -> TokenizedPrompts:
     )
 
 
+@dataclass(eq=False)
 class PromptBatches:
     """Batches of one split; an iteration is one epoch, in an order drawn from (seed, epoch).
 
@@ -67,26 +68,21 @@ class PromptBatches:
     compare. With several processes each takes every world_size-th prompt of each batch.
     """
 
-    def __init__(
-        self,
-        ids: Sequence[Sequence[int]],
-        lengths_NK: NDArray[np.float64],
-        pad_id: int,
-        config: TrainConfig,
-        *,
-        shuffle: bool,
-        min_tokens: int = 2,
-        sources: Sequence[str] = (),
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        """`min_tokens` is the least length of a padded micro-batch."""
-        names = np.asarray(sources if len(sources) else [""] * len(ids))
+    ids: Sequence[Sequence[int]]
+    lengths_NK: NDArray[np.float64]
+    pad_id: int
+    config: TrainConfig
+    shuffle: bool
+    min_tokens: int = 2
+    """The least length of a padded micro-batch."""
+    sources: Sequence[str] = ()
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        names = np.asarray(self.sources or [""] * len(self.ids))
         self.members = [np.flatnonzero(names == name) for name in np.unique(names)]
-        self.ids, self.lengths_NK, self.pad_id, self.config = ids, lengths_NK, pad_id, config
-        self.micro_batch_size = micro_batch_size(config)
-        self.shuffle, self.min_tokens = shuffle, min_tokens
-        self.rank, self.world_size = rank, world_size
+        self.micro_batch_size = micro_batch_size(self.config)
         self._epoch = 0
         self._next = 0
 

@@ -76,18 +76,14 @@ def main(options: ReproduceOptions, store: StoreOptions, output: OutputOptions) 
       python -m training reproduce tables --data-dir DIR --prompts 3000 --epochs 2 --seeds 3
       python -m training reproduce cost --data-dir DIR --prompts 3000 --epochs 2
     """
-    if options.what == "tables":
-        result = reproduce_tables(_protocol(options), options, store.mlruns_dir)
-        print_result(result, output, lambda: _print(result))
-    else:
-        result = reproduce_cost(_protocol(options), options, store.mlruns_dir)
-        print_result(result, output, lambda: _print_cost(result))
+    study, show = {"tables": (_tables, _print), "cost": (_cost, _print_cost)}[options.what]
+    result = study(options, store.mlruns_dir)
+    print_result(result, output, lambda: show(result))
 
 
-def reproduce_tables(
-    protocol: TrainConfig, options: ReproduceOptions, mlruns_dir: str
-) -> dict[str, Any]:
+def _tables(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
     """Train every row; returns the tables, the protocol and the bounds."""
+    protocol = _protocol(options)
     prepared = prepare(protocol, options.data_dir)
     first, *others = options.backbones
 
@@ -120,10 +116,9 @@ def reproduce_tables(
     }
 
 
-def reproduce_cost(
-    protocol: TrainConfig, options: ReproduceOptions, mlruns_dir: str
-) -> dict[str, Any]:
+def _cost(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
     """Train by our settings and by the paper's protocol on as many prompts, with their cost."""
+    protocol = _protocol(options)
     prepared = prepare(protocol, options.data_dir)
     backbone = options.backbones[0]
     config = replace(protocol, encoder=replace(protocol.encoder, backbone=backbone))
