@@ -1,7 +1,5 @@
 """`python -m training`: the table of commands."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -3,8 +3,6 @@
 No slots: jsonargparse reads a dataclass default through `vars`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Named experiments: each function returns one configuration. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final

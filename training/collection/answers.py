@@ -5,8 +5,6 @@ every few rows, so a power cut loses no more than those. An incomplete last row 
 file is opened again. One process at a time may have it open.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Asks an endpoint every prompt of a table and appends the lengths of the responses to a file."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

@@ -4,8 +4,6 @@ The text of a response is dropped; kept are its length, as the endpoint counts i
 was reasoning.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

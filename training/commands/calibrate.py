@@ -1,7 +1,5 @@
 """`python -m training calibrate`: fit the cost of a prefill to measured latencies."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

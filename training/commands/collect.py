@@ -1,7 +1,5 @@
 """`python -m training collect`: response lengths of a model at an OpenAI-compatible endpoint."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`python -m training compare`: two rankers on the same prompts."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping, Sequence

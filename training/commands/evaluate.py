@@ -1,7 +1,5 @@
 """`python -m training evaluate`: figures of a bundle on a table of prompts and observed lengths."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

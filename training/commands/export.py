@@ -1,7 +1,5 @@
 """`python -m training export`: write the bundle of a run into a folder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

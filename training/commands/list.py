@@ -1,7 +1,5 @@
 """`python -m training list`: the runs and the registered versions of a store."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`python -m training monitor`: tau_b and coverage of a bundle on logged responses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Options that several commands have, and the output of a result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """`python -m training recalibrate`: fit a bundle's score -> length curves to another model."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

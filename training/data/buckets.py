@@ -3,8 +3,6 @@
 Shapes: G prompts of a bucket, L tokens of its longest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

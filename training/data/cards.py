@@ -8,8 +8,6 @@ of the table is enough if its columns have the names of `PromptResponse`.
 A table that was collected gets its card from `write_card`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

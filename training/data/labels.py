@@ -4,8 +4,6 @@ The label is the length to rank by: all output tokens, or of a reasoning model o
 only the answer. Repeated samples of a prompt form one labelled prompt, so no split separates them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

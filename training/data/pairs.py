@@ -1,7 +1,5 @@
 """Ranking pairs drawn from prompts and their lengths. Pure and seeded; no tokenizer, no torch."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

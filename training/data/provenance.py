@@ -1,7 +1,5 @@
 """The prompts that a bundle was trained, chosen and tested on, found again by its manifest."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

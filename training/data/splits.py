@@ -4,8 +4,6 @@ A prompt's part follows from its text and the seed, so it is the same in every f
 and after every append: a test prompt was not trained on, in this run or any other of that seed.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ the log gives the observed length. The tau_b of the expected lengths is the best
 users without data, and for tests.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Labelled prompts of any table, whose columns are named by options."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 

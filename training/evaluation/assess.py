@@ -1,7 +1,5 @@
 """Test figures of a trained ranker: tau_b of every precision and baseline, pair accuracy, cost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ Those that are fitted use the ranker's own training prompts; each returns one va
 higher = longer.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Final

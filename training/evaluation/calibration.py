@@ -7,8 +7,6 @@ standard deviation of sqrt(q (1 - q) / n), at the median 3.5 points for 200 resp
 and 0.9 for 3,000.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -3,8 +3,6 @@
 Rows are in the order of the log; a window is a number of consecutive rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Figures: each function takes plain data and returns a matplotlib Figure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Metrics of a ranking. NumPy in, float out; NaN for an undefined figure."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 The learner is ridge regression on frozen sentence vectors, cross-validated over prompts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

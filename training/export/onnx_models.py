@@ -1,7 +1,5 @@
 """A trained scorer -> ONNX files of a bundle, checked against the scorer."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Sequence

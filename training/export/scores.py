@@ -1,7 +1,5 @@
 """Scores of prompts by an exported model, the same floats as the service's. No torch."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Sequence

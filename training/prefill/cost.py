@@ -6,8 +6,6 @@ Source: Phasor, calibration of its prefill workload model. The paper's own const
 that fits its figures, so there is no default: measure each model on each device.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from itertools import pairwise

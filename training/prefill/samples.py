@@ -5,8 +5,6 @@ prefilled together, 1), `peak_flop_per_s`, `model`, `device`. `python -m schedul
 profile-prefill` writes such a table.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lightning callbacks: progress on a terminal, a checkpoint on Ctrl-C."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import time

@@ -4,8 +4,6 @@ Shapes: N prompts of a split, B of a batch, G of a micro-batch, L tokens of its 
 pairs, K lengths that are learnt (mostly one).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

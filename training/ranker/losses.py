@@ -4,8 +4,6 @@ Shapes: B prompts of a batch, P pairs. Scores are float32, higher = longer; leng
 Every loss is a mean, so its scale does not depend on the batch size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

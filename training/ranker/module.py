@@ -3,8 +3,6 @@
 Shapes: N prompts of a split, B of a batch, P pairs, K lengths that are learnt (mostly one).
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rank and number of the training processes, from the environment that `torchrun` sets."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -1,7 +1,5 @@
 """The champion of a registered model: a version replaces it only if it is provably better."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A trained ranker -> model bundle, table of test prompts, MLflow run, registered version."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`python -m training cross-model`: train on one model's lengths, rank another model's."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`python -m training reproduce`: the paper's tables, and its cost, on the data at hand."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -1,7 +1,5 @@
 """Rows of a table: a ranker trained as an MLflow run of its own and tested, with each seed."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
