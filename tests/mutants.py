@@ -240,6 +240,7 @@ def main() -> None:
             ):
                 if survived:
                     survivors.append(mutant)
+                    print(f"\rsurvived {mutant.path}:{mutant.line}", file=sys.stderr)
                 print(f"\r{done} of {len(mutants)}", end="", file=sys.stderr, flush=True)
     report(mutants, survivors)
     if options.json:
