@@ -100,12 +100,6 @@ def score_bare(model: RankerModel, prompt: str) -> None:
     model.score([model.tokenizer.tokenize([prompt])[0].ids])
 
 
-def score_one_by_one(model: RankerModel, prompts: Sequence[str]) -> None:
-    """Tokenize and run prompts, one after the other."""
-    for prompt in prompts:
-        score_bare(model, prompt)
-
-
 def took_s(clock: Callable[[], float], action: Callable[[], object]) -> float:
     """Seconds that an action takes on a clock: of the wall, or of a process's CPU."""
     started_s = clock()
@@ -160,9 +154,9 @@ def batch_cpu_ratio(subject: Subject, peer: Peer) -> float:
         client.info()
         for _ in range(2 * subject.config.rounds):
             prompts = subject.make.lognormal(BATCH)
-            bare = partial(score_one_by_one, subject.model, prompts)
             served_s = took_s(partial(cpu_s, peer.pid), partial(client.score_batch, prompts))
-            ratios.append(served_s / took_s(time.process_time, bare))
+            bare = [partial(score_bare, subject.model, prompt) for prompt in prompts]
+            ratios.append(served_s / sum(took_s(time.process_time, run) for run in bare))
     return statistics.median(ratios)
 
 

@@ -68,8 +68,7 @@ class ScoringClient(BlockingConnection):
         stream as a whole fails. What reading `prompts` raises, or a prompt that cannot be sent,
         ends the stream: it is raised after the scores of those before it.
         """
-        seconds = self._timeout_s if timeout_s is None else timeout_s
-        timeout_ms = max(1, round(seconds * 1e3))
+        timeout_ms = max(1, round(self._options(timeout_s)["timeout"] * 1e3))
         broken: list[Exception] = []
 
         def requests() -> Iterator[pb.StreamRequest]:
@@ -100,8 +99,7 @@ class ScoringClient(BlockingConnection):
 
     def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
         """The served model and the service's limits. Raises as `score` does."""
-        response = self._call("Info", pb.InfoRequest(), timeout_s)
-        self._limits = codec.read_info(response)
+        self._limits = codec.read_info(self._call("Info", pb.InfoRequest(), timeout_s))
         return self._limits
 
     def _score_chunk(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from scoring_service.client import Score, ScoringClient
 from scoring_service.client.channel import ClientSecurity
@@ -49,7 +48,8 @@ def score(options: ScoreOptions, security: ClientSecurity) -> None:
     if len(failed) == len(results):
         raise failed[1]
     if options.json:
-        rows = [{"prompt": p, **_json(s)} for p, s in zip(options.prompts, results, strict=True)]
+        found = [asdict(s) if isinstance(s, Score) else {"error": str(s)} for s in results]
+        rows = [{"prompt": p} | row for p, row in zip(options.prompts, found, strict=True)]
         print(to_json({"scores": rows}))
     else:
         for prompt, result in zip(options.prompts, results, strict=True):
@@ -57,10 +57,6 @@ def score(options: ScoreOptions, security: ClientSecurity) -> None:
     if failed:
         reasons = "; ".join(f"prompt {n} of {len(results)}: {e}" for n, e in failed.items())
         raise ScoringError(reasons)
-
-
-def _json(result: Score | ScoringError) -> dict[str, Any]:
-    return asdict(result) if isinstance(result, Score) else {"error": str(result)}
 
 
 def _columns(result: Score | ScoringError, with_tokens: bool) -> list[str]:
