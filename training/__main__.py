@@ -8,24 +8,25 @@ from typing import Final
 
 from scoring_service.command_line import Commands, run_main
 
-_ROOM: Final = "training.commands"
-_STUDIES: Final = f"{_ROOM}.studies"
-COMMANDS: Final[Commands] = {
-    "fit": (f"{_ROOM}.fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
-    "evaluate": (f"{_ROOM}.evaluate", "measure a bundle on any table of prompts and lengths"),
-    "recalibrate": (f"{_ROOM}.recalibrate", "fit a bundle's lengths to another model's responses"),
-    "calibrate": (f"{_ROOM}.calibrate", "fit a model's prefill cost to measured latencies"),
-    "cross-model": (f"{_STUDIES}.cross_model", "train on one model, test on the others: a matrix"),
+_COMMANDS: Final = {
+    "fit": ("fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
+    "evaluate": ("evaluate", "measure a bundle on any table of prompts and lengths"),
+    "recalibrate": ("recalibrate", "fit a bundle's lengths to another model's responses"),
+    "calibrate": ("calibrate", "fit a model's prefill cost to measured latencies"),
+    "cross-model": ("studies.cross_model", "train on one model, test on the others: a matrix"),
     "reproduce": (
-        f"{_STUDIES}.reproduce",
+        "studies.reproduce",
         "the paper's tables on the data at hand, beside its figures",
     ),
-    "list": (f"{_ROOM}.list", "show runs, registered versions and the champion"),
-    "compare": (f"{_ROOM}.compare", "rank the same prompts by two bundles, and compare tau_b"),
-    "promote": (f"{_ROOM}.promote", "make a version the champion, if it beats the present one"),
-    "export": (f"{_ROOM}.export", "write the bundle of a run into a folder"),
-    "collect": (f"{_ROOM}.collect", "measure response lengths at an OpenAI-compatible endpoint"),
-    "monitor": (f"{_ROOM}.monitor", "check a bundle against logged lengths for drift"),
+    "list": ("list", "show runs, registered versions and the champion"),
+    "compare": ("compare", "rank the same prompts by two bundles, and compare tau_b"),
+    "promote": ("promote", "make a version the champion, if it beats the present one"),
+    "export": ("export", "write the bundle of a run into a folder"),
+    "collect": ("collect", "measure response lengths at an OpenAI-compatible endpoint"),
+    "monitor": ("monitor", "check a bundle against logged lengths for drift"),
+}
+COMMANDS: Final[Commands] = {
+    name: (f"training.commands.{module}:main", text) for name, (module, text) in _COMMANDS.items()
 }
 _ABOUT: Final = """Train rankers that order prompts by the length of a model's response.
 
