@@ -1,4 +1,4 @@
-"""From measured engine steps to an `AffineLatency`.
+"""Fit of an `AffineLatency` to measured engine steps.
 
 fit = read_affine("steps.csv")      # num_decodes, decode_context, prefill_tokens, seconds
 """
@@ -17,14 +17,14 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.workload.tables import read_table
 from scoring_service.errors import DataError
 
-_NUM_COEFFICIENTS = 4
+_COEFFICIENTS = ("base_s", "per_token_s", "per_context_token_s", "per_attention_pair_s")
 _COLUMNS = ("num_decodes", "decode_context", "prefill_tokens", "seconds")
 _OPTIONAL = "attention_pairs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AffineFit:
-    """The model, and how well it tells the steps it was fitted to."""
+    """A fitted model, and its error on the steps it was fitted to."""
 
     latency: AffineLatency
     num_steps: int
@@ -34,10 +34,10 @@ class AffineFit:
 
 
 def read_affine(path: str | PathLike[str]) -> AffineFit:
-    """`fit_affine` to the steps in a .csv or .parquet file; its columns are that one's arguments.
+    """Fit the steps of a .csv or .parquet file with the arguments of `fit_affine` as columns.
 
     Raises:
-        DataError: the file cannot be read, lacks a column, or holds a step that cannot be.
+        DataError: the file cannot be read, lacks a column, or holds an impossible step.
     """
     path = Path(path)
     table = read_table(path, _COLUMNS)
@@ -56,15 +56,15 @@ def fit_affine(
     seconds: ArrayLike,
     attention_pairs: ArrayLike | None = None,
 ) -> AffineFit:
-    """Least squares in relative error, with coefficients that cannot be negative.
+    """Return the least-squares fit in relative error with coefficients >= 0.
 
     Args:
         num_decodes: of each step, shape (N,), N >= 4.
         decode_context: sum of the decodes' contexts, shape (N,).
         prefill_tokens: sum of the step's prefill chunks, shape (N,).
-        seconds: what the step took, above 0, shape (N,).
+        seconds: duration of each step, above 0, shape (N,).
         attention_pairs: sum over the chunks of chunk * (tokens before it + chunk / 2), shape (N,);
-            left out: prefill attention is not told apart from the rest.
+            None: prefill attention has no term of its own.
 
     Raises:
         DataError: columns of unequal length, fewer than 4 steps, NaN, negative counts, or a step
@@ -76,15 +76,9 @@ def fit_affine(
     features = np.column_stack([np.ones(len(measured_s)), decodes + prefill, context, pairs])
     coefficients = _non_negative(features / measured_s[:, None])
     predicted_s = features @ coefficients
-    base_s, per_token_s, per_context_token_s, per_attention_pair_s = coefficients.tolist()
     spread = ((measured_s - measured_s.mean()) ** 2).sum()
     return AffineFit(
-        latency=AffineLatency(
-            base_s=base_s,
-            per_token_s=per_token_s,
-            per_context_token_s=per_context_token_s,
-            per_attention_pair_s=per_attention_pair_s,
-        ),
+        latency=AffineLatency(**dict(zip(_COEFFICIENTS, coefficients.tolist(), strict=True))),
         num_steps=len(measured_s),
         mape_fraction=float(np.mean(np.abs(predicted_s - measured_s) / measured_s)),
         r_squared=float(1 - ((predicted_s - measured_s) ** 2).sum() / spread) if spread else 1.0,
@@ -92,7 +86,7 @@ def fit_affine(
 
 
 def _non_negative(relative: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Coefficients >= 0 that bring every row (N, 4) nearest to 1; each column is scaled first."""
+    """Return the coefficients >= 0 that bring each row (N, 4) nearest to 1."""
     scale = np.abs(relative).max(axis=0)
     scale[scale == 0] = 1.0
     solution, _ = nnls(relative / scale, np.ones(len(relative)))
@@ -104,9 +98,9 @@ def _checked(columns: list[ArrayLike]) -> list[NDArray[np.float64]]:
     if any(array.shape != arrays[0].shape or array.ndim != 1 for array in arrays):
         shapes = [array.shape for array in arrays]
         raise DataError(f"the columns of steps have shapes {shapes}; give equally long lists")
-    if len(arrays[0]) < _NUM_COEFFICIENTS:
+    if len(arrays[0]) < len(_COEFFICIENTS):
         raise DataError(
-            f"{len(arrays[0])} steps cannot fix {_NUM_COEFFICIENTS} coefficients; measure more"
+            f"{len(arrays[0])} steps cannot fix {len(_COEFFICIENTS)} coefficients; measure more"
         )
     bad = ~np.all([np.isfinite(array) & (array >= 0) for array in arrays], axis=0)
     bad |= ~(arrays[3] > 0)

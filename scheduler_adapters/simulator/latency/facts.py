@@ -1,4 +1,4 @@
-"""Sizes of models and peaks of GPUs: public numbers, 16 bit throughout."""
+"""Public sizes of models and data-sheet peaks of GPUs, in 16 bit; tables of positional rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BLOCK_TOKENS = 16
 """Tokens per KV block, vLLM's default."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """Sizes of a dense transformer in 16 bit."""
 
@@ -17,14 +17,14 @@ class ModelFacts:
     query_heads: int
     kv_heads: int
     hidden: int
-    """Width of the vector that blocks hand on."""
+    """Width of the vector between two layers."""
     ffn: int
     """Width inside the gated MLP."""
     vocabulary: int
     head_dim: int = 128
 
     def shard(self, num_gpus: int) -> ModelFacts:
-        """What each of `num_gpus` tensor-parallel GPUs holds; the vector keeps its width."""
+        """Return the sizes on one of `num_gpus` tensor-parallel GPUs; `hidden` stays whole."""
         return replace(
             self,
             parameters=self.parameters / num_gpus,
@@ -40,16 +40,16 @@ class ModelFacts:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of all layers, 2 bytes each."""
+        """Bytes of the keys and values of all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * 2
 
     @property
     def attention_flops_per_pair(self) -> int:
-        """QK and AV of one (token, earlier token) pair over all layers and heads."""
+        """FLOPs of QK and AV for one (token, earlier token) pair, all layers and heads."""
         return 4 * self.layers * self.query_heads * self.head_dim
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
     """Data-sheet peaks in 16 bit."""
 
@@ -59,92 +59,31 @@ class GpuFacts:
 
 
 MODELS = {
-    "llama-3-8b": ModelFacts(
-        parameters=8.03e9,
-        layers=32,
-        query_heads=32,
-        kv_heads=8,
-        hidden=4096,
-        ffn=14336,
-        vocabulary=128256,
-    ),
-    "mistral-7b": ModelFacts(
-        parameters=7.24e9,
-        layers=32,
-        query_heads=32,
-        kv_heads=8,
-        hidden=4096,
-        ffn=14336,
-        vocabulary=32000,
-    ),
-    "qwen2.5-7b": ModelFacts(
-        parameters=7.62e9,
-        layers=28,
-        query_heads=28,
-        kv_heads=4,
-        hidden=3584,
-        ffn=18944,
-        vocabulary=152064,
-    ),
-    "deepseek-r1-distill-qwen-32b": ModelFacts(
-        parameters=32.8e9,
-        layers=64,
-        query_heads=40,
-        kv_heads=8,
-        hidden=5120,
-        ffn=27648,
-        vocabulary=152064,
-    ),
+    "llama-3-8b": ModelFacts(8.03e9, 32, 32, 8, 4096, 14336, 128256),
+    "mistral-7b": ModelFacts(7.24e9, 32, 32, 8, 4096, 14336, 32000),
+    "qwen2.5-7b": ModelFacts(7.62e9, 28, 28, 4, 3584, 18944, 152064),
+    "deepseek-r1-distill-qwen-32b": ModelFacts(32.8e9, 64, 40, 8, 5120, 27648, 152064),
 }
+"""Parameters, layers, query heads, KV heads, hidden, ffn, vocabulary."""
 MEASURED_MODELS = {
     "llama-3.1-8b": MODELS["llama-3-8b"],
-    "qwen3-32b": ModelFacts(
-        parameters=32.8e9,
-        layers=64,
-        query_heads=64,
-        kv_heads=8,
-        hidden=5120,
-        ffn=25600,
-        vocabulary=151936,
-    ),
-    "qwen3-30b-a3b": ModelFacts(
-        parameters=30.5e9,
-        layers=48,
-        query_heads=32,
-        kv_heads=4,
-        hidden=2048,
-        ffn=768,
-        vocabulary=151936,
-    ),
-    "llama-2-70b": ModelFacts(
-        parameters=69e9,
-        layers=80,
-        query_heads=64,
-        kv_heads=8,
-        hidden=8192,
-        ffn=28672,
-        vocabulary=32000,
-    ),
-    "bloom-176b": ModelFacts(
-        parameters=176.2e9,
-        layers=70,
-        query_heads=112,
-        kv_heads=112,
-        hidden=14336,
-        ffn=57344,
-        vocabulary=250880,
-    ),
+    "qwen3-32b": ModelFacts(32.8e9, 64, 64, 8, 5120, 25600, 151936),
+    "qwen3-30b-a3b": ModelFacts(30.5e9, 48, 32, 4, 2048, 768, 151936),
+    "llama-2-70b": ModelFacts(69e9, 80, 64, 8, 8192, 28672, 32000),
+    "bloom-176b": ModelFacts(176.2e9, 70, 112, 112, 14336, 57344, 250880),
 }
-"""Models that only measurements are there for; `ffn` of a mixture is that of one expert."""
+"""Models with measurements only; `ffn` of a mixture of experts is that of one expert."""
 GPUS = {
-    "a100-40g": GpuFacts(memory_bytes=40e9, bytes_per_s=1.555e12, flops_per_s=312e12),
-    "a100-80g": GpuFacts(memory_bytes=80e9, bytes_per_s=2.039e12, flops_per_s=312e12),
-    "h100-80g": GpuFacts(memory_bytes=80e9, bytes_per_s=3.35e12, flops_per_s=989e12),
-    "h100-96g": GpuFacts(memory_bytes=96e9, bytes_per_s=3.35e12, flops_per_s=989e12),
-    "h200": GpuFacts(memory_bytes=141e9, bytes_per_s=4.8e12, flops_per_s=989e12),
-    "l40s": GpuFacts(memory_bytes=48e9, bytes_per_s=0.864e12, flops_per_s=362e12),
+    "a100-40g": GpuFacts(40e9, 1.555e12, 312e12),
+    "a100-80g": GpuFacts(80e9, 2.039e12, 312e12),
+    "h100-80g": GpuFacts(80e9, 3.35e12, 989e12),
+    "h100-96g": GpuFacts(96e9, 3.35e12, 989e12),
+    "h200": GpuFacts(141e9, 4.8e12, 989e12),
+    "l40s": GpuFacts(48e9, 0.864e12, 362e12),
 }
+"""Bytes of memory, bytes/s, FLOP/s."""
 MEASURED_GPUS = {
-    "rtx-4090": GpuFacts(memory_bytes=24e9, bytes_per_s=1.008e12, flops_per_s=165e12),
-    "rtx-pro-6000": GpuFacts(memory_bytes=96e9, bytes_per_s=1.597e12, flops_per_s=504e12),
+    "rtx-4090": GpuFacts(24e9, 1.008e12, 165e12),
+    "rtx-pro-6000": GpuFacts(96e9, 1.597e12, 504e12),
 }
+"""GPUs with measurements only."""

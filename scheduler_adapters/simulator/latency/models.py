@@ -1,4 +1,4 @@
-"""How long an engine step takes: one small interface, several models behind it.
+"""Latency models: the interface of all, and two of linear terms.
 
 A step is described by its number of decodes, the sum of their contexts (tokens whose KV is read)
 and its prefill chunks, each as (tokens already processed, tokens in this chunk).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +31,16 @@ class LatencyModel(ABC):
 
     @abstractmethod
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
-        """Seconds of a step; at least one decode or prefill."""
+        """Return the seconds of a step, which has at least one decode or prefill."""
 
     def compiled(self) -> CompiledLatency | None:
-        """The same as numbers, for the compiled loops; None where they have no such model."""
+        """Return the model as numbers for the compiled loops; None where they do not know it."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AffineLatency(LatencyModel):
-    """A sum of linear terms: what a fit to measured engine steps gives."""
+    """A sum of linear terms, as fitted to measured engine steps."""
 
     base_s: float
     per_token_s: float = 0.0
@@ -70,13 +70,7 @@ class AffineLatency(LatencyModel):
         )
 
     def compiled(self) -> CompiledLatency:
-        numbers = [
-            self.base_s,
-            self.per_token_s,
-            self.per_context_token_s,
-            self.per_attention_pair_s,
-        ]
-        return AFFINE, np.array(numbers), _NO_TABLE, _NO_GRID, _NO_GRID
+        return AFFINE, np.array(astuple(self)), _NO_TABLE, _NO_GRID, _NO_GRID
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,11 +102,4 @@ class RooflineLatency(LatencyModel):
         )
 
     def compiled(self) -> CompiledLatency:
-        numbers = [
-            self.overhead_s,
-            self.weights_s,
-            self.per_token_s,
-            self.per_context_token_s,
-            self.per_attention_pair_s,
-        ]
-        return ROOFLINE, np.array(numbers), _NO_TABLE, _NO_GRID, _NO_GRID
+        return ROOFLINE, np.array(astuple(self)), _NO_TABLE, _NO_GRID, _NO_GRID
