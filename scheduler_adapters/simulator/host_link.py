@@ -1,4 +1,4 @@
-"""Host memory for KV blocks that had to leave the GPU, and the one link that leads there."""
+"""Host memory for KV blocks that leave the GPU, and the link between the two."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class HostLink:
 
     kv_bytes_per_token: int
     bytes_per_s: float = 50e9
-    """Of all copies together: what PCIe 5 x16 gives in practice."""
+    """Of all copies together; the default is that of PCIe 5 x16 in practice."""
     latency_s: float = 0.0
-    """From a copy's last byte to its use; the link is free meanwhile."""
+    """From a copy's last byte to its use; the link is free in between."""
     sharing: Literal["fair", "fifo"] = "fair"
     """fair: copies under way share the link equally; fifo: one after the other."""
     max_blocks: int | None = None
-    """KV blocks that the host holds, copies under way included; None: any number. What finds no
-    room is computed anew."""
+    """KV blocks that the host holds, copies under way included; None: any number. Blocks without
+    room are computed anew."""
 
     def __post_init__(self) -> None:
         if self.kv_bytes_per_token < 1:
@@ -40,7 +40,7 @@ class HostLink:
 
     @classmethod
     def of_model(cls, name: str, **changes: Any) -> HostLink:
-        """The link of an instance that serves a known model; `changes` are fields of this class.
+        """Return the link of a known model's instance; `changes` are fields of this class.
 
         Raises:
             ConfigError: no such model; the known ones are listed.
@@ -53,7 +53,7 @@ class HostLink:
 class Copies:
     """Copies under way over one link, in virtual time.
 
-    Nothing is computed between two events, so it does not matter when or how often one asks.
+    State changes at events only, so reading it at any time has no effect.
     """
 
     def __init__(self, link: HostLink, *, block_tokens: int) -> None:
@@ -61,9 +61,9 @@ class Copies:
         self.block_bytes = link.kv_bytes_per_token * block_tokens
         self.started = 0
         self.clock_s = 0.0
-        """Time of the last event: since then as many copies as now have shared the link."""
+        """Time of the last event; since then the number of copies has been the same."""
         self.served_bytes = 0.0
-        """What each copy that was under way all the time has been served until then."""
+        """Bytes until then of a copy that was under way all the time."""
         self.moving: list[tuple[float, int, int]] = []
         """Heap of (`served_bytes` at its end, number, row)."""
         self.landing: list[tuple[float, int, int]] = []
@@ -86,12 +86,12 @@ class Copies:
 
     @property
     def next_landing_s(self) -> float:
-        """When the next copy can be used, if none is started before; inf without any."""
+        """Time at which the next copy can be used, if none starts before; inf without any."""
         end_s = self._next_end_s() + self.link.latency_s
         return min(end_s, self.landing[0][0]) if self.landing else end_s
 
     def land(self, now_s: float) -> list[int]:
-        """The rows whose copies can be used by now, in the order in which that came to be."""
+        """Remove the copies that can be used by now; return their rows in order of that time."""
         self._end_copies(now_s)
         landed = []
         while self.landing and self.landing[0][0] <= now_s:
@@ -105,7 +105,7 @@ class Copies:
         return self.clock_s + left_bytes * len(self.moving) / self.link.bytes_per_s
 
     def _end_copies(self, now_s: float) -> None:
-        """Let the copies end that have their last byte by now; each leaves more to the others."""
+        """End the copies that have their last byte by now; the others then share the link."""
         while (end_s := self._next_end_s()) <= now_s:
             self.served_bytes, number, row = heappop(self.moving)
             self.clock_s = end_s

@@ -1,4 +1,4 @@
-"""What one simulated instance is: its latency model, its KV memory and the engine's own limits."""
+"""A simulated instance: its latency model, its KV memory and the engine's own limits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _HOW_TO_OFFLOAD = "host=HostLink(...), or --host-gb-per-s 50"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instance:
-    """One engine replica. `Instance.preset("llama-3-8b@a100-80g")` is the quick way to one."""
+    """One engine replica; `Instance.preset("llama-3-8b@a100-80g")` makes a known one."""
 
     latency: LatencyModel
     kv_blocks: int
-    """Blocks of KV memory; the whole of it."""
+    """Blocks of the whole KV memory."""
     max_num_seqs: int = 256
     """Requests that may hold KV blocks at once (vLLM's name and default)."""
     max_tokens: int | None = 2048
@@ -39,7 +39,7 @@ class Instance:
     decode_headroom_blocks: int = 0
     """Free blocks a decode insists on even when it needs none: 1 in Vidur and old vLLM, 0 here."""
     host: HostLink | None = None
-    """Host memory for evicted KV blocks; None: what is evicted is computed anew."""
+    """Host memory for evicted KV blocks; None: they are computed anew."""
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_num_seqs", "block_tokens"):
@@ -56,7 +56,7 @@ class Instance:
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Instance:
-        """An instance of "model@gpu"; `changes` are fields of this class.
+        """Return the instance of "model@gpu"; `changes` are fields of this class.
 
         Raises:
             ConfigError: no such preset; the known ones are listed.
@@ -66,10 +66,10 @@ class Instance:
         return cls(**settings | changes)
 
     def check(self, policy: Policy) -> None:
-        """Refuse a policy that this instance cannot honour.
+        """Check that this instance can honour a policy.
 
         Raises:
-            UnsupportedByEngine: it requires what is not in `capabilities`.
+            UnsupportedByEngine: it requires more than `capabilities`.
         """
         remedy = "use an engine that can"
         if self.host is None and Capability.OFFLOAD in policy.traits.requires:
@@ -78,7 +78,7 @@ class Instance:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What a policy may require of this instance; OFFLOAD where it has host memory."""
+        """The requirements of a policy that this instance meets; OFFLOAD needs host memory."""
         return _CAPABILITIES if self.host is None else _CAPABILITIES | {Capability.OFFLOAD}
 
     @property
@@ -86,10 +86,10 @@ class Instance:
         return int(self.watermark_fraction * self.kv_blocks)
 
     def blocks(self, tokens: Tokens) -> Tokens:
-        """KV blocks that hold `tokens`, a number or an array."""
+        """Return the KV blocks that hold `tokens`, a number or an array."""
         return -(-tokens // self.block_tokens)
 
     def cannot_hold(self, prompt_tokens: Tokens, output_tokens: Tokens) -> NDArray[np.bool_]:
-        """Which requests (N,) do not fit even alone, so that they might wait for ever."""
+        """Return which requests (N,) do not fit even alone."""
         reserve = max(self.watermark_blocks, self.decode_headroom_blocks)
         return np.asarray(self.blocks(prompt_tokens + output_tokens) + reserve > self.kv_blocks)

@@ -1,4 +1,4 @@
-"""A simulated instance as settings: the preset of a model on a GPU, and limits in its place."""
+"""A simulated instance as settings: a preset, and limits that replace its own."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class InstanceConfig:
 
 
 def check_memory(requests: Requests, instance: Instance) -> None:
-    """Refuse an instance that holds not one of the requests; how many it cannot hold is logged.
+    """Check that an instance can hold at least one of the requests; log how many it cannot.
 
     Raises:
         ConfigError: it holds none.

@@ -1,10 +1,10 @@
-"""Named instances: a model on a GPU, how long its steps take, and how much KV memory is left.
+"""Named instances: step times and free KV memory of a model on a GPU.
 
     latency, kv_blocks = preset("llama-3-8b@a100-80g")            # first principles, no data
     latency, kv_blocks = preset("llama-3-8b@a100-80g:kernels")    # measured, needs the data folder
     latency, kv_blocks = preset("llama-3-8b@a100-80g:affine=steps.csv")    # your own engine's steps
 
-What stands after the colon says where the step times come from (`SOURCES`).
+The part after the colon is the source of the step times (`SOURCES`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scheduler_adapters.simulator.latency.first_principles import (
     slai_testbed,
     staircase,
 )
-from scheduler_adapters.simulator.latency.kernels import measured
+from scheduler_adapters.simulator.latency.kernels.measured import MEASURED
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.workload.data_folder import DataDir
 from scoring_service.errors import ConfigError
@@ -32,6 +32,8 @@ __all__ = ["BLOCK_TOKENS", "SLAI", "SOURCES", "Preset", "preset", "presets"]
 _AFFINE = ":affine="
 SLAI = "mistral-7b@rtx-6000-ada:slai"
 """The testbed of the SLAI paper."""
+_TILED_GPUS = ("a100-40g", "a100-80g")
+"""The RAD paper gives tiles for the A100 only."""
 SOURCES = {
     "": "roofline from public sizes and data-sheet peaks",
     "staircase": "the RAD paper's tile model (eq. 2-7) at the roofline's rates",
@@ -49,13 +51,13 @@ SOURCES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
-    """A named instance; made on demand, because most read files."""
+    """A named instance, made on demand because most of them read files."""
 
     name: str
     make: Callable[[DataDir], tuple[LatencyModel, int]]
-    """From the data folder to the latency model and the KV blocks."""
+    """Makes the latency model and the KV blocks from the data folder."""
     data: str | None = None
-    """What it reads inside the data folder; None: nothing."""
+    """File or folder that it reads inside the data folder; None: nothing."""
 
     @property
     def source(self) -> str:
@@ -64,7 +66,7 @@ class Preset:
 
 
 def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
-    """The latency model and the KV blocks of a name in `presets()`, or of MODEL@GPU:affine=FILE.
+    """Return latency model and KV blocks of a name in `presets()`, or of MODEL@GPU:affine=FILE.
 
     Raises:
         ConfigError: no such name (the known ones are listed), the weights do not fit, or data is
@@ -87,45 +89,19 @@ def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
 
 
 def presets() -> dict[str, Preset]:
-    """All of them by name, in the order in which they are listed."""
+    """Return all by name, in the order in which they are listed."""
     entries = [
-        *_computed(),
-        Preset(name=SLAI, make=lambda _: slai_testbed()),
-        Preset(name=f"{measured.TABLES}:tables", make=measured.tables, data=measured.TABLES_FILE),
-        *(
-            Preset(
-                name=f"{name}:kernels",
-                make=partial(measured.kernels, name),
-                data=measured.KERNEL_FOLDERS[gpu],
-            )
-            for name, (_, gpu, _) in measured.KERNEL_INSTANCES.items()
-        ),
-        *(
-            Preset(name=f"{name}:layers", make=partial(measured.layers, name), data=folder)
-            for name, folder in measured.LAYER_FOLDERS.items()
-        ),
-        *(
-            Preset(
-                name=f"{name}:phases",
-                make=partial(measured.phases, name),
-                data=measured.PHASE_FILE,
-            )
-            for name in measured.PHASE_SERVERS
-        ),
-    ]
-    return {entry.name: entry for entry in entries}
-
-
-def _computed() -> list[Preset]:
-    return [
         Preset(name=f"{model}@{gpu}{suffix}", make=partial(_compute, make, model, gpu))
         for make, suffix, gpus in ((roofline, "", GPUS), (staircase, ":staircase", _TILED_GPUS))
         for model, gpu in product(MODELS, gpus)
     ]
-
-
-_TILED_GPUS = ("a100-40g", "a100-80g")
-"""The paper gives tiles for the A100 only."""
+    entries.append(Preset(name=SLAI, make=lambda _: slai_testbed()))
+    entries += [
+        Preset(name=f"{name}:{source}", make=partial(read, name), data=data)
+        for source, (read, data_of) in MEASURED.items()
+        for name, data in data_of.items()
+    ]
+    return {entry.name: entry for entry in entries}
 
 
 def _compute(

@@ -1,4 +1,4 @@
-"""Latency models and KV memory from public sizes and data-sheet peaks; nothing is measured here."""
+"""Latency models and KV memory from public sizes and data-sheet peaks, without measurements."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ATTENTION_FRACTION = 0.3
 _OVERHEAD_S = 0.003
 _MEMORY_FRACTION = 0.9
 _ACTIVATION_BYTES = 1.6e9
-"""What vLLM keeps free by default, and what activations of a 2,048-token step take."""
+"""vLLM's default share of the memory, and the activations of a 2,048-token step."""
 
 
 def roofline(model: ModelFacts, gpu: GpuFacts) -> RooflineLatency:
-    """Weights and KV at 0.8 of the bandwidth, products at 0.6 and attention at 0.3 of the peak."""
+    """Return the roofline: weights and KV at 0.8 of the bandwidth, products at 0.6 of the peak."""
     bytes_per_s = gpu.bytes_per_s * _BANDWIDTH_FRACTION
     return RooflineLatency(
         overhead_s=_OVERHEAD_S,
@@ -31,7 +31,7 @@ def roofline(model: ModelFacts, gpu: GpuFacts) -> RooflineLatency:
 
 
 def staircase(model: ModelFacts, gpu: GpuFacts) -> StaircaseLatency:
-    """RAD's model with A100 tiles (256 x 128, reduction 32) and the rates of the roofline.
+    """Return RAD's model with A100 tiles (256 x 128, reduction 32) and the rates of the roofline.
 
     One pass of the linear layers takes as long as reading the weights or multiplying one column of
     tiles, whichever is longer; the rest of a token as long as moving its vector, MLP and KV; a tile
@@ -57,9 +57,9 @@ def staircase(model: ModelFacts, gpu: GpuFacts) -> StaircaseLatency:
 
 
 def slai_testbed() -> tuple[RooflineLatency, int]:
-    """Mistral-7B on one 48 GB RTX 6000 Ada, as in the SLAI paper's experiments.
+    """Return Mistral-7B on one 48 GB RTX 6000 Ada, as in the SLAI paper's experiments.
 
-    Bandwidths and FLOP rates are what such a card reaches; the factor 0.9 over everything was
+    Bandwidths and FLOP rates are typical of such a card; the factor 0.9 over everything was
     chosen so that Sarathi (FCFS, budget 512) has a median TTFT of 0.5 s at 1.15 requests/s, the
     capacity that the paper states. A prompt of 8,192 tokens then fills 3.96% of the KV memory,
     which explains the paper's threshold of 96%.
@@ -76,7 +76,7 @@ def slai_testbed() -> tuple[RooflineLatency, int]:
 
 
 def kv_blocks(name: str, model: ModelFacts, gpu: GpuFacts, *, num_gpus: int = 1) -> int:
-    """KV blocks that the weights leave, spread over `num_gpus` as the weights are.
+    """Return the KV blocks beside the weights; both are spread over `num_gpus`.
 
     Raises:
         ConfigError: the weights do not fit.

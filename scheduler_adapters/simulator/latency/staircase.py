@@ -1,4 +1,4 @@
-"""RAD's model of a step: tiles of matrix products, so time goes up in stairs (eq. 2-7).
+"""RAD's latency model: matrix products in tiles, so that time is a staircase (eq. 2-7).
 
 Source: the RAD paper, section on batch times and Theorem 1. Two slips are repaired: eq. 5 drops the
 1/s of eq. 3 (kept inside mu_v), and a chunk ends at token `before + chunk`.
@@ -19,10 +19,10 @@ from scoring_service.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StaircaseLatency(LatencyModel):
-    """The sum of four terms: linear layers in stairs of `tile_columns` tokens, everything else
-    per token, attention of decodes per tile of context, attention of prefill per tile pair.
+    """The sum of four terms: linear layers in stairs of `tile_columns` tokens, other layers per
+    token, attention of decodes per tile of context, attention of prefill per tile pair.
 
-    An engine tells the sum of the decodes' contexts, not each. Their ceilings therefore count at
+    Known is the sum of the decodes' contexts, not each. Their ceilings therefore count at
     the mean over all phases, (tile - 1) / 2 above the context: exact over every run of decodes as
     long as a tile. `decode_attention_s` has the ceilings.
     """
@@ -52,7 +52,7 @@ class StaircaseLatency(LatencyModel):
 
     @property
     def chunk_tokens(self) -> int:
-        """t_lcm: the chunk that leaves no tile half empty."""
+        """t_lcm: the smallest chunk of whole tiles."""
         return lcm(self.tile_rows, self.tile_columns, self.tile_reduction)
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
@@ -69,7 +69,7 @@ class StaircaseLatency(LatencyModel):
         )
 
     def decode_attention_s(self, contexts: ArrayLike) -> float:
-        """N x the sum of T_sa over decodes at these `contexts` (N,), with its ceilings (eq. 5)."""
+        """Return N x the sum of T_sa over decodes at `contexts` (N,), with its ceilings (eq. 5)."""
         context = np.asarray(contexts, dtype=np.int64)
         tiles = (
             self.width / self.tile_columns * -(-context // self.tile_rows)
@@ -85,7 +85,7 @@ class StaircaseLatency(LatencyModel):
         return self.layers * self.vector_tile_s * tiles
 
     def chunk_attention_s(self, before: int, chunk: int) -> float:
-        """Attention of one prefill chunk after `before` tokens (eq. 6, 7)."""
+        """Return the attention seconds of a prefill chunk after `before` tokens (eq. 6, 7)."""
         end = before + chunk
         columns = -(-chunk // self.tile_columns)
         scores = -(-end // self.tile_rows) * columns * self.width / self.tile_reduction
@@ -93,7 +93,7 @@ class StaircaseLatency(LatencyModel):
         return self.layers * self.tile_pair_s * (scores + values)
 
     def mean_work_s(self, prompt_tokens: ArrayLike, output_tokens: ArrayLike) -> float:
-        """T-bar: seconds that a request keeps an instance busy at best, mean over requests (N,).
+        """Return T-bar: the least seconds of work of a request, as mean over requests (N,).
 
         A Poisson rate above the number of instances / T-bar fills the queues of any scheduler
         without end (Theorem 1).

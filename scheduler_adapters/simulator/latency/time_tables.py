@@ -1,4 +1,4 @@
-"""Step times looked up in per-layer tables of measured or predicted operators (Vidur's form)."""
+"""Step times from per-layer tables of measured or predicted operators (Vidur's form)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONTEXT_STEP = 64
 _LINEAR_STEP = 8
 """Token counts are padded to a multiple of this before the linear layers."""
 _BATCHED = 1.1
-"""What attention over several requests costs more than the table of one says."""
+"""Factor of attention over several requests against the table of one."""
 
 
 class TableLatency(LatencyModel):

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
@@ -26,7 +27,7 @@ def fill(values_XY: ArrayLike, y_Y: ArrayLike) -> Floats:
 
 
 def along(wanted: Floats, axis_N: Floats, values_N: Floats) -> Floats:
-    """Values at `wanted` on the line through N points: the rule of this file, for arrays."""
+    """Return the values at `wanted` on the line through N points."""
     if len(axis_N) == 1:
         return np.full(len(wanted), values_N[0])
     slope = (values_N[-1] - values_N[-2]) / (axis_N[-1] - axis_N[-2])
@@ -35,7 +36,7 @@ def along(wanted: Floats, axis_N: Floats, values_N: Floats) -> Floats:
 
 
 def by_count(counts: ArrayLike, values: ArrayLike, *, most: int) -> Floats:
-    """The values at 0, 1, ..., `most`, from those measured at `counts` (N,)."""
+    """Return the values at 0, 1, ..., `most`, from those measured at `counts` (N,)."""
     axis_N = np.asarray(counts, dtype=np.float64)
     wanted = np.arange(most + 1, dtype=np.float64)
     return along(wanted, axis_N, np.asarray(values, dtype=np.float64))
@@ -49,8 +50,14 @@ class Grid2:
         self.y: list[float] = np.asarray(y_Y, dtype=np.float64).tolist()
         self.values: list[list[float]] = np.asarray(values_XY, dtype=np.float64).tolist()
 
+    @classmethod
+    def of_table(cls, table: pd.DataFrame, scale: float = 1.0) -> Grid2:
+        """Return the grid of a table by index and column, holes filled and values scaled."""
+        values_XY = fill(table, table.columns) * scale
+        return cls(table.index, table.columns, values_XY)
+
     def at(self, x: float, y: float) -> float:
-        """The value at one point."""
+        """Return the value at one point."""
         # `_bracket` written out twice: this runs in every simulated step.
         axis = self.x
         row = bisect_right(axis, x, 1, len(axis) - 1)
@@ -68,7 +75,7 @@ class Grid2:
         return at_low + share_x * (at_high - at_low)
 
     def packed(self) -> Floats:
-        """The table as one array, with the axes as first column and first row."""
+        """Return the table as one array, with the axes as first column and first row."""
         corner_and_y = np.array([0.0, *self.y])
         return np.vstack([corner_and_y, np.column_stack([self.x, self.values])])
 
@@ -81,14 +88,14 @@ class Grid3:
         self.grids = list(grids_Z)
 
     def at(self, z: float, x: float, y: float) -> float:
-        """The value at one point."""
+        """Return the value at one point."""
         index, share = _bracket(self.z, z)
         low, high = self.grids[index - 1].at(x, y), self.grids[index].at(x, y)
         return low + share * (high - low)
 
 
 def _bracket(axis: list[float], value: float) -> tuple[int, float]:
-    """The end of the interval that holds `value`, and where in it; above 1 beyond the axis."""
+    """Return the end of the interval of `value`, and the share of it below; may exceed 1."""
     end = bisect_right(axis, value, 1, len(axis) - 1)
     start = axis[end - 1]
     return end, max(0.0, (value - start) / (axis[end] - start))

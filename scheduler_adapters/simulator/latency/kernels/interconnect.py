@@ -1,4 +1,4 @@
-"""What GPUs that hold one model together send each other in every step."""
+"""Communication in each step between the GPUs that share one model."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _BYTES = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """What joins the GPUs of one model: every collective costs a latency and its bytes."""
+    """The link between the GPUs of one model: a collective takes its latency and its bytes."""
 
     latency_s: float
     bytes_per_s: float
 
     def seconds(self, num_bytes: Floats) -> Floats:
-        """How long one collective takes that moves `num_bytes` (N,)."""
+        """Return the seconds of a collective that moves `num_bytes` (N,)."""
         return self.latency_s + num_bytes / self.bytes_per_s
 
 
 def all_reduce_s(hidden: int, num_gpus: int, link: Link) -> Floats:
-    """Seconds to sum up `hidden` numbers per token over a ring, by tokens (MAX_TOKENS + 1,)."""
+    """Return seconds to sum `hidden` numbers per token over a ring, by tokens (MAX_TOKENS + 1,)."""
     return link.seconds(_vector_bytes(hidden) * 2 * (num_gpus - 1) / num_gpus)
 
 
 def gather_and_scatter_s(hidden: int, num_gpus: int, link: Link) -> Floats:
-    """Seconds to bring all tokens to every GPU and the results back, by tokens of all GPUs."""
+    """Return seconds to bring all tokens to each GPU and the results back, by tokens of all."""
     return 2 * link.seconds(_vector_bytes(hidden) * (num_gpus - 1) / num_gpus)
 
 

@@ -1,15 +1,15 @@
 """Step times of any dense model from kernels measured on a GPU (NVIDIA's aiconfigurator database).
 
 A GPU's folder holds milliseconds of 16-bit matrix products by shape, and of attention by heads,
-batch and context, under vLLM. A model's step is the sum of its kernels; what lies between measured
-shapes is interpolated. Three things are not in the database:
+batch and context, under vLLM. A model's step is the sum of its kernels, interpolated between
+measured shapes. Three things are not in the database:
 
 - norms, rotary embedding, activation and KV writes are taken from the bytes they move, at 0.8 of
   the data-sheet bandwidth and 3 us each (the database's own constants for memory-bound kernels);
 - a chunk after other tokens takes the difference of two whole prompts;
-- decodes beside a prefill count as if alone. The profiles of `layer_profile.py` say that they take
-  up to 1.8 times as long; replayed without that, three of the four servers of
-  `validation/fidelity.py` answer 7 to 11% too early.
+- decodes beside a prefill count as if alone. By the profiles of `layer_profile.py` they take up to
+  1.8 times as long; without that, three of the four servers of `validation/fidelity.py` answer 7 to
+  11% too early.
 
 No time between kernels is added. Decode attention of short contexts was measured with keys and
 values that fit the cache of the L40S (96 MB), which those of a whole model do not.
@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from scheduler_adapters.simulator.latency.facts import GpuFacts, ModelFacts
-from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2, by_count, fill
+from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2, by_count
 from scheduler_adapters.simulator.latency.kernels.interconnect import Link, all_reduce_s
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
     MAX_SEQUENCES,
@@ -42,7 +42,7 @@ _BANDWIDTH_FRACTION = 0.8
 _SMALL_KERNEL_S = 3e-6
 _CHUNKS = [1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
 _BEFORE = [0, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
-"""Where chunks are looked up ahead of time: their tokens, and the tokens before them."""
+"""Grid of the table of chunks: their tokens, and the tokens before them."""
 
 
 def read_kernel_database(
@@ -53,7 +53,7 @@ def read_kernel_database(
     num_gpus: int = 1,
     link: Link | None = None,
 ) -> KernelLatency:
-    """The latency model of `model` on the GPU whose measurements are in `folder`.
+    """Return the latency model of `model` on the GPU whose measurements are in `folder`.
 
     On more than one GPU (tensor parallel) each holds its share of heads, MLP and vocabulary, and
     over the `link` they sum up every token's vector after attention and after the MLP.
@@ -64,8 +64,8 @@ def read_kernel_database(
     folder = Path(folder)
     products = MatrixProducts(folder)
     shard = model.shard(num_gpus)
-    decode = _grid(decode_table(folder, shard) * model.layers * _SECONDS)
-    tokens_s = model.layers * (block_products_s(products, shard) + small_s(shard, gpu))
+    decode = Grid2.of_table(_decode_table(folder, shard) * model.layers * _SECONDS)
+    tokens_s = model.layers * (block_products_s(products, shard) + _small_s(shard, gpu))
     if link is not None:
         tokens_s = tokens_s + 2 * model.layers * all_reduce_s(model.hidden, num_gpus, link)
     output_layer_s = products.seconds(shard.vocabulary, model.hidden)
@@ -85,18 +85,18 @@ class MatrixProducts:
         table = table[table.gemm_dtype == "bfloat16"]
         self.counts = sorted(table.m.unique().tolist())
         self.grids = [
-            _grid(table[table.m == m].pivot_table(index="n", columns="k", values="latency"))
-            for m in self.counts
+            Grid2.of_table(rows.pivot_table(index="n", columns="k", values="latency"))
+            for _, rows in table.groupby("m")
         ]
 
     def seconds(self, n: int, k: int) -> Floats:
-        """By m = 0, 1, ..., MAX_TOKENS; shape (MAX_TOKENS + 1,)."""
+        """Return the seconds by m = 0, 1, ..., MAX_TOKENS; shape (MAX_TOKENS + 1,)."""
         measured = [grid.at(n, k) for grid in self.grids]
         return by_count(self.counts, measured, most=MAX_TOKENS) * _SECONDS
 
 
 def block_products_s(products: MatrixProducts, model: ModelFacts) -> Floats:
-    """Seconds of the four matrix products of one transformer block, by tokens."""
+    """Return seconds of the four matrix products of one transformer block, by tokens."""
     attention = model.query_heads * model.head_dim
     keys_and_values = 2 * model.kv_heads * model.head_dim
     return np.asarray(
@@ -107,8 +107,8 @@ def block_products_s(products: MatrixProducts, model: ModelFacts) -> Floats:
     )
 
 
-def small_s(model: ModelFacts, gpu: GpuFacts) -> Floats:
-    """Seconds of the memory-bound kernels of one block, by tokens: numbers moved x 2 bytes."""
+def _small_s(model: ModelFacts, gpu: GpuFacts) -> Floats:
+    """Return seconds of the memory-bound kernels of one block, by tokens."""
     query = model.query_heads * model.head_dim
     key = model.kv_heads * model.head_dim
     numbers = (
@@ -123,15 +123,15 @@ def small_s(model: ModelFacts, gpu: GpuFacts) -> Floats:
     return num_kernels * _SMALL_KERNEL_S + tokens * numbers * 2 / bytes_per_s
 
 
-def decode_table(folder: Path, model: ModelFacts) -> pd.DataFrame:
-    """Milliseconds of one block's decode attention: rows batch, columns context."""
+def _decode_table(folder: Path, model: ModelFacts) -> pd.DataFrame:
+    """Return milliseconds of one block's decode attention: rows batch, columns context."""
     table = _attention(folder, "generation", model)
     table = table.assign(context=table.step + 1)
     return table.pivot_table(index="batch_size", columns="context", values="latency")
 
 
 def _prompt_curve(folder: Path, model: ModelFacts) -> tuple[Floats, Floats]:
-    """(prompt tokens, seconds of attention over all blocks) of one prompt alone."""
+    """Return (prompt tokens, seconds of attention over all blocks) of one prompt alone."""
     table = _attention(folder, "context", model)
     curve = table[table.batch_size == 1].groupby("isl").latency.mean()
     tokens = np.asarray(curve.index, dtype=np.float64)
@@ -139,9 +139,9 @@ def _prompt_curve(folder: Path, model: ModelFacts) -> tuple[Floats, Floats]:
 
 
 def _chunk_table(curve: tuple[Floats, Floats], decode: Grid2) -> Grid2:
-    """A chunk takes what a prompt that ends with it takes more than one that ends before it.
+    """Return the attention time of chunks: of the prompt up to its end, less that before it.
 
-    But never less than as a prompt of its own, or than one decode that reads the same context.
+    It is at least that of the chunk as a prompt of its own, and of one decode with its context.
     """
 
     def prompt_s(tokens: int) -> float:
@@ -151,22 +151,16 @@ def _chunk_table(curve: tuple[Floats, Floats], decode: Grid2) -> Grid2:
             return float(seconds[-1] * (tokens / longest) ** 2)
         return float(np.interp(tokens, axis, seconds)) if tokens else 0.0
 
-    rows = [
-        [
-            max(
-                prompt_s(before + chunk) - prompt_s(before),
-                prompt_s(chunk),
-                decode.at(1, before + chunk),
-            )
-            for before in _BEFORE
-        ]
-        for chunk in _CHUNKS
-    ]
+    def chunk_s(chunk: int, before: int) -> float:
+        added_s = prompt_s(before + chunk) - prompt_s(before)
+        return max(added_s, prompt_s(chunk), decode.at(1, before + chunk))
+
+    rows = [[chunk_s(chunk, before) for before in _BEFORE] for chunk in _CHUNKS]
     return Grid2(_CHUNKS, _BEFORE, rows)
 
 
 def _attention(folder: Path, phase: str, model: ModelFacts) -> pd.DataFrame:
-    """Measurements of the model's head shape; between two measured head counts their mean.
+    """Return measurements of the model's head shape, interpolated between two head counts.
 
     Raises:
         DataError: neither the head count nor one on each side of it was measured.
@@ -198,7 +192,3 @@ def _attention(folder: Path, phase: str, model: ModelFacts) -> pd.DataFrame:
 
 def _read(folder: Path, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
     return read_table(folder / f"{name}_perf.parquet", (*columns, "latency"))
-
-
-def _grid(table: pd.DataFrame) -> Grid2:
-    return Grid2(table.index, table.columns, fill(table, table.columns))

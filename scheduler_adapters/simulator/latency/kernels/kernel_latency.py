@@ -1,4 +1,4 @@
-"""Step times summed up from kernels that were measured one by one on a real GPU."""
+"""Step times as sums of kernels measured one by one on a real GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler_adapters.simulator.latency.models import (
 from scoring_service.errors import SchedulingError
 
 MAX_TOKENS = 16_384
-"""Longest step that the tables of linear layers are made for."""
+"""Longest step in the tables of linear layers."""
 MAX_SEQUENCES = 2_048
 _LARGEST_GRAPH = 512
 _GRAPH_STEP = 8
@@ -29,12 +29,12 @@ class KernelLatency(LatencyModel):
 
     Decodes count at their mean context: an engine tells the sum only, and attention is linear in
     the context of each. Prefill chunks are added up one by one. Where the decodes of a step that
-    also prefills were measured (`mixed`), their time is looked up there: attention kernels for
-    long queries serve single ones less well.
+    also prefills were measured, their time comes from `mixed_s`: attention kernels for long queries
+    are slower with single ones.
     """
 
     tokens_s: Sequence[float]
-    """[tokens of the step]: everything whose time depends on their number alone."""
+    """[tokens of the step]: all kernels whose time depends on the number of tokens alone."""
     sequences_s: Sequence[float]
     """[sequences of the step]: the output layer and the sampler."""
     prefill_s: Grid2
@@ -73,7 +73,7 @@ class KernelLatency(LatencyModel):
 
 
 def padded(values: Floats) -> list[float]:
-    """What [tokens] takes where steps are padded to the sizes of captured CUDA graphs.
+    """Return the values by tokens with steps padded to the sizes of captured CUDA graphs.
 
     vLLM captures 1, 2, 4 and the multiples of 8 up to 512 by default, and runs a smaller step in
     the next larger graph.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
-from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2, fill
+from scheduler_adapters.simulator.latency.facts import ModelFacts
+from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2
 from scheduler_adapters.simulator.latency.kernels.interconnect import Link, gather_and_scatter_s
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import MAX_TOKENS, KernelLatency
 from scheduler_adapters.simulator.latency.kernels.layer_profile import read_layer_profile
@@ -23,23 +23,12 @@ from scheduler_adapters.workload.tables import read_table
 from scoring_service.errors import SchedulingError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Experts:
-    """The expert layers of a model."""
-
-    layers: int
-    count: int
-    per_token: int
-    hidden: int
-    """Width of a token's vector, 16 bit."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LockstepLatency(LatencyModel):
-    """`rank` times the fullest of `num_ranks`; `experts_s` what they do together."""
+    """Time of the fullest rank, plus that of the experts of all ranks."""
 
     rank: KernelLatency
-    """One GPU without its experts."""
+    """Model of one GPU without its experts."""
     num_ranks: int
     experts_s: Sequence[float]
     """[tokens of the step on all ranks]: experts and collectives of all layers."""
@@ -66,37 +55,35 @@ class LockstepLatency(LatencyModel):
 
 
 def read_expert_profile(
-    folder: str | PathLike[str], *, experts: Experts, num_ranks: int, link: Link
+    folder: Path, *, model: ModelFacts, num_experts: int, per_token: int, num_ranks: int, link: Link
 ) -> LockstepLatency:
-    """The latency model of a layer profile with experts, on `num_ranks` GPUs.
+    """Return the latency model of a layer profile with experts, on `num_ranks` GPUs.
+
+    Each token of `model` picks `per_token` of `num_experts` in each layer.
 
     Raises:
         DataError: a table is missing or has other columns.
     """
-    folder = Path(folder)
-    exchange_s = gather_and_scatter_s(experts.hidden, num_ranks, link)
-    experts_s = experts.layers * (_expert_s(folder, experts, num_ranks) + exchange_s)
+    layer_s = _expert_s(folder, num_experts, per_token, num_ranks)
+    layer_s += gather_and_scatter_s(model.hidden, num_ranks, link)
     return LockstepLatency(
-        rank=read_layer_profile(folder, layers=experts.layers),
+        rank=read_layer_profile(folder, layers=model.layers),
         num_ranks=num_ranks,
-        experts_s=experts_s.tolist(),
+        experts_s=(model.layers * layer_s).tolist(),
     )
 
 
-def _expert_s(folder: Path, experts: Experts, num_ranks: int) -> Floats:
-    """Seconds of one rank's experts in one layer, by tokens of all ranks (MAX_TOKENS + 1,).
+def _expert_s(folder: Path, num_experts: int, per_token: int, num_ranks: int) -> Floats:
+    """Return seconds of one rank's experts in one layer, by tokens of all ranks (MAX_TOKENS + 1,).
 
     The profile counts the tokens on a rank after dispatch. vLLM's default dispatch gathers all
     tokens on every rank, which then holds its share of the experts. The router is taken as fair:
     each token picks its experts at random.
     """
-    table = read_table(folder / "moe.parquet", ("tokens", "activated_experts", "time_us")).pivot(
-        index="tokens", columns="activated_experts", values="time_us"
-    )
-    grid = Grid2(table.index, table.columns, fill(table, table.columns))
+    keys = ["tokens", "activated_experts"]
+    table = read_table(folder / "moe.parquet", (*keys, "time_us")).set_index(keys).time_us.unstack()
+    grid = Grid2.of_table(table)
     tokens = np.arange(MAX_TOKENS + 1.0)
-    untouched_fraction = (1 - experts.per_token / experts.count) ** tokens
-    activated = experts.count / num_ranks * (1 - untouched_fraction)
-    points = zip(tokens.tolist(), activated.tolist(), strict=True)
-    expert_us = [grid.at(count, touched) for count, touched in points]
-    return np.array(expert_us) * 1e-6
+    untouched_fraction = (1 - per_token / num_experts) ** tokens
+    activated = num_experts / num_ranks * (1 - untouched_fraction)
+    return np.array(list(map(grid.at, tokens.tolist(), activated.tolist()))) * 1e-6

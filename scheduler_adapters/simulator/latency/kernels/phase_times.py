@@ -1,7 +1,7 @@
 """Step times from whole prefills and whole decode steps measured on a server (Splitwise's set).
 
-Coarser than kernels: a prefill counts by its tokens, a decode step by its requests, and contexts do
-not matter. It is what is published for Llama-2-70B and Bloom-176B on DGX machines.
+Coarser than kernels: a prefill counts by its tokens, a decode step by its requests; contexts do not
+matter. Nothing else is published for Llama-2-70B and Bloom-176B on DGX machines.
 Source: Mutinifni/splitwise-sim, commit 8f99e7dc, MIT; its `h100-80gb-pcap` rows are left out,
 because their prefills are those of `h100-80gb` times a constant.
 """
@@ -22,14 +22,14 @@ from scheduler_adapters.workload.tables import read_table
 from scoring_service.errors import DataError, SchedulingError
 
 _MIXED = 1.1
-"""What a step with both phases costs more than its prefill: the factor of Splitwise's simulator."""
+"""Cost of a step with both phases in units of its prefill, as in Splitwise's simulator."""
 _PROMPT_TOKENS = 512
 """Prompts of the runs that vary the batch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PhaseLatency(LatencyModel):
-    """Two curves, by count."""
+    """Step times from two curves, by count."""
 
     prefill_s: Sequence[float]
     """[prompt tokens of the step]"""
@@ -53,7 +53,7 @@ class PhaseLatency(LatencyModel):
 def read_phase_times(
     path: Path, *, model: str, hardware: str, tensor_parallel: int
 ) -> pd.DataFrame:
-    """The measurements of one server: milliseconds by prompt, batch and output, with repeats.
+    """Return the measurements of one server: milliseconds by prompt, batch and output, repeated.
 
     Raises:
         DataError: the file cannot be read, or does not hold that server (the known are listed).
@@ -70,7 +70,7 @@ def read_phase_times(
 
 
 def make_phase_latency(rows: pd.DataFrame) -> PhaseLatency:
-    """The two curves from the measurements of one server; medians of the repeats."""
+    """Return the two curves of one server: medians of the repeated measurements."""
     prefill_ms = rows[rows.batch_size == 1].groupby("prompt_size").prompt_time.median()
     batches = rows[rows.prompt_size == _PROMPT_TOKENS].groupby("batch_size")
     batch_ms = batches[["prompt_time", "token_time"]].median()
