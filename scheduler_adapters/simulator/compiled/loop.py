@@ -1,14 +1,14 @@
 """The rules of `reference.py` for policies whose ranks never change, compiled with numba.
 
-Such a policy says so (`Traits.is_static`). It is asked once per request and phase beforehand, its
-answers become arrays (`static_ranks.py`), and the whole run is one compiled loop: all decodes are
-one cohort. What it cannot do it leaves to `slai.py` and to plain Python (`engine/`).
+Such a policy has `Traits.is_static`. It is asked once per request and phase beforehand, its answers
+become arrays (`static_ranks.py`), and the whole run is one compiled loop: all decodes are one
+cohort. Other runs are left to `slai.py` and to plain Python (`engine/`).
 
 The loop is one function on purpose: cut into a dozen, inlined or not, the same code takes 3.4 to
-5.7 times as long, because numba counts references at every array it hands over.
+5.7 times as long, because numba counts references at each array in a call.
 """
 
-# numba compiles what it sees: typed code would only say float64 everywhere.
+# numba infers the types: typed code would only say float64 everywhere.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,arg-type,misc"
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AFFINE, KERNELS, ROOFLINE, TABLES
 from scheduler_adapters.timeline.columns import timeline_of_columns
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.views import StepRule
+from scheduler_adapters.workload.requests import Ints, Requests
 
 DONE, LEAVE_TO_PYTHON = 0, 1
 WAITING, RESIDENT, FINISHED = 0, 1, 2
@@ -36,51 +37,53 @@ NO_LIMIT = 2**60
 
 
 def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Timeline | None:
-    """The timeline, or None where this run needs the engine in plain Python."""
+    """Return the timeline, or None where this run needs the engine in plain Python."""
     latency = instance.latency.compiled()
     ranks = None if latency is None else static_ranks(requests, policy, instance.kv_blocks)
-    if ranks is None or latency is None:
+    if ranks is None:
         return None
     rule = ranks.rule
-    limits = np.array(
-        [
-            instance.kv_blocks,
-            instance.watermark_blocks,
-            instance.decode_headroom_blocks,
-            instance.block_tokens,
-            min(as_number(instance.max_tokens), as_number(rule.max_tokens)),
-            min(instance.max_num_seqs, as_number(rule.max_resident)),
-            as_number(rule.chunk),
-            as_number(rule.max_prefills),
-            as_number(rule.max_admissions),
-            rule.mixed,
-            rule.whole_prompts,
-            rule.padded_tokens,
-            ranks.prefill_first,
-        ],
-        dtype=np.int64,
+    limits = limits_of(
+        instance,
+        rule,
+        *map(as_number, (rule.chunk, rule.max_prefills, rule.max_admissions)),
+        *(rule.mixed, rule.whole_prompts, rule.padded_tokens, ranks.prefill_first),
     )
     if limits[SEATS] > limits[BUDGET]:
         return None  # decodes would have to take turns
-    rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
-    status, *columns = in_a_thread(
-        _run,
-        requests.arrival_s,
-        requests.prompt_tokens,
-        requests.output_tokens,
-        rejected,
-        ranks.key,
-        ranks.starves_s,
-        limits,
-        *latency,
+    return run_loop(_run, requests, instance, ranks.key, ranks.starves_s, limits, latency)
+
+
+def limits_of(instance: Instance, rule: StepRule, *others: int) -> Ints:
+    """Return the limits of an instance joined with those of a rule, and others behind them."""
+    limits = (
+        instance.kv_blocks,
+        instance.watermark_blocks,
+        instance.decode_headroom_blocks,
+        instance.block_tokens,
+        min(as_number(instance.max_tokens), as_number(rule.max_tokens)),
+        min(instance.max_num_seqs, as_number(rule.max_resident)),
+    )
+    return np.array([*limits, *others], dtype=np.int64)
+
+
+def run_loop(
+    loop: Callable[..., Any], requests: Requests, instance: Instance, *arguments: Any
+) -> Timeline | None:
+    """Return the timeline of a compiled loop, or None where it leaves the run to plain Python."""
+    prompt_tokens, output_tokens = requests.prompt_tokens, requests.output_tokens
+    rejected = instance.cannot_hold(prompt_tokens, output_tokens)
+    status, *columns = _in_a_thread(
+        loop, requests.arrival_s, prompt_tokens, output_tokens, rejected, *arguments
     )
     return timeline_of_columns(requests, rejected, *columns) if status == DONE else None
 
 
-def in_a_thread(loop: Callable[..., Any], *arguments: Any) -> Any:
-    """What compiled code gives, in a thread of its own: Ctrl-C, deaf until it ends, is then heard.
+def _in_a_thread(loop: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of compiled code, run in a thread of its own.
 
-    The thread ends with the loop or with the process.
+    Compiled code cannot be interrupted; the thread that waits for it can. The thread of the code
+    ends with the loop or with the process.
     """
     outcome: Future[Any] = Future()
 
@@ -95,30 +98,17 @@ def in_a_thread(loop: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def as_number(limit: int | None) -> int:
-    """The limit, or a number that is none."""
+    """Return the limit, or for None a number beyond any."""
     return NO_LIMIT if limit is None else limit
 
 
-(
-    BLOCKS,
-    WATERMARK,
-    HEADROOM,
-    BLOCK_TOKENS,
-    BUDGET,
-    SEATS,
-    CHUNK,
-    MAX_PREFILLS,
-    MAX_ADMISSIONS,
-    MIXED,
-    WHOLE,
-    PADDED,
-    PREFILL_FIRST,
-) = range(13)
+BLOCKS, WATERMARK, HEADROOM, BLOCK_TOKENS, BUDGET, SEATS = range(6)
+CHUNK, MAX_PREFILLS, MAX_ADMISSIONS, MIXED, WHOLE, PADDED, PREFILL_FIRST = range(6, 13)
 """Places in the array of limits."""
 
 jit: Any = njit(cache=True, nogil=True)
-"""Compiles, and keeps the code until *this* file changes: after an edit of a function that another
-file's loop calls, touch that file too."""
+"""Compiles, and keeps the code until this file changes: after an edit of a function that is called
+by another file's loop, touch that file too."""
 
 
 @jit
@@ -127,38 +117,33 @@ def ceil_div(number, divisor):
 
 
 @jit
-def step_s(kind, numbers, dense, decode, prefill, count, context, processed, chunks, num_chunks):
-    """Seconds of a step by one of the latency models; -1 where its tables end."""
+def step_s(kind, numbers, dense, decode, prefill, count, context, chunks, num_chunks):
+    """Return the seconds of a step by one of the latency models; -1 where its tables end.
+
+    Of each chunk: the tokens before it, and its own.
+    """
     tokens = count
     for i in range(num_chunks):
-        tokens += chunks[i]
+        tokens += chunks[i, 1]
     if kind == TABLES:
-        return _table_s(
-            numbers, dense, decode, prefill, count, context, tokens, processed, chunks, num_chunks
-        )
+        return _table_s(numbers, dense, decode, prefill, count, context, tokens, chunks, num_chunks)
     if kind == KERNELS:
         return _kernels_s(
-            numbers, dense, decode, prefill, count, context, tokens, processed, chunks, num_chunks
+            numbers, dense, decode, prefill, count, context, tokens, chunks, num_chunks
         )
     pairs = 0.0
     for i in range(num_chunks):
-        pairs += chunks[i] * (processed[i] + chunks[i] / 2)
+        pairs += chunks[i, 1] * (chunks[i, 0] + chunks[i, 1] / 2)
     if kind == AFFINE:
         return numbers[0] + tokens * numbers[1] + context * numbers[2] + pairs * numbers[3]
     if kind == ROOFLINE:
-        return (
-            numbers[0]
-            + max(numbers[1], tokens * numbers[2])
-            + context * numbers[3]
-            + pairs * numbers[4]
-        )
+        base_s = numbers[0] + max(numbers[1], tokens * numbers[2])
+        return base_s + context * numbers[3] + pairs * numbers[4]
     return -1.0
 
 
 @jit
-def _table_s(
-    numbers, dense, decode, prefill, count, context, tokens, processed, chunks, num_chunks
-):
+def _table_s(numbers, dense, decode, prefill, count, context, tokens, chunks, num_chunks):
     if tokens >= len(dense):
         return -1.0
     layer_ms = dense[tokens]
@@ -170,8 +155,8 @@ def _table_s(
     if num_chunks:
         row, squares = 0, 0
         for i in range(num_chunks):
-            row += ceil_div(processed[i], 64)
-            squares += chunks[i] * chunks[i]
+            row += ceil_div(chunks[i, 0], 64)
+            squares += chunks[i, 1] * chunks[i, 1]
         column = int(np.rint(np.sqrt(squares)))
         if row >= prefill.shape[0] or column >= prefill.shape[1]:
             return -1.0
@@ -182,14 +167,14 @@ def _table_s(
 
 @jit
 def _kernels_s(
-    by_sequences, by_tokens, decode, prefill, count, context, tokens, processed, chunks, num_chunks
+    by_sequences, by_tokens, decode, prefill, count, context, tokens, chunks, num_chunks
 ):
     sequences = count + num_chunks
     if tokens >= len(by_tokens) or sequences >= len(by_sequences):
         return -1.0
     seconds = 0.0
     for i in range(num_chunks):
-        seconds += _grid_at(prefill, chunks[i], processed[i])
+        seconds += _grid_at(prefill, chunks[i, 1], chunks[i, 0])
     if count:
         seconds += _grid_at(decode, count, context / count)
     return seconds + by_tokens[tokens] + by_sequences[sequences]
@@ -211,7 +196,7 @@ def _grid_at(packed, x, y):
 
 @jit
 def _end_of_interval(axis, value):
-    """Where the interval ends that holds `value`; the axis starts at 1, its ends are open."""
+    """Return the end of the interval of `value`; the axis starts at 1, its ends are open."""
     low, high = 2, len(axis) - 1
     while low < high:
         middle = (low + high) // 2
@@ -229,7 +214,7 @@ def _share(start, end, value):
 
 @jit
 def _cost(padded, num_chunks, longest, tokens):
-    """What a prefill of `tokens` takes from the budget, beside chunks up to `longest`."""
+    """Return the budget that a prefill of `tokens` takes beside chunks up to `longest`."""
     if not padded:
         return tokens
     return (num_chunks + 1) * max(tokens, longest) - num_chunks * longest
@@ -237,7 +222,7 @@ def _cost(padded, num_chunks, longest, tokens):
 
 @jit
 def _chunk(limits, tokens, budget, num_placed, num_chunks, longest):
-    """How many of `tokens` a further prefill may do in this step; 0 for none."""
+    """Return how many of `tokens` a further prefill computes in this step; 0 for none."""
     if (num_placed and not limits[MIXED]) or num_chunks >= limits[MAX_PREFILLS]:
         return 0
     if limits[WHOLE]:
@@ -248,7 +233,7 @@ def _chunk(limits, tokens, budget, num_placed, num_chunks, longest):
 
 @jit
 def _write_runs(runs, row, joined, counter, run_counters, run_ticks):
-    """The ticks of a member's steps: those with a counter in (joined, counter]."""
+    """Record the ticks of a member's steps: those with a counter in (joined, counter]."""
     end = counter
     for i in range(len(run_counters) - 1, -1, -1):
         start = max(run_counters[i], joined + 1)
@@ -263,7 +248,7 @@ def _write_runs(runs, row, joined, counter, run_counters, run_ticks):
 
 @jit
 def columns_of_runs(runs):
-    """Not np.array(runs): that takes the width from the first, and there may be none."""
+    """Return the runs as an array; np.array(runs) would need at least one for its width."""
     columns = np.empty((len(runs), 3), np.int64)
     for i in range(len(runs)):
         columns[i, 0], columns[i, 1], columns[i, 2] = runs[i]
@@ -271,20 +256,8 @@ def columns_of_runs(runs):
 
 
 @jit
-def _run(
-    arrival_s,
-    prompt,
-    output,
-    rejected,
-    first_key,
-    starves_s,
-    limits,
-    kind,
-    numbers,
-    dense,
-    decode,
-    prefill,
-):
+def _run(arrival_s, prompt, output, rejected, first_key, starves_s, limits, latency):
+    kind, numbers, dense, decode, prefill = latency
     count_all = len(arrival_s)
     size = limits[BLOCK_TOKENS]
     scheduled_s = np.full(count_all, np.nan)
@@ -306,8 +279,7 @@ def _run(
     run_ticks = [np.int64(0)][:0]
     ticks = [0.0][:0]
     chunk_rows = np.zeros(limits[SEATS] + 1, np.int64)
-    chunks = np.zeros(limits[SEATS] + 1, np.int64)
-    processed = np.zeros(limits[SEATS] + 1, np.int64)
+    chunks = np.zeros((limits[SEATS] + 1, 2), np.int64)  # tokens before, tokens
     now_s, used, counter, num_decodes, decode_context = 0.0, 0, 0, 0, 0
     num_residents, num_waiting, coming, starving = 0, 0, 0, 0
     last_decode_tick = -2
@@ -342,7 +314,7 @@ def _run(
                 if used + needed + limits[HEADROOM] <= limits[BLOCKS]:
                     used += needed
                 else:
-                    # One by one, by arrival; the latest arrived makes room.
+                    # One by one, by arrival; the latest arrival is evicted.
                     alive = [r for r in decoding if joined[r] >= 0]
                     decoding = sorted(alive)
                     place = 0
@@ -358,15 +330,9 @@ def _run(
                                 used -= ceil_div(context[victim], size)
                             else:
                                 decoding.pop()
-                                if counter > joined[victim]:
-                                    _write_runs(
-                                        runs,
-                                        victim,
-                                        joined[victim],
-                                        counter,
-                                        run_counters,
-                                        run_ticks,
-                                    )
+                                _write_runs(
+                                    runs, victim, joined[victim], counter, run_counters, run_ticks
+                                )
                                 joined[victim] = -1
                                 total = context[victim] + counter
                                 growth[(counter + 1 - total) % size] -= 1
@@ -398,7 +364,7 @@ def _run(
                 budget -= _cost(limits[PADDED], num_chunks, longest, chunk)
                 longest = max(longest, chunk)
                 chunk_rows[num_chunks] = row
-                chunks[num_chunks] = chunk
+                chunks[num_chunks, 1] = chunk
                 num_chunks += 1
             while len(waiting) and not closed:
                 top_key, row = waiting[0]
@@ -425,27 +391,19 @@ def _run(
                 budget -= _cost(limits[PADDED], num_chunks, longest, chunk)
                 longest = max(longest, chunk)
                 chunk_rows[num_chunks] = row
-                chunks[num_chunks] = chunk
+                chunks[num_chunks, 1] = chunk
                 num_chunks += 1
         if num_placed == 0 and num_chunks == 0:
             status = LEAVE_TO_PYTHON
             break
         for i in range(num_chunks):
             row = chunk_rows[i]
-            processed[i] = context[row] - left[row]
+            chunks[i, 0] = context[row] - left[row]
             if np.isnan(scheduled_s[row]):
                 scheduled_s[row] = now_s
+        step_context = decode_context if num_placed else 0
         duration_s = step_s(
-            kind,
-            numbers,
-            dense,
-            decode,
-            prefill,
-            num_placed,
-            decode_context if num_placed else 0,
-            processed,
-            chunks,
-            num_chunks,
+            kind, numbers, dense, decode, prefill, num_placed, step_context, chunks, num_chunks
         )
         if not duration_s > 0:
             status = LEAVE_TO_PYTHON
@@ -481,7 +439,7 @@ def _run(
         for i in range(num_chunks):
             row = chunk_rows[i]
             is_first = left[row] == context[row]
-            left[row] -= chunks[i]
+            left[row] -= chunks[i, 1]
             if left[row]:
                 if is_first:
                     place = len(prefilling)

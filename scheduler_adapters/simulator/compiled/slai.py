@@ -1,12 +1,12 @@
 """The rules of `reference.py` under SLAI, compiled with numba.
 
-SLAI's ranks change with time, so they cannot be asked for beforehand as `static_ranks.py` does.
-What the policy says of decodes is computed here anew, from the policy's own numbers; the order of
-the queue it is asked for. Every resident is looked at in every step: compiled, that costs less than
-cohorts would. Only `SLAI` itself runs here: a subclass or a wrapper may rank otherwise.
+SLAI's ranks change with time, so `static_ranks.py` cannot ask for them beforehand. The ranks of
+decodes are computed here from the policy's numbers; the order of the queue comes from the policy.
+Each step walks all residents: compiled, that costs less than cohorts would. Only `SLAI` itself runs
+here: a subclass or a wrapper may rank otherwise.
 """
 
-# numba compiles what it sees: typed code would only say float64 everywhere.
+# numba infers the types: typed code would only say float64 everywhere.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,arg-type,misc"
 
 from __future__ import annotations
@@ -19,25 +19,31 @@ import numpy as np
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy, ask_rank
 from scheduler_adapters.simulator.compiled.loop import (
+    BLOCK_TOKENS,
+    BLOCKS,
+    BUDGET,
     DONE,
+    HEADROOM,
     LEAVE_TO_PYTHON,
+    SEATS,
+    WATERMARK,
     as_number,
     ceil_div,
     columns_of_runs,
-    in_a_thread,
     jit,
+    limits_of,
+    run_loop,
     step_s,
-)
+)  # fmt: skip
 from scheduler_adapters.simulator.compiled.static_ranks import waiting_views
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.timeline.columns import timeline_of_columns
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, StepRule
 from scheduler_adapters.workload.requests import Ints, Requests
 
 
 def run_compiled_slai(requests: Requests, policy: Policy, instance: Instance) -> Timeline | None:
-    """The timeline, or None where this run needs the engine in plain Python."""
+    """Return the timeline, or None where this run needs the engine in plain Python."""
     if type(policy) is not SLAI or not len(requests):
         return None
     latency, rule = instance.latency.compiled(), policy.rule
@@ -48,67 +54,31 @@ def run_compiled_slai(requests: Requests, policy: Policy, instance: Instance) ->
         or rule != StepRule(rule.max_tokens, rule.max_decodes, max_resident=rule.max_resident)
     ):
         return None
-    limits = np.array(
-        [
-            instance.kv_blocks,
-            instance.watermark_blocks,
-            instance.decode_headroom_blocks,
-            instance.block_tokens,
-            min(as_number(rule.max_tokens), as_number(instance.max_tokens)),
-            min(as_number(rule.max_resident), instance.max_num_seqs, len(requests)),
-            as_number(rule.max_decodes),
-        ],
-        dtype=np.int64,
-    )
-    rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+    limits = limits_of(instance, rule, as_number(rule.max_decodes))
+    limits[SEATS] = min(limits[SEATS], len(requests))
     tbt_s = np.where(np.isnan(requests.tbt_s), policy.default_tbt_s, requests.tbt_s)
-    status, *columns = in_a_thread(
-        _run,
-        requests.arrival_s,
-        requests.prompt_tokens,
-        requests.output_tokens,
-        rejected,
-        tbt_s,
-        _queue(requests, policy),
-        limits,
-        np.array(offsets, dtype=np.float64),
-        policy.is_frozen,
-        *latency,
-    )
-    return timeline_of_columns(requests, rejected, *columns) if status == DONE else None
+    numbers = np.array(offsets, dtype=np.float64)
+    queue, is_frozen = _queue(requests, policy), policy.is_frozen
+    return run_loop(_run, requests, instance, tbt_s, queue, limits, numbers, is_frozen, latency)
 
 
 def _queue(requests: Requests, policy: SLAI) -> Ints:
-    """The rows (N,) in the order in which they would leave the queue if all were in it."""
+    """Return the rows (N,) in the order of the queue with all requests in it."""
     load = LoadView()
     keys = [ask_rank(policy, view, load).key for view in waiting_views(requests)]
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
-TOTAL, WATERMARK, HEADROOM, BLOCK_TOKENS, BUDGET, SEATS, MAX_DECODES = range(7)
-"""Places in the array of limits."""
+MAX_DECODES = 6
+"""Place in the array of limits, after those of `loop.py`."""
 CRITICAL, PREFILL, DEFERRED = range(3)
 
 
 @jit
-def _run(
-    arrival_s,
-    prompt,
-    output,
-    rejected,
-    tbt_s,
-    queue,
-    limits,
-    offsets,
-    is_frozen,
-    kind,
-    numbers,
-    dense,
-    decode,
-    prefill,
-):
+def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_frozen, latency):
+    kind, numbers, dense, decode, prefill = latency
     count_all = len(arrival_s)
-    total, size, seats = limits[TOTAL], limits[BLOCK_TOKENS], limits[SEATS]
+    total, size, seats = limits[BLOCKS], limits[BLOCK_TOKENS], limits[SEATS]
     place = np.empty(count_all, np.int64)
     place[queue] = np.arange(count_all)
     scheduled_s = np.full(count_all, np.nan)
@@ -129,8 +99,7 @@ def _run(
     counts = np.zeros(3, np.int64)
     growth = np.zeros(3, np.int64)
     emitting = np.zeros(seats, np.int64)
-    chunks = np.zeros(seats, np.int64)
-    processed = np.zeros(seats, np.int64)
+    chunks = np.zeros((seats, 2), np.int64)  # tokens before, tokens
     now_s, mean_s, early_s, used, coming = 0.0, 0.0, 0.0, 0, 0
     status = LEAVE_TO_PYTHON
     while True:
@@ -146,8 +115,8 @@ def _run(
                 heappush(waiting, place[coming])
             coming += 1
 
-        # Whoever got a token in the last step has a new key: its last schedulable time, less the
-        # offset now (frozen) or whenever it is looked at.
+        # A token in the last step gives a new key: the last schedulable time, less the offset of
+        # now (frozen) or of each later step.
         counts[:] = 0
         growth[:] = 0
         tick = len(ticks)
@@ -177,8 +146,8 @@ def _run(
                         used += blocks
                         left[row] = context[row]
                         prefilling.append(row)
-                    chunks[num_chunks] = min(left[prefilling[num_chunks]], budget)
-                    budget -= chunks[num_chunks]
+                    chunks[num_chunks, 1] = min(left[prefilling[num_chunks]], budget)
+                    budget -= chunks[num_chunks, 1]
                     num_chunks += 1
                 continue
             count = counts[lane]
@@ -191,7 +160,7 @@ def _run(
                 num_decodes += count
                 budget -= count
                 continue
-            # One by one, by key. The newest prefill that is not in the step makes room; as one is
+            # One by one, by key, evicting the newest prefill that is not in the step; as one is
             # room enough for a token, evictions cannot go on for ever.
             heap = [(key[row], row) for row in lanes[lane, :count]]
             heapify(heap)
@@ -223,20 +192,11 @@ def _run(
             decode_context += context[row]
         for i in range(num_chunks):
             row = prefilling[i]
-            processed[i] = context[row] - left[row]
+            chunks[i, 0] = context[row] - left[row]
             if np.isnan(scheduled_s[row]):
                 scheduled_s[row] = now_s
         duration_s = step_s(
-            kind,
-            numbers,
-            dense,
-            decode,
-            prefill,
-            num_decodes,
-            decode_context,
-            processed,
-            chunks,
-            num_chunks,
+            kind, numbers, dense, decode, prefill, num_decodes, decode_context, chunks, num_chunks
         )
         if not duration_s > 0:
             break
@@ -247,7 +207,7 @@ def _run(
         num_emitting = num_decodes
         for i in range(num_chunks):
             row = prefilling[i]
-            left[row] -= chunks[i]
+            left[row] -= chunks[i, 1]
             if left[row] == 0:
                 decoding.append(row)
                 emitting[num_emitting] = row

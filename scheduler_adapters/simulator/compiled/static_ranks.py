@@ -1,4 +1,4 @@
-"""The ranks of a policy whose ranks never change, asked for beforehand."""
+"""All ranks of a policy whose ranks never change, as columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler_adapters.workload.requests import Floats, Requests
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StaticRanks:
-    """The answers of a static policy as columns."""
+    """The ranks and the rule of a static policy, as columns."""
 
     key: Floats
     """Key (N,) while waiting; -inf for ()."""
@@ -29,7 +29,7 @@ class StaticRanks:
 
 
 def static_ranks(requests: Requests, policy: Policy, kv_blocks: int) -> StaticRanks | None:
-    """All ranks of a static policy, or None where they do not fit into these columns.
+    """Return all ranks of a static policy, or None where they do not fit into these columns.
 
     Raises:
         InvalidDecision: the policy raised, or ranked with NaN.
@@ -68,7 +68,7 @@ def static_ranks(requests: Requests, policy: Policy, kv_blocks: int) -> StaticRa
 
 
 def _is_plain(waiting: Rank) -> bool:
-    """One number as key, and at most one change: to ()."""
+    """Return whether the key is one number, with at most one change: to ()."""
     then = waiting.then
     changes_well = waiting.valid_until_s == inf or (
         then is not None and then.key == () and then.lane == waiting.lane and _lasts(then)
@@ -77,13 +77,13 @@ def _is_plain(waiting: Rank) -> bool:
 
 
 def _lasts(rank: Rank) -> bool:
-    """Never changes, and the latest received is evicted first."""
+    """Return whether a rank never changes, and the latest received is evicted first."""
     lasts = rank.valid_until_s == rank.valid_tokens == inf
     return lasts and rank.evict_key == () and rank.group is None
 
 
 def waiting_views(requests: Requests) -> Iterator[RequestView]:
-    """Each request as it arrives: one view, which is changed from one to the next."""
+    """Yield each request as it arrives: one view, changed from one to the next."""
     view = RequestView(request_id="", number=0, arrival_s=0.0, prompt_tokens=1)
     columns = zip(
         requests.request_id.tolist(),
@@ -108,7 +108,7 @@ def waiting_views(requests: Requests) -> Iterator[RequestView]:
 
 
 def _ranks(requests: Requests, policy: Policy) -> Iterator[tuple[Rank, Rank, Rank]]:
-    """Each request's rank while waiting, in prefill and in decode."""
+    """Yield each request's rank while waiting, in prefill and in decode."""
     load = LoadView()
     for view in waiting_views(requests):
         load.now_s = view.arrival_s
