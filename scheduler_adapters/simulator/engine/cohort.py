@@ -90,7 +90,7 @@ class Cohort:
         other.lane.count -= other.count
         other.count = other.context = 0
         other.members.clear()
-        other._end()
+        other.lane.cohorts.remove(other)
 
     def expect(self, live: Live) -> None:
         """Put the next thing that happens to a member into the heap."""
@@ -141,10 +141,7 @@ class Cohort:
         self.context -= live.context
         self.growth[(self.counter + 1 - live.context) % self.block_tokens] -= 1
         if not self.count:
-            self._end()
-
-    def _end(self) -> None:
-        self.lane.cohorts.remove(self)
+            self.lane.cohorts.remove(self)
 
     def _write_down(self, live: Live, record: TimelineRecord) -> None:
         """Copy into a member the state that so far followed from the cohort's."""

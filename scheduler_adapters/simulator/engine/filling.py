@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop
 
 from scheduler_adapters.planner.step_budget import StepBudget
-from scheduler_adapters.policy import Policy, no_rule
+from scheduler_adapters.policy import Policy, PolicyWrapper, no_rule
 from scheduler_adapters.simulator.engine.cohort import Cohort, Lane
 from scheduler_adapters.simulator.engine.live import Live
 from scheduler_adapters.simulator.engine.memory import KvMemory
@@ -18,8 +18,8 @@ class StepFiller:
     """Puts into the next step what ranks, rule, seats and blocks allow."""
 
     __slots__ = (
-        "block_tokens", "has_rule", "headroom", "lanes", "lives", "load",
-        "memory", "pending_rule", "policy", "ranks", "residents", "split_lanes", "state", "step",
+        "block_tokens", "has_rule", "headroom", "lanes", "lives", "load", "memory", "pending_rule",
+        "policy", "ranks", "residents", "split_lanes", "state", "step", "step_rule",
         "total_blocks", "watermark_blocks",
     )  # fmt: skip
 
@@ -37,7 +37,11 @@ class StepFiller:
         self.block_tokens = state.instance.block_tokens
         self.total_blocks = state.instance.kv_blocks
         self.watermark_blocks = state.instance.watermark_blocks
-        self.has_rule = type(state.policy).step_rule is not Policy.step_rule
+        asked = state.policy
+        while isinstance(asked, PolicyWrapper) and type(asked).step_rule is _PASSED_ON:
+            asked = asked.policy
+        self.step_rule = asked.step_rule
+        self.has_rule = type(asked).step_rule is not Policy.step_rule
         self.pending_rule: StepRule | None = None
         """Asked for already, but for a step that is not filled yet."""
         self.split_lanes: list[Lane] = []
@@ -54,7 +58,7 @@ class StepFiller:
             rule = UNLIMITED
             if self.has_rule:
                 try:  # not a call of `ask_rule`: it is asked at every step
-                    rule = self.policy.step_rule(self.load)
+                    rule = self.step_rule(self.load)
                 except Exception as error:
                     raise no_rule(self.policy, self.load, error) from error
         step = self.step
@@ -93,7 +97,7 @@ class StepFiller:
         To be called between two equal steps, where the counts that the policy sees do not change.
         """
         try:
-            rule = self.policy.step_rule(self.load)
+            rule = self.step_rule(self.load)
         except Exception as error:
             raise no_rule(self.policy, self.load, error) from error
         if rule is self.step.rule or rule == self.step.rule:
@@ -233,3 +237,4 @@ class StepFiller:
 
 
 _UNLIMITED_OFFLOADING = StepRule(offload=True)
+_PASSED_ON = PolicyWrapper.step_rule

@@ -19,14 +19,9 @@ class StoredBlocks:
     """
 
     __slots__ = (
-        "brought",
-        "copies",
-        "max_host_blocks",
-        "next_landing_s",
-        "ranks",
-        "state",
+        "brought", "copies", "max_host_blocks", "next_landing_s", "ranks", "state",
         "used_host_blocks",
-    )
+    )  # fmt: skip
 
     def __init__(self, state: EngineState, ranks: RankKeeper) -> None:
         host = state.instance.host

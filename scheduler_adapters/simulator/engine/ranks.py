@@ -47,7 +47,9 @@ class RankKeeper:
         """Give a request a rank; `place` puts it where that belongs."""
         live.rank = rank
         live.version += 1
-        live.ask_at = live.now_context - live.view.prompt_tokens + rank.valid_tokens
+        live.ask_at = valid_tokens = rank.valid_tokens
+        if valid_tokens < inf:
+            live.ask_at = live.now_context - live.view.prompt_tokens + valid_tokens
         if rank.valid_until_s < inf:
             self._set_timer(rank.valid_until_s, live, live.version)
 
@@ -83,27 +85,22 @@ class RankKeeper:
                     f"policy {self.policy.name!r} keeps answering with ranks that have ended "
                     f"at {now_s} s; return a later valid_until_s, or none"
                 )
-            if isinstance(ranked, Cohort):
-                self._expire_cohort(ranked)
+            assert ranked.rank is not None
+            then = ranked.rank.then
+            if isinstance(ranked, Live):
+                self._expire_live(ranked, then)
+            elif then is None:
+                self._ask_cohort(ranked)
             else:
-                self._expire_live(ranked)
+                self._rank_cohort(ranked, then)
 
-    def _expire_live(self, live: Live) -> None:
-        rank = live.rank
-        assert rank is not None
+    def _expire_live(self, live: Live, then: Rank | None) -> None:
         self.unplace(live)
-        if rank.then is not None:
-            self.take(live, rank.then)
-        else:
+        if then is None:
             self.ask(live)
-        self.place(live)
-
-    def _expire_cohort(self, cohort: Cohort) -> None:
-        assert cohort.rank is not None
-        if cohort.rank.then is not None:
-            self._rank_cohort(cohort, cohort.rank.then)
         else:
-            self._ask_cohort(cohort)
+            self.take(live, then)
+        self.place(live)
 
     def unplace(self, live: Live) -> None:
         """Take a request out of its lane, before its rank changes."""
@@ -213,7 +210,8 @@ class RankKeeper:
     def rank_changed(self, changed: list[Live], stale: list[Cohort]) -> None:
         """Rank anew the requests to which something happened, and cohorts whose rank ended."""
         for live in changed:
-            self.unplace(live)
+            if live.cohort is not None or live.in_prefills:
+                self.unplace(live)
         if stale:
             self.rank_groups(stale)
         for live in changed:

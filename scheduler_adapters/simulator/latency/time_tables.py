@@ -84,8 +84,13 @@ class TableLatency(LatencyModel):
             if num_decodes:
                 mean_context = decode_context // num_decodes
                 layer_ms += self._decode_ms[num_decodes][-(-mean_context // _CONTEXT_STEP)]
-            if prefills:
-                layer_ms += self._prefill_attention_ms(prefills)
+            if len(prefills) == 1:
+                processed, chunk = prefills[0]
+                layer_ms += self._prefill_ms[-(-processed // _CONTEXT_STEP)][chunk]
+            elif prefills:
+                row = sum(-(-processed // _CONTEXT_STEP) for processed, _ in prefills)
+                squares = sum(chunk * chunk for _, chunk in prefills)
+                layer_ms += self._prefill_ms[row][round(sqrt(squares))] * _BATCHED
         except IndexError as error:
             raise SchedulingError(
                 f"the time tables end before a step of {num_decodes} decodes with context "
@@ -96,13 +101,3 @@ class TableLatency(LatencyModel):
 
     def compiled(self) -> CompiledLatency:
         return TABLES, np.array([float(self.layers)]), *self._tables
-
-    def _prefill_attention_ms(self, prefills: Sequence[Chunk]) -> float:
-        if len(prefills) == 1:
-            processed, chunk = prefills[0]
-            return self._prefill_ms[-(-processed // _CONTEXT_STEP)][chunk]
-        row = squares = 0
-        for processed, chunk in prefills:
-            row += -(-processed // _CONTEXT_STEP)
-            squares += chunk * chunk
-        return self._prefill_ms[row][round(sqrt(squares))] * _BATCHED
