@@ -33,15 +33,8 @@ class SimulatedRequest(NamedTuple):
 
     def view(self, number: int) -> RequestView:
         """Return the request as a policy sees it; `number` is its receive number."""
-        return RequestView(
-            self.request_id,
-            number,
-            self.arrival_s,
-            self.prompt_tokens,
-            self.score,
-            self.user_class,
-            self.tbt_s,
-        )
+        request_id, arrival_s, prompt_tokens, _, _, score, user_class, tbt_s = self
+        return RequestView(request_id, number, arrival_s, prompt_tokens, score, user_class, tbt_s)
 
 
 def simulated_requests(requests: Requests) -> Iterator[SimulatedRequest]:

@@ -199,11 +199,8 @@ class KvMemory:
         key = best.rank.evict_key
         if key is None:
             return []
-        worse = []
-        for live in self.residents.values():
-            evict_key = rank_of(live).evict_key
-            if evict_key is not None and evict_key > key and not live.is_moving:
-                worse.append(live)
+        movable = (live for live in self.residents.values() if not live.is_moving)
+        worse = (live for live in movable if _evict_order(live)[:2] > (True, key))
         return sorted(worse, key=_evict_order, reverse=True)
 
 

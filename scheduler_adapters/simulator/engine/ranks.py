@@ -150,18 +150,13 @@ class RankKeeper:
             elif cohort.rank == shared and cohort.ask_at - cohort.counter == rank.valid_tokens:
                 break
         else:
-            cohort = self._new_cohort(lane, shared)
+            cohort = Cohort(lane, shared, self.block_tokens)
+            if shared is not None:
+                cohort.ask_at = rank.valid_tokens
+                self.watch(cohort, rank.valid_until_s)
         if shared is not None:
             live.version += 1  # from here on the cohort's timer counts
         cohort.join(live)
-
-    def _new_cohort(self, lane: Lane, rank: Rank | None, counter: int = 0) -> Cohort:
-        cohort = Cohort(lane, rank, self.block_tokens)
-        cohort.counter = counter
-        if rank is not None:
-            cohort.ask_at = counter + rank.valid_tokens
-            self.watch(cohort, rank.valid_until_s)
-        return cohort
 
     def _ask_cohort(self, cohort: Cohort) -> None:
         """Ask for the rank of one member, and give it to all."""

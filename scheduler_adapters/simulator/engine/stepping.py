@@ -13,7 +13,7 @@ class StepRunner:
     """Lets the time of steps pass. `skip_ahead` only changes how long that takes."""
 
     __slots__ = (
-        "block_tokens", "emitted", "events", "filler", "finished", "latency", "load", "memory",
+        "block_tokens", "emitted", "filler", "finished", "latency", "load", "memory",
         "ran", "ranks", "record", "residents", "skip_ahead", "split_lanes", "state", "step",
         "stored", "tick_s",
     )  # fmt: skip
@@ -22,7 +22,6 @@ class StepRunner:
         self.state = state
         self.load = state.load
         self.record = state.record
-        self.events = state.events
         self.emitted = state.events.emitted
         self.finished = state.events.finished
         self.ran = state.events.ran
@@ -111,6 +110,7 @@ class StepRunner:
                 changed.append(live)
 
     def _book_chunks(self, tick: int, changed: list[Live]) -> None:
+        state, record, now_s = self.state, self.record, self.load.now_s
         for live, chunk in self.step.chunks:
             is_first = live.prefill_left + live.kept_tokens == live.context
             live.prefill_left -= chunk
@@ -120,24 +120,20 @@ class StepRunner:
                 continue
             if live.in_prefills:
                 self.ranks.unplace(live)
-            self._emit_first(live, tick)
+            # The token that ends a prefill.
+            state.num_prefilling -= 1
+            state.evictions_without_token = 0
+            live.context += 1
+            live.last_token_s = now_s
+            record.run(live.row, tick, tick)
+            if live.context == live.view.prompt_tokens + 1:
+                record.first_token_s[live.row] = now_s
+            for tell in self.emitted:
+                tell(live.sync_view(), 1, now_s)
             if live.context - live.view.prompt_tokens == live.output_tokens:
                 self._finish(live)
             else:
                 changed.append(live)
-
-    def _emit_first(self, live: Live, tick: int) -> None:
-        """Record the token that ends a prefill."""
-        now_s, state = self.load.now_s, self.state
-        state.num_prefilling -= 1
-        state.evictions_without_token = 0
-        live.context += 1
-        live.last_token_s = now_s
-        self.record.run(live.row, tick, tick)
-        if live.context == live.view.prompt_tokens + 1:
-            self.record.first_token_s[live.row] = now_s
-        for tell in self.emitted:
-            tell(live.sync_view(), 1, now_s)
 
     def _tell_decodes(self) -> None:
         """Tell the observers of each decode's token, which is booked with its cohort."""
@@ -145,7 +141,7 @@ class StepRunner:
             for live in cohort.members.values():
                 view = live.sync_view()
                 view.generated_tokens += 1
-                for tell in self.events.emitted:
+                for tell in self.emitted:
                     tell(view, 1, self.load.now_s)
 
     def _finish(self, live: Live) -> None:
