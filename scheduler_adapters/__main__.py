@@ -1,7 +1,5 @@
 """`python -m scheduler_adapters COMMAND`: schedulers of LLM requests, simulated or served."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Final

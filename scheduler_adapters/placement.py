@@ -9,8 +9,6 @@
 is a whole placement. Simulator, router and endpoint picker are to call the same object.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ is a whole scheduler. It runs in the simulator and in real engines unchanged, by
 (`load_policy("pars")`) or by import path (`load_policy("my_package.policies:ShortestPrompt")`).
 """
 
-from __future__ import annotations
-
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

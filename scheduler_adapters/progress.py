@@ -1,7 +1,5 @@
 """A progress line on stderr, on a terminal only."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Final, Self

@@ -5,8 +5,6 @@ and log are vLLM's own. All that vLLM is told stands in its command line and in 
 variable, so the same can be written into any other way to start it.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import logging

@@ -4,8 +4,6 @@ An engine that implements `EngineDriver` can be held against the simulator: it s
 they arrive, tells its observers, and says its limits. Another engine is one folder with a driver.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Sequence

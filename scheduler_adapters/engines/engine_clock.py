@@ -6,8 +6,6 @@ trace differ by it. So there is a clock that takes a fixed piece of work beside 
 measure, as one compares two programs by running them in turn.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import deque

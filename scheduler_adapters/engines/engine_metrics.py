@@ -7,8 +7,6 @@ The report for a router lies in the same folder; the middleware serves it at `/l
 `LENGTHWISE_TIMELINE` names the file of the timeline; without it none is written. Imports no engine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -3,8 +3,6 @@
 A ranker learns from single prompts, so of a conversation it sees the newest message of the user.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Nothing is downloaded, and a large model is made where it will run: 7 billion pa
 through the host's memory.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 

@@ -7,8 +7,6 @@ A class may have a target time between tokens, in seconds. The key is asked firs
 then `default`; a class that is not in `classes` counts as none. Imports no engine.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Least KV: the instance whose KV memory is needed least, by residents and by who waits for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from scheduler_adapters.placement import InstanceId, Placement

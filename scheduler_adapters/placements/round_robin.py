@@ -1,7 +1,5 @@
 """Round-robin over instances: each new request goes to the next one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from scheduler_adapters.placement import InstanceId, Placement

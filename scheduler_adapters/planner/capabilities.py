@@ -1,7 +1,5 @@
 """Checks of a policy against an engine at start: capabilities, end of thinking, planned steps."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 from scheduler_adapters.policy import Policy, ask_rule

@@ -4,8 +4,6 @@ The order is `step_budget.evict_order`. No resident is evicted for a waiting req
 makes enough room.
 """
 
-from __future__ import annotations
-
 from typing import Generic, TypeVar
 
 from scheduler_adapters.planner.ranking import RankedQueue

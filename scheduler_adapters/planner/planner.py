@@ -5,8 +5,6 @@ The rules are those of `step_budget.py`, and the steps are those of the slow ref
 rank is asked for and nothing is sorted. The engine keeps its memory and its batch.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from itertools import chain

@@ -6,8 +6,6 @@ newest rank, and passes on to the engine's observers what happened. Waiting requ
 that end, so a step without change costs nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from bisect import bisect_left, bisect_right, insort

@@ -4,8 +4,6 @@ The engine tells of each event of a resident; the policy is asked when something
 its last rank ends, and never otherwise. A `Border` is what the planner must know of the engine.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence, Sized
 from heapq import heapify, heappop, heappush

@@ -12,8 +12,6 @@ again and again), and call `begin` before each step. Then, in the order in which
 A `Step` is one that the planner of a real engine is filling, the `Plan` what its engine is told.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf

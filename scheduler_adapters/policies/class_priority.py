@@ -1,7 +1,5 @@
 """User classes one before the other, around any policy that orders a class."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from scheduler_adapters.policy import Policy, PolicyWrapper

@@ -1,7 +1,5 @@
 """First come, first served: the default order of serving engines."""
 
-from __future__ import annotations
-
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 

@@ -1,7 +1,5 @@
 """PASCAL inside one instance: reasoning before answering, each in quanta of tokens."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

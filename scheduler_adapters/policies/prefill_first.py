@@ -1,7 +1,5 @@
 """Prefill before decode: vLLM's first scheduler, and Orca, which mixes the two."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from scheduler_adapters.policy import Policy, Traits

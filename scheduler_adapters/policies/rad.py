@@ -1,7 +1,5 @@
 """RAD: throughput-optimal cycles of prefills in chunks of one tile, then decodes of a full tile."""
 
-from __future__ import annotations
-
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule, require_at_least
 

@@ -1,7 +1,5 @@
 """Round-robin: fewest used quanta of tokens first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scheduler_adapters.policy import Policy, Traits

@@ -1,7 +1,5 @@
 """Sarathi-Serve: decodes first, then chunks of prefill up to a token budget."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from scheduler_adapters.policy import Policy, Traits

@@ -8,8 +8,6 @@ Source: PARS, Algorithm 1. Only the waiting queue is reordered: a running reques
 ranks it, and a preempted one re-enters the queue with its first score.
 """
 
-from __future__ import annotations
-
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView

@@ -1,7 +1,5 @@
 """SLAI: decodes wait as long as their time between tokens allows; prefills go first."""
 
-from __future__ import annotations
-
 from math import inf, nextafter
 from typing import Literal
 

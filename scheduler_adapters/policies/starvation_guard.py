@@ -1,7 +1,5 @@
 """A limit of waiting time, after which a request is served by arrival, before all others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Reports: one HTML file with its tables and figures inside, readable without a network."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tables of runs: latencies, load over time and capacity, as figures and CSV files take them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

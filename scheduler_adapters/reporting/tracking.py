@@ -1,7 +1,5 @@
 """Results of a command as a run in a local MLflow store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec

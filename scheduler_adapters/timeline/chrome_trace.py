@@ -1,7 +1,5 @@
 """A timeline as a trace for chrome://tracing or ui.perfetto.dev: one line per request."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from os import PathLike

@@ -4,8 +4,6 @@
 them. It costs a little per token, so it is off unless asked for. Aborted requests leave no line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass, field

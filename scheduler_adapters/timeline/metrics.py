@@ -14,8 +14,6 @@ Percentiles interpolate linearly between order statistics. Requests that did not
 they have no E2E, but the tokens they emitted count.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Progress lines, load curves, closed loops of clients, step records, the live log
 recordings are observers. An observer overrides what it wants to hear of; the rest costs nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from scheduler_adapters.timeline.steps import StepRecord

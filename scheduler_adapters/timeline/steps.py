@@ -1,7 +1,5 @@
 """The size of an engine step and how long it took, in the terms of a latency model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self

@@ -11,8 +11,6 @@ All residents of a step are booked at once, by arrays, since this runs in the en
 Source: Andes' QoE as PASCAL restricts it to answering tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import nan
 from typing import Final, NamedTuple

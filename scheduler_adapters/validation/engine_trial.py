@@ -16,8 +16,6 @@ one turns on milliseconds, and changes its TTFT manyfold. One simulation then is
 than one run of the engine is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count

@@ -6,8 +6,6 @@ times, and only means add up; fitted step times are means too. Beside it stands 
 of an error is the engine's own noise.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -8,8 +8,6 @@ TTFT and E2E count from the arrival at the front end, as in the simulator. Its c
 engine's: the two are aligned at the request that went from one to the other fastest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ told apart by their sizes, and no step by how long it took. Where one request gr
 tokens or a power of two above, the engine captures all sizes anew; that is not told apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil

@@ -1,7 +1,5 @@
 """Errors of the latency presets against measurements that they were not made from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 

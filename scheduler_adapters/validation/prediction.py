@@ -7,8 +7,6 @@ what one would have predicted of PARS before deploying it. Its own row tells how
 the simulator describe the very run that was fitted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -5,8 +5,6 @@ and the events of the queue, in order. A policy that never saw the engine is ask
 requests at the same times, and must put those first that were admitted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ of their own here, where `AffineLatency` has one price for any token. Nor does e
 cost the same: a product of two rows with a matrix may take another kernel than one of three.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence

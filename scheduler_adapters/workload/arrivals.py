@@ -1,7 +1,5 @@
 """Arrival processes, and the random streams that an experiment's draws are taken from."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler_adapters.workload.requests import Floats

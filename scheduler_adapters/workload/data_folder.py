@@ -1,7 +1,5 @@
 """The folder of measured data: the one that is given, else the one $LENGTHWISE_DATA names."""
 
-from __future__ import annotations
-
 import os
 from os import PathLike
 from pathlib import Path

@@ -7,8 +7,6 @@ FCFS would schedule it.
     requests = read_trace("with_prompts.parquet", scorer=open_prompt_scorer("bundle:run/bundle"))
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

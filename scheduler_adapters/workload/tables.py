@@ -1,7 +1,5 @@
 """Tables of files: parquet, CSV and JSON lines, read and written whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

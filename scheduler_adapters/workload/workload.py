@@ -4,8 +4,6 @@ workload = WorkloadConfig(trace=Path("chats.csv"), rate_per_s=4)
 requests = workload.scored(workload.load())
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial

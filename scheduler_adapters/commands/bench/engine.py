@@ -10,8 +10,6 @@ two calls and of reading the clock with caches that vLLM has just emptied. It is
 What vLLM calls of ours within its part (its queue, whom it frees) is in `step_us_ours` only.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import statistics

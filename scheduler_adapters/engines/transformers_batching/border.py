@@ -4,8 +4,6 @@ Until 5.17 its KV cache counts free blocks of `block_size` tokens; since then it
 that allocators divide into pages. Everything else that is touched has stayed the same since 5.13.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import fields

@@ -6,8 +6,6 @@ torch's kernel with the borders of the requests instead. Where it can be had, `r
 name to ask for.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from scoring_service.errors import UnsupportedByEngine

@@ -5,8 +5,6 @@
 It is how the settings reach the engine process. Imports no engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

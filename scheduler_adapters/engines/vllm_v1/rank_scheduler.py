@@ -19,8 +19,6 @@ state hangs on the engine's `Request` and dies with it. Tested with vLLM 0.32.0;
 is refused.
 """
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -8,8 +8,6 @@
 Imports no engine.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
