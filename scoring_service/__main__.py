@@ -1,7 +1,5 @@
 """`python -m scoring_service`: the table of commands."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """Rank agreement: Kendall's tau-b."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ A bundle's calibration is a curve per target model: scores in increasing order, 
 quantiles (and, where known, the mean) of the response lengths seen around it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ like ones is faster; on a GPU nearly every batch is faster. So nothing is assume
 model is timed on the machine that serves it.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence

@@ -18,8 +18,6 @@ A message has three parts: what happened, the offending value, what to do. Each 
 built-in type, so callers that know nothing of this tree still catch the right thing.
 """
 
-from __future__ import annotations
-
 from os import PathLike
 
 

@@ -9,8 +9,6 @@ MLflow itself is not imported here, so that a service without it can look up a b
         experiment = store.experiment_id(client, "lengthwise")
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile

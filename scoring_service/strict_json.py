@@ -1,7 +1,5 @@
 """JSON that any reader takes: null for numbers that are not finite, which JSON does not know."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

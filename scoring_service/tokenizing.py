@@ -5,8 +5,6 @@ tokenizer works word by word, the ids of a prefix that ends at white space are a
 of the whole text, so it is enough to tokenize a prefix that yields sufficiently many.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`capacity`: the search for the highest load at which a policy meets its latency targets."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +19,7 @@ from scheduler_adapters.reporting.tables import capacity_table
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.observers import progress_lines
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.metrics import Summary, summarize
+from scheduler_adapters.timeline.metrics import Statistic, Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
 from scheduler_adapters.workload.requests import Requests
@@ -31,7 +29,7 @@ from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
 
-_METRICS: Final = [column.name for column in fields(Summary) if column.type == "Statistic"]
+_METRICS: Final = [column.name for column in fields(Summary) if column.type is Statistic]
 MOST_PER_S: Final = 10_000.0
 """Where a search by rate ends: all requests come at about the same time."""
 _REQUESTS_PER_CLIENT: Final = 4

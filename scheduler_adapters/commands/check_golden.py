@@ -1,7 +1,5 @@
 """`check-golden`: differences to the runs of another simulator with the same step times."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`compare`: several policies on the same requests; table, CSV and a report that stands alone."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`demo`: a trained ranker, served, orders the queues of the simulator and of vLLM."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import subprocess

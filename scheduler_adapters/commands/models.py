@@ -1,7 +1,5 @@
 """`models`: the latency presets, their sources and their errors against measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace

@@ -11,8 +11,6 @@ it. On a GPU the host needs longer to launch a short prompt's kernels than they 
 is replayed as a CUDA graph, as engines do, and `eager_s` is its time without one.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time

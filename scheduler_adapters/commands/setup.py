@@ -1,7 +1,5 @@
 """Settings and captions that the commands of the simulator share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path

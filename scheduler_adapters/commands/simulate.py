@@ -1,7 +1,5 @@
 """`simulate`: one policy on one trace and one instance, in virtual time."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path

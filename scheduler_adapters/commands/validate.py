@@ -3,8 +3,6 @@
 `validation/engine_trial.py` says how they are compared.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The demo's report: bursts and training run as sections and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests to a service: closed loop (a fixed number of clients) and open loop (a fixed rate)."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence

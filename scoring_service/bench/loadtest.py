@@ -3,8 +3,6 @@
 With `--seconds 600 --pid PID` it is a soak that also watches memory.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """One function per figure. Ratios are of CPU time, peers in turn, the median over rounds."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -4,8 +4,6 @@ FP32, the runtime's default session (all cores for every run, spinning), the who
 one run per request on gRPC's thread pool.
 """
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 

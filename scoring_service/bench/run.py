@@ -1,7 +1,5 @@
 """Run every measure and set the targets beside the results."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Prompts of prescribed lengths."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

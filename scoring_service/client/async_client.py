@@ -1,7 +1,5 @@
 """`ScoringClient` for asyncio: the same calls, awaited."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any, Self

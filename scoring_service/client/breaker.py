@@ -1,7 +1,5 @@
 """A circuit breaker: no calls to a service that does not answer, until a trial call succeeds."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

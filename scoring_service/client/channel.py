@@ -1,7 +1,5 @@
 """Channels of the clients: plaintext to the same machine, TLS and a bearer token elsewhere."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path

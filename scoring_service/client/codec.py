@@ -1,7 +1,5 @@
 """Messages of the service: prompts written, scores and limits read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar

@@ -1,7 +1,5 @@
 """A connection to one service: what the synchronous, asyncio and fail-open clients share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self

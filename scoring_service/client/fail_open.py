@@ -8,8 +8,6 @@ Callers at the same moment share one ScoreBatch. There is no timer: a batch is w
 while the previous ones were under way, so a lone caller does not wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

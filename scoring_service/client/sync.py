@@ -3,8 +3,6 @@
 Needs grpc and protobuf, nothing else: a scheduler process installs no model runtime for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

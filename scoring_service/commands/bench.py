@@ -1,7 +1,5 @@
 """`bench`: the service beside the bare model and other services."""
 
-from __future__ import annotations
-
 from scoring_service.bench.measures import BenchConfig
 from scoring_service.bench.run import print_table, run_bench
 from scoring_service.strict_json import to_json

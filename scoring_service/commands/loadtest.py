@@ -1,7 +1,5 @@
 """`loadtest`: requests at a fixed rate to a running service."""
 
-from __future__ import annotations
-
 from scoring_service.bench.loadtest import LoadtestConfig, print_loadtest, run_loadtest
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.errors import ServiceUnavailable

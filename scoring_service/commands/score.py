@@ -1,7 +1,5 @@
 """`score`: ask a running service for the scores of a few prompts."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 
 from scoring_service.client import Score, ScoringClient

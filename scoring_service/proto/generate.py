@@ -4,8 +4,6 @@ Generated code refuses a protobuf or grpcio older than the one that generated it
 both in pyproject.toml are those of the grpcio-tools that ran this.
 """
 
-from __future__ import annotations
-
 from importlib.resources import files
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A refusal carries `google.rpc.RetryInfo` in the standard `grpc-status-details-bi
 gRPC client, ours or not, can read how long to wait.
 """
 
-from __future__ import annotations
-
 from typing import Final, NoReturn
 
 import grpc

@@ -1,7 +1,5 @@
 """A served model: bundle, tokenizer, ONNX session and calibration, replaced only as a whole."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Token ids -> scores: the ONNX model of a bundle, run by ONNX Runtime."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

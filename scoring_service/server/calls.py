@@ -4,8 +4,6 @@ A unary call on a thread, one without a thread, a stream and the Open Inference 
 through `Calls`; the files of these say only how messages are read and written.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Prometheus metrics: calls, stages, queue, cache, the model served and its live quality."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from http.server import HTTPServer
 from typing import Final

@@ -4,8 +4,6 @@ One model, named as the bundle; input "text" BYTES [N], output "score" FP32 [N] 
 The protocol knows no error per item: if one prompt cannot be scored, the call fails.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Iterator

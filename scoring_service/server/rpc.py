@@ -1,7 +1,5 @@
 """The RPCs of the scoring service: messages to calls of `ScoringService` and back."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor

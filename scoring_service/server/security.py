@@ -1,7 +1,5 @@
 """Access to the server: TLS and mTLS with certificate reload, bearer tokens, loopback."""
 
-from __future__ import annotations
-
 import hmac
 import logging
 from collections.abc import Callable, Iterable

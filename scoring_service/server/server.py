@@ -1,7 +1,5 @@
 """The gRPC server: binds, serves, drains."""
 
-from __future__ import annotations
-
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Many prompts on one stream: read ahead up to a bound, answer in the order of completion."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Iterator

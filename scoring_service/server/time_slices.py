@@ -5,8 +5,6 @@ woken takes its core. With every core busy in the model, a call that passes thro
 waits five times. From Linux 6.12 on a thread may ask for shorter slices, without any privilege.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """Settings of the service: the one source of defaults, for code and command line."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, fields
 

@@ -5,8 +5,6 @@ over its REST interface: one look-up each, for which a service should not need M
 packages.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

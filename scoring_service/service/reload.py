@@ -4,8 +4,6 @@ A candidate is verified (checksums), loaded, run, timed and held against its gol
 it serves. The swap is one assignment: a call keeps the model it began with.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Quality of served predictions: observed response lengths, rank agreement, coverage."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -1,7 +1,5 @@
 """The service without gRPC: check, look up, tokenize, run the model, estimate lengths."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """`bench`: requests that the simulator serves per CPU second, and the memory of a large run."""
 
-from __future__ import annotations
-
 import os
 import resource
 import tempfile

@@ -5,8 +5,6 @@ tokens that its response had (end-of-sequence is off), so schedulers are compare
 Beside what was measured stands what the simulator predicts from the steps under the first of them.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import tempfile

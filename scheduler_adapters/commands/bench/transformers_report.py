@@ -1,7 +1,5 @@
 """The figures of `bench-transformers`: a burst under each scheduler, measured and predicted."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field

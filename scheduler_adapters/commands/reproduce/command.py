@@ -1,7 +1,5 @@
 """`reproduce`: a paper's headline figures beside ours, with what counts as reproduced."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields

@@ -7,8 +7,6 @@ reports; latency is E2E / output tokens. The paper gives no number of seats, so 
 of 256, 128 and 64. Rows that miss say what was measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lengths, systems and runs of the PARS figures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final

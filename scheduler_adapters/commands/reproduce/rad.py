@@ -15,8 +15,6 @@ Set before the first run: the backlog is one cycle (n requests, 2,000 at most), 
 twice the time that cycles as long as the bound would need to serve it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

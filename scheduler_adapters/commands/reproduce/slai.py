@@ -5,8 +5,6 @@ a median TTFT of 0.5 s at 1.15 requests/s; all else is prediction), Poisson arri
 lengths of the authors' trace where it is there, else log-normal with its quantiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial

@@ -4,8 +4,6 @@
         --scheduler pars --max-num-seqs 4 --out timeline.jsonl
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
