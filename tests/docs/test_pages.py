@@ -232,7 +232,7 @@ def only_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise Parsed
 
     monkeypatch.setattr(command_line, "parse", parse_only)
-    monkeypatch.setattr(command_line, "log_to_stderr", lambda: None)
+    monkeypatch.setattr(command_line, "_log_to_stderr", lambda: None)
 
 
 @pages
