@@ -44,12 +44,10 @@ class RankKeeper:
         self.take(live, ask_rank(self.policy, live.sync_view(), self.load))
 
     def take(self, live: Live, rank: Rank) -> None:
-        """Give a request a rank; `place` puts it where that belongs."""
+        """Give a request outside of cohorts a rank; `place` puts it where that belongs."""
         live.rank = rank
         live.version += 1
-        live.ask_at = valid_tokens = rank.valid_tokens
-        if valid_tokens < inf:
-            live.ask_at = live.now_context - live.view.prompt_tokens + valid_tokens
+        live.ask_at = live.context - live.view.prompt_tokens + rank.valid_tokens
         if rank.valid_until_s < inf:
             self._set_timer(rank.valid_until_s, live, live.version)
 
@@ -119,7 +117,9 @@ class RankKeeper:
             return
         elif live.prefill_left:
             assert live.rank is not None
-            insort(self._lane(live.rank.lane).prefills, (live.rank.key, live.row))
+            number = live.rank.lane
+            lane = self.lane_of.get(number) or self._open_lane(number)
+            insort(lane.prefills, (live.rank.key, live.row))
             live.in_prefills = True
         else:
             self._join(live)
@@ -128,20 +128,19 @@ class RankKeeper:
         """Put a waiting request into the queue of its lane."""
         rank = live.rank
         assert rank is not None
-        heappush(self._lane(rank.lane).waiting, (rank.key, live.row, live.version))
+        lane = self.lane_of.get(rank.lane) or self._open_lane(rank.lane)
+        heappush(lane.waiting, (rank.key, live.row, live.version))
 
-    def _lane(self, number: int) -> Lane:
-        lane = self.lane_of.get(number)
-        if lane is None:
-            lane = self.lane_of[number] = Lane(number)
-            insort(self.lanes, lane, key=attrgetter("number"))
+    def _open_lane(self, number: int) -> Lane:
+        lane = self.lane_of[number] = Lane(number)
+        insort(self.lanes, lane, key=attrgetter("number"))
         return lane
 
     def _join(self, live: Live) -> None:
         """Add a decode that was ranked just now to its cohort; make one where there is none."""
         rank = live.rank
         assert rank is not None
-        lane = self._lane(rank.lane)
+        lane = self.lane_of.get(rank.lane) or self._open_lane(rank.lane)
         shared = None if rank.group is None else rank
         for cohort in lane.cohorts:
             if shared is None:
@@ -180,7 +179,7 @@ class RankKeeper:
         cohort.rank = rank
         cohort.ask_at = cohort.counter + valid_tokens
         if cohort.lane.number != lane:
-            cohort.move(self._lane(lane))
+            cohort.move(self.lane_of.get(lane) or self._open_lane(lane))
         if valid_until_s < cohort.timer_s:
             self.watch(cohort, valid_until_s)
 

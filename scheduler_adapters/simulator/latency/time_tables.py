@@ -88,8 +88,10 @@ class TableLatency(LatencyModel):
                 processed, chunk = prefills[0]
                 layer_ms += self._prefill_ms[-(-processed // _CONTEXT_STEP)][chunk]
             elif prefills:
-                row = sum(-(-processed // _CONTEXT_STEP) for processed, _ in prefills)
-                squares = sum(chunk * chunk for _, chunk in prefills)
+                row = squares = 0
+                for processed, chunk in prefills:
+                    row += -(-processed // _CONTEXT_STEP)
+                    squares += chunk * chunk
                 layer_ms += self._prefill_ms[row][round(sqrt(squares))] * _BATCHED
         except IndexError as error:
             raise SchedulingError(
