@@ -185,6 +185,9 @@ class RankKeeper:
 
     def rank_groups(self, stale: list[Cohort]) -> None:
         """Rank the cohorts whose rank ended with this step; those of one group become one."""
+        if len(stale) == 1 and stale[0].count:
+            self._ask_cohort(stale[0])
+            return
         first_of: dict[object, Cohort] = {}
         for cohort in stale:
             if cohort.count:

@@ -199,7 +199,8 @@ class StepRunner:
         displaces = self.step.rule.displace and self.state.num_waiting
         has_room = count == load.num_decoding and not displaces
         while True:
-            ranks.rank_groups(stale)
+            if stale:
+                ranks.rank_groups(stale)
             now_s = load.now_s
             if not has_room or now_s >= quiet_until_s or (timers and timers[0][0] <= now_s):
                 return
