@@ -1,7 +1,5 @@
 """N clients with one request each in flight: a finished request is replaced at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

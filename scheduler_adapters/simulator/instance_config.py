@@ -1,7 +1,5 @@
 """A simulated instance as settings: a preset, and limits that replace its own."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
 from typing import Literal

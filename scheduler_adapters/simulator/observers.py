@@ -1,7 +1,5 @@
 """Observers of a simulated engine: its load over time, and a progress line."""
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import dataclass, fields
 

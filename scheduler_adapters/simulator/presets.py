@@ -7,8 +7,6 @@
 The part after the colon is the source of the step times (`SOURCES`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Requests, a policy and an instance in; a timeline out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from math import inf

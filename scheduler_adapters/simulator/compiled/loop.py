@@ -11,8 +11,6 @@ The loop is one function on purpose: cut into a dozen, inlined or not, the same 
 # numba infers the types: typed code would only say float64 everywhere.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,arg-type,misc"
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from heapq import heappop, heappush

@@ -9,8 +9,6 @@ here: a subclass or a wrapper may rank otherwise.
 # numba infers the types: typed code would only say float64 everywhere.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,arg-type,misc"
 
-from __future__ import annotations
-
 from heapq import heapify, heappop, heappush
 from math import isfinite
 

@@ -1,7 +1,5 @@
 """All ranks of a policy whose ranks never change, as columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise

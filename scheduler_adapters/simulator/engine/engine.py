@@ -6,8 +6,6 @@ as for two hundred; while nothing happens to anybody, steps are repeated without
 `tests/scheduler_adapters/simulator/reference.py`.
 """
 
-from __future__ import annotations
-
 import gc
 from collections import deque
 from collections.abc import Iterable, Iterator

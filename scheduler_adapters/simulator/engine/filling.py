@@ -1,7 +1,5 @@
 """Filling a step, lane by lane: decodes, prefills in progress, admissions."""
 
-from __future__ import annotations
-
 from heapq import heappop
 
 from scheduler_adapters.planner.step_budget import StepBudget

@@ -1,7 +1,5 @@
 """KV blocks outside the device: in host memory, on the link, or brought from another instance."""
 
-from __future__ import annotations
-
 from math import inf
 
 from scheduler_adapters.simulator.engine.live import Live

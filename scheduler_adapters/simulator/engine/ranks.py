@@ -1,7 +1,5 @@
 """The ranks of one instance: asking the policy, and keeping requests where their ranks put them."""
 
-from __future__ import annotations
-
 from bisect import insort
 from heapq import heappop, heappush
 from math import inf

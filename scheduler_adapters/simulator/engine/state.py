@@ -1,7 +1,5 @@
 """The state of one simulated instance that its parts share: requests, counts, the step, events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """Running one filled step, booking what came of it, and repeating it while nothing changes."""
 
-from __future__ import annotations
-
 from scheduler_adapters.simulator.engine.cohort import Cohort
 from scheduler_adapters.simulator.engine.filling import StepFiller
 from scheduler_adapters.simulator.engine.live import Live

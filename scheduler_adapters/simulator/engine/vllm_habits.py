@@ -4,8 +4,6 @@ For comparisons with a real engine: `Engine(policy, instance, habits=VllmHabits(
 compared without, as in the papers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Latency models and KV memory from public sizes and data-sheet peaks, without measurements."""
 
-from __future__ import annotations
-
 from scheduler_adapters.simulator.latency.facts import BLOCK_TOKENS, GpuFacts, ModelFacts
 from scheduler_adapters.simulator.latency.models import RooflineLatency
 from scheduler_adapters.simulator.latency.staircase import StaircaseLatency

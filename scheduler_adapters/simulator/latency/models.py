@@ -4,8 +4,6 @@ A step is described by its number of decodes, the sum of their contexts (tokens 
 and its prefill chunks, each as (tokens already processed, tokens in this chunk).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass

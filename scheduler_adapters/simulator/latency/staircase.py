@@ -4,8 +4,6 @@ Source: the RAD paper, section on batch times and Theorem 1. Two slips are repai
 1/s of eq. 3 (kept inside mu_v), and a chunk ends at token `before + chunk`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm

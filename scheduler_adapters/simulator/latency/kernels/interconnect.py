@@ -1,7 +1,5 @@
 """Communication in each step between the GPUs that share one model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -17,8 +17,6 @@ values that fit the cache of the L40S (96 MB), which those of a whole model do n
 Source: ai-dynamo/aiconfigurator, commit 095f58a5, Apache-2.0; vLLM 0.14 on A100, 0.24 elsewhere.
 """
 
-from __future__ import annotations
-
 from os import PathLike
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Step times as sums of kernels measured one by one on a real GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

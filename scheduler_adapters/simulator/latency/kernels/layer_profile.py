@@ -5,8 +5,6 @@ A profile folder holds microseconds per layer: `dense` by tokens, `per_sequence`
 Source: casys-kaist/LLMServingSim, commit 5daddb21, MIT; recorded under vLLM 0.19.
 """
 
-from __future__ import annotations
-
 from os import PathLike
 from pathlib import Path
 

@@ -5,8 +5,6 @@ block waits for the slowest rank. The group is simulated as one instance: its ba
 evenly, and a step takes as long as the fullest rank plus the experts plus moving tokens to them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Named instances with measured step times: their files, GPUs and KV memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import pandas as pd

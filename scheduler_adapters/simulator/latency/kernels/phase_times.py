@@ -6,8 +6,6 @@ Source: Mutinifni/splitwise-sim, commit 8f99e7dc, MIT; its `h100-80gb-pcap` rows
 because their prefills are those of `h100-80gb` times a constant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
