@@ -25,11 +25,7 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_policy,
     configured_think_end,
 )
-from scheduler_adapters.engines.vllm_v1.middleware import (
-    VARIABLE,
-    MiddlewareConfig,
-    ScoreConfig,
-)
+from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig, ScoreConfig
 from scheduler_adapters.planner.capabilities import require_capabilities, require_think_end
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline import live_log as timeline_log

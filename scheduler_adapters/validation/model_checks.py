@@ -43,10 +43,7 @@ class Check:
 def compare(ours: Floats, theirs: Floats, *, quantity: str, against: str) -> Check:
     """Return the error of values (N,) at the same points."""
     return Check(
-        quantity=quantity,
-        against=against,
-        mape_fraction=mape(ours, theirs),
-        num_points=len(theirs),
+        quantity=quantity, against=against, mape_fraction=mape(ours, theirs), num_points=len(theirs)
     )
 
 

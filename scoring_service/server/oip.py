@@ -73,9 +73,7 @@ class OpenInference:
     def _model_metadata(self, request: Any, context: Context) -> Message:
         self._check_model(request.name, request.version)
         response = MESSAGES["ModelMetadataResponse"](
-            name=self._name,
-            versions=[self._revision],
-            platform="onnxruntime_onnx",
+            name=self._name, versions=[self._revision], platform="onnxruntime_onnx"
         )
         response.inputs.add(name=INPUT, datatype="BYTES", shape=[-1])
         response.outputs.add(name=OUTPUT, datatype="FP32", shape=[-1])

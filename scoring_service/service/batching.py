@@ -320,10 +320,7 @@ class MicroBatcher:
         return results
 
     def _settle(
-        self,
-        group: Sequence[Job],
-        results: Sequence[float | ScoringError],
-        done: list[Submission],
+        self, group: Sequence[Job], results: Sequence[float | ScoringError], done: list[Submission]
     ) -> None:
         """Account for an executed group, of which some may have expired on the way to the model."""
         num_run = longest = 0

@@ -28,11 +28,7 @@ class KvMemory:
     )  # fmt: skip
 
     def __init__(
-        self,
-        state: EngineState,
-        ranks: RankKeeper,
-        stored: StoredBlocks,
-        habits: VllmHabits | None,
+        self, state: EngineState, ranks: RankKeeper, stored: StoredBlocks, habits: VllmHabits | None
     ) -> None:
         instance = state.instance
         self.state = state

@@ -29,11 +29,7 @@ _SECONDS = 1e-6
 
 
 def read_layer_profile(
-    folder: str | PathLike[str],
-    *,
-    layers: int,
-    link: Link | None = None,
-    hidden: int = 0,
+    folder: str | PathLike[str], *, layers: int, link: Link | None = None, hidden: int = 0
 ) -> KernelLatency:
     """Return the latency model of the profile in `folder`, for a model of `layers` blocks.
 
