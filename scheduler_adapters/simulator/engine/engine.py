@@ -101,9 +101,9 @@ class Engine:
         state.record.add_rows(len(lives))
         rejected = state.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
         if rejected.any():
-            lives = [
-                live for live, is_rejected in zip(lives, rejected, strict=True) if not is_rejected
-            ]
+            for live, is_rejected in zip(lives, rejected.tolist(), strict=True):
+                live.is_gone = is_rejected
+            lives = [live for live in lives if not live.is_gone]
         self._expect(lives)
 
     def submit(self, request: SimulatedRequest, *, carried: Carried | None = None) -> bool:

@@ -197,6 +197,10 @@ def test_a_request_that_has_left_or_was_never_here_cannot_be_withdrawn():
 def test_a_request_that_can_never_fit_is_rejected_at_once():
     engine = Engine(FCFS(), SECONDS)
     assert not engine.submit(REQUEST._replace(prompt_tokens=1000))
+    engine.submit_all(make_requests(prompt_tokens=[1000, 1], output_tokens=[1, 1]))
+    assert [live.is_gone for live in engine.state.lives] == [True, True, False]
+    with pytest.raises(SchedulingError, match="is not in the engine"):
+        engine.withdraw(engine.state.lives[1].view.request_id)
     assert engine.advance(inf) == inf
 
 
