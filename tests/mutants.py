@@ -54,7 +54,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "calibration": (
         "training/evaluation/calibration.py scoring_service/calibration.py training/prefill",
         "tests/training/evaluation/test_calibration.py tests/scoring_service/test_calibration.py "
-        "tests/training/prefill",
+        "tests/training/prefill tests/training/commands/test_calibrate.py",
     ),
 }
 """Room -> its source, and the tests that are run first."""

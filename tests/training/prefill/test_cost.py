@@ -102,3 +102,33 @@ def test_fewer_than_three_lengths_are_refused(lengths: list[int]) -> None:
     frame = table()
     with pytest.raises(DataError, match=f"{len(lengths)} prompt length.*measure 3 or more"):
         fit_cost(samples(frame[frame["prompt_tokens"].isin(lengths)]))
+
+
+def test_r2_is_the_share_of_the_variance_that_the_fit_explains(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    frame = table()
+    frame["latency_s"] *= np.tile([1.03, 0.97], len(frame) // 2)
+    with caplog.at_level(logging.WARNING):
+        cost = fit_cost(samples(frame))
+    missed_s = cost.points["measured_s"] - cost.points["fitted_s"]
+    assert cost.r2 == pytest.approx(
+        1 - (missed_s**2).sum() / (len(frame) * frame["latency_s"].var(ddof=0)), rel=1e-9
+    )
+    assert 0.99 < cost.r2 < 1
+    assert "R^2" not in caplog.text
+
+
+def test_a_fall_is_told_with_both_latencies_in_milliseconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    frame = table()
+    is_it = (frame["batch_size"] == 4) & (frame["prompt_tokens"] == 4096)
+    frame.loc[is_it, "latency_s"] = 0.001
+    with caplog.at_level(logging.WARNING):
+        fit_cost(samples(frame))
+    falls = [record.getMessage() for record in caplog.records if "took" in record.getMessage()]
+    before_s = 4 * (5.2e5 * 2048**2 + 1.3e10 * 2048) / PEAK
+    told = f"batch of 4: 4096 tokens took 1 ms, 2048 took {before_s * 1e3:.3g} ms; measure again?"
+    # A batch of 4 short prompts that takes less than the longest one alone is no fall.
+    assert falls == [told]
