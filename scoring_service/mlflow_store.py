@@ -1,4 +1,4 @@
-"""Where an MLflow store lies: a folder (sqlite in mlflow.db, artefacts beside it) or a server.
+"""Place of an MLflow store: a folder (sqlite in mlflow.db, artefacts beside it) or a server.
 
 MLflow itself is not imported here, so that a service without it can look up a bundle. With it:
 
