@@ -86,3 +86,14 @@ class UnsupportedByEngine(SchedulingError):
 
 class InvalidDecision(SchedulingError):
     """A policy broke a law of the policy interface (a NaN key, a negative budget, ...)."""
+
+
+def require(name: str, value: object, holds: bool, right: str) -> None:
+    """Raise ConfigError unless a setting `holds`; `right` names the values that it may have."""
+    if not holds:
+        raise ConfigError(f"{name} is {value}; use {right}")
+
+
+def at_least(name: str, value: float | None, least: float) -> None:
+    """Raise ConfigError unless a setting is None or no less than `least`."""
+    require(name, value, value is None or value >= least, f"{least} or more")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, at_least, require
 
 Label = Literal["output_tokens", "reasoning_tokens", "answer_tokens"]
 Repeats = Literal["first", "geometric_mean"]
@@ -207,14 +207,3 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
         return TrainConfig(**{**values, **made})
     except (TypeError, KeyError) as error:
         raise ConfigError(f"not a training configuration of this version: {error}") from error
-
-
-def require(name: str, value: object, holds: bool, right: str) -> None:
-    """Check a setting; `right` names the values that it may have."""
-    if not holds:
-        raise ConfigError(f"{name} is {value}; use {right}")
-
-
-def at_least(name: str, value: float | None, least: int) -> None:
-    """Check that a setting is None or no less than `least`."""
-    require(name, value, value is None or not value < least, f"{least} or more")

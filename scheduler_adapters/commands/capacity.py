@@ -24,7 +24,7 @@ from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.command_line import INTERRUPTED
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, require
 from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,7 @@ class SearchConfig(setup.Setup):
                     f"slo names {name!r}; use one of {', '.join(_METRICS)} with .mean, .p50, .p90 "
                     "or .p99"
                 )
-            if not most > 0:
-                raise ConfigError(f"slo {name} is {most}; use seconds above 0")
+            require(f"slo {name}", most, most > 0, "seconds above 0")
         setup.check_policies(self.policies, self.settings)
         setup.check_folder(self.out)
 

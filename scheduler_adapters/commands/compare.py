@@ -21,6 +21,7 @@ from scheduler_adapters.reporting.tables import (
     latency_table,
     load_table,
     rate_table,
+    text_of,
 )
 from scheduler_adapters.simulator.observers import LoadRecorder, progress_lines
 from scheduler_adapters.simulator.simulate import simulate
@@ -175,14 +176,10 @@ def _show(results: _Results) -> None:
         result = {"runs": rows, "scores": config.scores, **capacity, "report": page}
         print(to_json(result))
     elif rows:
-        print(_table_text(pd.DataFrame(rows)[list(COLUMNS)].rename(columns=COLUMNS)))
+        print(text_of(pd.DataFrame(rows)[list(COLUMNS)].rename(columns=COLUMNS)))
         if found:
-            print(f"\ncapacity, {config.unit}\n{_table_text(capacity_table(found))}")
+            print(f"\ncapacity, {config.unit}\n{text_of(capacity_table(found))}")
         print(config.lead(results.requests))
-
-
-def _table_text(table: pd.DataFrame) -> str:
-    return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
 
 
 def _say_left_out(why: str, results: _Results) -> None:

@@ -24,7 +24,7 @@ from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.scores import PromptScores, ServiceScores
 from scheduler_adapters.workload.tables import read_table
 from scoring_service.bundle import ModelBundle
-from scoring_service.errors import ConfigError, ScoringError, UnsupportedByEngine
+from scoring_service.errors import ScoringError, UnsupportedByEngine, require
 from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
@@ -61,8 +61,7 @@ class DemoConfig:
 
     def __post_init__(self) -> None:
         for name in ("num_simulated", "simulator_max_num_seqs", "engine_max_num_seqs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use a number >= 1")
+            require(name, getattr(self, name), getattr(self, name) >= 1, "a number >= 1")
 
 
 def demo(config: DemoConfig) -> None:

@@ -13,7 +13,7 @@ from scheduler_adapters.validation import model_checks
 from scheduler_adapters.validation.fidelity import RECORDINGS, TARGETS, Fidelity, replay
 from scheduler_adapters.validation.model_checks import Check
 from scheduler_adapters.workload.data_folder import DataDir
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import ConfigError, DataError, require
 from scoring_service.strict_json import to_json
 
 ENGINES: tuple[EngineKind, ...] = ("vllm", "plain")
@@ -29,8 +29,8 @@ class ModelsConfig:
     """Print one JSON object instead of tables."""
 
     def __post_init__(self) -> None:
-        if self.data_dir is not None and not self.data_dir.is_dir():
-            raise ConfigError(f"data_dir is {self.data_dir}; use a folder that exists")
+        is_there = self.data_dir is None or self.data_dir.is_dir()
+        require("data_dir", self.data_dir, is_there, "a folder that exists")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,7 +26,8 @@ import pandas as pd
 from scheduler_adapters.commands.setup import check_place
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.progress import Progress
-from scoring_service.errors import ConfigError, DataError
+from scheduler_adapters.reporting.tables import text_of
+from scoring_service.errors import ConfigError, DataError, require
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +63,9 @@ class ProfileConfig:
 
     def __post_init__(self) -> None:
         for name in ("prompt_tokens", "batch_sizes"):
-            if not getattr(self, name) or min(getattr(self, name)) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use numbers >= 1")
-        if self.repeats < 1:
-            raise ConfigError(f"repeats is {self.repeats}; use a number >= 1")
+            numbers = getattr(self, name)
+            require(name, numbers, min(numbers, default=0) >= 1, "numbers >= 1")
+        require("repeats", self.repeats, self.repeats >= 1, "a number >= 1")
         if self.cuda_graphs and not find_device(self.device).startswith("cuda"):
             raise ConfigError("cuda_graphs is true, and the device is no GPU; leave it out")
         check_place(self.out, ".csv")
@@ -100,7 +100,7 @@ def profile(config: ProfileConfig) -> None:
         return
     timed = [name for name in ("latency_s", "eager_s") if name in table]
     medians = table.groupby(["batch_size", "prompt_tokens"])[timed].median()
-    print(medians.reset_index().to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    print(text_of(medians.reset_index()))
     print(f"{about['peak_flop_per_s']:.3g} FLOP/s; samples in {config.out}; fit them by")
     print(f"python -m training calibrate --samples {config.out}")
 

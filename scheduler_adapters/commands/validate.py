@@ -34,7 +34,7 @@ from scheduler_adapters.validation.errors import RepeatedError
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, at_least, require
 
 _MIN_REQUESTS: Final = 20
 
@@ -68,14 +68,11 @@ class ValidateConfig(TrialConfig):
     """Print one JSON object."""
 
     def __post_init__(self) -> None:
-        if self.num_requests < _MIN_REQUESTS:
-            raise ConfigError(f"num_requests is {self.num_requests}; use {_MIN_REQUESTS} or more")
-        if not 2 <= self.pieces <= self.num_requests // 5:
-            raise ConfigError(f"pieces is {self.pieces}; use 2 to {self.num_requests // 5}")
-        if self.repeats < 1:
-            raise ConfigError(f"repeats is {self.repeats}; use 1 or more")
-        if not self.rate_per_s > 0:
-            raise ConfigError(f"rate_per_s is {self.rate_per_s}; use a rate above 0")
+        at_least("num_requests", self.num_requests, _MIN_REQUESTS)
+        most = self.num_requests // 5
+        require("pieces", self.pieces, 2 <= self.pieces <= most, f"2 to {most}")
+        at_least("repeats", self.repeats, 1)
+        require("rate_per_s", self.rate_per_s, self.rate_per_s > 0, "a rate above 0")
 
 
 def validate(config: ValidateConfig) -> None:

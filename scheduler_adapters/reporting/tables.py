@@ -160,6 +160,11 @@ def capacity_table(found: Mapping[str, list[float]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["policy", "mean", "low", "high", "searches"])
 
 
+def text_of(table: pd.DataFrame) -> str:
+    """Return a table for a terminal, numbers with four significant digits."""
+    return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+
+
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the 95% confidence interval of the mean; that of a single value has no width."""
     mean = float(np.mean(values))

@@ -9,7 +9,7 @@ from scheduler_adapters.simulator.engine.live import simulated_requests
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.errors import ConfigError
+from scoring_service.errors import at_least
 
 
 class ClosedLoop(EngineObserver):
@@ -19,8 +19,7 @@ class ClosedLoop(EngineObserver):
     """
 
     def __init__(self, engine: Engine, requests: Requests, *, clients: int) -> None:
-        if clients < 1:
-            raise ConfigError(f"clients is {clients}; use 1 or more")
+        at_least("clients", clients, 1)
         self.engine = engine
         self.requests = requests
         self.sent_s = np.zeros(len(requests))

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Literal
 
 from scheduler_adapters.simulator.latency.facts import MODELS
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, at_least, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,16 +27,13 @@ class HostLink:
     room are computed anew."""
 
     def __post_init__(self) -> None:
-        if self.kv_bytes_per_token < 1:
-            raise ConfigError(f"kv_bytes_per_token is {self.kv_bytes_per_token}; use 1 or more")
-        if not 0 < self.bytes_per_s < inf:
-            raise ConfigError(f"bytes_per_s is {self.bytes_per_s}; use a number above 0")
-        if not 0 <= self.latency_s < inf:
-            raise ConfigError(f"latency_s is {self.latency_s}; use seconds >= 0")
-        if self.sharing not in ("fair", "fifo"):
-            raise ConfigError(f"sharing is {self.sharing!r}; use 'fair' or 'fifo'")
-        if self.max_blocks is not None and self.max_blocks < 0:
-            raise ConfigError(f"max_blocks is {self.max_blocks}; use 0 or more, or None")
+        at_least("kv_bytes_per_token", self.kv_bytes_per_token, 1)
+        rate, most = self.bytes_per_s, self.max_blocks
+        require("bytes_per_s", rate, 0 < rate < inf, "a number above 0")
+        require("latency_s", self.latency_s, 0 <= self.latency_s < inf, "seconds >= 0")
+        is_known = self.sharing in ("fair", "fifo")
+        require("sharing", repr(self.sharing), is_known, "'fair' or 'fifo'")
+        require("max_blocks", most, most is None or most >= 0, "0 or more, or None")
 
     @classmethod
     def of_model(cls, name: str, **changes: Any) -> HostLink:

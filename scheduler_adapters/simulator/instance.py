@@ -14,9 +14,9 @@ from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.presets import BLOCK_TOKENS, preset
 from scheduler_adapters.views import Capability
-from scoring_service.errors import ConfigError
+from scheduler_adapters.workload.requests import Ints
+from scoring_service.errors import at_least, require
 
-Ints = NDArray[np.int64]
 Tokens = TypeVar("Tokens", int, Ints)
 _CAPABILITIES = frozenset({Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT})
 _HOW_TO_OFFLOAD = "host=HostLink(...), or --host-gb-per-s 50"
@@ -43,16 +43,12 @@ class Instance:
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_num_seqs", "block_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ConfigError(f"max_tokens is {self.max_tokens}; use 1 or more, or None")
-        if not 0 <= self.watermark_fraction < 1:
-            raise ConfigError(f"watermark_fraction is {self.watermark_fraction}; use [0, 1)")
-        if self.decode_headroom_blocks not in (0, 1):
-            raise ConfigError(
-                f"decode_headroom_blocks is {self.decode_headroom_blocks}; use 0 or 1"
-            )
+            at_least(name, getattr(self, name), 1)
+        budget, share = self.max_tokens, self.watermark_fraction
+        require("max_tokens", budget, budget is None or budget >= 1, "1 or more, or None")
+        require("watermark_fraction", share, 0 <= share < 1, "[0, 1)")
+        headroom = self.decode_headroom_blocks
+        require("decode_headroom_blocks", headroom, headroom in (0, 1), "0 or 1")
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Instance:

@@ -2,12 +2,13 @@
 
 import logging
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, require
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ class InstanceConfig:
         gb_per_s = self.host_gb_per_s
         if gb_per_s is None and self.host_blocks is not None:
             raise ConfigError(f"host_blocks is {self.host_blocks}; give host_gb_per_s as well")
-        if gb_per_s is not None and not 0 < gb_per_s < float("inf"):
-            raise ConfigError(f"host_gb_per_s is {gb_per_s}; use GB/s above 0")
+        if gb_per_s is not None:
+            require("host_gb_per_s", gb_per_s, 0 < gb_per_s < inf, "GB/s above 0")
         if gb_per_s is not None and self.engine != "plain":
             raise ConfigError(f"host_gb_per_s is {gb_per_s}; only the plain engine has host memory")
 

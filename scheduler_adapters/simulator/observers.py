@@ -48,13 +48,13 @@ class LoadRecorder(EngineObserver):
         return LoadCurve(*map(np.array, self._columns))
 
 
+@dataclass(eq=False)
 class ProgressLine(EngineObserver):
     """Shows on a terminal how far a run of `num_requests` is, in virtual time."""
 
-    def __init__(self, progress: Progress, num_requests: int) -> None:
-        self.progress = progress
-        self.num_requests = num_requests
-        self.num_done = 0
+    progress: Progress
+    num_requests: int
+    num_done: int = 0
 
     def ran(self, load: LoadView, duration_s: float, num_resident: int) -> None:
         self.progress.look(load.now_s, self.num_done, self.num_requests)

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
+from scheduler_adapters.simulator.latency.affine_fit import non_negative
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.steps import Chunk, StepRecord, chunk_sizes
 from scoring_service.errors import DataError
@@ -97,7 +97,7 @@ def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
     features = np.column_stack([_shares(table[:, 0], knots), others])
     predicted_s = measured_s
     for _ in range(_ROUNDS):
-        coefficients = _non_negative(features / predicted_s[:, None], measured_s / predicted_s)
+        coefficients = non_negative(features / predicted_s[:, None], measured_s / predicted_s)
         predicted_s = np.maximum(features @ coefficients, measured_s.min() / 2)
     decodes_s, prices_s = np.split(coefficients, [len(knots)])
     per_context_token_s, per_prefill_s, per_prefill_token_s, per_attention_pair_s = prices_s
@@ -124,10 +124,3 @@ def _knots(seen: Sequence[int]) -> list[int]:
 def _shares(numbers: NDArray[np.float64], knots: Sequence[int]) -> NDArray[np.float64]:
     """Return the weight of each knot in each interpolated number, shape (numbers, knots)."""
     return np.column_stack([np.interp(numbers, knots, unit) for unit in np.eye(len(knots))])
-
-
-def _non_negative(features: NDArray[np.float64], goal: NDArray[np.float64]) -> NDArray[np.float64]:
-    scale = np.abs(features).max(axis=0)
-    scale[scale == 0] = 1.0
-    solution, _ = nnls(features / scale, goal)
-    return np.asarray(solution / scale)

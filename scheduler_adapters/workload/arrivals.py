@@ -3,7 +3,7 @@
 import numpy as np
 
 from scheduler_adapters.workload.requests import Floats
-from scoring_service.errors import ConfigError
+from scoring_service.errors import require
 
 ARRIVAL_STREAM = 1
 LENGTH_STREAM = 2
@@ -23,8 +23,7 @@ def poisson_arrivals_s(count: int, *, rate_per_s: float, seed: int) -> Floats:
 def gamma_arrivals_s(count: int, *, rate_per_s: float, cv: float, seed: int) -> Floats:
     """Draw arrival times (count,) with gamma gaps; `cv` above 1 makes bursts, 1 is Poisson."""
     _check_rate(rate_per_s)
-    if not 0 < cv < np.inf:
-        raise ConfigError(f"cv is {cv}; use a number above 0")
+    require("cv", cv, 0 < cv < np.inf, "a number above 0")
     shape = 1 / cv**2
     random = np.random.default_rng((seed, ARRIVAL_STREAM))
     return np.cumsum(random.gamma(shape, 1 / (rate_per_s * shape), count))
@@ -32,8 +31,7 @@ def gamma_arrivals_s(count: int, *, rate_per_s: float, cv: float, seed: int) -> 
 
 def shock_arrivals_s(count: int, *, rate_per_s: float, factor: float, seed: int) -> Floats:
     """Draw Poisson arrival times (count,), `factor` times as fast in the middle fifth."""
-    if not 0 < factor < np.inf:
-        raise ConfigError(f"factor is {factor}; use a number above 0")
+    require("factor", factor, 0 < factor < np.inf, "a number above 0")
     steady_s = poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=seed)
     gaps_s = np.diff(steady_s, prepend=0.0)
     gaps_s[2 * count // 5 : 3 * count // 5] /= factor
@@ -41,5 +39,5 @@ def shock_arrivals_s(count: int, *, rate_per_s: float, factor: float, seed: int)
 
 
 def _check_rate(rate_per_s: float) -> None:
-    if not 0 < rate_per_s < np.inf:
-        raise ConfigError(f"rate_per_s is {rate_per_s}; use a number above 0, or a burst")
+    is_rate = 0 < rate_per_s < np.inf
+    require("rate_per_s", rate_per_s, is_rate, "a number above 0, or a burst")

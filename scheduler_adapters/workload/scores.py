@@ -22,7 +22,7 @@ from scheduler_adapters.workload.requests import Floats, Ints
 from scoring_service import agreement
 from scoring_service.bundle import ModelBundle
 from scoring_service.client import Score, ScoringClient
-from scoring_service.errors import ConfigError, ScoringError
+from scoring_service.errors import ConfigError, ScoringError, require
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +37,7 @@ def synthetic_scores(lengths: Ints, *, tau_b: float, seed: int = 0) -> Floats:
     Raises:
         ConfigError: `tau_b` is not in [-1, 1].
     """
-    if not -1 <= tau_b <= 1:
-        raise ConfigError(f"tau_b is {tau_b}; use a number in [-1, 1]")
+    require("tau_b", tau_b, -1 <= tau_b <= 1, "a number in [-1, 1]")
     noise = np.random.default_rng((seed, SCORE_STREAM)).standard_normal(len(lengths))
     normal = _normal_scores(lengths)
     has_order = len(np.unique(lengths)) > 1

@@ -7,6 +7,7 @@ requests = workload.scored(workload.load())
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,7 +18,7 @@ from scheduler_adapters.workload.arrivals import CLASS_STREAM, LENGTH_STREAM
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
 from scheduler_adapters.workload.scores import open_prompt_scorer, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import ConfigError, DataError, at_least, require
 
 SCORES: Final = ("trace", "oracle", "synthetic", "constant")
 _SHOCK: Final = 5.0
@@ -52,16 +53,12 @@ class WorkloadConfig:
     """Of arrivals, synthetic lengths and synthetic scores."""
 
     def __post_init__(self) -> None:
-        if self.num_requests < 1:
-            raise ConfigError(f"num_requests is {self.num_requests}; use 1 or more")
-        if self.seed < 0:
-            raise ConfigError(f"seed is {self.seed}; use 0 or more")
+        at_least("num_requests", self.num_requests, 1)
+        at_least("seed", self.seed, 0)
         _check_classes(self.classes)
-        if self.scores not in (None, *SCORES) and not self.scores_prompts:
-            raise ConfigError(
-                f"scores is {self.scores!r}; use one of {', '.join(SCORES)}, bundle:PATH or "
-                "service:HOST:PORT"
-            )
+        is_known = self.scores in (None, *SCORES) or self.scores_prompts
+        known = f"one of {', '.join(SCORES)}, bundle:PATH or service:HOST:PORT"
+        require("scores", repr(self.scores), is_known, known)
         if self.trace is None and (self.scores_prompts or self.scores == "trace"):
             raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --trace FILE")
 
@@ -140,11 +137,8 @@ def _check_classes(classes: dict[str, dict[str, float]]) -> None:
     for name, own in classes.items():
         if unknown := own.keys() - {"share", "tbt_s"}:
             raise ConfigError(f"class {name!r} has {sorted(unknown)}; use share and tbt_s")
-        if "tbt_s" in own and not own["tbt_s"] > 0:
-            raise ConfigError(
-                f"tbt_s of class {name!r} is {own['tbt_s']}; use seconds above 0, or leave it "
-                "out for no target"
-            )
+        target_s, right = own.get("tbt_s", inf), "seconds above 0, or leave it out for no target"
+        require(f"tbt_s of class {name!r}", target_s, target_s > 0, right)
 
 
 def synthetic_requests(count: int, *, seed: int) -> Requests:

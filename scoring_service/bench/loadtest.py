@@ -16,7 +16,7 @@ import numpy as np
 from scoring_service.bench.load import Outcomes, open_loop, percentile_ms
 from scoring_service.bench.processes import rss_bytes
 from scoring_service.client.channel import ClientSecurity
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import ConfigError, DataError, require
 
 _WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", "email", "poem")
 
@@ -44,8 +44,7 @@ class LoadtestConfig:
 
     def __post_init__(self) -> None:
         for name in ("rate", "seconds", "timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use more than 0")
+            require(name, getattr(self, name), getattr(self, name) > 0, "more than 0")
 
 
 def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, Any]:
@@ -98,8 +97,8 @@ def _set_by_ctrl_c(stop: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGINT, usual)
 
 
-def print_loadtest(result: Mapping[str, Any]) -> None:
-    """Print the result as a table."""
+def format_loadtest(result: Mapping[str, Any]) -> str:
+    """The result as a table."""
     failed = result["failed"]
     rows = [("sent", result["sent"], f"{result['sent_per_s']:.1f} per s")]
     for name in ("answered", "refused"):
@@ -107,10 +106,10 @@ def print_loadtest(result: Mapping[str, Any]) -> None:
         rows.append((name, result[name], ", ".join(f"{p} {ms:.1f} ms" for p, ms in shares.items())))
     causes = ", ".join(f"{name} {count}" for name, count in failed.items())
     rows.append(("failed", sum(failed.values()), causes))
-    for name, count, details in rows:
-        print(f"{name:9} {count:7}   {details}".rstrip())
+    lines = [f"{name:9} {count:7}   {details}".rstrip() for name, count, details in rows]
     if result.get("rss_growth_fraction") is not None:
-        print(f"memory    {result['rss_growth_fraction']:+7.1%}")
+        lines.append(f"memory    {result['rss_growth_fraction']:+7.1%}")
+    return "\n".join(lines)
 
 
 def _rss_bytes(pid: int) -> int:

@@ -115,16 +115,16 @@ def _alone(subject: measures.Subject) -> dict[str, Any]:
     return result
 
 
-def print_table(result: Mapping[str, Any]) -> None:
+def format_table(result: Mapping[str, Any]) -> str:
     """The figures beside their targets."""
-    print(f"{result['bundle']} {result['precision']} on {result['cores']} cores")
+    lines = [f"{result['bundle']} {result['precision']} on {result['cores']} cores"]
     if result["load_average"] > IDLE_LOAD * result["cores"]:
-        print(
+        lines.append(
             f"  The machine was busy (load {result['load_average']:.1f}): trust the CPU ratios; "
             "latencies, throughput and overload depend on the other work."
         )
-    for key, target in TARGETS.items():
-        print(f"  {key:20} {_shown(result[key]):58} {target}")
+    lines += [f"  {key:20} {_shown(result[key]):58} {text}" for key, text in TARGETS.items()]
+    return "\n".join(lines)
 
 
 def _shown(value: Any) -> str:

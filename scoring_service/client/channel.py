@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import grpc
 
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, require
 
 OPTIONS: Final = (
     # Detect a dead peer within seconds instead of TCP's minutes.
@@ -47,15 +47,12 @@ class ClientSecurity:
         """Metadata of every call."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
-    def open(self, target: str) -> grpc.Channel:
-        """A channel to `target`. Raises ConfigError if there is none, or not as secure as asked."""
-        return self._open(target, grpc)
+    def open(self, target: str, api: Any = grpc) -> Any:
+        """A channel to `target`, of `grpc` or of `grpc.aio`.
 
-    def open_async(self, target: str) -> Any:
-        """The same for asyncio: a grpc.aio.Channel."""
-        return self._open(target, grpc.aio)
-
-    def _open(self, target: str, api: Any) -> Any:
+        Raises:
+            ConfigError: no target, or the channel would not be as secure as asked.
+        """
         credentials = self._credentials(target)
         if credentials is None:
             return api.insecure_channel(target, options=OPTIONS)
@@ -80,8 +77,8 @@ PLAINTEXT: Final = ClientSecurity()
 
 def check_seconds(name: str, seconds: float) -> None:
     """Raise ConfigError for a deadline that gRPC cannot keep."""
-    if not 0 < seconds <= MAX_WAIT_S:
-        raise ConfigError(f"{name} is {seconds}; use more than 0 and at most {MAX_WAIT_S:g}")
+    is_kept = 0 < seconds <= MAX_WAIT_S
+    require(name, seconds, is_kept, f"more than 0 and at most {MAX_WAIT_S:g}")
 
 
 def is_loopback(address: str) -> bool:

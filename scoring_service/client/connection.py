@@ -32,8 +32,7 @@ class Connection:
         self._timeout_s = timeout_s
         self._target_model = target_model or ""
         self._metadata = security.metadata
-        open_channel = security.open_async if self.is_awaited else security.open
-        self._channel: Any = open_channel(target)
+        self._channel = security.open(target, grpc.aio if self.is_awaited else grpc)
         self._stub = ScoringServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._limits: ServiceInfo | None = None
 

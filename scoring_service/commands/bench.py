@@ -1,7 +1,7 @@
 """`bench`: the service beside the bare model and other services."""
 
 from scoring_service.bench.measures import BenchConfig
-from scoring_service.bench.run import print_table, run_bench
+from scoring_service.bench.run import format_table, run_bench
 from scoring_service.strict_json import to_json
 
 
@@ -14,7 +14,4 @@ def bench(config: BenchConfig) -> None:
       python -m scoring_service bench --bundle mlruns/demo/bundle --json
     """
     result = run_bench(config)
-    if config.json:
-        print(to_json(result))
-    else:
-        print_table(result)
+    print(to_json(result) if config.json else format_table(result))

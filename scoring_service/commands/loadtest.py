@@ -1,6 +1,6 @@
 """`loadtest`: requests at a fixed rate to a running service."""
 
-from scoring_service.bench.loadtest import LoadtestConfig, print_loadtest, run_loadtest
+from scoring_service.bench.loadtest import LoadtestConfig, format_loadtest, run_loadtest
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.errors import ServiceUnavailable
 from scoring_service.strict_json import to_json
@@ -17,10 +17,7 @@ def loadtest(config: LoadtestConfig, security: ClientSecurity) -> None:
       python -m scoring_service loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10
     """
     result = run_loadtest(config, security)
-    if config.json:
-        print(to_json(result))
-    else:
-        print_loadtest(result)
+    print(to_json(result) if config.json else format_loadtest(result))
     if result["interrupted"]:
         raise KeyboardInterrupt
     if config.pid is not None and result["rss_growth_fraction"] is None:

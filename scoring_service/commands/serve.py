@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from scoring_service.bundle import ModelBundle
 from scoring_service.command_line import LOG_FORMATS, configure_logs
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, require
 from scoring_service.server.supervisor import as_options, supervise
 from scoring_service.service.config import ServerConfig
 
@@ -35,10 +35,8 @@ class ServeOptions:
     """text or json."""
 
     def __post_init__(self) -> None:
-        if self.log_format not in LOG_FORMATS:
-            raise ConfigError(
-                f"log_format is {self.log_format!r}; use one of {', '.join(LOG_FORMATS)}"
-            )
+        is_known = self.log_format in LOG_FORMATS
+        require("log_format", repr(self.log_format), is_known, f"one of {', '.join(LOG_FORMATS)}")
 
 
 def serve(options: ServeOptions, config: ServerConfig) -> None:

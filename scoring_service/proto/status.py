@@ -4,6 +4,7 @@ A refusal carries `google.rpc.RetryInfo` in the standard `grpc-status-details-bi
 gRPC client, ours or not, can read how long to wait.
 """
 
+from contextlib import suppress
 from typing import Final, NoReturn
 
 import grpc
@@ -91,15 +92,10 @@ def from_rpc_error(error: grpc.RpcError, target: str) -> ScoringError:
     status = status_pb2.Status(code=code.value[0], message=f"{target}: {message}")
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:
-            _merge_details(status, value)
+            # Of a foreign peer's trailer, code and message still say what happened.
+            with suppress(DecodeError):
+                status.details.extend(status_pb2.Status.FromString(value).details)
     return from_status(status)
-
-
-def _merge_details(status: status_pb2.Status, serialized: bytes) -> None:
-    try:
-        status.details.extend(status_pb2.Status.FromString(serialized).details)
-    except DecodeError:
-        return  # a foreign peer's trailer: the code and message still say what happened
 
 
 def _retry_after_s(status: status_pb2.Status) -> float | None:

@@ -57,7 +57,9 @@ class OpenInference:
             "ServerMetadata": lambda *_: MESSAGES["ServerMetadataResponse"](
                 name="lengthwise", version="1"
             ),
-            "ModelReady": self._model_ready,
+            "ModelReady": lambda request, _: MESSAGES["ModelReadyResponse"](
+                ready=self._serves(request.name, request.version)
+            ),
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._model_infer,
         }
@@ -65,10 +67,6 @@ class OpenInference:
             SERVICE,
             {n: self._calls.unary(call, MESSAGES[f"{n}Request"]) for n, call in calls.items()},
         )
-
-    def _model_ready(self, request: Any, context: Context) -> Message:
-        ready = self._serves(request.name, request.version)
-        return MESSAGES["ModelReadyResponse"](ready=ready)
 
     def _model_metadata(self, request: Any, context: Context) -> Message:
         self._check_model(request.name, request.version)

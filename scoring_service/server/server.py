@@ -40,7 +40,10 @@ class ScoringServer:
         self._config = config
         self.service = ScoringService(model, config)
         self.metrics = Metrics(self.service)
-        self._reloader = self._make_reloader(locate)
+        self._reloader: ModelReloader | None = None
+        if locate is not None and config.reload_poll_s is not None:
+            count = self.metrics.count_reload
+            self._reloader = ModelReloader(self.service, locate, config.reload_poll_s, count)
         self._health = health.HealthServicer()
         num_threads = config.max_concurrent_calls + config.max_streams + _SPARE_THREADS
         self._threads = ThreadPoolExecutor(num_threads, "call")
@@ -88,13 +91,6 @@ class ScoringServer:
             self._scrapes.shutdown()
             self._scrapes.server_close()
 
-    def _make_reloader(self, locate: Locate | None) -> ModelReloader | None:
-        poll_s = self._config.reload_poll_s
-        if locate is None or poll_s is None:
-            return None
-        count = self.metrics.count_reload
-        return ModelReloader(self.service, locate, poll_s=poll_s, count=count)
-
     def _build(self, num_threads: int) -> grpc.Server:
         path = self._config.token_file
         tokens = None if path is None else BearerTokens(path)
@@ -110,10 +106,8 @@ class ScoringServer:
             score = f"/{SERVICE}/Score"
             self._direct = DirectMethod(server, score, rpcs.score_directly, max_calls=num_threads)
         else:
-            _log.warning(
-                "grpcio %s is not made as expected: Score takes a thread per call and costs more",
-                grpc.__version__,
-            )
+            text = "grpcio %s is not made as expected: Score takes a thread per call and costs more"
+            _log.warning(text, grpc.__version__)
         server.add_generic_rpc_handlers((rpcs.handlers(), OpenInference(calls).handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, fields
 
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, at_least, require
 
 PRECISIONS = ("auto", "fp32", "int8")
 _GPU_RUNNERS = 2
@@ -76,19 +76,14 @@ class ServerConfig:
     """Serve other machines without TLS, e.g. inside an encrypting mesh."""
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ConfigError(
-                f"precision is {self.precision!r}; use one of {', '.join(PRECISIONS)}"
-            )
-        at_least = {f.name: 1 for f in fields(self) if f.name.startswith("max_")} | _AT_LEAST
-        for name, least in at_least.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ConfigError(f"{name} is {value}; use {least} or more")
-        if self.reload_poll_s is not None and not self.reload_poll_s > 0:
-            raise ConfigError(f"reload_poll_s is {self.reload_poll_s}; use more than 0, or null")
-        if not self.default_deadline_s > 0:
-            raise ConfigError(f"default_deadline_s is {self.default_deadline_s}; use more than 0")
+        is_known = self.precision in PRECISIONS
+        require("precision", repr(self.precision), is_known, f"one of {', '.join(PRECISIONS)}")
+        limits = {f.name: 1 for f in fields(self) if f.name.startswith("max_")} | _AT_LEAST
+        for name, least in limits.items():
+            at_least(name, getattr(self, name), least)
+        poll_s, deadline_s = self.reload_poll_s, self.default_deadline_s
+        require("reload_poll_s", poll_s, poll_s is None or poll_s > 0, "more than 0, or null")
+        require("default_deadline_s", deadline_s, deadline_s > 0, "more than 0")
         split_address("address", self.address)
         if self.metrics_address is not None:
             split_address("metrics_address", self.metrics_address)
@@ -107,6 +102,6 @@ class ServerConfig:
 def split_address(name: str, address: str) -> tuple[str, int]:
     """Host and port of HOST:PORT. Raises ConfigError if it is not of that form."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"{name} is {address!r}; use HOST:PORT, e.g. 127.0.0.1:50051")
+    is_pair = bool(host) and port.isdecimal() and int(port) <= 65535
+    require(name, repr(address), is_pair, "HOST:PORT, e.g. 127.0.0.1:50051")
     return host, int(port)

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -35,35 +35,23 @@ class Timings:
     total_s: float = 0.0
 
 
+@dataclass(eq=False)
 class PendingResults:
-    """The results of one call's prompts, as they come in.
+    """The results of one call's prompts, as they come in."""
 
-    Args:
-        prompts: by their keys in the cache.
-        call: its deadline; its cancellation drops what is computed for it.
-        on_done: called once, with this object, when every prompt has its result; perhaps before
-            `begin` returns.
-    """
-
-    def __init__(
-        self,
-        model: RankerModel,
-        cache: ScoreCache,
-        batcher: MicroBatcher,
-        prompts: Mapping[Key, str],
-        call: Call,
-        on_done: Callable[[PendingResults], None],
-    ) -> None:
-        self.results: dict[Key, Result] = {}
-        self.timings = Timings()
-        self._model = model
-        self._cache = cache
-        self._batcher = batcher
-        self._prompts = prompts
-        self._call = call
-        self._on_done = on_done
-        self._lock = threading.Lock()
-        self._done = False
+    _model: RankerModel
+    _cache: ScoreCache
+    _batcher: MicroBatcher
+    _prompts: Mapping[Key, str]
+    """By their keys in the cache."""
+    _call: Call
+    """Its deadline; its cancellation drops what is computed for it."""
+    _on_done: Callable[[PendingResults], None]
+    """Called once, when every prompt has its result; perhaps before `begin` returns."""
+    results: dict[Key, Result] = field(default_factory=dict)
+    timings: Timings = field(default_factory=Timings)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _done: bool = False
 
     def begin(self) -> None:
         """Look the prompts up, and have the missing ones computed."""

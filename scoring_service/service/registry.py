@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlparse
 from urllib.request import url2pathname, urlopen
 
-from scoring_service.errors import BundleError, ConfigError
+from scoring_service.errors import BundleError, require
 from scoring_service.mlflow_store import MlflowStore
 
 _TIMEOUT_S: Final = 5.0
@@ -40,10 +40,8 @@ class RegistrySource:
 
     def __init__(self, model: str, mlruns: str = "mlruns") -> None:
         self._name, _, self._alias = model.partition("@")
-        if not self._name or not self._alias:
-            raise ConfigError(
-                f"registry_model is {model!r}; use NAME@ALIAS, e.g. my-ranker@champion"
-            )
+        is_pair = bool(self._name and self._alias)
+        require("registry_model", repr(model), is_pair, "NAME@ALIAS, e.g. my-ranker@champion")
         self._store = MlflowStore(mlruns)
         self._registry = self._store.uri if self._store.is_server else str(self._store.database)
 

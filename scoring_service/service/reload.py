@@ -7,6 +7,7 @@ it serves. The swap is one assignment: a call keeps the model it began with.
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -22,29 +23,21 @@ Locate: TypeAlias = Callable[[], Path]
 """Returns the folder of the bundle to serve now; raises BundleError if that cannot be said."""
 
 
+@dataclass(eq=False)
 class ModelReloader:
-    """Watches the bundle to serve and swaps the service's model.
+    """Watches the bundle to serve and swaps the service's model."""
 
-    Args:
-        service: its `model` is replaced.
-        locate: where to look.
-        poll_s: how often, seconds.
-        count: called with LOADED or REFUSED after each attempt.
-    """
+    service: ScoringService
+    """Its `model` is replaced."""
+    locate: Locate
+    """Where to look."""
+    poll_s: float
+    """How often, seconds."""
+    count: Callable[[str], None] = lambda outcome: None
+    """Called with LOADED or REFUSED after each attempt."""
 
-    def __init__(
-        self,
-        service: ScoringService,
-        locate: Locate,
-        *,
-        poll_s: float,
-        count: Callable[[str], None] = lambda outcome: None,
-    ) -> None:
-        self._service = service
-        self._locate = locate
-        self._poll_s = poll_s
-        self._count = count
-        self._seen = _fingerprint(locate())
+    def __post_init__(self) -> None:
+        self._seen = _fingerprint(self.locate())
         self._trouble = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="reload", daemon=True)
@@ -62,7 +55,7 @@ class ModelReloader:
     def poll(self) -> None:
         """Look once. A bundle that cannot be loaded leaves the old model serving."""
         try:
-            folder = self._locate()
+            folder = self.locate()
             fingerprint = _fingerprint(folder)
         except (LengthwiseError, OSError) as error:
             self._complain(str(error))
@@ -74,26 +67,26 @@ class ModelReloader:
         try:
             self._replace(folder)
         except LengthwiseError as error:
-            self._count(REFUSED)
+            self.count(REFUSED)
             _log.error("bundle refused, revision %s serves on: %s", self._revision, error)
 
     @property
     def _revision(self) -> str:
-        return self._service.model.revision
+        return self.service.model.revision
 
     def _replace(self, folder: Path) -> None:
         bundle = ModelBundle.load(folder)
-        present = self._service.model
+        present = self.service.model
         if bundle.manifest.revision == present.revision:
             return
         _check_same_kind(bundle, present)
-        candidate = RankerModel.load(bundle, self._service.config.precision)
-        self._service.model = candidate
-        self._count(LOADED)
+        candidate = RankerModel.load(bundle, self.service.config.precision)
+        self.service.model = candidate
+        self.count(LOADED)
         _log.info("revision %s took over from %s", candidate.revision, present.revision)
 
     def _watch(self) -> None:
-        while not self._stopped.wait(self._poll_s):
+        while not self._stopped.wait(self.poll_s):
             try:
                 self.poll()
             except Exception:

@@ -35,26 +35,6 @@ class CallAnswer:
     timings: Timings
 
 
-class Places:
-    """A fixed number of places, taken without waiting."""
-
-    def __init__(self, num: int) -> None:
-        self.num_free = num
-        self._lock = threading.Lock()
-
-    def take(self) -> bool:
-        """Take a place, to be given back; False if there is none."""
-        with self._lock:
-            if self.num_free == 0:
-                return False
-            self.num_free -= 1
-            return True
-
-    def give_back(self) -> None:
-        with self._lock:
-            self.num_free += 1
-
-
 class ScoringService:
     """Scores prompts with the model it holds now. Threads share it."""
 
@@ -66,8 +46,8 @@ class ScoringService:
             num_runners=config.runners(model.scorer.device), max_queued=config.max_queued_prompts
         )
         self.cache = ScoreCache(config.cache_entries)
-        self._calls = Places(config.max_concurrent_calls)
-        self._streams = Places(config.max_streams)
+        self._calls = threading.BoundedSemaphore(config.max_concurrent_calls)
+        self._streams = threading.BoundedSemaphore(config.max_streams)
         self._reports = ReportBook(config.report_log)
 
     def score_batch(self, prompts: Sequence[str], target_model: str, call: Call) -> CallAnswer:
@@ -118,7 +98,7 @@ class ScoringService:
         curve = _length_curve(model, target_model)
         keys = [self._refusal(p) or ScoreCache.key(model.revision, p) for p in prompts]
         wanted = {k: p for k, p in zip(keys, prompts, strict=True) if isinstance(k, tuple)}
-        if not self._calls.take():
+        if not self._calls.acquire(blocking=False):
             raise ServiceOverloaded(
                 f"{self.config.max_concurrent_calls} calls are being served, the most there may "
                 "be; try again later",
@@ -126,7 +106,7 @@ class ScoringService:
             )
 
         def finish(pending: PendingResults) -> None:
-            self._calls.give_back()
+            self._calls.release()
             results = [pending.results[k] if isinstance(k, tuple) else k for k in keys]
             pending.timings.total_s = time.monotonic() - started_s
             items = [_finished(result, curve) for result in results]
@@ -154,7 +134,7 @@ class ScoringService:
     @contextmanager
     def stream_place(self) -> Iterator[None]:
         """Hold one of the places for streams. Raises ServiceOverloaded if there is none."""
-        if not self._streams.take():
+        if not self._streams.acquire(blocking=False):
             raise ServiceOverloaded(
                 f"{self.config.max_streams} streams are open, the most there may be; "
                 "share a stream, or use ScoreBatch",
@@ -163,7 +143,7 @@ class ScoringService:
         try:
             yield
         finally:
-            self._streams.give_back()
+            self._streams.release()
 
     def close(self) -> None:
         """Close the report log."""

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import ConfigError, DataError, at_least, require
 from training.collection.answers import AnswerLog
-from training.config import at_least, require
 from training.data.cards import card_path, refuse_foreign_card, write_card
 from training.data.records import prompt_hash, prompts_of, read_table, require_columns
 
@@ -61,8 +60,7 @@ class CollectConfig:
             raise ConfigError(
                 f"extra holds {', '.join(taken)}, which would break the counts; leave it out"
             )
-        if self.out.suffix != ".jsonl":
-            raise ConfigError(f"out is {self.out}; use a name that ends in .jsonl")
+        require("out", self.out, self.out.suffix == ".jsonl", "a name that ends in .jsonl")
 
     @property
     def settings(self) -> dict[str, Any]:

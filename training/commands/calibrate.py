@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, require
 from scoring_service.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.prefill.cost import PrefillCost, describe, fit_cost
@@ -35,8 +35,8 @@ class CalibrateOptions:
         if (self.samples is None) == (self.profile is None):
             raise ConfigError("give either --samples FILE or --profile NAME")
         peak = self.peak_flop_per_s
-        if peak is not None and not 0 < peak < math.inf:
-            raise ConfigError(f"peak_flop_per_s is {peak}; use a number above 0")
+        is_rate = peak is None or 0 < peak < math.inf
+        require("peak_flop_per_s", peak, is_rate, "a number above 0")
         if self.samples is None and (self.model or self.device or peak):
             raise ConfigError("--model, --device and --peak-flop-per-s go with --samples only")
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from scoring_service.bundle import Manifest, ModelBundle, sha256_of
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import ConfigError, DataError, require
 from training.commands.options import OutputOptions, StoreOptions, print_result
-from training.config import require
 from training.data.records import FieldMap, PromptResponse, read_records
 from training.evaluation.calibration import target_of
 from training.evaluation.drift import Window, judge, measure_window, miscovered, window_bounds

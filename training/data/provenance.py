@@ -61,10 +61,8 @@ def prepare_again(manifest: Manifest, dataset: str | None, data_dir: str | None)
             f"{found['origin']}, {', '.join(differ)} differ; {advice}"
         )
     if found["card_sha256"] != manifest.dataset.get("card_sha256"):
-        logger.warning(
-            "card %s has changed since the run: its prompts are the same, lengths may differ",
-            found["id"],
-        )
+        text = "card %s has changed since the run: its prompts are the same, lengths may differ"
+        logger.warning(text, found["id"])
     return prepared
 
 

@@ -1,4 +1,4 @@
 """Scores and observed lengths -> metrics, baselines, calibration, drift and figures.
 
-Start with `metrics.py`, then `assess.py`.
+Start with `metrics.py`.
 """

@@ -82,11 +82,8 @@ def grouped_tau_b(scores: ArrayLike, lengths: ArrayLike, groups: Sequence[str]) 
 def warn_of_few(num_prompts: int) -> None:
     """Log a warning if a bootstrap of so few prompts gives too narrow an interval."""
     if num_prompts < MIN_ROWS:
-        logger.warning(
-            "%d prompts tell little, and the interval is too narrow; give %d or more",
-            num_prompts,
-            MIN_ROWS,
-        )
+        text = "%d prompts tell little, and the interval is too narrow; give %d or more"
+        logger.warning(text, num_prompts, MIN_ROWS)
 
 
 def _interval(

@@ -144,11 +144,5 @@ def _warn_of_falls(points: pd.DataFrame) -> None:
     rows = points[["batch_size", "prompt_tokens", "measured_s"]].to_numpy(float)
     for (size, shorter, before_s), (next_size, longer, after_s) in pairwise(rows):
         if size == next_size and after_s < before_s:
-            logger.warning(
-                "batch of %d: %d tokens took %.3g ms, %d took %.3g ms; measure again?",
-                size,
-                longer,
-                after_s * 1e3,
-                shorter,
-                before_s * 1e3,
-            )
+            text = "batch of %d: %d tokens took %.3g ms, %d took %.3g ms; measure again?"
+            logger.warning(text, size, longer, after_s * 1e3, shorter, before_s * 1e3)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scoring_service.errors import ConfigError
+from scoring_service.errors import require
 from training.config import LossConfig
 
 
@@ -90,6 +90,5 @@ LOSSES: Final[dict[str, Callable[[Tensor, Tensor, LossConfig], Tensor]]] = {
 
 def check_objective(settings: LossConfig) -> None:
     """Check that a loss has the name of the objective."""
-    if not settings.draws_pairs and settings.objective not in LOSSES:
-        known = ", ".join(["pairs", *LOSSES])
-        raise ConfigError(f"loss.objective is {settings.objective!r}; use one of {known}")
+    is_known, known = settings.objective in ("pairs", *LOSSES), ", ".join(["pairs", *LOSSES])
+    require("loss.objective", repr(settings.objective), is_known, f"one of {known}")

@@ -28,7 +28,7 @@ from scheduler_adapters.engines.vllm_v1.driver import (
 )
 from scheduler_adapters.planner.hints import SCORE, TBT_S
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scoring_service.errors import ConfigError
+from scoring_service.errors import at_least
 
 _THINK_END = 2
 _PROMPT_TOKENS = 16
@@ -63,8 +63,7 @@ class BenchConfig:
     def __post_init__(self) -> None:
         limits = {"running": 1, "waiting": 0, "steps": _REPEATS, "throughput_rounds": 0}
         for name, least in limits.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use {least} or more")
+            at_least(name, getattr(self, name), least)
 
 
 def bench(config: BenchConfig) -> None:

@@ -26,7 +26,7 @@ from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, at_least
 from scoring_service.strict_json import to_json
 
 _RATE_PER_S = 6.45
@@ -47,8 +47,7 @@ class SimulatorBenchConfig:
     """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
-        if self.repeats < 1:
-            raise ConfigError(f"repeats is {self.repeats}; use 1 or more")
+        at_least("repeats", self.repeats, 1)
         if self.golden is not None and not self.golden.is_dir():
             raise ConfigError(
                 f"golden is {self.golden}, which is no folder; leave it out for synthetic requests"

@@ -28,7 +28,7 @@ from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.tables import read_table
 from scheduler_adapters.workload.workload import WorkloadConfig, synthetic_requests
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import ConfigError, DataError, require
 from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
@@ -78,14 +78,12 @@ class BurstConfig(BatchingConfig):
     def __post_init__(self) -> None:
         for name in ("num_requests", "max_num_seqs", "max_tokens"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}; use a number >= 1")
+            require(name, value, value is None or value >= 1, "a number >= 1")
         check_policies(self.policies, self.settings)
         check_folder(self.out)
-        if self.max_context < 2:
-            raise ConfigError(f"max_context is {self.max_context}; use 2 tokens or more")
-        if not 0 <= self.paying_share <= 1:
-            raise ConfigError(f"paying_share is {self.paying_share}; use a number in [0, 1]")
+        require("max_context", self.max_context, self.max_context >= 2, "2 tokens or more")
+        share = self.paying_share
+        require("paying_share", share, 0 <= share <= 1, "a number in [0, 1]")
         _ = self.setup  # which refuses what it does not know
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from scheduler_adapters.commands.setup import load_named
+from scheduler_adapters.reporting.tables import text_of
 from scheduler_adapters.timeline.metrics import statistic, summarize, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.errors import METRICS
@@ -65,7 +66,7 @@ class Report:
         """Tables for a terminal."""
         table = pd.DataFrame(self.rows)
         per_class = [name for name in table if str(name).startswith("tbt_p99_")]
-        text = _text(table[["policy", *_SHOWN, *per_class]])
+        text = text_of(table[["policy", *_SHOWN, *per_class]])
         if self.fit is None or not self._per_request:
             return text
         simulated = table[["policy", *_SIMULATED]].rename(columns=_SIMULATED)
@@ -79,7 +80,7 @@ class Report:
         return (
             f"{text}\n\nsimulated, with step times fitted to the {fit.num_steps:,} steps "
             f"({fit.mape_fraction:.1%} off in the mean){graphs} under {first}, so only {first} is "
-            f"fitted on itself\n{_text(simulated)}"
+            f"fitted on itself\n{text_of(simulated)}"
         )
 
     def _write(self, folder: Path) -> None:
@@ -111,7 +112,3 @@ def _measured(policy: str, timeline: Timeline) -> dict[str, Any]:
         gaps_s = token_gaps(timeline.take(timeline.requests.user_class == name))
         row[f"tbt_p99_{name}_s"] = statistic(*gaps_s).p99
     return row
-
-
-def _text(table: pd.DataFrame) -> str:
-    return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))

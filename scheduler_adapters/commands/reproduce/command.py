@@ -8,7 +8,7 @@ from typing import Final
 
 from scheduler_adapters.reporting.page import ReportTable, Section, write_html
 from scoring_service.command_line import POSITIONAL
-from scoring_service.errors import ConfigError
+from scoring_service.errors import ConfigError, at_least, require
 from scoring_service.strict_json import to_json
 
 PAPERS: Final = ("pars", "slai", "rad")
@@ -40,10 +40,8 @@ class ReproduceConfig:
     def __post_init__(self) -> None:
         if self.paper not in PAPERS:
             raise ConfigError(f"no paper named {self.paper!r}; use one of {', '.join(PAPERS)}")
-        if self.seeds is not None and self.seeds < 1:
-            raise ConfigError(f"seeds is {self.seeds}; use 1 or more")
-        if not 0 < self.scale <= 1:
-            raise ConfigError(f"scale is {self.scale}; use a number in (0, 1]")
+        at_least("seeds", self.seeds, 1)
+        require("scale", self.scale, 0 < self.scale <= 1, "a number in (0, 1]")
         if self.scored is not None and self.paper != "pars":
             raise ConfigError(
                 f"scored is {self.scored}, which {self.paper} does not read; use it with pars"

@@ -71,10 +71,12 @@ def run_loop(
     """Return the timeline of a compiled loop, or None where it leaves the run to plain Python."""
     prompt_tokens, output_tokens = requests.prompt_tokens, requests.output_tokens
     rejected = instance.cannot_hold(prompt_tokens, output_tokens)
-    status, *columns = _in_a_thread(
+    status, columns, ticks, runs = _in_a_thread(
         loop, requests.arrival_s, prompt_tokens, output_tokens, rejected, *arguments
     )
-    return timeline_of_columns(requests, rejected, *columns) if status == DONE else None
+    if status != DONE:
+        return None
+    return timeline_of_columns(requests, rejected, *columns, tick_s=ticks, runs=runs)
 
 
 def _in_a_thread(loop: Callable[..., Any], *arguments: Any) -> Any:
@@ -180,9 +182,9 @@ def _kernels_s(
 
 @jit
 def _grid_at(packed, x, y):
-    """`Grid2.at` of a packed grid."""
-    row = _end_of_interval(packed[:, 0], x)
-    column = _end_of_interval(packed[0], y)
+    """`Grid2.at` of a packed grid, whose axes start at 1 and are open at both ends."""
+    row = 2 + np.searchsorted(packed[2:-1, 0], x, "right")
+    column = 2 + np.searchsorted(packed[0, 2:-1], y, "right")
     share_x = _share(packed[row - 1, 0], packed[row, 0], x)
     share_y = _share(packed[0, column - 1], packed[0, column], y)
     first = packed[row - 1, column - 1]
@@ -190,19 +192,6 @@ def _grid_at(packed, x, y):
     first = packed[row, column - 1]
     at_high = first + share_y * (packed[row, column] - first)
     return at_low + share_x * (at_high - at_low)
-
-
-@jit
-def _end_of_interval(axis, value):
-    """Return the end of the interval of `value`; the axis starts at 1, its ends are open."""
-    low, high = 2, len(axis) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if value < axis[middle]:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 @jit
@@ -468,12 +457,5 @@ def _run(arrival_s, prompt, output, rejected, first_key, starves_s, limits, late
             decoding.append(row)
         if len(decoding) > 4 * num_decodes + 64:
             decoding = [r for r in decoding if joined[r] >= 0 and state[r] == RESIDENT]
-    return (
-        status,
-        scheduled_s,
-        first_token_s,
-        finished_s,
-        preemptions,
-        np.array(ticks),
-        columns_of_runs(runs),
-    )
+    columns = scheduled_s, first_token_s, finished_s, preemptions
+    return status, columns, np.array(ticks), columns_of_runs(runs)

@@ -228,12 +228,5 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
                 runs.append((row, first_tick[row], tick))
         offset = offsets[1] if used >= offsets[2] * total else offsets[0]
         early_s = offset * mean_s
-    return (
-        status,
-        scheduled_s,
-        first_token_s,
-        finished_s,
-        preemptions,
-        np.array(ticks),
-        columns_of_runs(runs),
-    )
+    columns = scheduled_s, first_token_s, finished_s, preemptions
+    return status, columns, np.array(ticks), columns_of_runs(runs)

@@ -74,7 +74,7 @@ def fit_affine(
     columns.append(np.zeros(np.shape(seconds)) if attention_pairs is None else attention_pairs)
     decodes, context, prefill, measured_s, pairs = _checked(columns)
     features = np.column_stack([np.ones(len(measured_s)), decodes + prefill, context, pairs])
-    coefficients = _non_negative(features / measured_s[:, None])
+    coefficients = non_negative(features / measured_s[:, None], np.ones(len(measured_s)))
     predicted_s = features @ coefficients
     spread = ((measured_s - measured_s.mean()) ** 2).sum()
     return AffineFit(
@@ -85,11 +85,11 @@ def fit_affine(
     )
 
 
-def _non_negative(relative: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the coefficients >= 0 that bring each row (N, 4) nearest to 1."""
-    scale = np.abs(relative).max(axis=0)
+def non_negative(features: NDArray[np.float64], goal: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the coefficients >= 0 (K,) that bring the rows (N, K) nearest to the goal (N,)."""
+    scale = np.abs(features).max(axis=0)
     scale[scale == 0] = 1.0
-    solution, _ = nnls(relative / scale, np.ones(len(relative)))
+    solution, _ = nnls(features / scale, goal)
     return np.asarray(solution / scale)
 
 

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scheduler_adapters.timeline.steps import Chunk as Chunk
-from scoring_service.errors import ConfigError
-
-Floats = NDArray[np.float64]
+from scheduler_adapters.timeline.steps import chunk_sizes
+from scheduler_adapters.workload.requests import Floats
+from scoring_service.errors import ConfigError, require
 
 AFFINE, ROOFLINE, TABLES, KERNELS = range(4)
 """Kinds of latency models that the compiled loops know."""
@@ -50,19 +49,15 @@ class AffineLatency(LatencyModel):
 
     def __post_init__(self) -> None:
         for name in ("base_s", "per_token_s", "per_context_token_s", "per_attention_pair_s"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use seconds >= 0")
+            require(name, getattr(self, name), getattr(self, name) >= 0, "seconds >= 0")
         if self.base_s + self.per_token_s == 0:
             raise ConfigError("base_s and per_token_s are both 0; a step must take time")
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
-        tokens, pairs = num_decodes, 0.0
-        for processed, chunk in prefills:
-            tokens += chunk
-            pairs += chunk * (processed + chunk / 2)
+        tokens, pairs = chunk_sizes(prefills)
         return (
             self.base_s
-            + tokens * self.per_token_s
+            + (num_decodes + tokens) * self.per_token_s
             + decode_context * self.per_context_token_s
             + pairs * self.per_attention_pair_s
         )
@@ -88,13 +83,10 @@ class RooflineLatency(LatencyModel):
     per_attention_pair_s: float
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
-        tokens, pairs = num_decodes, 0.0
-        for processed, chunk in prefills:
-            tokens += chunk
-            pairs += chunk * (processed + chunk / 2)
+        tokens, pairs = chunk_sizes(prefills)
         return (
             self.overhead_s
-            + max(self.weights_s, tokens * self.per_token_s)
+            + max(self.weights_s, (num_decodes + tokens) * self.per_token_s)
             + decode_context * self.per_context_token_s
             + pairs * self.per_attention_pair_s
         )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
-from scoring_service.errors import ConfigError
+from scoring_service.errors import at_least, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,11 +42,9 @@ class StaircaseLatency(LatencyModel):
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "tile_rows", "tile_columns", "tile_reduction"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more")
+            at_least(name, getattr(self, name), 1)
         for name in ("linear_pass_s", "per_token_s", "tile_pair_s", "vector_tile_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use seconds above 0")
+            require(name, getattr(self, name), getattr(self, name) > 0, "seconds above 0")
 
     @property
     def chunk_tokens(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from os import PathLike
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -58,14 +57,14 @@ class TableLatency(LatencyModel):
         self.layers = layers
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, layers: int = 32) -> TableLatency:
+    def load(cls, path: Path, *, layers: int = 32) -> TableLatency:
         """Read the four arrays from a .npz file.
 
         Raises:
             DataError: no such file, or a table is missing.
         """
         try:
-            with np.load(Path(path)) as tables:
+            with np.load(path) as tables:
                 return cls(*(tables[name] for name in TABLE_NAMES), layers=layers)
         except (OSError, KeyError, ValueError, BadZipFile) as error:
             raise DataError(f"is no set of time tables: {error}", path=path) from error

@@ -10,7 +10,7 @@ from scoring_service.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.service.batching import Call
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reports import Observation
-from scoring_service.service.scoring import Places, Scored, ScoringService
+from scoring_service.service.scoring import Scored, ScoringService
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ def test_equal_prompts_of_a_call_have_equal_scores_in_its_order(service):
 
 
 def test_a_call_beyond_the_places_is_refused_and_places_come_back(service):
-    assert service._calls.take()
+    assert service._calls.acquire(blocking=False)
     with pytest.raises(ServiceOverloaded, match="1 calls") as caught:
         ask(service, "yes")
     assert caught.value.retry_after_s == 0.001
-    service._calls.give_back()
+    service._calls.release()
     for _ in range(3):
         assert isinstance(ask(service, "yes").items[0], Scored)
-    assert service._calls.num_free == 1
+    assert [service._calls.acquire(blocking=False) for _ in range(2)] == [True, False]
 
 
 def test_a_stream_beyond_the_places_is_refused_and_places_come_back(service):
@@ -62,14 +62,7 @@ def test_a_stream_beyond_the_places_is_refused_and_places_come_back(service):
         with service.stream_place():  # noqa: SIM117
             with pytest.raises(ServiceOverloaded, match="1 streams"), service.stream_place():
                 pass
-    assert service._streams.num_free == 1
-
-
-def test_places_are_as_many_as_there_are():
-    places = Places(2)
-    assert [places.take() for _ in range(3)] == [True, True, False]
-    places.give_back()
-    assert [places.take() for _ in range(2)] == [True, False]
+    assert [service._streams.acquire(blocking=False) for _ in range(2)] == [True, False]
 
 
 def test_reports_are_limited_and_counted_by_revision(service):

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from scoring_service.bundle import ModelBundle
+from scoring_service.errors import at_least
 from training.commands.options import OutputOptions, print_result
-from training.config import at_least
 from training.evaluation.transfer import (
     MIN_MODELS,
     copy_of,

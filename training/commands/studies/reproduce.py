@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from scoring_service.agreement import tau_b
 from scoring_service.command_line import POSITIONAL
-from scoring_service.errors import ConfigError, DataError
+from scoring_service.errors import ConfigError, DataError, at_least
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.commands.studies.table_rows import PAPER_MODELS, TableRow, cpu_to_reach, train_seeds
-from training.config import LossConfig, TrainConfig, at_least
+from training.config import LossConfig, TrainConfig
 from training.data.cards import load_data
 from training.data.labels import observed
 from training.data.prepared import prepare

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from scheduler_adapters.workload.requests import Floats as Floats
 
 
 def fill(values_XY: ArrayLike, y_Y: ArrayLike) -> Floats:

@@ -17,7 +17,6 @@ values that fit the cache of the L40S (96 MB), which those of a whole model do n
 Source: ai-dynamo/aiconfigurator, commit 095f58a5, Apache-2.0; vLLM 0.14 on A100, 0.24 elsewhere.
 """
 
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +24,12 @@ import pandas as pd
 
 from scheduler_adapters.simulator.latency.facts import GpuFacts, ModelFacts
 from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2, by_count
-from scheduler_adapters.simulator.latency.kernels.interconnect import Link, all_reduce_s
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
     MAX_SEQUENCES,
     MAX_TOKENS,
     KernelLatency,
+    Link,
+    all_reduce_s,
     padded,
 )
 from scheduler_adapters.workload.tables import read_table
@@ -44,7 +44,7 @@ _BEFORE = [0, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
 
 
 def read_kernel_database(
-    folder: str | PathLike[str],
+    folder: Path,
     *,
     model: ModelFacts,
     gpu: GpuFacts,
@@ -59,7 +59,6 @@ def read_kernel_database(
     Raises:
         DataError: a table is missing, has other columns, or lacks attention of the model's shape.
     """
-    folder = Path(folder)
     products = MatrixProducts(folder)
     shard = model.shard(num_gpus)
     decode = Grid2.of_table(_decode_table(folder, shard) * model.layers * _SECONDS)

@@ -5,17 +5,17 @@ A profile folder holds microseconds per layer: `dense` by tokens, `per_sequence`
 Source: casys-kaist/LLMServingSim, commit 5daddb21, MIT; recorded under vLLM 0.19.
 """
 
-from os import PathLike
 from pathlib import Path
 
 import pandas as pd
 
 from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2, Grid3, by_count
-from scheduler_adapters.simulator.latency.kernels.interconnect import Link, all_reduce_s
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
     MAX_SEQUENCES,
     MAX_TOKENS,
     KernelLatency,
+    Link,
+    all_reduce_s,
     padded,
 )
 from scheduler_adapters.workload.tables import read_table
@@ -29,7 +29,7 @@ _SECONDS = 1e-6
 
 
 def read_layer_profile(
-    folder: str | PathLike[str], *, layers: int, link: Link | None = None, hidden: int = 0
+    folder: Path, *, layers: int, link: Link | None = None, hidden: int = 0
 ) -> KernelLatency:
     """Return the latency model of the profile in `folder`, for a model of `layers` blocks.
 
@@ -39,7 +39,6 @@ def read_layer_profile(
     Raises:
         DataError: a table is missing or has other columns.
     """
-    folder = Path(folder)
     tokens_s = _linear_layers_s(folder, layers=layers)
     if link is not None:
         tokens_s = tokens_s + 2 * layers * all_reduce_s(hidden, 2, link)

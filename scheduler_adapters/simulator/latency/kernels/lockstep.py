@@ -13,8 +13,12 @@ import numpy as np
 
 from scheduler_adapters.simulator.latency.facts import ModelFacts
 from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2
-from scheduler_adapters.simulator.latency.kernels.interconnect import Link, gather_and_scatter_s
-from scheduler_adapters.simulator.latency.kernels.kernel_latency import MAX_TOKENS, KernelLatency
+from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
+    MAX_TOKENS,
+    KernelLatency,
+    Link,
+    gather_and_scatter_s,
+)
 from scheduler_adapters.simulator.latency.kernels.layer_profile import read_layer_profile
 from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
 from scheduler_adapters.workload.tables import read_table

@@ -6,8 +6,8 @@ import pandas as pd
 
 from scheduler_adapters.simulator.latency.facts import GPUS, MEASURED_GPUS, MEASURED_MODELS, MODELS
 from scheduler_adapters.simulator.latency.first_principles import kv_blocks
-from scheduler_adapters.simulator.latency.kernels.interconnect import Link
 from scheduler_adapters.simulator.latency.kernels.kernel_database import read_kernel_database
+from scheduler_adapters.simulator.latency.kernels.kernel_latency import Link
 from scheduler_adapters.simulator.latency.kernels.layer_profile import read_layer_profile
 from scheduler_adapters.simulator.latency.kernels.lockstep import read_expert_profile
 from scheduler_adapters.simulator.latency.kernels.phase_times import (
