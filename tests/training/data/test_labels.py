@@ -64,6 +64,7 @@ def test_repeated_samples_become_one_prompt_with_the_tested_sample_first() -> No
     records = [record("A b", 9, 1), record("c", 5), record("a  B", 4, 0)]
     prompts, merged = label_prompts(records)
     assert [item.lengths for item in prompts] == [(4, 9), (5,)]
+    assert [item.prompt for item in prompts] == ["A b", "c"]  # as it was first written
     assert prompts[0].observed == 4
     assert prompts[0].target("geometric_mean") == pytest.approx(6.0)
     assert prompts[0].target("first") == 4.0

@@ -7,15 +7,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from scoring_service.errors import ConfigError, DataError
 from tests.training.prefill.test_cost import LENGTHS
 from training.__main__ import main
+from training.prefill.samples import GEMM, SPLITWISE, published_samples, read_samples
 
 
 def test_a_published_profile_takes_its_peak_from_the_fastest_measured_product(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from training.prefill.samples import GEMM, SPLITWISE, published_samples
-
     for name in (SPLITWISE, GEMM["a100-80gb"]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -32,3 +32,39 @@ def test_a_published_profile_takes_its_peak_from_the_fastest_measured_product(
     assert found.table["latency_s"].tolist() == [0.002 * length for length in LENGTHS]
     assert main(["calibrate", "--profile", "llama/abacus/2", "--data-dir", str(tmp_path)]) == 2
     assert "no profile 'llama/abacus/2'; use one of llama/a100-80gb/2" in capsys.readouterr().err
+
+
+def _table(tmp_path: Path, **columns: object) -> Path:
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({"prompt_tokens": [8, 16, 32], "latency_s": [0.1, 0.2, 0.4], **columns}).to_csv(
+        path, index=False
+    )
+    return path
+
+
+def test_the_rows_of_the_chosen_model_and_device_are_read_and_no_others(tmp_path: Path) -> None:
+    path = _table(
+        tmp_path, model=["a", "b", "b"], device=["x", "x", "y"], peak_flop_per_s=[1, 2, 3]
+    )
+    found = read_samples(path, model="b", device="y")
+    assert found.table.to_dict("list") == {
+        "prompt_tokens": [32], "batch_size": [1], "latency_s": [0.4]
+    }  # fmt: skip
+    assert (found.model, found.device, found.peak_flop_per_s) == ("b", "y", 3.0)
+    with pytest.raises(ConfigError, match="holds 2 of model: a, b; choose by --model"):
+        read_samples(path)
+
+
+@pytest.mark.parametrize("column", ["prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s"])
+@pytest.mark.parametrize("value", [0, -1, "", "fast", "inf"])
+def test_a_number_that_is_none_above_0_is_refused_with_its_row(
+    tmp_path: Path, column: str, value: object
+) -> None:
+    sound = {"prompt_tokens": 8, "batch_size": 1, "latency_s": 0.1, "peak_flop_per_s": 1e12}
+    columns: dict[str, list[object]] = {name: [number] * 3 for name, number in sound.items()}
+    read_samples(_table(tmp_path, **columns))
+    columns[column][1] = value
+    path = _table(tmp_path, **columns)
+    with pytest.raises(DataError, match=f"{column} is .*above 0") as caught:
+        read_samples(path)
+    assert caught.value.row == 1
