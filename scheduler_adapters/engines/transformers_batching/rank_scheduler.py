@@ -41,7 +41,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver, measuring
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.views import Capability
-from scoring_service.errors import UnsupportedByEngine
+from scoring_service.errors import SchedulingError, UnsupportedByEngine
 
 # Behind our own import of transformers, which says what to install where there is none.
 from transformers.generation.continuous_batching.requests import RequestState  # isort: skip
@@ -55,6 +55,10 @@ Hints = MutableMapping[str, Mapping[str, Any]]
 ENGINE: Final = "transformers"
 CAPABILITIES: Final = frozenset({Capability.DEFER_RUNNING, Capability.EVICT})
 """Not CHUNK_LIMIT: the engine takes one token budget for all prefills of a step."""
+_RUNS_AHEAD: Final = (
+    "asynchronous batching schedules a step before the tokens of the last one are there; "
+    "set use_async_batching=False, or use a policy that only orders the queue"
+)
 
 _numbers = itertools.count()
 
@@ -117,10 +121,7 @@ def require_ours(manager: Any, *, timeout_s: float = 60.0) -> RankedScheduler:
             "start it, with scheduler_type from use_policy()"
         )
     if processor.use_async_batching and scheduler.follows_steps:
-        raise UnsupportedByEngine(
-            "asynchronous batching schedules a step before the tokens of the last one are there; "
-            "set use_async_batching=False, or use a policy that only orders the queue"
-        )
+        raise UnsupportedByEngine(_RUNS_AHEAD)
     return scheduler
 
 
@@ -175,11 +176,6 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     # finish_request for those that are done. So a step has ended when the next turn begins.
 
     def add_waiting_request(self, state: RequestState) -> None:
-        if state.num_children:
-            raise UnsupportedByEngine(
-                f"request {state.request_id!r} asks for {state.num_children + 1} sequences, and "
-                "forks are not scheduled by policy; send it as often instead"
-            )
         if state.is_cpu_offloaded or state._true_initial_tokens:
             # A resident that lost its blocks; it may come back as another object.
             tracked: Tracked = self._gone.pop(state.request_id).lengthwise
@@ -189,20 +185,31 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                 generated_tokens=len(output_of(state)),
                 preemptions=tracked.view.preemptions + 1,
             )
+            sequences = [state]
         else:
             self._end_step()
-            state.lengthwise = self.lengthwise.track(
-                state.request_id,
-                age_s=time.perf_counter() - state.created_time,
-                prompt_tokens=len(state.initial_tokens),
-                carried=self._hints.pop(state.request_id, None),
-            )
-        super().add_waiting_request(state)
-        self._put(state)
+            carried, sequences = self._hints.pop(state.request_id, None), _sequences(state)
+            taken = (self.active_requests, self.waiting_requests)
+            if any(each.request_id in those for each in sequences for those in taken):
+                raise SchedulingError(
+                    f"id {state.request_id!r} is in use; give the request another"
+                )
+            for each in sequences:
+                each.lengthwise = self.lengthwise.track(
+                    each.request_id,
+                    age_s=time.perf_counter() - state.created_time,
+                    prompt_tokens=len(state.initial_tokens),
+                    carried=carried,
+                )
+        for each in sequences:
+            super().add_waiting_request(each)
+            self._put(each)
 
     def clear_cancelled_requests(self) -> Any:
         self._end_step()
         cancelled = super().clear_cancelled_requests()
+        # After an eviction of its own the engine admits nobody until a resident has left.
+        self.block_new_requests &= not cancelled
         for state in cancelled:
             self._queue.remove(state.lengthwise.view.number)
             if self.planner is not None:
@@ -284,6 +291,13 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         """Book the step that has ended; nothing happens where none ran."""
         if not self._running:
             return
+        # Nothing else tells a scheduler of `generate_batch` that its engine is asynchronous.
+        fresh = [one.state for one in self._running if one.has_new_token]
+        if self.follows_steps and any(
+            state.request_id in self.active_requests and not state.generated_tokens
+            for state in fresh
+        ):
+            raise UnsupportedByEngine(_RUNS_AHEAD)
         previous_end_s = self.lengthwise.load.last_step_end_s
         self.lengthwise.end_step(self._step_start_s)
         if self._measuring:
@@ -291,7 +305,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             for observer in self._measuring:
                 observer.measured(step)
         if self._observers:
-            self._tell()
+            self._tell(fresh)
         self._running = ()
         self._gone.clear()
         if self.planner is not None:
@@ -313,10 +327,9 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self._was_idle = not self.has_pending_requests()
         return StepRecord.of(num_decodes, decode_context, prefills, seconds)
 
-    def _tell(self) -> None:
+    def _tell(self, fresh: list[RequestState]) -> None:
         """Tell the observers of the tokens of a step, and of the requests that finished."""
         now_s, end = self.lengthwise.load.now_s, self._think_end
-        fresh = [future.state for future in self._running if future.has_new_token]
         thought = [state for state in fresh if end and ends_thinking(output_of(state), 1, end)]
         for observer in self._observers:
             for state in fresh:
@@ -326,6 +339,15 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             for state in self._gone.values():
                 observer.finished(state.lengthwise.view, now_s)
             observer.stepped(now_s)
+
+
+def _sequences(state: RequestState) -> list[RequestState]:
+    """Split a request by sequences; the engine would fork a resident, without rank and seat."""
+    num_children, state.num_children = state.num_children, 0
+    children = [deepcopy(state) for _ in range(num_children)]
+    for number, child in enumerate(children):
+        child.request_id = f"{state.request_id}__child#{number}"  # as the engine names them
+    return [state, *children]
 
 
 def _require_supported(policy: Policy) -> None:

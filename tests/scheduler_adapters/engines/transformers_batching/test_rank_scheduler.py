@@ -40,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
-def make_manager(model: Any, scheduler_type: str, **limits: Any) -> Any:
+def make_manager(model: Any, scheduler_type: str, *, generation: Any = None, **limits: Any) -> Any:
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     settings = {
@@ -53,7 +53,7 @@ def make_manager(model: Any, scheduler_type: str, **limits: Any) -> Any:
         **limits,
     }
     return model.init_continuous_batching(
-        generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
+        generation_config=generation or GenerationConfig(do_sample=False, eos_token_id=-1),
         continuous_batching_config=ContinuousBatchingConfig(
             scheduler_type=scheduler_type, **settings
         ),
@@ -219,19 +219,6 @@ def test_a_rule_that_turns_into_one_the_engine_cannot_keep_is_refused_then(model
         manager.add_request([7] * 20, request_id=name, max_new_tokens=9)
     with pytest.raises(UnsupportedByEngine, match="max_prefills=1"):
         step(manager)
-
-
-def test_requests_for_several_sequences_fail_alone(model: Any) -> None:
-    manager = make_manager(model, scored(FCFS()))
-    manager.num_return_sequences = 2
-    manager.add_request([7, 11, 13], request_id="twins", max_new_tokens=4)
-    manager.num_return_sequences = 1
-    manager.add_request([7, 11, 13], request_id="single", max_new_tokens=4)
-    manager.start()
-    results = [manager.get_result(timeout=60) for _ in range(2)]
-    manager.stop(block=True)
-    assert {r.request_id: r.error is None for r in results} == {"twins": False, "single": True}
-    assert "send it as often" in next(r.error for r in results if r.error)
 
 
 def test_planning_ahead_of_the_tokens_is_refused(model: Any) -> None:
