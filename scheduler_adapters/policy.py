@@ -56,7 +56,8 @@ class Policy(ABC):
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         """Return how urgent `request` is now. Lower keys are served first.
 
-        `request.score` is None where no score could be had: such a request wants a rank too.
+        `request.score` is None where no score could be had: such a request wants a rank too, and
+        `request.median_score` is a fair one.
         """
 
     def step_rule(self, load: LoadView) -> StepRule:

@@ -64,6 +64,9 @@ class RequestView:
     queue: tuple[float, ...] | None = None
     """The queue `enqueued_s` was last asked about, and when that queue was entered."""
     queue_entered_s: float = 0.0
+    median_score: float | None = None
+    """Of a request without a score: the median of the scores before it, fixed at its arrival. None
+    where there were none."""
 
     def enqueued_s(self, queue: tuple[float, ...], now_s: float) -> float:
         """Return when this request entered `queue`: `now_s` if it is another one than last time.

@@ -104,7 +104,8 @@ def _scored_requests(
             scored = source.score_prompts(prompts)
     num_scored = int(np.isfinite(scored.values).sum())
     if left_out := len(prompts) - num_scored:
-        log.warning("%d of %d prompts have no score and are scheduled FCFS", left_out, len(prompts))
+        counts = left_out, len(prompts)
+        log.warning("%d of %d prompts have no score and are ranked by the median", *counts)
     words = [max(1, len(prompt.split())) for prompt in prompts]
     has_count = np.isfinite(scored.prompt_tokens)
     requests = make_requests(

@@ -105,8 +105,8 @@ def run(config: ServeConfig) -> None:
     """Start vLLM's OpenAI server with one of our schedulers; clients need not know.
 
     Each request for a completion, chat or response is scored by the scoring service on its way in;
-    without a score within the deadline it is served in order of arrival, and counted (/metrics:
-    lengthwise_*). What a request carries in vllm_xargs itself wins: lengthwise_score,
+    without a score within the deadline it is ranked by the median of the others, and counted
+    (/metrics: lengthwise_*). What a request carries in vllm_xargs itself wins: lengthwise_score,
     lengthwise_quantiles, lengthwise_class, lengthwise_tbt_s.
 
     Examples:

@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.policy import Policy, ask_rank
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
@@ -54,6 +55,7 @@ class Ranker:
         self.observers: tuple[EngineObserver, ...] = ()
         self.attach(observers)
         self.hint_counts = HintCounts()
+        self._median = RecentMedian()
         self.num_expired = 0
         """Ranks that ended in time so far: with a starvation guard, requests that it boosted."""
         self._numbers = itertools.count()
@@ -84,6 +86,7 @@ class Ranker:
                 **hints,
             )
         )
+        self._median.arrived(tracked.view)
         self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
         for observer in self.observers:
             observer.queued(tracked.view, self.load.now_s)

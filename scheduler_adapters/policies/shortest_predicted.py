@@ -1,8 +1,9 @@
 """Shortest predicted job first: the waiting queue in score order (PARS, its baselines, the oracle).
 
 The source of the scores names the policy: PARS's pairwise ranker, a pointwise regression, a
-listwise ranker, or the true lengths (oracle). A request without a score ranks by arrival, with the
-starving ones.
+listwise ranker, or the true lengths (oracle). A request without a score ranks by the median of the
+scores before it: half of the scored ones go first, half wait, and among themselves such requests go
+by arrival. Before the first score all go by arrival.
 
 Source: PARS, Algorithm 1. Only the waiting queue is reordered: a running request ranks as FCFS
 ranks it, and a preempted one re-enters the queue with its first score.
@@ -22,9 +23,10 @@ class ShortestPredicted(Policy):
     traits = Traits(is_static=True)
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
-        if request.score is None or request.phase is not Phase.WAITING:
+        score = request.median_score if request.score is None else request.score
+        if score is None or request.phase is not Phase.WAITING:
             return _BY_ARRIVAL
-        return Rank((request.score,))
+        return Rank((score,))
 
 
 def pars(starve_after_s: float | None = 120.0) -> Policy:

@@ -1,7 +1,7 @@
 """Scores of requests: from a scoring service, a bundle, or drawn with a given tau-b.
 
-A score is higher for a longer response; NaN where none could be had: such a request is scheduled as
-FCFS would schedule it.
+A score is higher for a longer response; NaN where none could be had: such a request is ranked by
+the median of the others.
 
     requests = requests.with_scores(synthetic_scores(requests.output_tokens, tau_b=0.75))
     requests = read_trace("with_prompts.parquet", scorer=open_prompt_scorer("bundle:run/bundle"))
@@ -146,7 +146,7 @@ class ServiceScores:
     """A scoring service, asked with a deadline; requests go on without a score where it fails.
 
     Failures are counted in `num_failed` and the first one is logged: requests without a score are
-    served in order of arrival.
+    ranked by the median of the others.
     """
 
     def __init__(self, target: str, *, timeout_s: float = 1.0) -> None:
@@ -178,6 +178,6 @@ class ServiceScores:
             return result.value
         self.num_failed += 1
         if self.num_failed == 1:
-            text = "no score from %s (%s): requests without a score are served in order of arrival"
+            text = "no score from %s (%s): requests without a score are ranked by the median"
             log.warning(text, self.client.target, result)
         return None

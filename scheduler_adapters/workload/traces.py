@@ -136,7 +136,7 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: Path) -> pd.DataFra
         )
     if num_unscored:
         counts = num_unscored, len(prompts)
-        log.warning("%d of %d prompts have no score and are served as FCFS would", *counts)
+        log.warning("%d of %d prompts have no score and are ranked by the median", *counts)
     table = table.assign(score=scored.values)
     if not any(name in table for name in COLUMN_NAMES["prompt_tokens"]):
         log.info("prompt tokens are counted by the ranker's tokenizer")

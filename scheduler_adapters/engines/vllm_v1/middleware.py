@@ -3,7 +3,7 @@
 It asks the scoring service for each completion, chat and responses request and writes score,
 quantiles of the length, class and TBT target into the body's `vllm_xargs`, unless the client has
 written them itself (`hints.py` names the keys). It fails open: a request waits `deadline_s` at
-most, and where no score can be had in time it goes on without one, to be scheduled as FCFS would.
+most, and where no score can be had in time it goes on without one, to be ranked by the median.
 Answers, streams included, are passed on untouched. At `/lengthwise/load` it answers itself: a JSON
 list with the newest report of each engine, for a router (`engine_metrics.load_report`).
 

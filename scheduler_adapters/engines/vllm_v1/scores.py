@@ -41,7 +41,7 @@ def score_params(
         params: for all prompts, or one for each; not changed.
         prompts: as `LLM.generate` takes them (text, {"prompt": text}, token ids) or `LLM.chat`
             (lists of messages); token ids cannot be scored.
-        client: fails open: a prompt without a score is scheduled as FCFS would.
+        client: fails open: a prompt without a score is ranked by the median of the others.
 
     Returns:
         One for each prompt, in their order. A score that was there before is kept.

@@ -37,7 +37,7 @@ NO_LIMIT = 2**60
 def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Timeline | None:
     """Return the timeline, or None where this run needs the engine in plain Python."""
     latency = instance.latency.compiled()
-    ranks = None if latency is None else static_ranks(requests, policy, instance.kv_blocks)
+    ranks = None if latency is None else static_ranks(requests, policy, instance)
     if ranks is None:
         return None
     rule = ranks.rule

@@ -7,7 +7,9 @@ from math import inf
 
 import numpy as np
 
+from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
+from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.columns import none_for_nan
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Floats, Requests
@@ -26,7 +28,7 @@ class StaticRanks:
     """Whether decodes are in a later lane than prefills; else they share one."""
 
 
-def static_ranks(requests: Requests, policy: Policy, kv_blocks: int) -> StaticRanks | None:
+def static_ranks(requests: Requests, policy: Policy, instance: Instance) -> StaticRanks | None:
     """Return all ranks of a static policy, or None where they do not fit into these columns.
 
     Raises:
@@ -34,11 +36,12 @@ def static_ranks(requests: Requests, policy: Policy, kv_blocks: int) -> StaticRa
     """
     if not policy.traits.is_static or not len(requests):
         return None
-    rule = ask_rule(policy, LoadView(total_blocks=kv_blocks))
+    rule = ask_rule(policy, LoadView(total_blocks=instance.kv_blocks))
     if rule.displace or rule.offload or rule.max_decodes is not None:
         return None
     keys, starves_s, resident = [], [], None
-    for waiting, prefill, decode in _ranks(requests, policy):
+    rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+    for waiting, prefill, decode in _ranks(requests, policy, rejected.tolist()):
         if resident is None:
             resident = waiting.lane, prefill, decode
         if not _is_plain(waiting) or (waiting.lane, prefill, decode) != resident:
@@ -105,10 +108,14 @@ def waiting_views(requests: Requests) -> Iterator[RequestView]:
         yield view
 
 
-def _ranks(requests: Requests, policy: Policy) -> Iterator[tuple[Rank, Rank, Rank]]:
+def _ranks(
+    requests: Requests, policy: Policy, rejected: list[bool]
+) -> Iterator[tuple[Rank, Rank, Rank]]:
     """Yield each request's rank while waiting, in prefill and in decode."""
-    load = LoadView()
-    for view in waiting_views(requests):
+    load, median = LoadView(), RecentMedian()
+    for view, is_rejected in zip(waiting_views(requests), rejected, strict=True):
+        if not is_rejected:
+            median.arrived(view)
         load.now_s = view.arrival_s
         waiting = ask_rank(policy, view, load)
         if waiting.sticky and waiting.then is None:

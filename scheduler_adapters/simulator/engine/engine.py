@@ -293,8 +293,7 @@ class Engine:
         state.count()
         load.now_s = known_s
         for live in fresh:
-            ranks.ask(live)
-            ranks.enqueue(live)
+            ranks.arrive(live)
             if self.queued:
                 for tell in self.queued:
                     tell(live.sync_view(), known_s)

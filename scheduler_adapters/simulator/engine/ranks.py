@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
 
+from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.policy import ask_rank
 from scheduler_adapters.simulator.engine.cohort import Cohort, Lane
 from scheduler_adapters.simulator.engine.live import Live
@@ -20,7 +21,8 @@ class RankKeeper:
     """Ranks, the lanes and cohorts that they put requests into, and the times at which they end."""
 
     __slots__ = (
-        "block_tokens", "lane_of", "lanes", "load", "num_timers", "policy", "record", "timers",
+        "block_tokens", "lane_of", "lanes", "load", "median", "num_timers", "policy", "record",
+        "timers",
     )  # fmt: skip
 
     def __init__(self, state: EngineState) -> None:
@@ -34,6 +36,13 @@ class RankKeeper:
         """The same by number."""
         self.timers: list[tuple[float, int, Live | Cohort, int]] = []
         self.num_timers = 0
+        self.median = RecentMedian()
+
+    def arrive(self, live: Live) -> None:
+        """Rank a request that joins the queue, and put it there."""
+        self.median.arrived(live.view)
+        self.ask(live)
+        self.enqueue(live)
 
     def ask(self, live: Live) -> None:
         """Ask the policy for the rank of a request, unless it has one for good."""

@@ -131,12 +131,24 @@ def test_clocks_that_disagree_make_no_request_arrive_in_the_future() -> None:
     assert track(Ranker(pars(), Clock()), 1.0, age_s=-5.0).view.arrival_s == 1000.0
 
 
-def test_a_request_without_a_score_is_served_before_any_scored_one() -> None:
+def test_requests_without_a_score_stand_at_the_median_of_those_before_them() -> None:
     ranker = Ranker(pars(), Clock())
     queue: RankedQueue[Tracked] = RankedQueue()
-    scored, unscored, other = track(ranker, -1e9), track(ranker, None), track(ranker, None)
-    fill(queue, scored, other, unscored)
-    assert list(queue) == [unscored, other, scored]
+    first, low, high = track(ranker, None), track(ranker, 1.0), track(ranker, 9.0)
+    unscored, other, lower = track(ranker, None), track(ranker, None), track(ranker, 0.5)
+    fill(queue, other, high, lower, unscored, low, first)
+    assert list(queue) == [first, lower, low, unscored, other, high]
+
+
+def test_a_request_without_a_score_keeps_its_place_when_it_loses_its_blocks() -> None:
+    ranker = Ranker(pars(), Clock())
+    track(ranker, 5.0)
+    unscored = track(ranker, None)
+    track(ranker, -50.0)
+    track(ranker, -50.0)
+    unscored.view.phase = Phase.ANSWERING
+    ranker.requeue(unscored, generated_tokens=2, preemptions=1)
+    assert unscored.rank.key == (5.0,)
 
 
 class Hearing(EngineObserver):

@@ -131,7 +131,10 @@ def test_shortest_predicted_ranks_waiting_requests_by_score_only():
     assert policy.rank(view(score=-2.5), LoadView()) == Rank((-2.5,))
     assert policy.rank(view(score=0.0), LoadView()) == Rank((0.0,))
     assert policy.rank(view(), LoadView()) == Rank()
+    assert policy.rank(view(median_score=3.0), LoadView()) == Rank((3.0,))
+    assert policy.rank(view(score=5.0, median_score=3.0), LoadView()) == Rank((5.0,))
     assert policy.rank(view(PREFILL, score=1.0), LoadView()) == Rank()
+    assert policy.rank(view(PREFILL, median_score=1.0), LoadView()) == Rank()
     assert pars(None).rank(view(score=1.0), LoadView(now_s=1e9)) == Rank((1.0,))
     assert pars().rank(view(score=1.0), LoadView(now_s=11.0)).valid_until_s == 130.0
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -15,7 +17,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, RequestView
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
-from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.requests import Floats, Requests, make_requests
 
 INSTANCE = Instance(
     latency=AffineLatency(base_s=0.01, per_token_s=1e-4),
@@ -75,11 +77,69 @@ def test_the_lowest_score_goes_first_and_ties_go_by_arrival():
     assert one_at_a_time(requests, pars()) == [1, 3, 0, 2]
 
 
-def test_a_request_without_a_score_goes_before_those_with_one():
+def test_a_request_without_a_score_stands_at_the_median_of_those_before_it():
     requests = make_requests(
-        prompt_tokens=[5] * 3, output_tokens=[3] * 3, scores=[1.0, np.nan, -5.0]
+        prompt_tokens=[5] * 7, output_tokens=[3] * 7, scores=[4.0, 1.0, np.nan, 9.0, 2.0, 1.0, 8.0]
     )
-    assert one_at_a_time(requests, pars()) == [1, 2, 0]
+    # Its median is 1: the equals before it go first, whatever comes later with less would, too.
+    assert one_at_a_time(requests, pars()) == [1, 2, 5, 4, 0, 6, 3]
+
+
+def test_before_the_first_score_requests_go_by_arrival():
+    requests = make_requests(
+        prompt_tokens=[5] * 4, output_tokens=[3] * 4, scores=[np.nan, np.nan, 3.0, -5.0]
+    )
+    assert one_at_a_time(requests, pars()) == [0, 1, 3, 2]
+
+
+def test_requests_without_a_score_go_by_arrival_among_themselves():
+    scores = np.tile([5.0, 1.0, 9.0, np.nan], 60)  # the median is taken anew eight times
+    requests = make_requests(prompt_tokens=[5] * 240, output_tokens=[2] * 240, scores=scores)
+    order = one_at_a_time(requests, pars())
+    settled = [row for row in order if np.isnan(scores[row]) and row > 8]
+    assert settled == sorted(settled)
+
+
+def jobs(scores: ArrayLike, arrival_s: ArrayLike = 0.0) -> Requests:
+    """Requests of .106 s each where they have the seat to themselves."""
+    count = len(np.asarray(scores))
+    return make_requests(
+        prompt_tokens=[5] * count, output_tokens=[10] * count, arrival_s=arrival_s, scores=scores
+    )
+
+
+def waits_s(requests: Requests, *, starve_after_s: float | None) -> Floats:
+    policy, one_seat = pars(starve_after_s), replace(INSTANCE, max_num_seqs=1)
+    return simulate(requests, policy, one_seat).scheduled_s - requests.arrival_s
+
+
+def test_while_no_scores_come_those_that_came_before_are_not_passed_by_all():
+    # Eleven scores, then the scoring service is gone and requests come faster than they are served.
+    requests = jobs(
+        [*np.arange(11.0), *[np.nan] * 390], [0.0] * 11 + [0.01 + 0.08 * n for n in range(390)]
+    )
+    wait_s = waits_s(requests, starve_after_s=None)
+    assert wait_s[:4].max() <= 4 * SHORT_JOB_S  # up to the median, which is that of eight scores
+    assert wait_s[4:11].min() > 30.0  # above it: as of any shorter request, the guard's affair
+    guarded_s = waits_s(requests, starve_after_s=3.0)
+    assert guarded_s[4:11].max() <= 3.0 + 12 * SHORT_JOB_S
+
+
+def test_a_single_request_without_a_score_passes_half_and_waits_for_half():
+    random = np.random.default_rng(0)
+    scores = random.permutation(401).astype(float)
+    scores[200] = np.nan
+    assert 160 < one_at_a_time(jobs(scores), pars()).index(200) < 240
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_with_some_scores_missing_the_mean_wait_of_both_kinds_is_alike(share):
+    random = np.random.default_rng(1)
+    scores = random.exponential(size=400)
+    scores[random.random(400) < share] = np.nan
+    wait_s = waits_s(jobs(scores), starve_after_s=None)
+    without = np.isnan(scores)
+    assert 0.7 < wait_s[without].mean() / wait_s[~without].mean() < 1.3
 
 
 SHORT_JOB_S = 10 * 0.0106
@@ -107,10 +167,13 @@ def test_a_starving_request_outranks_a_shorter_one_and_starves_without_the_guard
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(2, 60), st.integers(0, 10**6), st.floats(0.05, 2.0))
-def test_nobody_waits_longer_than_the_guard_plus_draining_what_is_ahead(count, seed, after_s):
+@given(st.integers(2, 60), st.integers(0, 10**6), st.floats(0.05, 2.0), st.floats(0, 1))
+def test_nobody_waits_longer_than_the_guard_plus_draining_what_is_ahead(
+    count, seed, after_s, missing
+):
     requests = random_requests(count, seed)
-    requests = requests.with_scores(requests.output_tokens)
+    gone = np.random.default_rng(seed).random(count) < missing
+    requests = requests.with_scores(np.where(gone, np.nan, requests.output_tokens))
     timeline = simulate(requests, pars(starve_after_s=after_s), INSTANCE)
     wait_s = timeline.scheduled_s - requests.arrival_s
     # Ahead of a starving request are only the residents and what arrived before it: all of their

@@ -52,14 +52,14 @@ class AnyPolicy(Policy):
     def _key(self, request: RequestView, load: LoadView) -> tuple[float, ...]:
         return {
             "arrival": (),
-            "score": (request.score,),
-            "remaining": (request.score - request.generated_tokens,),
-            "preemptions": (-request.preemptions, request.score),
+            "score": (_score(request),),
+            "remaining": (_score(request) - request.generated_tokens,),
+            "preemptions": (-request.preemptions, _score(request)),
             "quantum": (
                 request.generated_tokens // 7,
                 request.enqueued_s((request.generated_tokens // 7,), load.now_s),
             ),
-            "load": (request.score + load.num_waiting % 3, load.used_blocks % 2),
+            "load": (_score(request) + load.num_waiting % 3, load.used_blocks % 2),
         }[self.key]
 
     def _lane(self, request: RequestView, load: LoadView) -> int:
@@ -75,7 +75,7 @@ class AnyPolicy(Policy):
         if self.expiry == "never":
             return float("inf"), None
         if self.expiry == "ask":
-            return load.now_s + 0.05 + request.score * 0.01, None
+            return load.now_s + 0.05 + _score(request) * 0.01, None
         starves_s = request.arrival_s + 0.3
         if load.now_s >= starves_s:
             return float("inf"), None
@@ -103,6 +103,12 @@ class AnyPolicy(Policy):
         if not self.rules:
             return super().step_rule(load)
         return self.rules[(load.num_decoding + load.num_waiting) % len(self.rules)]
+
+
+def _score(request: RequestView) -> float:
+    if request.score is not None:
+        return request.score
+    return -1.0 if request.median_score is None else request.median_score + 0.5
 
 
 caps = st.one_of(st.none(), st.integers(1, 6))
@@ -138,7 +144,7 @@ def workloads(draw) -> Requests:
     longest = draw(st.sampled_from([2, 20, 90]))
     output_tokens = random.integers(1, longest + 1, count)
     gap_s = draw(st.sampled_from([0.0, 0.02, 0.3]))
-    return make_requests(
+    requests = make_requests(
         prompt_tokens=random.integers(1, 100, count),
         output_tokens=output_tokens,
         reasoning_tokens=random.integers(0, output_tokens + 1),
@@ -146,6 +152,8 @@ def workloads(draw) -> Requests:
         scores=random.integers(0, 9, count),
         user_class=random.choice(["paying", "free"], count),
     )
+    missing = random.random(count) < random.choice([0.0, 0.3, 1.0])
+    return requests.with_scores(np.where(missing, np.nan, requests.score))
 
 
 instances = st.builds(

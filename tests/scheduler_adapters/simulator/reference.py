@@ -2,8 +2,9 @@
 
 The fast engine must equal this one bit for bit; here each rule can be read in one place.
 
-Between two steps: arrivals due by now join; requests whose state changed are ranked again, in order
-of arrival; ranks whose validity ended give way to their successor, or are asked again.
+Between two steps: arrivals due by now join, those without a score with the median of the scores
+before them; requests whose state changed are ranked again, in order of arrival; ranks whose
+validity ended give way to their successor, or are asked again.
 
 A step is filled lane by lane, ascending. In a lane first the decodes, each taking a block where its
 next token needs one; then the prefills in progress; then waiting requests, as long as seats, KV
@@ -109,6 +110,17 @@ class _Step:
         return {live.row for live in self.decodes} | {live.row for live, _ in self.prefills}
 
 
+def median_of(scores: list[float]) -> float | None:
+    """The lower median of the newest 256 scores when their number last was 1, 2, 4, ..., 256, 512,
+    768, ...; None without scores."""
+    count = len(scores)
+    if not count:
+        return None
+    taken = count // 256 * 256 or 2 ** (count.bit_length() - 1)
+    newest = sorted(scores[max(0, taken - 256) : taken])
+    return newest[(len(newest) - 1) // 2]
+
+
 class ReferenceEngine:
     """Runs requests under a policy on one instance; one object per run."""
 
@@ -118,6 +130,8 @@ class ReferenceEngine:
         self.load = LoadView(total_blocks=instance.kv_blocks)
         self.live: list[_Live] = []
         self.evictions_without_token = 0
+        self.scores: list[float] = []
+        """Of the requests that have arrived, in order."""
         instance.check(policy)
         self.host_used_blocks = 0
         self.copies: Copies | None = None
@@ -147,6 +161,10 @@ class ReferenceEngine:
             self.live += fresh
             self._count()
             for live in fresh:
+                if live.view.score is None:
+                    live.view.median_score = median_of(self.scores)
+                else:
+                    self.scores.append(live.view.score)
                 self._ask(live)
             self._expire()
             evictions = self.evictions_without_token

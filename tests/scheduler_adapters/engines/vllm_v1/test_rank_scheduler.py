@@ -19,6 +19,7 @@ from scheduler_adapters.engines.vllm_v1.driver import (
     scheduler_of,
 )
 from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.validation.recording import Queued, record
 from scheduler_adapters.views import RequestView
@@ -51,7 +52,7 @@ class Clock:
 def engine(live_engine: Any) -> Iterator[Any]:
     """The engine, empty before and after, with fresh counters and a clock that stands still."""
     ranker = scheduler_of(live_engine).lengthwise
-    ranker.clock, ranker.hint_counts = Clock(), HintCounts()
+    ranker.clock, ranker.hint_counts, ranker._median = Clock(), HintCounts(), RecentMedian()
     yield live_engine
     finish(live_engine)
     assert not scheduler_of(live_engine).requests
@@ -117,13 +118,17 @@ def test_without_scores_the_order_is_arrival(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf"), "12", [12], {"a": 1}, True, None])
-def test_a_bad_score_is_served_as_fcfs_would(engine: Any, bad: Any) -> None:
-    scored(engine, "first", 4, bad)
-    scored(engine, "second", 5, 5)
-    scored(engine, "third", 3, 3)
-    assert finish(engine) == ["first", "third", "second"]
+def test_a_request_with_a_bad_score_stands_at_the_median_of_those_before_it(
+    engine: Any, bad: Any
+) -> None:
+    scored(engine, "long", 9, 9)
+    scored(engine, "middle", 5, 5)  # the median
+    scored(engine, "bad", 4, bad)
+    scored(engine, "short", 3, 3)
+    scored(engine, "later", 5, 5)
+    assert finish(engine) == ["short", "middle", "bad", "later", "long"]
     counts = scheduler_of(engine).lengthwise.hint_counts
-    assert (counts.scored, counts.unscored, counts.invalid) == (2, 1, int(bad is not None))
+    assert (counts.scored, counts.unscored, counts.invalid) == (4, 1, int(bad is not None))
 
 
 def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
