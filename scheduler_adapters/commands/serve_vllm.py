@@ -25,6 +25,7 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_policy,
     configured_think_end,
 )
+from scheduler_adapters.engines.vllm_v1.features import read_configuration, require_features
 from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig, ScoreConfig
 from scheduler_adapters.planner.capabilities import require_capabilities, require_think_end
 from scheduler_adapters.policy import Policy
@@ -143,7 +144,7 @@ def check(config: ServeConfig) -> None:
 
     Raises:
         ConfigError: policy, settings, classes or port are wrong, or vLLM options are ours.
-        UnsupportedByEngine: no vLLM here, or one that cannot run the policy.
+        UnsupportedByEngine: no vLLM here, or one that cannot run the policy with these options.
         ScoringError: the scoring service does not answer.
     """
     policy, middleware = configured_policy(config.additional_config), config.middleware
@@ -155,7 +156,7 @@ def check(config: ServeConfig) -> None:
         read_user_classes(Path(middleware.classes))
     _require_free_port(config.host, config.port)
     _require_scorer(middleware, config.start_without_scorer)
-    _require_engine(policy)
+    _require_engine(policy, ["--model", config.model, *server_options(config)])
 
 
 def server_module(model: str) -> list[str]:
@@ -239,7 +240,7 @@ def _require_scorer(config: MiddlewareConfig, start_without: bool) -> None:
     log.info("scores by %s, revision %s, at %s", info.name, info.revision, config.scorer)
 
 
-def _require_engine(policy: Policy) -> None:
+def _require_engine(policy: Policy, options: Sequence[str]) -> None:
     if find_spec("vllm") is None:
         raise UnsupportedByEngine("vLLM is not installed; install vllm, tested with 0.32.0")
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import (  # probes vLLM's layout
@@ -248,6 +249,8 @@ def _require_engine(policy: Policy) -> None:
     )
 
     require_capabilities(policy, CAPABILITIES, ENGINE)
+    if (configuration := read_configuration(options)) is not None:
+        require_features(configuration, policy)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -54,7 +54,7 @@ class StepEviction(Generic[Item]):
     def displace(self, step: Step[Item]) -> None:
         """Evict worse residents for the best waiting requests, as far as that makes room."""
         taken: set[int] = set()
-        while (best := self._best_waiting(taken)) is not None:
+        while (best := self._best_waiting(step, taken)) is not None:
             number = self._border.tracked(best).view.number
             if number in step.evicted or not self._make_room(step, best):
                 return
@@ -63,9 +63,14 @@ class StepEviction(Generic[Item]):
             step.budget.num_admissions += 1
             taken.add(number)
 
-    def _best_waiting(self, taken: set[int]) -> Item | None:
-        fresh = (i for i in self._waiting if self._border.tracked(i).view.number not in taken)
-        return next(fresh, None)
+    def _best_waiting(self, step: Step[Item], taken: set[int]) -> Item | None:
+        border = self._border
+        for item in self._waiting:
+            if border.tracked(item).view.number in taken:
+                continue
+            if not border.is_blocked(item, step.displacing):
+                return item
+        return None
 
     def _make_room(self, step: Step[Item], best: Item) -> bool:
         """Evict the fewest worst residents that let `best` in; none where that is impossible."""

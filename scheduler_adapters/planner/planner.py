@@ -34,6 +34,7 @@ class Planner(Generic[Item]):
         self._border = border
         self._waiting = waiting
         self._eviction = StepEviction(self.residents, waiting)
+        self._limits = border.max_num_seqs, border.max_chunk()
         self._budget = self._make_budget(UNLIMITED)
         self._decodes_in_order: list[_Entry] = []
         self._decode_entries: dict[int, _Entry] = {}
@@ -47,7 +48,10 @@ class Planner(Generic[Item]):
             return None
         self.residents.expire_in_time()
         rule = ask_rule(self._ranker.policy, load)
-        if rule is not self._budget.rule:  # a policy gives the same objects again and again
+        limits = self._border.max_num_seqs, self._border.max_chunk()
+        # A policy gives the same objects again and again.
+        if rule is not self._budget.rule or limits != self._limits:
+            self._limits = limits
             self._budget = self._make_budget(rule)
         plan = self._all_fit(self._budget)
         if plan is None or not plan.num_tokens:
@@ -61,14 +65,20 @@ class Planner(Generic[Item]):
         return plan
 
     def _make_budget(self, rule: StepRule) -> StepBudget:
-        border = self._border
-        return StepBudget(rule, max_tokens=border.max_tokens, max_num_seqs=border.max_num_seqs)
+        border, (max_num_seqs, max_chunk) = self._border, self._limits
+        return StepBudget(
+            rule,
+            max_tokens=border.max_tokens,
+            max_num_seqs=max_num_seqs,
+            max_chunk=max_chunk,
+            whole_prompts=border.whole_prompts,
+        )
 
     def _all_fit(self, budget: StepBudget) -> Plan[Item] | None:
         """Return the step of all residents and a newcomer per seat; None if it is too small."""
         residents, load, rule = self.residents, self._ranker.load, budget.rule
         num_decodes, num_prefills = load.num_decoding, load.num_prefilling
-        if rule.padded_tokens or rule.whole_prompts or num_decodes > budget.max_decodes:
+        if rule.padded_tokens or budget.whole_prompts or num_decodes > budget.max_decodes:
             return None
         tokens = budget.max_tokens - num_decodes
         # Each decode may need a block; if that bound does not fit, it is worth counting.
@@ -87,7 +97,9 @@ class Planner(Generic[Item]):
             if rule.displace and self._eviction.may_displace(newcomers[-1]):
                 return None
             newcomers.pop()
-        for item in newcomers:
+        for at, item in enumerate(newcomers):
+            if self._border.is_blocked(item, newcomers[:at]):
+                return None
             context = self._border.context(item)
             free_blocks -= residents.blocks(context + rule.displace)
             tokens -= min(context, budget.chunk_limit)
@@ -99,7 +111,7 @@ class Planner(Generic[Item]):
         if len(residents.reordered) > _MANY_REORDERED:
             self._decodes_by_rank()
         num_tokens = int(budget.max_tokens - tokens)
-        return Plan(num_tokens=num_tokens, newcomers=newcomers, chunk=rule.chunk)
+        return Plan(num_tokens=num_tokens, newcomers=newcomers, chunk=budget.max_chunk)
 
     def _fill(self, budget: StepBudget, evicted: set[int]) -> Plan[Item]:
         budget.begin()
@@ -120,7 +132,7 @@ class Planner(Generic[Item]):
         return Plan(
             num_tokens=budget.num_decodes + step.prefill_tokens,
             newcomers=step.newcomers,
-            chunk=budget.rule.chunk,
+            chunk=budget.max_chunk,
             left_out=self._leave_out(step, decodes, prefills),
             last=step.last,
         )
@@ -215,6 +227,8 @@ class Planner(Generic[Item]):
         if step.admission_closed:
             return
         for item in self._waiting.in_lane(lane):
+            if self._border.is_blocked(item, step.newcomers):
+                continue
             context = self._border.context(item)
             free_after = step.free_blocks - self.residents.blocks(context)
             chunk = step.budget.chunk(context)

@@ -23,9 +23,14 @@ _PREFILL, _REASONING, _ANSWERING = Phase.PREFILL, Phase.REASONING, Phase.ANSWERI
 class Border(Protocol[_Handled]):
     """The engine as a planner sees it, counted in tokens and blocks; it can be told to evict."""
 
-    max_num_seqs: int
+    @property
+    def max_num_seqs(self) -> int:
+        """Requests that may be resident at present."""
+
     max_tokens: int
     """Token budget of a step."""
+    whole_prompts: bool
+    """Whether the engine computes every prompt in one step."""
     block_tokens: int
     total_blocks: int
     watermark_blocks: int
@@ -43,6 +48,12 @@ class Border(Protocol[_Handled]):
 
     def context(self, item: _Handled) -> int:
         """Return the number of tokens, prompt and output."""
+
+    def max_chunk(self) -> int | None:
+        """Return the engine's own limit of one request's prefill tokens in the next step."""
+
+    def is_blocked(self, item: _Handled, newcomers: Sequence[_Handled]) -> bool:
+        """Return whether the engine would pass over a waiting request, after these newcomers."""
 
     def growth(self, items: Sequence[_Handled]) -> int:
         """Return the blocks that the next tokens of these decodes take."""

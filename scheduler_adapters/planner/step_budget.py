@@ -29,12 +29,14 @@ class StepBudget:
         rule: of the step.
         max_tokens: the engine's token budget of a step; None: no limit.
         max_num_seqs: requests that may hold KV blocks in the engine.
+        max_chunk: the engine's own limit of one request's prefill tokens in a step; None: no limit.
+        whole_prompts: whether the engine computes every prompt in one step.
         exceeds_budget: whether a step without other prefills takes a whole prompt that is larger
             than the budget. A real engine cannot; a simulated one must, or the prompt never runs.
     """
 
     __slots__ = (
-        "chunk_limit", "exceeds_budget", "longest", "max_admissions", "max_decodes",
+        "chunk_limit", "exceeds_budget", "longest", "max_admissions", "max_chunk", "max_decodes",
         "max_prefills", "max_tokens", "mixed", "num_admissions", "num_decodes", "num_prefills",
         "padded_tokens", "rule", "seats", "tokens", "whole_prompts",
     )  # fmt: skip
@@ -45,6 +47,8 @@ class StepBudget:
         *,
         max_tokens: float | None,
         max_num_seqs: int,
+        max_chunk: int | None = None,
+        whole_prompts: bool = False,
         exceeds_budget: bool = False,
     ) -> None:
         self.rule = rule
@@ -54,9 +58,12 @@ class StepBudget:
         self.max_admissions = limit_of(rule.max_admissions)
         self.seats = min(max_num_seqs, limit_of(rule.max_resident))
         """Requests that may hold KV blocks."""
-        self.chunk_limit = limit_of(rule.chunk)
+        self.whole_prompts = rule.whole_prompts or whole_prompts
+        least = min(limit_of(rule.chunk), limit_of(max_chunk))
+        self.chunk_limit = inf if self.whole_prompts else least
+        self.max_chunk = None if self.chunk_limit == inf else int(self.chunk_limit)
+        """Most prefill tokens of one request; None: no limit."""
         self.mixed = rule.mixed
-        self.whole_prompts = rule.whole_prompts
         self.padded_tokens = rule.padded_tokens
         self.exceeds_budget = exceeds_budget
         self.begin()

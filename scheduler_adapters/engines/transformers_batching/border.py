@@ -46,6 +46,8 @@ _STATE: Final = {
 class TransformersBorder:
     """One scheduler of transformers, seen by the planner. Items are its `RequestState` objects."""
 
+    whole_prompts = False
+
     def __init__(self, scheduler: Any, think_end: tuple[int, ...]) -> None:
         self._scheduler = scheduler
         self.think_end = think_end
@@ -79,6 +81,12 @@ class TransformersBorder:
 
     def context(self, item: RequestState) -> int:
         return int(item.position_offset) + (len(item.remaining_prefill_tokens) or 1)
+
+    def max_chunk(self) -> None:
+        return None
+
+    def is_blocked(self, item: RequestState, newcomers: Sequence[RequestState]) -> bool:
+        return False
 
     def growth(self, items: Sequence[RequestState]) -> int:
         return sum([int(item.position_offset) % self.block_tokens == 0 for item in items])

@@ -30,11 +30,11 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_policy,
     configured_think_end,
 )
+from scheduler_adapters.engines.vllm_v1.features import require_features
 from scheduler_adapters.planner.capabilities import (
     plans_steps,
     require_capabilities,
     require_think_end,
-    shape_of_first_step,
 )
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
@@ -60,6 +60,8 @@ CAPABILITIES: Final = frozenset(
 )
 """Capabilities beyond ordering the queue. OFFLOAD would need a KV connector."""
 _RUNNING: Final = RequestStatus.RUNNING
+_READY: Final = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+_COMPILING: Final = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
 
 class RankQueue(RequestQueue):  # type: ignore[misc]
@@ -145,6 +147,8 @@ class RankMixin:
 
     lengthwise: Ranker
     """Policy, load and counters of this engine."""
+    vllm_config: Any
+    kv_holding_waiting: Any
 
     def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -163,7 +167,8 @@ class RankMixin:
         self._lengthwise_left: dict[str, Request] = {}
         """Requests that left the engine since the observers were last told."""
         self._lengthwise_planner: Planner[Request] | None = None
-        self._lengthwise_stalled = False
+        self._lengthwise_stalled = self._lengthwise_resumed = False
+        require_features(self.vllm_config, policy)
         if plans_steps(policy):
             _require_plannable(self, policy)
             ids = think_end_of(self)
@@ -183,12 +188,13 @@ class RankMixin:
         now_s = ranker.load.now_s = self._lengthwise_step_start_s = ranker.clock()
         if now_s >= self.waiting.queue.first_end_s:
             self.waiting.expire_ranks()
+        holders: list[Request] = list(self.kv_holding_waiting)
         if planner is None:
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
             if ranker.observers:
-                self._lengthwise_admit()
+                self._lengthwise_admit(holders)
             return output
-        plan = None if self._lengthwise_stalled else planner.plan()
+        plan = self._lengthwise_plan(planner, holders)
         if plan is None or not plan.num_tokens:
             planner.residents.left_out.clear()
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
@@ -198,7 +204,7 @@ class RankMixin:
                 output = super().schedule(*args, **kwargs)  # type: ignore[misc]
             finally:
                 _unlimit(self, *limits)
-        self._lengthwise_admit()
+        self._lengthwise_admit(holders)
         # The engine knows reasons to run nobody that a plan does not (a grammar that compiles, a
         # block it counts otherwise): then the next step is its own.
         self._lengthwise_stalled = plan is not None and not output.total_num_scheduled_tokens
@@ -207,6 +213,9 @@ class RankMixin:
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         planner = self._lengthwise_planner
+        if planner is not None:
+            for request in self.kv_holding_waiting:  # a session between two turns
+                planner.residents.left(request.request_id)
         if planner is not None and scheduler_output.total_num_scheduled_tokens:
             self.lengthwise.end_step(self._lengthwise_step_start_s)
             # Without speculation, which is refused, a request has got one token or none.
@@ -229,10 +238,35 @@ class RankMixin:
             self._lengthwise_left[request.request_id] = request
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
-    def _lengthwise_admit(self) -> None:
+    def _lengthwise_plan(
+        self, planner: Planner[Request], holders: Sequence[Request]
+    ) -> Plan[Request] | None:
+        """Return the next step; None for one that is the engine's own.
+
+        Args:
+            holders: waiting requests that hold KV blocks, as a session does between two turns. The
+                engine puts them before all others that wait, lest they starve each other of blocks.
+        """
+        if self._lengthwise_stalled or getattr(self, "pause_state", False):
+            return None
+        loaded = getattr(self, "finished_recving_kv_req_ids", ())
+        may_resume = any(r.status in _READY or r.request_id in loaded for r in holders)
+        self._lengthwise_resumed = may_resume and not self._lengthwise_resumed
+        if not self._lengthwise_resumed:
+            return planner.plan()
+        planner.residents.left_out.clear()
+        return Plan(num_tokens=planner.residents.border.max_tokens, newcomers=[])
+
+    def _lengthwise_admit(self, holders: Iterable[Request]) -> None:
         """Follow the waiting requests that the step just scheduled has admitted."""
         ranker, planner = self.lengthwise, self._lengthwise_planner
-        for request in self.waiting.take_admitted():
+        resumed = [request for request in holders if request.status is _RUNNING]
+        for request in resumed:
+            view = request.lengthwise.view
+            view.prompt_tokens = request.num_prompt_tokens
+            if not request.num_output_tokens:  # a session's next turn
+                request.lengthwise.thinking_over, view.thinking_tokens = False, 0
+        for request in chain(self.waiting.take_admitted(), resumed):
             if planner is not None:
                 planner.residents.admitted(request)
             for observer in ranker.observers:
@@ -269,11 +303,42 @@ class VllmBorder:
         self._scheduler = scheduler
         self._pool = scheduler.kv_cache_manager.block_pool
         self.think_end = think_end
-        self.max_num_seqs: int = scheduler.max_num_active_reqs
+        self.whole_prompts = not scheduler.scheduler_config.enable_chunked_prefill
         self.max_tokens: int = scheduler.max_num_scheduled_tokens
         self.block_tokens: int = scheduler.block_size
         self.total_blocks: int = self._pool.num_gpu_blocks - 1  # one is the null block
         self.watermark_blocks: int = scheduler.kv_cache_manager.watermark_blocks
+
+    @property
+    def max_num_seqs(self) -> int:
+        # A session that waits for its next turn keeps its place in the model runner.
+        idle = getattr(self._scheduler, "num_waiting_for_streaming_input", 0)
+        return int(self._scheduler.max_num_active_reqs) - idle
+
+    def max_chunk(self) -> int | None:
+        scheduler = self._scheduler
+        limit: int = scheduler.scheduler_config.long_prefill_token_threshold
+        num_requests = sum(scheduler.get_request_counts())
+        if not limit or num_requests <= 1:  # as the engine's schedule() has it
+            return None
+        if getattr(scheduler, "adaptive_long_prefill_threshold", False):
+            share: int = scheduler.scheduler_config.max_num_batched_tokens // num_requests
+            return max(limit, share)
+        return limit
+
+    def is_blocked(self, item: Request, newcomers: Sequence[Request]) -> bool:
+        if item.status is _COMPILING:
+            return item.structured_output_request.grammar is None
+        if getattr(item, "num_stale_output_tokens", 0) and not item.drop_stale_output:
+            return True
+        if item.lora_request is None:
+            return False
+        # vLLM counts the adapters of the requests in the step, and fails once those of a later step
+        # are too many; those left out come back, so all residents count.
+        others = (each.lora_request for each in chain(self._scheduler.running, newcomers))
+        adapters = {lora.lora_int_id for lora in others if lora is not None}
+        is_new = item.lora_request.lora_int_id not in adapters
+        return is_new and len(adapters) >= self._scheduler.lora_config.max_loras
 
     def tracked(self, item: Request) -> Tracked:
         tracked: Tracked = item.lengthwise
@@ -304,7 +369,7 @@ class VllmBorder:
         self._scheduler._preempt_request(item, time.monotonic())
 
 
-def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int | None]:
+def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int, bool]:
     """Make the engine's next step the planned one, by attributes that it reads in each step.
 
     Returns the engine's own limits, for `_unlimit`.
@@ -317,20 +382,21 @@ def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int | None]:
     if plan.last is not None:
         scheduler.running.remove(plan.last)
         scheduler.running.append(plan.last)
-    own_tokens, own_threshold = scheduler.max_num_scheduled_tokens, None
+    config = scheduler.scheduler_config
+    adapts = getattr(scheduler, "adaptive_long_prefill_threshold", False)
+    own = scheduler.max_num_scheduled_tokens, config.long_prefill_token_threshold, adapts
     scheduler.max_num_scheduled_tokens = plan.num_tokens
     if plan.chunk is not None:
-        config = scheduler.scheduler_config
-        own_threshold = config.long_prefill_token_threshold
         config.long_prefill_token_threshold = plan.chunk
+        scheduler.adaptive_long_prefill_threshold = False
     scheduler.waiting.offered = plan.newcomers[::-1]
-    return own_tokens, own_threshold
+    return own
 
 
-def _unlimit(scheduler: Any, tokens: int, threshold: int | None) -> None:
+def _unlimit(scheduler: Any, tokens: int, threshold: int, adapts: bool) -> None:
     scheduler.max_num_scheduled_tokens = tokens
-    if threshold is not None:
-        scheduler.scheduler_config.long_prefill_token_threshold = threshold
+    scheduler.scheduler_config.long_prefill_token_threshold = threshold
+    scheduler.adaptive_long_prefill_threshold = adapts
     scheduler.waiting.offered = None
 
 
@@ -376,15 +442,8 @@ def think_end_of(scheduler: Any) -> tuple[int, ...]:
 
 def _require_plannable(scheduler: Any, policy: Policy) -> None:
     """Refuse engines whose steps the planner cannot shape."""
-    config = scheduler.vllm_config
-    rule = shape_of_first_step(policy)
     reasons = {
-        "speculative decoding makes steps of unknown size": config.speculative_config is not None,
         "its KV cache has several groups": len(scheduler.kv_cache_config.kv_cache_groups) != 1,
-        f"prompts may be longer ({scheduler.max_model_len}) than a step "
-        f"({scheduler.max_num_scheduled_tokens} tokens) and the policy wants them whole": (
-            rule.whole_prompts and scheduler.max_model_len > scheduler.max_num_scheduled_tokens
-        ),
     }
     for reason, holds in reasons.items():
         if holds:

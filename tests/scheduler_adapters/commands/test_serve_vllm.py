@@ -33,7 +33,7 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Started(command)
 
     monkeypatch.setattr(os, "execv", exec_instead)
-    monkeypatch.setattr(vllm_serve, "_require_engine", lambda policy: None)
+    monkeypatch.setattr(vllm_serve, "_require_engine", lambda policy, options: None)
     monkeypatch.setenv(VARIABLE, "")
     monkeypatch.setenv(METRICS_FOLDER, "/somewhere")
 

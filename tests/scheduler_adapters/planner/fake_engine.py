@@ -40,8 +40,11 @@ class FakeEngine:
         blocks: int,
         block_tokens: int,
         watermark_fraction: float = 0.0,
+        whole_prompts: bool = False,
+        chunk_limit: int | None = None,
     ) -> None:
         self.think_end = THINK_END if policy.traits.sees_thinking else ()
+        self.whole_prompts, self.chunk_limit, self.blocked = whole_prompts, chunk_limit, set[int]()
         self.max_num_seqs, self.max_tokens = seats, budget
         self.block_tokens, self.total_blocks = block_tokens, blocks
         self.watermark_blocks = int(watermark_fraction * blocks)
@@ -71,6 +74,12 @@ class FakeEngine:
 
     def free_blocks(self) -> int:
         return self.total_blocks - sum(-(-i.computed // self.block_tokens) for i in self.running)
+
+    def max_chunk(self) -> int | None:
+        return self.chunk_limit
+
+    def is_blocked(self, item: FakeRequest, newcomers: Sequence[FakeRequest]) -> bool:
+        return item.row in self.blocked
 
     def evict(self, item: FakeRequest) -> None:
         self.running.remove(item)

@@ -28,6 +28,7 @@ class Border:
     total_blocks = 1000
     watermark_blocks = 0
     think_end = ()
+    whole_prompts = False
 
     def __init__(self) -> None:
         self.tokens: dict[int, list[int]] = {}
@@ -52,6 +53,12 @@ class Border:
 
     def free_blocks(self) -> int:
         return self.total_blocks - sum(map(bool, self.tokens.values()))
+
+    def max_chunk(self) -> None:
+        return None
+
+    def is_blocked(self, item: Tracked, newcomers: Sequence[Tracked]) -> bool:
+        return False
 
     def evict(self, item: Tracked) -> None:
         raise AssertionError("there are blocks for all")

@@ -1,0 +1,209 @@
+"""Features of vLLM that our schedulers refuse, found in its configuration before a model is loaded.
+
+One table, `REFUSALS`; what is not in it works, and docs/vllm-features.md names the test of each.
+Three ask it: `serve-vllm` before it starts vLLM; vLLM itself when it makes its configuration,
+through the entry point `vllm.general_plugins`, whatever names our scheduler (`--scheduler-cls`,
+`LLM(scheduler_cls=...)`); and our scheduler when it is made, for a vLLM started with `VLLM_PLUGINS`
+that leaves us out. Imports no engine.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+from scheduler_adapters.engines.vllm_v1.additional_config import configured_policy
+from scheduler_adapters.planner.capabilities import plans_steps, shape_of_first_step
+from scheduler_adapters.planner.step_budget import limit_of
+from scheduler_adapters.policy import POLICIES, Policy
+from scheduler_adapters.views import StepRule
+from scoring_service.errors import ConfigError, LengthwiseError, UnsupportedByEngine
+
+PACKAGE: Final = "scheduler_adapters.engines.vllm_v1"
+
+
+class Refusal(NamedTuple):
+    """A feature that some policies cannot be served with."""
+
+    option: str
+    """Of vLLM's command line; what has none is named."""
+    is_on: Callable[[Any, StepRule], bool]
+    """Of a `VllmConfig` and the rule of the policy's first step."""
+    why: str
+    instead: str
+    planning_only: bool = True
+    """Whether policies that only order the queue work with it."""
+
+
+def _max_tokens(config: Any, rule: StepRule) -> float:
+    scheduling = config.scheduler_config
+    own = getattr(scheduling, "max_num_scheduled_tokens", None) or scheduling.max_num_batched_tokens
+    return min(limit_of(rule.max_tokens), float(own))
+
+
+def _is_whole(config: Any, rule: StepRule) -> bool:
+    return rule.whole_prompts or not config.scheduler_config.enable_chunked_prefill
+
+
+REFUSALS: Final[Mapping[str, Refusal]] = {
+    "diffusion models": Refusal(
+        "a diffusion model",
+        lambda config, rule: getattr(config, "diffusion_config", None) is not None,
+        "vLLM serves it by a scheduler of its own",
+        "leave out --scheduler-cls",
+        planning_only=False,
+    ),
+    "speculative decoding": Refusal(
+        "--speculative-config",
+        lambda config, rule: config.speculative_config is not None,
+        "a step then makes several tokens of a request, and is planned for one",
+        "leave it out",
+    ),
+    "pipeline parallelism": Refusal(
+        "--pipeline-parallel-size above 1",
+        lambda config, rule: config.parallel_config.pipeline_parallel_size > 1,
+        "a step is then planned while the one before it runs on other requests",
+        "use --tensor-parallel-size",
+    ),
+    "context parallelism": Refusal(
+        "--decode-context-parallel-size or --prefill-context-parallel-size above 1",
+        lambda config, rule: any(
+            getattr(config.parallel_config, f"{kind}_context_parallel_size", 1) > 1
+            for kind in ("decode", "prefill")
+        ),
+        "blocks are then counted per rank, and steps are planned by blocks",
+        "use --tensor-parallel-size",
+    ),
+    "prefills on some steps only": Refusal(
+        "--prefill-schedule-interval above 1",
+        lambda config, rule: getattr(config.scheduler_config, "prefill_schedule_interval", 1) > 1,
+        "vLLM then drops the prefills of a planned step",
+        "leave it out",
+    ),
+    "encoder-decoder models": Refusal(
+        "an encoder-decoder model",
+        lambda config, rule: config.model_config.is_encoder_decoder,
+        "its KV cache also holds the encoder's output, and steps are planned without",
+        "use a decoder-only model",
+    ),
+    "encoder disaggregation": Refusal(
+        "--ec-transfer-config",
+        lambda config, rule: getattr(config, "ec_transfer_config", None) is not None,
+        "vLLM then holds requests back that a planned step counts on",
+        "leave it out",
+    ),
+    "whole prompts": Refusal(
+        "--max-model-len above the tokens of a step",
+        lambda config, rule: (
+            _is_whole(config, rule)
+            and config.model_config.max_model_len > _max_tokens(config, rule)
+        ),
+        "a prompt may then be longer than a step, and is computed in one (by the policy, or since "
+        "chunked prefill is off)",
+        "lower it, or raise --max-num-batched-tokens and the policy's max_tokens",
+    ),
+    "chunked prefill off": Refusal(
+        "--no-enable-chunked-prefill",
+        lambda config, rule: (
+            rule.chunk is not None and not config.scheduler_config.enable_chunked_prefill
+        ),
+        "the policy computes prompts in chunks",
+        "leave it out",
+    ),
+    "limit of long prefills": Refusal(
+        "--long-prefill-token-threshold",
+        lambda config, rule: (
+            config.scheduler_config.long_prefill_token_threshold > 0 and _is_whole(config, rule)
+        ),
+        "it cuts prompts that are computed in one step (by the policy, or since chunked prefill is "
+        "off)",
+        "leave it out",
+    ),
+}
+"""Row of docs/vllm-features.md -> the refusal."""
+
+
+def require_features(config: Any, policy: Policy) -> None:
+    """Refuse a policy in a vLLM with features that the policy cannot be served with.
+
+    Args:
+        config: vLLM's `VllmConfig`.
+
+    Raises:
+        UnsupportedByEngine: names the option, why not, and what to do instead.
+    """
+    plans, rule = plans_steps(policy), shape_of_first_step(policy)
+    for refusal in REFUSALS.values():
+        if (plans or not refusal.planning_only) and refusal.is_on(config, rule):
+            raise UnsupportedByEngine(message(refusal, policy))
+
+
+def message(refusal: Refusal, policy: Policy) -> str:
+    """Return what an operator is told."""
+    other = ", or use a policy that only orders the queue, as fcfs and pars do"
+    return (
+        f"policy {policy.name!r} cannot be served with {refusal.option}: {refusal.why}; "
+        f"{refusal.instead}{other if refusal.planning_only else ''}"
+    )
+
+
+def read_configuration(options: Sequence[str]) -> Any:
+    """Return the `VllmConfig` that vLLM's server would make of these options; no model is loaded.
+
+    None for a vLLM whose server keeps its options elsewhere: then it refuses itself.
+
+    Raises:
+        ConfigError: vLLM refuses them.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs, FlexibleArgumentParser
+    from vllm.usage.usage_lib import UsageContext
+
+    for package in ("launchers", "openai"):
+        with suppress(ModuleNotFoundError):
+            module = import_module(f"vllm.entrypoints.{package}.cli_args")
+            break
+    else:
+        return None
+    given = module.make_arg_parser(FlexibleArgumentParser()).parse_args(options)
+    try:
+        arguments = AsyncEngineArgs.from_cli_args(given)
+        return arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
+    except LengthwiseError:
+        raise
+    except Exception as error:  # of vLLM and of what it asks for the model
+        why = " ".join(str(error).partition(" [type=")[0].split())
+        raise ConfigError(
+            f"vLLM refuses its options ({why}); correct those behind the --"
+        ) from error
+
+
+def require_early() -> None:
+    """Have vLLM refuse when it makes its configuration; its plugins are called in every process.
+
+    Nothing changes for a vLLM without our scheduler. Called again, it does nothing.
+    """
+    from vllm.config import VllmConfig
+
+    made = VllmConfig.__post_init__
+    if made.__module__ == __name__:
+        return
+
+    def __post_init__(self: Any, *args: Any) -> None:
+        made(self, *args)
+        ours = self.scheduler_config.scheduler_cls
+        if self.model_config is not None and ours is not None and _is_ours(ours):
+            require_features(self, configured_policy(self.additional_config, _policy_of(ours)))
+
+    VllmConfig.__post_init__ = __post_init__
+
+
+def _is_ours(scheduler_cls: Any) -> bool:
+    """Return whether the scheduler, by its import path or its class, is of this package."""
+    where = scheduler_cls if isinstance(scheduler_cls, str) else scheduler_cls.__module__
+    return f"{where}.".startswith(f"{PACKAGE}.")
+
+
+def _policy_of(scheduler_cls: Any) -> str | None:
+    """Return the policy that a factory of this package is named after; None if after none."""
+    name = str(scheduler_cls).removeprefix(f"{PACKAGE}.").replace("_", "-")
+    return name if name in POLICIES else None

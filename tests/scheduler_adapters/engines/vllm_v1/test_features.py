@@ -1,0 +1,546 @@
+"""What operators switch on in vLLM works with our schedulers, or is refused before a model loads.
+
+Where no whole engine is needed, the schedulers are vLLM's and ours, and what stands in for the
+model gives each token by request and position.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.engines.random_model import make_tiny_model
+from scheduler_adapters.engines.vllm_v1.driver import (
+    OfflineConfig,
+    open_engine,
+    scheduler_of,
+    set_environment,
+)
+from scheduler_adapters.engines.vllm_v1.features import (
+    REFUSALS,
+    read_configuration,
+    require_early,
+    require_features,
+)
+from scheduler_adapters.planner.hints import SCORE
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.prefill_first import Orca
+from scheduler_adapters.policies.rad import RAD
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policy import Policy
+from scoring_service.errors import ConfigError, UnsupportedByEngine
+
+real = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+
+def marked(test: Callable[..., Any]) -> Callable[..., Any]:
+    for mark in real:
+        test = mark(test)
+    return test
+
+
+# --- refusals
+
+
+def configuration(**changes: Any) -> Any:
+    """The part of a `VllmConfig` that is looked at, with one setting changed."""
+    scheduling = {
+        "max_num_batched_tokens": 2048,
+        "enable_chunked_prefill": True,
+        "long_prefill_token_threshold": 0,
+    }
+    parallel = {"pipeline_parallel_size": 1}
+    model = {"is_encoder_decoder": False, "max_model_len": 1024}
+    parts = {"scheduler_config": scheduling, "parallel_config": parallel, "model_config": model}
+    made: dict[str, Any] = {name: SimpleNamespace(**part) for name, part in parts.items()}
+    made |= {"speculative_config": None}
+    for name, value in changes.items():
+        part, _, inner = name.partition("__")
+        if inner:
+            setattr(made[part], inner, value)
+        else:
+            made[part] = value
+    return SimpleNamespace(**made)
+
+
+CASES: dict[str, tuple[Policy, dict[str, Any]]] = {
+    "diffusion models": (pars(), {"diffusion_config": object()}),
+    "speculative decoding": (SLAI(max_tokens=2048), {"speculative_config": object()}),
+    "pipeline parallelism": (RAD(), {"parallel_config__pipeline_parallel_size": 2}),
+    "context parallelism": (RAD(), {"parallel_config__decode_context_parallel_size": 2}),
+    "prefills on some steps only": (RAD(), {"scheduler_config__prefill_schedule_interval": 2}),
+    "encoder-decoder models": (RAD(), {"model_config__is_encoder_decoder": True}),
+    "encoder disaggregation": (RAD(), {"ec_transfer_config": object()}),
+    "whole prompts": (Orca(), {"model_config__max_model_len": 2049}),
+    "chunked prefill off": (RAD(), {"scheduler_config__enable_chunked_prefill": False}),
+    "limit of long prefills": (Orca(), {"scheduler_config__long_prefill_token_threshold": 9}),
+}
+
+
+@pytest.mark.parametrize("feature", REFUSALS)
+def test_a_refusal_names_policy_option_reason_and_remedy(feature: str) -> None:
+    policy, changes = CASES[feature]
+    require_features(configuration(), policy)
+    refusal = REFUSALS[feature]
+    with pytest.raises(UnsupportedByEngine) as refused:
+        require_features(configuration(**changes), policy)
+    said = str(refused.value)
+    assert said.startswith(f"policy {policy.name!r} cannot be served with {refusal.option}: ")
+    assert refusal.why in said
+    assert refusal.instead in said
+    if refusal.planning_only:
+        assert said.endswith("as fcfs and pars do")
+        for policy in (FCFS(), pars()):
+            require_features(configuration(**changes), policy)
+
+
+def test_the_policys_own_step_limits_whole_prompts_too() -> None:
+    whole = configuration(scheduler_config__enable_chunked_prefill=False)
+    require_features(whole, SLAI(max_tokens=1024))
+    with pytest.raises(UnsupportedByEngine, match="and the policy's max_tokens"):
+        require_features(whole, SLAI(max_tokens=512))
+    both = configuration(
+        scheduler_config__enable_chunked_prefill=False,
+        scheduler_config__long_prefill_token_threshold=9,
+    )
+    with pytest.raises(UnsupportedByEngine, match="--long-prefill-token-threshold"):
+        require_features(both, SLAI(max_tokens=1024))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    set_environment()
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+OPTIONS = ["--skip-tokenizer-init", "--enforce-eager", "--max-model-len=512"]
+
+
+@marked
+@pytest.mark.parametrize(
+    ("feature", "policy", "options"),
+    [
+        ("speculative decoding", SLAI(),
+         ['--speculative-config={"method": "ngram", "num_speculative_tokens": 2}']),
+        ("pipeline parallelism", SLAI(), ["--pipeline-parallel-size=2"]),
+        ("prefills on some steps only", RAD(), ["--prefill-schedule-interval=2"]),
+        ("chunked prefill off", RAD(), ["--no-enable-chunked-prefill"]),
+        ("whole prompts", SLAI(max_tokens=256), ["--no-enable-chunked-prefill"]),
+        ("limit of long prefills", Orca(), ["--long-prefill-token-threshold=9"]),
+    ],
+)  # fmt: skip
+def test_an_option_is_found_in_vllms_own_configuration(
+    model: Path, feature: str, policy: Policy, options: list[str]
+) -> None:
+    plain = read_configuration([f"--model={model}", *OPTIONS])
+    require_features(plain, policy)
+    with pytest.raises(UnsupportedByEngine) as refused:
+        require_features(read_configuration([f"--model={model}", *OPTIONS, *options]), policy)
+    assert REFUSALS[feature].option in str(refused.value)
+
+
+@marked
+def test_options_that_vllm_refuses_are_told_in_a_sentence(model: Path) -> None:
+    with pytest.raises(ConfigError, match=r"max_model_len.*behind the --") as refused:
+        read_configuration([f"--model={model}", "--max-model-len=99999999"])
+    assert "\n" not in str(refused.value)
+    assert "input_value" not in str(refused.value)
+
+
+@marked
+def test_vllm_refuses_when_it_makes_its_configuration_and_only_for_our_scheduler(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm import EngineArgs
+    from vllm.config import VllmConfig
+
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankScheduler
+
+    monkeypatch.setattr(VllmConfig, "__post_init__", VllmConfig.__post_init__)
+    require_early()
+    once = VllmConfig.__post_init__
+    require_early()
+    assert VllmConfig.__post_init__ is once
+
+    def made_with(scheduler_cls: Any, **settings: Any) -> Any:
+        return EngineArgs(
+            model=str(model),
+            skip_tokenizer_init=True,
+            max_model_len=512,
+            enable_chunked_prefill=False,
+            scheduler_cls=scheduler_cls,
+            additional_config={"lengthwise": settings} if settings else {},
+        ).create_engine_config()
+
+    ours = "scheduler_adapters.engines.vllm_v1"
+    for refused, settings in (
+        (f"{ours}.rad", {}),
+        (f"{ours}.scheduler", {"policy": "rad"}),
+        (RankScheduler, {"policy": "rad"}),
+    ):
+        with pytest.raises(UnsupportedByEngine, match=r"'rad' .* --no-enable-chunked-prefill"):
+            made_with(refused, **settings)
+    for served in (None, "vllm.v1.core.sched.scheduler.Scheduler", f"{ours}.pars"):
+        made_with(served)
+
+
+# --- vLLM's and our schedulers, and what stands in for a model
+
+
+BUDGET, SEATS, MAX_MODEL_LEN = 512, 8, 512
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    """vLLM with n-gram speculation, under PARS."""
+    config = OfflineConfig(
+        scheduler="pars", max_num_seqs=SEATS, max_num_batched_tokens=BUDGET, kv_cache_mib=2
+    )
+    speculative = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
+                   "prompt_lookup_min": 1}  # fmt: skip
+    with open_engine(
+        config,
+        max_model_len=MAX_MODEL_LEN,
+        enable_prefix_caching=False,
+        speculative_config=speculative,
+    ) as engine:
+        yield engine
+
+
+@pytest.fixture
+def made(engine: Any) -> Callable[..., Any]:
+    """Make our scheduler, of the engine's parts, with changed settings."""
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankScheduler
+
+    live = scheduler_of(engine)
+    names = ("vllm_config", "kv_cache_config", "structured_output_manager", "block_size")
+    parts = {name: getattr(live, name) for name in (*names, "hash_block_size")}
+
+    def make(policy: Policy, *, lora_config: Any = None, **scheduling: Any) -> Any:
+        config = copy.copy(parts["vllm_config"])
+        config.speculative_config, config.lora_config = None, lora_config
+        config.scheduler_config = copy.copy(config.scheduler_config)
+        for name, value in scheduling.items():
+            setattr(config.scheduler_config, name, value)
+        scheduler = RankScheduler(**parts | {"vllm_config": config})
+        scheduler.lengthwise_start(policy)
+        return scheduler
+
+    return make
+
+
+def request(name: str, prompt: int, tokens: int, *, score: float | None = None, **more: Any) -> Any:
+    from vllm import SamplingParams
+    from vllm.v1.request import Request
+
+    hints = {} if score is None else {SCORE: score}
+    params = SamplingParams(max_tokens=tokens, ignore_eos=True, extra_args=hints)
+    return Request(name, [5] * prompt, params, None, arrival_time=time.time(), **more)
+
+
+class Served:
+    """A scheduler, stepped: who ran with how many tokens, and what everybody was answered."""
+
+    def __init__(self, scheduler: Any, *requests: Any) -> None:
+        self.scheduler = scheduler
+        self.answers: dict[str, list[int]] = defaultdict(list)
+        for each in requests:
+            scheduler.add_request(each)
+
+    def step(self) -> dict[str, int]:
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        output = self.scheduler.schedule()
+        names = list(output.num_scheduled_tokens)
+        here = [self.scheduler.requests[name] for name in names]
+        sampled = [[] if each.is_prefill_chunk else [3 + len(self.answers[each.request_id])]
+                   for each in here]  # fmt: skip
+        index = {name: at for at, name in enumerate(names)}
+        pooled = [None if each.is_prefill_chunk or not each.pooling_params else [0.5]
+                  for each in here]  # fmt: skip
+        if any(each.pooling_params for each in here):
+            sampled = [[] for _ in here]
+        ran = ModelRunnerOutput(names, index, sampled, pooler_output=pooled)
+        for outputs in self.scheduler.update_from_output(output, ran).values():
+            for one in outputs.outputs:
+                self.answers[one.request_id] += one.new_token_ids
+        planner = self.scheduler._lengthwise_planner
+        if planner is not None:
+            running = {each.request_id for each in self.scheduler.running}
+            assert {each.request_id for each in planner.residents} == running
+        return dict(output.num_scheduled_tokens)
+
+    def finish(self) -> list[dict[str, int]]:
+        steps = []
+        while self.scheduler.get_num_unfinished_requests():
+            steps.append(self.step())
+            assert len(steps) < 5000
+        return steps
+
+
+@marked
+def test_without_chunked_prefill_no_token_is_kept_for_a_prompt_that_does_not_fit(
+    made: Callable[..., Any],
+) -> None:
+    scheduler = made(SLAI(max_tokens=BUDGET), enable_chunked_prefill=False)
+    served = Served(scheduler, *(request(f"decode {n}", 8, 60) for n in range(4)))
+    served.step()
+    for number in range(2):
+        scheduler.add_request(request(f"prompt {number}", 300, 3))
+    steps = [served.step(), served.step()]
+    decodes = {f"decode {n}": 1 for n in range(4)}
+    assert steps == [{"prompt 0": 300} | decodes, {"prompt 1": 300, "prompt 0": 1} | decodes]
+
+
+@marked
+def test_the_operators_limit_of_long_prefills_stands(made: Callable[..., Any]) -> None:
+    def first_step(policy: Policy, prompts: list[int], **scheduling: Any) -> list[int]:
+        scheduler = made(policy, **scheduling)
+        step = Served(scheduler, *(request(str(n), p, 2) for n, p in enumerate(prompts))).step()
+        assert scheduler.scheduler_config.long_prefill_token_threshold == scheduling[THRESHOLD]
+        return list(step.values())
+
+    prompts = [400, 50, 50, 50]
+    sarathi = Sarathi(max_tokens=BUDGET)
+    assert first_step(sarathi, prompts, **{THRESHOLD: 200}) == [200, 50, 50, 50]
+    assert first_step(sarathi, [400], **{THRESHOLD: 200}) == [400]
+    adaptive = {"long_prefill_token_threshold_adaptive": True}
+    assert first_step(sarathi, prompts, **{THRESHOLD: 9}, **adaptive) == [128, 50, 50, 50]
+    assert first_step(RAD(chunk=256), prompts, **{THRESHOLD: 200}) == [200]
+    assert first_step(RAD(chunk=64), prompts, **{THRESHOLD: 200}) == [64]
+    assert first_step(RAD(chunk=64), prompts, **{THRESHOLD: 9}, **adaptive) == [64]
+
+
+THRESHOLD = "long_prefill_token_threshold"
+
+
+@marked
+@pytest.mark.parametrize(
+    "policy", [pars(), SLAI(), RAD(chunk=64), RoundRobin()], ids=lambda policy: policy.name
+)
+def test_the_next_turn_of_a_session_is_prefilled_as_its_first_was(
+    made: Callable[..., Any], policy: Policy
+) -> None:
+    scheduler = made(policy)
+    served = Served(scheduler, request("other", 8, 40), request("session", 64, 3, resumable=True))
+    while len(served.answers["session"]) < 3:
+        served.step()
+    for _ in range(3):
+        assert "session" not in served.step()
+    scheduler.add_request(request("session", 120, 4, resumable=True))
+    steps = []
+    while len(served.answers["session"]) < 7:
+        steps.append(served.step().get("session", 0))
+    assert max(steps) >= 64
+    assert len(steps) < 12
+    scheduler.add_request(request("session", 1, 1))  # the end of it
+    assert "other" in scheduler.requests
+    served.finish()
+    assert not scheduler.requests
+
+
+@marked
+def test_requests_that_wait_for_a_grammar_or_an_adapter_do_not_hold_up_the_others(
+    made: Callable[..., Any],
+) -> None:
+    from vllm.v1.request import RequestStatus
+
+    for policy in (SLAI(), RoundRobin(quantum_tokens=5), RAD()):
+        scheduler = made(policy, lora_config=SimpleNamespace(max_loras=1))
+        grammar: Future[Any] = Future()
+        compiling = request("compiling", 8, 2)
+        compiling.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        compiling.structured_output_request = _structured(grammar)
+        first, second = (request(f"lora {n}", 8, 30, lora_request=adapter(n)) for n in (1, 2))
+        served = Served(scheduler, first, compiling, second, request("plain", 8, 30))
+        steps = [served.step() for _ in range(6)]
+        names = {name for step in steps for name in step}
+        assert names == {"lora 1", "plain"}, policy.name
+        grammar.set_result(SimpleNamespace(accept_tokens=lambda *_: True, is_terminated=bool))
+        served.finish()
+        assert [len(served.answers[n]) for n in ("compiling", "lora 2")] == [2, 30]
+
+
+def adapter(number: int) -> Any:
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(f"lora {number}", number, "/nowhere")
+
+
+def _structured(grammar: Future[Any]) -> Any:
+    from vllm.sampling_params import StructuredOutputsParams
+    from vllm.v1.structured_output.request import StructuredOutputRequest
+
+    made = StructuredOutputRequest(params=StructuredOutputsParams(choice=["a"]))
+    made.grammar = grammar  # type: ignore[assignment]
+    return made
+
+
+@marked
+def test_adapters_of_residents_left_out_count(made: Callable[..., Any]) -> None:
+    """vLLM asserts that a step has no more than max_loras, and counts those of the step only."""
+    scheduler = made(SLAI(max_decodes=1), lora_config=SimpleNamespace(max_loras=2))
+    requests = (request(str(n), 8, 20, lora_request=adapter(1 + n % 3)) for n in range(9))
+    served = Served(scheduler, *requests)
+    served.finish()
+    assert {len(tokens) for tokens in served.answers.values()} == {20}
+
+
+@marked
+@pytest.mark.parametrize(
+    "policy", [pars(), RoundRobin(quantum_tokens=5), RAD()], ids=lambda policy: policy.name
+)
+def test_a_pause_drains_or_holds_and_evicts_nobody(
+    made: Callable[..., Any], policy: Policy
+) -> None:
+    from vllm.v1.core.sched.interface import PauseState
+
+    scheduler = made(policy)
+    served = Served(scheduler, *(request(f"old {n}", 8, 20) for n in range(SEATS)))
+    for _ in range(12):
+        served.step()
+    for number in range(4):
+        scheduler.add_request(request(f"new {number}", 8, 5))
+    scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    assert served.step() == {}
+    scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    drained = {name for step in served.finish() for name in step}
+    assert drained == {f"old {n}" for n in range(SEATS)}
+    scheduler.set_pause_state(PauseState.UNPAUSED)
+    served.finish()
+    assert {len(served.answers[f"new {n}"]) for n in range(4)} == {5}
+    assert {len(served.answers[f"old {n}"]) for n in range(SEATS)} == {20}
+
+
+@marked
+@pytest.mark.parametrize(
+    "policy", [pars(), SLAI(max_decodes=2), RAD(tile=3, chunk=32), RoundRobin(quantum_tokens=4)],
+    ids=lambda policy: policy.name,
+)  # fmt: skip
+def test_an_abort_in_any_state_leaves_nothing_behind(
+    made: Callable[..., Any], policy: Policy
+) -> None:
+    from vllm.v1.request import RequestStatus
+
+    scheduler, dice = made(policy), random.Random(0)
+    blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    served = Served(scheduler)
+    for number in range(150):
+        for copies in range(dice.randint(0, 2)):
+            scheduler.add_request(
+                request(f"{number} {copies}", dice.randint(1, 400), dice.randint(1, 60),
+                        resumable=dice.random() < 0.2)
+            )  # fmt: skip
+        served.step()
+        for name in dice.sample(sorted(scheduler.requests), k=len(scheduler.requests) // 6):
+            scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+        if number % 5 == 4 and not scheduler.kv_holding_waiting:
+            assert scheduler.reset_prefix_cache(reset_running_requests=True)
+    scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
+    served.step()
+    assert not scheduler.requests
+    assert not len(scheduler.waiting)
+    assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == blocks
+
+
+@marked
+@pytest.mark.parametrize("policy", [pars(), SLAI(), RAD(chunk=64)], ids=lambda policy: policy.name)
+def test_pooling_requests_end_with_their_prompt(made: Callable[..., Any], policy: Policy) -> None:
+    from vllm import PoolingParams
+    from vllm.v1.request import Request
+
+    scheduler = made(policy)
+    prompts = [300, 20, 150]
+    served = Served(
+        scheduler,
+        *(
+            Request(str(n), [5] * p, None, PoolingParams(task="embed"), arrival_time=time.time())
+            for n, p in enumerate(prompts)
+        ),
+    )
+    steps = served.finish()
+    computed = [sum(step.get(str(n), 0) for step in steps) for n in range(3)]
+    assert computed == prompts
+    assert not scheduler.requests
+
+
+@marked
+@pytest.mark.parametrize(
+    "policy", [pars(), SLAI(), Sarathi(max_tokens=256)], ids=lambda policy: policy.name
+)
+def test_prompts_with_images_keep_to_the_encoders_budget(
+    made: Callable[..., Any], policy: Policy
+) -> None:
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+    from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+
+    scheduler = made(policy)
+    scheduler.max_num_encoder_input_tokens = 150
+    scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=200)
+
+    def with_images(name: str) -> Any:
+        images = [
+            MultiModalFeatureSpec(
+                data=None,
+                modality="image",
+                identifier=f"{name} {offset}",
+                mm_position=PlaceholderRange(offset=offset, length=100),
+            )
+            for offset in (10, 120)
+        ]
+        return request(name, 240, 6, mm_features=images)
+
+    names = [str(number) for number in range(6)]
+    served = Served(scheduler, *map(with_images, names))
+    served.finish()
+    assert {name: len(tokens) for name, tokens in served.answers.items()} == dict.fromkeys(names, 6)
+    assert not scheduler.requests
+
+
+# --- a whole engine
+
+
+@marked
+def test_speculative_decoding_keeps_the_order_of_the_queue_and_every_token(engine: Any) -> None:
+    from vllm import SamplingParams
+
+    scheduler = scheduler_of(engine)
+    accepted = 0
+    update = type(scheduler).update_from_output
+
+    def watched(output: Any, ran: Any) -> Any:
+        nonlocal accepted
+        accepted += sum(max(0, len(tokens) - 1) for tokens in ran.sampled_token_ids)
+        return update(scheduler, output, ran)
+
+    scheduler.update_from_output = watched
+    for number in range(12):
+        score = {SCORE: float(40 - number)}
+        params = SamplingParams(
+            temperature=0, max_tokens=40 - number, ignore_eos=True, detokenize=False,
+            extra_args=score,
+        )  # fmt: skip
+        engine.add_request(str(number), {"prompt_token_ids": [5, 6, 7 + number] * 6}, params)
+    engine.step()
+    started = {each.request_id.partition("-")[0] for each in scheduler.running}
+    assert started == {str(number) for number in range(4, 12)}
+    tokens = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finished:
+                tokens[int(output.request_id)] = len(output.outputs[0].token_ids)
+    del scheduler.update_from_output
+    assert tokens == {number: 40 - number for number in range(12)}
+    assert accepted > 0
