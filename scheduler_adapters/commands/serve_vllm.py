@@ -121,8 +121,9 @@ def run(config: ServeConfig) -> None:
 
     GET /lengthwise/load answers what a router wants to know of each engine, as JSON.
 
-    Options behind -- are vLLM's own. A scoring service that does not answer at the start is an
-    error, unless --start-without-scorer true; later it may come and go.
+    Options behind -- are vLLM's own; under --scheduling-policy priority a request's priority goes
+    before the policy, which then orders requests of one priority. A scoring service that does not
+    answer at the start is an error, unless --start-without-scorer true; later it may come and go.
     """
     check(config)
     command = [sys.executable, "-m", *server_module(config.model), *server_options(config)]
@@ -181,17 +182,11 @@ def server_options(config: ServeConfig) -> list[str]:
 
 
 def _require_own_options(options: Sequence[str]) -> None:
-    """Refuse vLLM options that would replace ours, or sort against our policy."""
-    for at, option in enumerate(options):
-        name, _, value = option.partition("=")
-        name = name.replace("_", "-")
+    """Refuse vLLM options that would replace ours."""
+    for option in options:
+        name = option.partition("=")[0].replace("_", "-")
         if name in ("--model", "--host", "--port", "--scheduler-cls", "--additional-config"):
             raise ConfigError(f"{name} is given to vLLM itself; give it before the --, or not")
-        value = value or "".join(options[at + 1 : at + 2])
-        if name == "--scheduling-policy" and value != "fcfs":
-            raise ConfigError(
-                f"vLLM's own --scheduling-policy is {value!r} and sorts against ours; leave it out"
-            )
 
 
 def _require_think_end(policy: Policy, config: ServeConfig) -> None:

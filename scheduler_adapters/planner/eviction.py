@@ -26,30 +26,32 @@ class StepEviction(Generic[Item]):
         needed = self._border.growth([asker])
         while step.free_blocks < needed:
             victim = self._victim(step, asker)
-            self._evict(step, victim)
-            if victim is asker:
+            if not self._evict(step, victim) or victim is asker:
                 return False
         step.free_blocks -= needed
         return True
 
     def _victim(self, step: Step[Item], asker: Item) -> Item:
         """Return the resident to evict when `asker` finds no block; itself where none is worse."""
-        victim = asker
+        victim, priority = asker, self._border.tracked(asker).priority or 0
         for item in self._residents:
             tracked = self._border.tracked(item)
-            if tracked.rank.evict_key is None or tracked.view.number in step.placed:
-                continue
-            victim = max(victim, item, key=self._evict_order)
+            may_go = tracked.rank.evict_key is not None or (tracked.priority or 0) > priority
+            if may_go and tracked.view.number not in step.placed:
+                victim = max(victim, item, key=self._evict_order)
         return victim
 
-    def _evict_order(self, item: Item) -> tuple[bool, tuple[float, ...], int]:
+    def _evict_order(self, item: Item) -> tuple[int, bool, tuple[float, ...], int]:
         tracked = self._border.tracked(item)
-        return evict_order(tracked.rank, tracked.view.number)
+        return tracked.priority or 0, *evict_order(tracked.rank, tracked.view.number)
 
-    def _evict(self, step: Step[Item], item: Item) -> None:
-        step.free_blocks += self._residents.held_blocks(item)
+    def _evict(self, step: Step[Item], item: Item) -> bool:
+        held = self._residents.held_blocks(item)
+        if not self._border.evict(item):
+            return False
+        step.free_blocks += held
         step.evicted.add(self._border.tracked(item).view.number)
-        self._border.evict(item)
+        return True
 
     def displace(self, step: Step[Item]) -> None:
         """Evict worse residents for the best waiting requests, as far as that makes room."""
@@ -94,9 +96,7 @@ class StepEviction(Generic[Item]):
                     break
         if room < 0 or seats < 0:
             return False
-        for victim in victims:
-            self._evict(step, victim)
-        return True
+        return all(self._evict(step, victim) for victim in victims)
 
     def may_displace(self, best: Item) -> bool:
         """Return whether some resident is worse than a waiting request."""

@@ -33,6 +33,9 @@ class Tracked:
 
     view: RequestView
     rank: Rank = _UNRANKED
+    """The policy's, behind the engine's own priority where that sorts."""
+    priority: int | None = None
+    """The engine's own, lower = sooner; None in an engine that does not sort by it."""
     ask_at_tokens: float = inf
     """Ask again once this many tokens are generated."""
     thinking_over: bool = False
@@ -48,6 +51,7 @@ class Ranker:
         policy: Policy,
         clock: Callable[[], float] = time.monotonic,
         observers: Sequence[EngineObserver] = (),
+        by_priority: bool = False,
     ) -> None:
         self.policy = policy
         self.clock = clock
@@ -58,6 +62,7 @@ class Ranker:
         self._median = RecentMedian()
         self.num_expired = 0
         """Ranks that ended in time so far: with a starvation guard, requests that it boosted."""
+        self._by_priority = by_priority  # the engine's own goes before the policy's rank
         self._numbers = itertools.count()
 
     def attach(self, observers: Sequence[EngineObserver]) -> None:
@@ -73,6 +78,7 @@ class Ranker:
         age_s: float,
         prompt_tokens: int,
         carried: Mapping[str, Any] | None,
+        priority: int = 0,
     ) -> Tracked:
         """Make the state of a request that arrived `age_s` seconds ago, and rank it."""
         hints = self.hint_counts.read(carried)
@@ -84,7 +90,8 @@ class Ranker:
                 arrival_s=self.load.now_s - max(0.0, age_s),
                 prompt_tokens=prompt_tokens,
                 **hints,
-            )
+            ),
+            priority=priority if self._by_priority else None,
         )
         self._median.arrived(tracked.view)
         self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
@@ -134,11 +141,20 @@ class Ranker:
 
     def take(self, tracked: Tracked, rank: Rank) -> None:
         """Give the request a rank that the policy made for it or for its like."""
-        tracked.rank = tracked.view.previous = rank
+        tracked.view.previous = rank
+        tracked.rank = rank if tracked.priority is None else _after(tracked.priority, tracked, rank)
         tracked.ask_at_tokens = tracked.view.generated_tokens + rank.valid_tokens
 
 
 _MAX_SUCCESSORS = 100
+_LANE_BITS = 32
+
+
+def _after(priority: int, tracked: Tracked, rank: Rank) -> Rank:
+    """Return the rank among those of its priority, ties by arrival; its `then` stays as it is."""
+    key: Any = (rank.key, tracked.view.arrival_s)
+    evict_key = None if rank.evict_key is None else (priority, *rank.evict_key)
+    return rank._replace(lane=(priority << _LANE_BITS) + rank.lane, key=key, evict_key=evict_key)
 
 
 def ends_thinking(output: Sequence[int], num_new: int, marker: tuple[int, ...]) -> bool:
@@ -214,7 +230,8 @@ class RankedQueue(Generic[Item]):
     def lane_after(self, lane: float) -> float:
         """Return the first lane behind `lane` that holds an item; infinity if there is none."""
         at = bisect_right(self._order, lane, key=_lane)
-        return float(self._order[at][0]) if at < len(self._order) else inf
+        following: float = self._order[at][0] if at < len(self._order) else inf
+        return following
 
     def in_lane(self, lane: float) -> Iterator[Item]:
         """Yield the items of one lane in order. Do not change the queue meanwhile."""

@@ -63,8 +63,8 @@ class Border(Protocol[_Handled]):
 
     def free_blocks(self) -> int: ...
 
-    def evict(self, item: _Handled) -> None:
-        """Take a resident's blocks and queue it again; what it computed is computed anew."""
+    def evict(self, item: _Handled) -> bool:
+        """Queue a resident again without its blocks; False, at no change, where none comes free."""
 
 
 class Residents(Generic[Item]):
@@ -240,7 +240,8 @@ class Residents(Generic[Item]):
         else:
             self._rerank(item)
             if group is not None and tracked.rank.group == group:
-                shared[group] = tracked.rank
+                assert tracked.view.previous is not None
+                shared[group] = tracked.view.previous
         return True
 
     def rank_momentary(self) -> None:

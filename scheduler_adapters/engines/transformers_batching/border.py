@@ -103,12 +103,13 @@ class TransformersBorder:
             free = self._count_free()
         return free
 
-    def evict(self, item: RequestState) -> None:
+    def evict(self, item: RequestState) -> bool:
         # As the engine itself does it where it has no host memory to move the blocks to.
         returning = item.create_equivalent_initial_request()
         item._status = RequestStatus.FINISHED
         self._scheduler.finish_request(item.request_id)
         self._scheduler.add_waiting_request(returning)
+        return True
 
     def _count_free(self) -> int:
         return round(float(self._cache.compute_free_capacity()) * self.total_blocks)

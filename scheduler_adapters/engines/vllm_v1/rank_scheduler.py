@@ -15,8 +15,9 @@ Nothing of the engine's `schedule()` is copied. The waiting queue is replaced by
 behind the engine's own queue interface. For a policy that also cares which running requests are
 served, `planner.py` decides before each step, and the engine is told by what it reads anyway: a
 request to leave out is not eligible in this step, budget and seats are lowered for the call. Our
-state hangs on the engine's `Request` and dies with it. Tested with vLLM 0.32.0; an unknown layout
-is refused.
+state hangs on the engine's `Request` and dies with it. Under `--scheduling-policy priority` a
+request's own priority goes before its rank, in the queue, in a step and in eviction. Tested with
+vLLM 0.32.0; an unknown layout is refused.
 """
 
 import inspect
@@ -39,6 +40,7 @@ from scheduler_adapters.planner.capabilities import (
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
 from scheduler_adapters.planner.step_budget import Plan
+from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability
@@ -138,6 +140,9 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
     def __iter__(self) -> Iterator[Request]:
         return iter(self.queue)
 
+    def __getitem__(self, index: int) -> Request:
+        return list(self.queue)[index]
+
     def _put(self, request: Request, tracked: Tracked) -> None:
         self.queue.add(request, tracked.view.number, tracked.rank)
 
@@ -145,8 +150,9 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
 class RankMixin:
     """Puts a policy in charge of vLLM's scheduler, sync or async, and tells its observers."""
 
-    lengthwise: Ranker
-    """Policy, load and counters of this engine."""
+    lengthwise: Ranker = Ranker(FCFS())
+    """Policy, load and counters of this engine; FCFS for one made without its constructor."""
+    _lengthwise_planner: Planner[Request] | None = None
     vllm_config: Any
     kv_holding_waiting: Any
 
@@ -161,12 +167,13 @@ class RankMixin:
 
     def lengthwise_start(self, policy: Policy, *, observers: Sequence[EngineObserver] = ()) -> None:
         """Put `policy` in charge of an engine that holds no request, before these observers."""
-        self.lengthwise = Ranker(policy, observers=observers)
+        by_priority = self.vllm_config.scheduler_config.policy == "priority"
+        self.lengthwise = Ranker(policy, observers=observers, by_priority=by_priority)
         self.waiting = RankQueue(self.lengthwise)
         self._lengthwise_think_end = think_end_of(self) if observers else ()
         self._lengthwise_left: dict[str, Request] = {}
         """Requests that left the engine since the observers were last told."""
-        self._lengthwise_planner: Planner[Request] | None = None
+        self._lengthwise_planner = None
         self._lengthwise_stalled = self._lengthwise_resumed = False
         require_features(self.vllm_config, policy)
         if plans_steps(policy):
@@ -364,9 +371,18 @@ class VllmBorder:
     def free_blocks(self) -> int:
         return int(self._pool.get_num_free_blocks())
 
-    def evict(self, item: Request) -> None:
-        self._scheduler.running.remove(item)
-        self._scheduler._preempt_request(item, time.monotonic())
+    def evict(self, item: Request) -> bool:
+        # The guards of the engine's own preemption: blocks that come free later help nobody now.
+        scheduler = self._scheduler
+        pending = getattr(scheduler.connector, "has_pending_block_frees", None)
+        can_be_freed = getattr(scheduler, "_request_blocks_can_be_freed", None)
+        if (pending and pending()) or (can_be_freed and not can_be_freed(item)):
+            return False
+        scheduler.running.remove(item)
+        hands_over = getattr(scheduler, "requires_kv_delivery", False)
+        drop = {"drop_stale_output": True} if hands_over else {}
+        scheduler._preempt_request(item, time.monotonic(), **drop)
+        return True
 
 
 def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int, bool]:
@@ -425,6 +441,7 @@ def _tracked(request: Request, ranker: Ranker) -> Tracked:
             age_s=time.time() - request.arrival_time,
             prompt_tokens=request.num_prompt_tokens,
             carried=request.sampling_params and request.sampling_params.extra_args,
+            priority=request.priority,
         )
     return tracked
 
@@ -462,10 +479,10 @@ def _require_layout(engine: Any) -> None:
     )  # fmt: skip
     if lacking := [name for name in needed if not hasattr(engine, name)]:
         raise _unknown_layout(f"its Scheduler has no {', '.join(lacking)}")
-    if (own := engine.scheduler_config.policy) != "fcfs":
+    if (own := engine.scheduler_config.policy) not in ("fcfs", "priority"):
         raise UnsupportedByEngine(
             f"vLLM's own policy is {own!r} and sorts against ours; "
-            "start it with --scheduling-policy fcfs"
+            "start it with --scheduling-policy fcfs, or priority"
         )
 
 

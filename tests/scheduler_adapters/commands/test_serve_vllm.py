@@ -157,22 +157,9 @@ def test_it_starts_without_the_scoring_service_where_that_was_asked_for(port: in
     start("m", f"--port={port}", "--scorer", "127.0.0.1:1", "--start_without_scorer", "true")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--scheduling-policy", "priority"],
-        ["--scheduling_policy=priority"],
-        ["--max-num-seqs", "4", "--scheduling-policy=priority"],
-    ],
-)
-def test_vllms_own_priority_policy_is_refused(
-    capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
-    assert "'priority' and sorts against ours" in refusal(capsys, "m", "--", *options)
-
-
-def test_vllms_fcfs_may_be_named(port: int) -> None:
-    start("m", f"--port={port}", "--", "--scheduling-policy", "fcfs")
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_vllms_own_scheduling_policy_may_be_named(port: int, policy: str) -> None:
+    start("m", f"--port={port}", "--", "--scheduling-policy", policy)
 
 
 def test_a_policy_of_phases_needs_to_know_what_ends_thinking(

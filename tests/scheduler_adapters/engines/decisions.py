@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scheduler_adapters.policy import Policy, Traits
+from scheduler_adapters.policy import Policy, PolicyWrapper, Traits
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
@@ -99,6 +99,26 @@ def thoughts_in(outputs: Sequence[list[int]]) -> tuple[int, list[int]]:
     think_end, how_often = late.most_common(1)[0]
     assert how_often > 2
     return think_end, [o.index(think_end) + 1 if think_end in o else len(o) for o in outputs]
+
+
+class ByPriority(PolicyWrapper):
+    """What an engine's own priority does, for the reference, which has none: a lane of its own for
+    each pair of priority and lane. The priority is 1 for the class "free", else 0."""
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return self._after(int(request.user_class == "free"), self.policy.rank(request, load))
+
+    def _after(self, priority: int, rank: Rank) -> Rank:
+        evict_key = None if rank.evict_key is None else (priority, *rank.evict_key)
+        then = None if rank.then is None else self._after(priority, rank.then)
+        group = None if rank.group is None else (priority, rank.group)
+        lane = 10 * priority + rank.lane
+        return rank._replace(lane=lane, evict_key=evict_key, then=then, group=group)
+
+
+def priorities_of(requests: Requests) -> list[int]:
+    """The priorities that `ByPriority` gives them."""
+    return [int(name == "free") for name in requests.user_class]
 
 
 class Dice(Policy):

@@ -29,7 +29,11 @@ class FakeRequest:
 
 
 class FakeEngine:
-    """One engine under a policy, which is also the border of its planner."""
+    """One engine under a policy, which is also the border of its planner.
+
+    Args:
+        priorities: by row, in an engine that sorts by a priority of its own.
+    """
 
     def __init__(
         self,
@@ -42,7 +46,9 @@ class FakeEngine:
         watermark_fraction: float = 0.0,
         whole_prompts: bool = False,
         chunk_limit: int | None = None,
+        priorities: Sequence[int] | None = None,
     ) -> None:
+        self.priorities = priorities
         self.think_end = THINK_END if policy.traits.sees_thinking else ()
         self.whole_prompts, self.chunk_limit, self.blocked = whole_prompts, chunk_limit, set[int]()
         self.max_num_seqs, self.max_tokens = seats, budget
@@ -51,7 +57,7 @@ class FakeEngine:
         self.clock = Clock()
         self.running: list[FakeRequest] = []
         self.queue: RankedQueue[FakeRequest] = RankedQueue()
-        self.ranker = Ranker(policy, self.clock)
+        self.ranker = Ranker(policy, self.clock, by_priority=priorities is not None)
         self.planner = Planner(self.ranker, self, self.queue)
 
     def tracked(self, item: FakeRequest) -> Tracked:
@@ -81,7 +87,7 @@ class FakeEngine:
     def is_blocked(self, item: FakeRequest, newcomers: Sequence[FakeRequest]) -> bool:
         return item.row in self.blocked
 
-    def evict(self, item: FakeRequest) -> None:
+    def evict(self, item: FakeRequest) -> bool:
         self.running.remove(item)
         item.computed = 0
         self.planner.residents.evicted(item)
@@ -91,6 +97,7 @@ class FakeEngine:
             preemptions=item.tracked.view.preemptions + 1,
         )
         self._wait(item)
+        return True
 
     def _wait(self, item: FakeRequest) -> None:
         self.queue.add(item, item.tracked.view.number, item.tracked.rank)
@@ -117,6 +124,7 @@ class FakeEngine:
             age_s=self.clock() - float(requests.arrival_s[row]),
             prompt_tokens=int(requests.prompt_tokens[row]),
             carried=hints_of(requests, row),
+            priority=self.priorities[row] if self.priorities else 0,
         )
         prompt_tokens = int(requests.prompt_tokens[row])
         self._wait(

@@ -24,7 +24,13 @@ from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.engines import decisions
-from tests.scheduler_adapters.engines.decisions import Dice, assert_same_steps, steps_of_simulator
+from tests.scheduler_adapters.engines.decisions import (
+    ByPriority,
+    Dice,
+    assert_same_steps,
+    priorities_of,
+    steps_of_simulator,
+)
 from tests.scheduler_adapters.planner.fake_engine import FakeEngine
 
 LIMITS: dict[str, Any] = {"seats": 8, "budget": 256, "blocks": 30, "block_tokens": 16}
@@ -166,3 +172,40 @@ def test_pascal_sees_the_end_of_thinking_where_the_reference_puts_it(seed: int) 
         lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),
         replace(requests, reasoning_tokens=thinking),
     )
+
+
+PRIORITISED: dict[str, tuple[Callable[[int], Policy], int]] = {
+    "fcfs": (lambda _: FCFS(), 30),
+    "displacing": (lambda seed: Dice(seed, displaces=True), 30),
+    "whole prompts": (WholeDice, 30),
+    "round robin": (lambda _: RoundRobin(quantum_tokens=10), 30),
+    "pascal": (lambda _: Pascal(quantum_tokens=12, demote_above_tokens=90), 30),
+    "orca": (lambda _: Orca(max_batch=4), 30),
+    "prefill first": (lambda _: PrefillFirst(max_tokens=256, max_resident=6), 30),
+    "sarathi by prompt": (lambda _: Sarathi(order="spf", max_tokens=4096, max_resident=6), 30),
+    "a guard around": (lambda _: pars(starve_after_s=0.5), 30),
+    # Those it would not evict for each other, it does by priority: not here.
+    "slai": (lambda _: SLAI(max_tokens=4096, max_resident=6, max_decodes=3), 300),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", PRIORITISED)
+def test_the_engines_own_priority_goes_before_lane_key_and_evict_key(name: str, seed: int) -> None:
+    """In steps with room for every prefill: one that gets what newcomers leave waits instead."""
+    make, blocks = PRIORITISED[name]
+    requests = workload(seed, longest=70)
+    if name == "pascal":
+        thinking = np.minimum(requests.output_tokens // 2 + 2, requests.output_tokens)
+        requests = replace(requests, reasoning_tokens=thinking)
+    limits = {**LIMITS, "budget": 4096, "blocks": blocks}
+    expected = steps_of_simulator(ByPriority(make(seed)), requests, **limits)
+    engine = FakeEngine(make(seed), **limits, priorities=priorities_of(requests))
+    assert_same_steps(engine.serve(requests), expected)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_among_equal_priorities_the_policy_decides_as_without_any(name: str) -> None:
+    requests = workload(1, longest=90)
+    equal = FakeEngine(POLICIES[name](), **LIMITS, priorities=[-(2**40)] * len(requests))
+    assert_same_steps(equal.serve(requests), FakeEngine(POLICIES[name](), **LIMITS).serve(requests))

@@ -22,9 +22,12 @@ class ByScore(Policy):
         return Rank(key or (), evict_key=key)
 
 
-def engine_with(*scores: float, prompt: int = 16) -> tuple[FakeEngine, list[FakeRequest]]:
+def engine_with(
+    *scores: float, prompt: int = 16, priorities: list[int] | None = None
+) -> tuple[FakeEngine, list[FakeRequest]]:
     """An engine of 4 blocks after a step in which each of these requests got its first token."""
-    engine = FakeEngine(ByScore(), seats=4, budget=99, blocks=4, block_tokens=16)
+    limits = {"seats": 4, "budget": 99, "blocks": 4, "block_tokens": 16}
+    engine = FakeEngine(ByScore(), **limits, priorities=priorities)
     count = len(scores)
     requests = make_requests(
         prompt_tokens=[prompt] * count, output_tokens=[9] * count, scores=list(scores)
@@ -123,3 +126,27 @@ def test_a_request_that_was_just_evicted_does_not_displace() -> None:
     step.evicted.add(second.tracked.view.number)
     eviction.displace(step)
     assert step.displacing == []
+
+
+def test_a_resident_without_evict_key_goes_for_a_better_priority_only() -> None:
+    nan = float("nan")
+    engine, (worst, asker, equal, better) = engine_with(*[nan] * 4, priorities=[9, 5, 5, 1])
+    step, eviction = begin(engine)
+    assert eviction.secure_block(step, asker)
+    assert step.evicted == {worst.tracked.view.number}
+    step.free_blocks = 0
+    assert not eviction.secure_block(step, asker)
+    assert asker not in engine.running
+    assert {equal.row, better.row} == {item.row for item in engine.running}
+
+
+def test_blocks_that_the_engine_cannot_free_now_evict_nobody() -> None:
+    engine, (best, *_) = engine_with(1.0, 2.0, 3.0, 4.0)
+    wait(engine, 0.5)
+    step, eviction = begin(engine)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(engine, "evict", lambda item: False)
+        assert not eviction.secure_block(step, best)
+        eviction.displace(step)
+    assert (step.displacing, step.evicted, step.free_blocks) == ([], set(), 0)
+    assert len(engine.running) == 4

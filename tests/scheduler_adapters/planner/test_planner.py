@@ -60,7 +60,7 @@ class Border:
     def is_blocked(self, item: Tracked, newcomers: Sequence[Tracked]) -> bool:
         return False
 
-    def evict(self, item: Tracked) -> None:
+    def evict(self, item: Tracked) -> bool:
         raise AssertionError("there are blocks for all")
 
 

@@ -127,6 +127,44 @@ def test_the_age_of_a_request_counts_from_its_arrival_at_the_front_end() -> None
     assert late.rank.key == ()
 
 
+def test_the_engines_priority_goes_before_lane_and_key_and_arrival_ends_ties() -> None:
+    ranker = Ranker(pars(starve_after_s=120.0), Clock(), by_priority=True)
+    queue: RankedQueue[Tracked] = RankedQueue()
+    lowest, middle, starving, first, twin, negative = (
+        ranker.track(
+            "request",
+            age_s=age_s,
+            prompt_tokens=3,
+            carried={"lengthwise_score": score},
+            priority=priority,
+        )
+        for priority, score, age_s in (
+            (2**62, 1.0, 0.0),
+            (1, 2.0, 0.0),
+            (1, 9.0, 130.0),
+            (0, 5.0, 1.0),
+            (0, 5.0, 2.0),
+            (-3, 8.0, 0.0),
+        )
+    )
+    fill(queue, lowest, middle, starving, first, twin, negative)
+    assert list(queue) == [negative, twin, first, starving, middle, lowest]
+    # The policy sees its own rank, and what follows it is still to be put behind the priority.
+    assert first.view.previous == first.rank.then._replace(
+        key=(5.0,), valid_until_s=first.rank.valid_until_s, then=first.rank.then
+    )
+    ranker.expire(first)
+    assert first.rank.lane == 0
+    assert first.rank.key == ((), first.view.arrival_s)
+
+
+def test_where_the_engine_does_not_sort_by_priority_it_changes_nothing() -> None:
+    ranker = Ranker(pars(), Clock())
+    tracked = ranker.track("r", age_s=0.0, prompt_tokens=3, carried=None, priority=7)
+    assert tracked.priority is None
+    assert tracked.rank is tracked.view.previous
+
+
 def test_clocks_that_disagree_make_no_request_arrive_in_the_future() -> None:
     assert track(Ranker(pars(), Clock()), 1.0, age_s=-5.0).view.arrival_s == 1000.0
 

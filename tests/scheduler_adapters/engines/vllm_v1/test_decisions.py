@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -36,10 +36,12 @@ from scoring_service.errors import UnsupportedByEngine
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.decisions import (
     LATENCY,
+    ByPriority,
     Clock,
     Dice,
     Steps,
     assert_same_steps,
+    priorities_of,
     steps_of_simulator,
     thoughts_in,
 )
@@ -60,12 +62,21 @@ def engine() -> Iterator[Any]:
 
 
 def steps_of_engine(
-    engine: Any, policy: Policy, requests: Requests, monkeypatch: pytest.MonkeyPatch
+    engine: Any,
+    policy: Policy,
+    requests: Requests,
+    monkeypatch: pytest.MonkeyPatch,
+    priorities: Sequence[int] | None = None,
 ) -> tuple[Steps, list[list[int]]]:
-    """What each step of vLLM ran, and the tokens each request got."""
+    """What each step of vLLM ran, and the tokens each request got; with `priorities`, as under
+    `--scheduling-policy priority`."""
     from vllm import SamplingParams
+    from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
     scheduler, clock = scheduler_of(engine), Clock()
+    if priorities is not None:
+        monkeypatch.setattr(scheduler.scheduler_config, "policy", "priority")
+        monkeypatch.setattr(scheduler, "policy", SchedulingPolicy.PRIORITY)
     scheduler.lengthwise_start(policy)
     scheduler.lengthwise.clock = clock
     # An arrival is stamped in wall-clock time; here both clocks are the virtual one.
@@ -104,6 +115,7 @@ def steps_of_engine(
                 {"prompt_token_ids": prompt},
                 params,
                 arrival_time=float(requests.arrival_s[added]),
+                priority=0 if priorities is None else priorities[added],
             )
             added += 1
         for output in engine.step():
@@ -140,9 +152,11 @@ class Deadlines(Policy):
         return StepRule(max_tokens=24, max_decodes=3, max_resident=6)
 
 
-def assert_same(engine: Any, make: Callable[[], Policy], requests: Requests) -> None:
+def assert_same(
+    engine: Any, make: Callable[[], Policy], requests: Requests, *, by_priority: bool = False
+) -> None:
     expected = steps_of_simulator(
-        make(),
+        ByPriority(make()) if by_priority else make(),
         requests,
         seats=SEATS,
         budget=BUDGET,
@@ -150,7 +164,8 @@ def assert_same(engine: Any, make: Callable[[], Policy], requests: Requests) -> 
         block_tokens=32,
     )
     with pytest.MonkeyPatch.context() as monkeypatch:
-        actual, outputs = steps_of_engine(engine, make(), requests, monkeypatch)
+        priorities = priorities_of(requests) if by_priority else None
+        actual, outputs = steps_of_engine(engine, make(), requests, monkeypatch, priorities)
     assert_same_steps(actual, expected)
     with pytest.MonkeyPatch.context() as monkeypatch:
         _, in_fcfs_order = steps_of_engine(engine, FCFS(), requests, monkeypatch)
@@ -194,6 +209,37 @@ POLICIES_IN_SMALL: dict[str, Callable[[], Policy]] = {
 @pytest.mark.parametrize("name", POLICIES_IN_SMALL)
 def test_a_policy_gives_the_steps_of_the_simulator(engine: Any, name: str, seed: int) -> None:
     assert_same(engine, POLICIES_IN_SMALL[name], workload(seed, longest=120))
+
+
+PRIORITISED: dict[str, Callable[[], Policy]] = {
+    "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=BUDGET, max_resident=6),
+    "slai": lambda: SLAI(max_tokens=BUDGET, max_resident=6, max_decodes=3),
+    "orca": lambda: Orca(max_batch=4),
+    "round robin": lambda: RoundRobin(quantum_tokens=20),
+    "pars": lambda: pars(starve_after_s=0.5),
+}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", PRIORITISED)
+def test_under_vllms_priority_policy_the_priority_goes_before_the_rank(
+    engine: Any, name: str, seed: int
+) -> None:
+    assert_same(engine, PRIORITISED[name], workload(seed, longest=55), by_priority=True)
+
+
+@pytest.mark.parametrize("make", [FCFS, pars, RoundRobin])
+def test_where_kv_runs_out_the_lowest_priority_makes_room_and_comes_back(
+    engine: Any, make: Callable[[], Policy]
+) -> None:
+    requests = make_requests(prompt_tokens=[200] * 3, output_tokens=[280] * 3)
+    for priorities in ([5, 0, 0], [0, -1, 5]):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            steps, outputs = steps_of_engine(engine, make(), requests, monkeypatch, priorities)
+        computed = [sum(step.get(row, 0) for step in steps) for row in range(3)]
+        lowest = priorities.index(5)
+        assert [row for row in range(3) if computed[row] > 479] == [lowest]
+        assert [len(tokens) for tokens in outputs] == [280] * 3
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -59,7 +59,14 @@ def engine(live_engine: Any) -> Iterator[Any]:
     assert len(scheduler_of(live_engine).waiting) == 0
 
 
-def add(engine: Any, name: str, tokens: int, hints: Mapping[str, Any] | None = None) -> None:
+def add(
+    engine: Any,
+    name: str,
+    tokens: int,
+    hints: Mapping[str, Any] | None = None,
+    *,
+    priority: int = 0,
+) -> None:
     from vllm import SamplingParams
 
     params = SamplingParams(
@@ -69,11 +76,12 @@ def add(engine: Any, name: str, tokens: int, hints: Mapping[str, Any] | None = N
         detokenize=False,
         extra_args=None if hints is None else dict(hints),
     )
-    engine.add_request(name, {"prompt_token_ids": [3 + tokens % 500, 5, 8]}, params)
+    prompt = {"prompt_token_ids": [3 + tokens % 500, 5, 8]}
+    engine.add_request(name, prompt, params, priority=priority)
 
 
-def scored(engine: Any, name: str, tokens: int, score: Any) -> None:
-    add(engine, name, tokens, {"lengthwise_score": score})
+def scored(engine: Any, name: str, tokens: int, score: Any, *, priority: int = 0) -> None:
+    add(engine, name, tokens, {"lengthwise_score": score}, priority=priority)
 
 
 def finish(engine: Any) -> list[str]:
@@ -129,6 +137,37 @@ def test_a_request_with_a_bad_score_stands_at_the_median_of_those_before_it(
     assert finish(engine) == ["short", "middle", "bad", "later", "long"]
     counts = scheduler_of(engine).lengthwise.hint_counts
     assert (counts.scored, counts.unscored, counts.invalid) == (4, 1, int(bad is not None))
+
+
+def test_under_vllms_priority_policy_the_priority_goes_before_the_score(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = scheduler_of(engine)
+    ranker = scheduler.lengthwise
+    orders = []
+    for policy in ("priority", "fcfs"):
+        monkeypatch.setattr(scheduler.scheduler_config, "policy", policy)
+        scheduler.lengthwise_start(ranker.policy)
+        scored(engine, "low, short", 2, 2.0, priority=1)
+        scored(engine, "high, long", 9, 9.0, priority=-1)
+        scored(engine, "high, short", 4, 4.0, priority=-1)
+        assert [request.priority for request in scheduler.waiting] == (
+            [-1, -1, 1] if policy == "priority" else [1, -1, -1]
+        )
+        assert scheduler.waiting[-1] is list(scheduler.waiting)[2]
+        orders.append(finish(engine))
+    assert orders == [
+        ["high, short", "high, long", "low, short"],
+        ["low, short", "high, short", "high, long"],
+    ]
+
+
+def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does(
+    live_engine: Any,
+) -> None:
+    made = object.__new__(type(scheduler_of(live_engine)))
+    assert not made.lengthwise.observers
+    assert made._lengthwise_planner is None
 
 
 def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
@@ -240,13 +279,13 @@ def test_the_mixin_shadows_nothing_of_the_engine_by_accident() -> None:
     }  # fmt: skip
 
 
-def test_the_engines_own_priority_policy_is_refused(live_engine: Any) -> None:
+def test_an_unknown_policy_of_the_engine_is_refused(live_engine: Any) -> None:
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
 
     class Base:
         """The live scheduler, but for its policy."""
 
-        scheduler_config = SimpleNamespace(policy="priority")
+        scheduler_config = SimpleNamespace(policy="longest")
 
         def __getattr__(self, name: str) -> Any:
             return getattr(scheduler_of(live_engine), name)
@@ -254,7 +293,7 @@ def test_the_engines_own_priority_policy_is_refused(live_engine: Any) -> None:
     class Ours(RankMixin, Base):
         pass
 
-    with pytest.raises(UnsupportedByEngine, match="--scheduling-policy fcfs"):
+    with pytest.raises(UnsupportedByEngine, match="--scheduling-policy fcfs, or priority"):
         Ours()
 
 
