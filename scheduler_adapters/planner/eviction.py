@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from scheduler_adapters.planner.ranking import RankedQueue
 from scheduler_adapters.planner.residents import Residents
 from scheduler_adapters.planner.step_budget import Step, evict_order
+from scheduler_adapters.views import Phase
 
 Item = TypeVar("Item")
 
@@ -46,7 +47,7 @@ class StepEviction(Generic[Item]):
         return tracked.priority or 0, *evict_order(tracked.rank, tracked.view.number)
 
     def _evict(self, step: Step[Item], item: Item) -> bool:
-        held = self._residents.held_blocks(item)
+        held = self._residents.freed_blocks([item])
         if not self._border.evict(item):
             return False
         step.free_blocks += held
@@ -60,7 +61,7 @@ class StepEviction(Generic[Item]):
             number = self._border.tracked(best).view.number
             if number in step.evicted or not self._make_room(step, best):
                 return
-            step.free_blocks -= self._residents.blocks(self._border.context(best))
+            step.free_blocks -= self._border.need(best)[1]
             step.displacing.append(best)
             step.budget.num_admissions += 1
             taken.add(number)
@@ -83,14 +84,14 @@ class StepEviction(Generic[Item]):
         if seats < 0 and not self.may_displace(best):
             return False
         growth = border.growth(list(residents.decoding.values()))
-        room = step.free_blocks - growth - residents.blocks(border.context(best) + 1)
-        victims = []
+        missing = border.need(best, 1)[1] + growth - step.free_blocks
+        room, victims = -missing, list[Item]()
         if room < 0 or seats < 0:
             for victim in self._worse_than(best):
                 victims.append(victim)
-                room += residents.held_blocks(victim)
-                if border.tracked(victim).view.request_id in residents.decoding:
-                    room += border.growth([victim])
+                room = residents.freed_blocks(victims, hit_by=best) - missing
+                decodes = [i for i in victims if border.tracked(i).view.phase > Phase.PREFILL]
+                room += border.growth(decodes)
                 seats += 1
                 if room >= 0 and seats >= 0:
                     break

@@ -43,6 +43,7 @@ class Planner(Generic[Item]):
     def plan(self) -> Plan[Item] | None:
         """Return the next step, or None where there is nothing to do; evicts in the engine."""
         load = self._ranker.load
+        self._border.begin_step()
         self.residents.count()
         if not (load.num_decoding or load.num_prefilling or load.num_waiting):
             return None
@@ -80,9 +81,11 @@ class Planner(Generic[Item]):
         num_decodes, num_prefills = load.num_decoding, load.num_prefilling
         if rule.padded_tokens or budget.whole_prompts or num_decodes > budget.max_decodes:
             return None
+        if self._border.loaded():
+            return None
         tokens = budget.max_tokens - num_decodes
         # Each decode may need a block; if that bound does not fit, it is worth counting.
-        free_blocks = load.total_blocks - load.used_blocks - num_decodes
+        free_blocks = load.total_blocks - load.used_blocks - num_decodes * self._border.max_growth
         for item in residents.prefilling.values():
             tokens -= min(residents.left_to_prefill(item), budget.chunk_limit)
         seats = max(0, min(budget.seats - num_decodes - num_prefills, budget.max_admissions))
@@ -100,9 +103,9 @@ class Planner(Generic[Item]):
         for at, item in enumerate(newcomers):
             if self._border.is_blocked(item, newcomers[:at]):
                 return None
-            context = self._border.context(item)
-            free_blocks -= residents.blocks(context + rule.displace)
-            tokens -= min(context, budget.chunk_limit)
+            new_tokens, new_blocks = self._border.need(item, rule.displace)
+            free_blocks -= new_blocks
+            tokens -= min(new_tokens, budget.chunk_limit)
             if tokens < 0 or free_blocks < self._border.watermark_blocks:
                 return None
         if tokens < 0 or free_blocks < 0:
@@ -115,12 +118,16 @@ class Planner(Generic[Item]):
 
     def _fill(self, budget: StepBudget, evicted: set[int]) -> Plan[Item]:
         budget.begin()
-        step: Step[Item] = Step(budget, self.residents.free_blocks(), evicted)
+        residents, border = self.residents, self._border
+        if border.free_blocks() < len(residents) * border.max_growth:
+            border.release(residents)
+        step: Step[Item] = Step(budget, residents.free_blocks(), evicted)
+        self._seat_loaded(step)
         displaces = budget.rule.displace
         if displaces:
             self._eviction.displace(step)
         decodes = self._decodes_by_rank()
-        prefills = self._in_order(chain(self.residents.prefilling.values(), step.displacing))
+        prefills = self._in_order(chain(residents.prefilling.values(), step.displacing))
         lane = -inf
         while (lane := self._next_lane(lane, decodes, prefills)) < inf:
             self._place_decodes(step, _in_lane(decodes, lane))
@@ -136,6 +143,16 @@ class Planner(Generic[Item]):
             left_out=self._leave_out(step, decodes, prefills),
             last=step.last,
         )
+
+    def _seat_loaded(self, step: Step[Item]) -> None:
+        """Give seats to the waiting requests that hold blocks; they run as prefills in progress."""
+        for item in self._border.loaded():
+            _, blocks = self._border.need(item)
+            taken = len(self.residents) + len(step.displacing)
+            if blocks <= step.free_blocks and step.budget.admits(taken):
+                step.free_blocks -= blocks
+                step.displacing.append(item)
+                step.budget.num_admissions += 1
 
     def _leave_out(
         self, step: Step[Item], decodes: list[_Entry], prefills: list[_Entry]
@@ -184,7 +201,7 @@ class Planner(Generic[Item]):
         return following
 
     def _place_decodes(self, step: Step[Item], entries: list[_Entry]) -> None:
-        if step.free_blocks >= len(entries):
+        if step.free_blocks >= len(entries) * self._border.max_growth:
             self._place_all(step, entries)
             return
         for _, _, number, item in entries:
@@ -207,11 +224,12 @@ class Planner(Generic[Item]):
         number = self._border.tracked(item).view.number
         if number in step.evicted:
             return True
-        left = self.residents.left_to_prefill(item)
+        is_new = item in step.displacing
+        left = self._border.need(item)[0] if is_new else self.residents.left_to_prefill(item)
         chunk = step.budget.chunk(left)
         if not chunk:
             return False
-        if item in step.displacing:
+        if is_new:
             step.newcomers.append(item)
         elif chunk < min(left, step.budget.chunk_limit):
             # It gets what the others leave. The engine serves residents before newcomers, so one
@@ -229,20 +247,20 @@ class Planner(Generic[Item]):
         for item in self._waiting.in_lane(lane):
             if self._border.is_blocked(item, step.newcomers):
                 continue
-            context = self._border.context(item)
-            free_after = step.free_blocks - self.residents.blocks(context)
-            chunk = step.budget.chunk(context)
-            if (
-                not chunk
-                or free_after < self._border.watermark_blocks
-                or not step.budget.admits(len(self.residents) + len(step.newcomers))
-            ):
-                step.admission_closed = True
-                return
-            step.free_blocks = free_after
-            step.newcomers.append(item)
-            step.budget.num_admissions += 1
-            step.add_prefill(chunk)
+            # Whether anybody may come costs less than what this one needs.
+            taken = len(self.residents) + step.budget.num_admissions
+            if step.budget.chunk(1) and step.budget.admits(taken):
+                tokens, blocks = self._border.need(item)
+                free_after = step.free_blocks - blocks
+                chunk = step.budget.chunk(tokens)
+                if chunk and free_after >= self._border.watermark_blocks:
+                    step.free_blocks = free_after
+                    step.newcomers.append(item)
+                    step.budget.num_admissions += 1
+                    step.add_prefill(chunk)
+                    continue
+            step.admission_closed = True
+            return
 
 
 _lane = itemgetter(0)

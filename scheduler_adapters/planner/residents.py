@@ -32,6 +32,8 @@ class Border(Protocol[_Handled]):
     whole_prompts: bool
     """Whether the engine computes every prompt in one step."""
     block_tokens: int
+    max_growth: int
+    """Most blocks that the next token of a decode takes."""
     total_blocks: int
     watermark_blocks: int
     """Blocks that an admission must leave free."""
@@ -55,8 +57,34 @@ class Border(Protocol[_Handled]):
     def is_blocked(self, item: _Handled, newcomers: Sequence[_Handled]) -> bool:
         """Return whether the engine would pass over a waiting request, after these newcomers."""
 
+    def begin_step(self) -> None:
+        """A step is about to be planned, and the engine has moved on since the last one."""
+
+    def loaded(self) -> Sequence[_Handled]:
+        """Return the waiting requests that hold blocks and could run."""
+
+    def need(self, item: _Handled, more: int = 0) -> tuple[int, int]:
+        """Return the tokens that a waiting request has to compute, and the free blocks it takes.
+
+        Args:
+            more: tokens beyond these that the blocks have to hold.
+        """
+
+    def missing(self, item: _Handled) -> int:
+        """Return the blocks that a prefill in progress will still take."""
+
     def growth(self, items: Sequence[_Handled]) -> int:
         """Return the blocks that the next tokens of these decodes take."""
+
+    def freed(self, items: Sequence[_Handled], hit_by: _Handled | None = None) -> int:
+        """Return the blocks that come free once these residents have lost theirs.
+
+        Args:
+            hit_by: a waiting request, which takes those of them that hold its first tokens.
+        """
+
+    def release(self, items: Iterable[_Handled]) -> None:
+        """Free the blocks that these residents hold and will not read again."""
 
     def ending_in(self, items: Iterable[_Handled], token: int) -> list[_Handled]:
         """Return those of these decodes whose newest token is `token`."""
@@ -277,24 +305,14 @@ class Residents(Generic[Item]):
         """Return the tokens of a prefill in progress that are still to be computed."""
         return self.border.context(item) - self.border.computed(item)
 
-    def blocks(self, tokens: int) -> int:
-        return -(-tokens // self.border.block_tokens)
-
-    def held_blocks(self, item: Item) -> int:
-        """Return the blocks of a resident, with those that its prefill in progress will take."""
-        name = self.border.tracked(item).view.request_id
-        whole = name in self.prefilling
-        return self.blocks(self.border.context(item) if whole else self.border.computed(item))
+    def freed_blocks(self, items: Sequence[Item], hit_by: Item | None = None) -> int:
+        """Return what `Border.freed` does, and the blocks promised to prefills among these."""
+        prefills = (i for i in items if self.border.tracked(i).view.request_id in self.prefilling)
+        return self.border.freed(items, hit_by) + sum(map(self.border.missing, prefills))
 
     def free_blocks(self) -> int:
         """Return the blocks that are free and not promised to a prefill in progress."""
-        if not self.prefilling:
-            return self.border.free_blocks()
-        promised = sum(
-            self.blocks(self.border.context(item)) - self.blocks(self.border.computed(item))
-            for item in self.prefilling.values()
-        )
-        return self.border.free_blocks() - promised
+        return self.border.free_blocks() - sum(map(self.border.missing, self.prefilling.values()))
 
     def any_after(self, key: tuple[float, ...]) -> bool:
         """Return whether a resident has a greater `evict_key`."""

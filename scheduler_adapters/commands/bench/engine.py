@@ -223,11 +223,11 @@ def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
     class Ours(RankMixin, Timed):
         pass
 
-    made_with = _settings_of(scheduler)
+    made_with = settings_of(scheduler)
     return Empty(**made_with), Ours(**made_with)
 
 
-def _settings_of(scheduler: Any) -> dict[str, Any]:
+def settings_of(scheduler: Any) -> dict[str, Any]:
     """Return the arguments that make a scheduler configured as this one."""
     names = (
         "vllm_config", "kv_cache_config", "structured_output_manager", "block_size",
@@ -257,7 +257,7 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
         arrival_s=[0.0] * len(sizes),
         tbt_s=[0.5] * len(sizes),
     )
-    made_with = _settings_of(scheduler_of(engine))
+    made_with = settings_of(scheduler_of(engine))
     stock, ours = Scheduler(**made_with), RankScheduler(**made_with)
     rates: dict[Any, list[float]] = {stock: [], ours: []}
     clock = SteadyClock()

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any, Final, NoReturn
 
 from scheduler_adapters.planner.ranking import Tracked
+from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
 from scoring_service.errors import UnsupportedByEngine
 
 try:
@@ -43,7 +44,7 @@ _STATE: Final = {
 }  # fmt: skip
 
 
-class TransformersBorder:
+class TransformersBorder(UnsharedBlocks[RequestState]):
     """One scheduler of transformers, seen by the planner. Items are its `RequestState` objects."""
 
     whole_prompts = False

@@ -32,6 +32,7 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_think_end,
 )
 from scheduler_adapters.engines.vllm_v1.features import require_features
+from scheduler_adapters.engines.vllm_v1.kv_memory import VllmMemory
 from scheduler_adapters.planner.capabilities import (
     plans_steps,
     require_capabilities,
@@ -177,7 +178,6 @@ class RankMixin:
         self._lengthwise_stalled = self._lengthwise_resumed = False
         require_features(self.vllm_config, policy)
         if plans_steps(policy):
-            _require_plannable(self, policy)
             ids = think_end_of(self)
             require_think_end(
                 policy,
@@ -303,18 +303,15 @@ class RankMixin:
         left.clear()
 
 
-class VllmBorder:
+class VllmBorder(VllmMemory):
     """vLLM's scheduler as the planner sees it."""
 
     def __init__(self, scheduler: Any, think_end: tuple[int, ...]) -> None:
+        super().__init__(scheduler)
         self._scheduler = scheduler
-        self._pool = scheduler.kv_cache_manager.block_pool
         self.think_end = think_end
         self.whole_prompts = not scheduler.scheduler_config.enable_chunked_prefill
         self.max_tokens: int = scheduler.max_num_scheduled_tokens
-        self.block_tokens: int = scheduler.block_size
-        self.total_blocks: int = self._pool.num_gpu_blocks - 1  # one is the null block
-        self.watermark_blocks: int = scheduler.kv_cache_manager.watermark_blocks
 
     @property
     def max_num_seqs(self) -> int:
@@ -355,21 +352,8 @@ class VllmBorder:
         output: list[int] = item._output_token_ids
         return output
 
-    def computed(self, item: Request) -> int:
-        return int(item.num_computed_tokens)
-
-    def context(self, item: Request) -> int:
-        return int(item.num_tokens) + int(item.num_output_placeholders)
-
-    def growth(self, items: Sequence[Request]) -> int:
-        size = self.block_tokens
-        return sum([item.num_computed_tokens % size == 0 for item in items])
-
     def ending_in(self, items: Iterable[Request], token: int) -> list[Request]:
         return [item for item in items if item._output_token_ids[-1] == token]
-
-    def free_blocks(self) -> int:
-        return int(self._pool.get_num_free_blocks())
 
     def evict(self, item: Request) -> bool:
         # The guards of the engine's own preemption: blocks that come free later help nobody now.
@@ -378,6 +362,7 @@ class VllmBorder:
         can_be_freed = getattr(scheduler, "_request_blocks_can_be_freed", None)
         if (pending and pending()) or (can_be_freed and not can_be_freed(item)):
             return False
+        self.begin_step()  # what the prefix cache holds is held by one fewer
         scheduler.running.remove(item)
         hands_over = getattr(scheduler, "requires_kv_delivery", False)
         drop = {"drop_stale_output": True} if hands_over else {}
@@ -455,19 +440,6 @@ def think_end_of(scheduler: Any) -> tuple[int, ...]:
     ids = configured_think_end(config.additional_config)
     reasoning = getattr(config, "reasoning_config", None)
     return ids or tuple(getattr(reasoning, "natural_reasoning_end_token_ids", None) or ())
-
-
-def _require_plannable(scheduler: Any, policy: Policy) -> None:
-    """Refuse engines whose steps the planner cannot shape."""
-    reasons = {
-        "its KV cache has several groups": len(scheduler.kv_cache_config.kv_cache_groups) != 1,
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise UnsupportedByEngine(
-                f"policy {policy.name!r} cannot plan this engine's steps: {reason}; change that, "
-                "or use a policy that only orders the queue"
-            )
 
 
 def _require_layout(engine: Any) -> None:

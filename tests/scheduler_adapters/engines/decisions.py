@@ -18,6 +18,7 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
+from tests.scheduler_adapters.simulator.prefix_cache import CachingReference, Shared
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 LATENCY = AffineLatency(base_s=2**-7, per_token_s=2**-14)
@@ -47,17 +48,13 @@ def steps_of_simulator(
     blocks: int,
     block_tokens: int,
     watermark_fraction: float = 0.0,
+    shared: Shared | None = None,
 ) -> Steps:
-    """What each step of the reference engine runs, in an instance as large as the real one."""
-    steps: Steps = []
+    """What each step of the reference engine runs, in an instance as large as the real one.
 
-    class Watched(ReferenceEngine):
-        def _run_step(self, record: Any, step: Any) -> None:
-            chunks = {live.row: chunk for live, chunk in step.prefills}
-            if step.members:
-                steps.append({live.row: 1 for live in step.decodes} | chunks)
-            super()._run_step(record, step)
-
+    Args:
+        shared: the common beginnings of prompts, in an engine that caches them.
+    """
     instance = Instance(
         latency=LATENCY,
         kv_blocks=blocks,
@@ -66,7 +63,21 @@ def steps_of_simulator(
         block_tokens=block_tokens,
         watermark_fraction=watermark_fraction,
     )
-    Watched(policy, instance).run(requests)
+    engine = (
+        ReferenceEngine(policy, instance)
+        if shared is None
+        else CachingReference(policy, instance, shared)
+    )
+    steps: Steps = []
+    run_step = engine._run_step
+
+    def watched(record: Any, step: Any) -> None:
+        chunks = {live.row: chunk for live, chunk in step.prefills}
+        steps.append({live.row: 1 for live in step.decodes} | chunks)
+        run_step(record, step)
+
+    engine._run_step = watched  # type: ignore[method-assign]
+    engine.run(requests)
     return steps
 
 
@@ -88,6 +99,19 @@ def workload(seed: int, *, count: int, longest: int) -> Requests:
         user_class=[dice.choice(["paying", "free"]) for _ in range(count)],
         tbt_s=[dice.choice([1, 8]) / 64 for _ in range(count)],
     )
+
+
+def beginnings(seed: int, requests: Requests, *, tokens: int) -> Shared:
+    """One of two beginnings of that many tokens for two prompts of three, none for the others.
+
+    No two prompts are the same: their answers would be, too, and share blocks.
+    """
+    dice = random.Random(seed)
+    sizes = [dice.choice([0, tokens, tokens]) for _ in range(len(requests))]
+    return [
+        (dice.randint(0, 1), min(size, prompt - 1))
+        for size, prompt in zip(sizes, requests.prompt_tokens.tolist(), strict=True)
+    ]
 
 
 def thoughts_in(outputs: Sequence[list[int]]) -> tuple[int, list[int]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from scheduler_adapters.planner.hints import hints_of
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.engines.decisions import Clock, Steps
+from tests.scheduler_adapters.simulator.prefix_cache import PrefixCache, Shared
 
 THINK_END = (7, 9)
 
@@ -28,12 +31,15 @@ class FakeRequest:
     computed: int = 0
 
 
-class FakeEngine:
+class FakeEngine(UnsharedBlocks[FakeRequest]):
     """One engine under a policy, which is also the border of its planner.
 
     Args:
         priorities: by row, in an engine that sorts by a priority of its own.
     """
+
+    shares = False
+    """Whether requests share blocks."""
 
     def __init__(
         self,
@@ -72,9 +78,6 @@ class FakeEngine:
     def context(self, item: FakeRequest) -> int:
         return item.prompt_tokens + len(item.output)
 
-    def growth(self, items: Sequence[FakeRequest]) -> int:
-        return sum(item.computed % self.block_tokens == 0 for item in items)
-
     def ending_in(self, items: Iterable[FakeRequest], token: int) -> list[FakeRequest]:
         return [item for item in items if item.output[-1] == token]
 
@@ -89,6 +92,7 @@ class FakeEngine:
 
     def evict(self, item: FakeRequest) -> bool:
         self.running.remove(item)
+        self.drop(item)
         item.computed = 0
         self.planner.residents.evicted(item)
         self.ranker.requeue(
@@ -98,6 +102,16 @@ class FakeEngine:
         )
         self._wait(item)
         return True
+
+    def start(self, item: FakeRequest, budget: int) -> bool:
+        """Whether a newcomer can start with what a step has left."""
+        return True
+
+    def hold(self, item: FakeRequest) -> None:
+        """Take the blocks of what is computed."""
+
+    def drop(self, item: FakeRequest) -> None:
+        """Free all blocks."""
 
     def _wait(self, item: FakeRequest) -> None:
         self.queue.add(item, item.tracked.view.number, item.tracked.rank)
@@ -139,30 +153,69 @@ class FakeEngine:
             self._wait(item)
         plan = self.planner.plan()
         assert plan is not None
+        self.running.sort(key=lambda item: item is plan.last)
         shown = [item for item in self.running if item not in plan.left_out]
-        shown.sort(key=lambda item: item is plan.last)
         budget, ran = plan.num_tokens, dict[FakeRequest, int]()
         for item in [*shown, *plan.newcomers]:
+            if item in plan.newcomers and not self.start(item, budget):
+                break
             limit = budget if plan.chunk is None else min(budget, plan.chunk)
             size = min(self.context(item) - item.computed, limit)
             assert size, "a planned request found no token left"
             ran[item] = size
             budget -= size
             item.computed += size
+            self.hold(item)
         assert ran, "the plan is empty"
-        assert budget == 0, "the plan has more tokens than are taken"
-        for item in plan.newcomers:
+        assert budget == 0 or self.shares, "the plan has more tokens than are taken"
+        for item in [item for item in plan.newcomers if item in ran]:
             self.queue.remove(item.tracked.view.number)
             self.running.append(item)
             self.planner.residents.admitted(item)
         assert self.free_blocks() >= 0, "the plan takes more blocks than there are"
-        self.clock.step(plan.num_tokens)
+        self.clock.step(sum(ran.values()))
         self.ranker.end_step(started_s)
         for item in ran:
             if item.computed == self.context(item):
                 item.output.append(item.answer[len(item.output)])
             if len(item.output) == len(item.answer):
                 self.running.remove(item)
+                self.drop(item)
                 self.planner.residents.left(item.tracked.view.request_id)
         self.planner.residents.step_ended()
         return {item.row: size for item, size in ran.items()}
+
+
+class CachingEngine(FakeEngine):
+    """An engine whose requests share the blocks of a common beginning."""
+
+    shares = True
+
+    def __init__(self, policy: Policy, *, shared: Shared, **limits: Any) -> None:
+        self.cache = PrefixCache(limits["blocks"], limits["block_tokens"], shared)
+        super().__init__(policy, **limits)
+
+    def need(self, item: FakeRequest, more: int = 0) -> tuple[int, int]:
+        return self.cache.need(item.row, self.context(item), more)
+
+    def freed(self, items: Sequence[FakeRequest], hit_by: FakeRequest | None = None) -> int:
+        rows = [item.row for item in items]
+        if hit_by is None:
+            return self.cache.freed(rows)
+        return self.cache.freed(rows, hit_by.row, self.context(hit_by))
+
+    def free_blocks(self) -> int:
+        return len(self.cache.free)
+
+    def start(self, item: FakeRequest, budget: int) -> bool:
+        context = self.context(item)
+        if not budget or self.need(item)[1] > self.free_blocks():
+            return False
+        item.computed = self.cache.start(item.row, context)
+        return True
+
+    def hold(self, item: FakeRequest) -> None:
+        self.cache.extend(item.row, item.computed)
+
+    def drop(self, item: FakeRequest) -> None:
+        self.cache.drop(item.row)

@@ -28,19 +28,21 @@ from tests.scheduler_adapters.engines.decisions import (
     ByPriority,
     Dice,
     assert_same_steps,
+    beginnings,
     priorities_of,
     steps_of_simulator,
 )
-from tests.scheduler_adapters.planner.fake_engine import FakeEngine
+from tests.scheduler_adapters.planner.fake_engine import CachingEngine, FakeEngine
 
 LIMITS: dict[str, Any] = {"seats": 8, "budget": 256, "blocks": 30, "block_tokens": 16}
 workload = partial(decisions.workload, count=20)
 
 
-def assert_same(make: Callable[[], Policy], requests: Requests, **limits: float) -> None:
+def assert_same(make: Callable[[], Policy], requests: Requests, **limits: Any) -> None:
     settings = {**LIMITS, **limits}
     expected = steps_of_simulator(make(), requests, **settings)
-    assert_same_steps(FakeEngine(make(), **settings).serve(requests), expected)
+    made = CachingEngine if "shared" in limits else FakeEngine
+    assert_same_steps(made(make(), **settings).serve(requests), expected)
 
 
 class DisplacingDice(Dice):
@@ -103,6 +105,19 @@ def test_an_admission_leaves_the_watermark_free(seed: int) -> None:
     requests = workload(seed, longest=60)
     assert_same(lambda: Dice(seed), requests, watermark_fraction=0.25)
     assert_same(FCFS, requests, watermark_fraction=0.25)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("memory", [{}, {"blocks": 18, "block_tokens": 8}], ids=["ample", "scarce"])
+def test_the_same_holds_where_requests_share_the_blocks_of_a_common_beginning(
+    memory: dict[str, int], kind: str, seed: int
+) -> None:
+    requests = workload(seed, longest=64 if memory else 90)
+    if "displacing" in kind:
+        requests = replace(requests, prompt_tokens=requests.prompt_tokens // 2 + 1)
+    shared = beginnings(seed, requests, tokens=40)
+    assert_same(partial(KINDS[kind], seed), requests, shared=shared, **memory)
 
 
 class FirstPrefillGoes(FCFS):

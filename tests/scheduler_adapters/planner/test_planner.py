@@ -10,6 +10,7 @@ import pytest
 
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policy import Policy
@@ -19,7 +20,7 @@ from scoring_service.errors import InvalidDecision
 from tests.scheduler_adapters.planner.fake_engine import FakeEngine
 
 
-class Border:
+class OneBlockEach(UnsharedBlocks[Tracked]):
     """Requests are their `Tracked`, one block each, and a step makes a token of each that ran."""
 
     max_num_seqs = 64
@@ -85,7 +86,7 @@ class Shuffled(Policy):
 
 
 def test_the_first_decodes_in_order_run_and_the_worst_resident_is_known_whoever_moved() -> None:
-    ranker, border = Ranker(Shuffled(), clock=lambda: 0.0), Border()
+    ranker, border = Ranker(Shuffled(), clock=lambda: 0.0), OneBlockEach()
     queue: RankedQueue[Tracked] = RankedQueue()
     planner = Planner(ranker, border, queue)
     dice = random.Random(0)
@@ -132,7 +133,7 @@ def test_a_rule_that_is_none_stops_the_step_and_names_the_policy(answer: Any) ->
 
     ranker = Ranker(Broken(), clock=lambda: 0.0)
     queue: RankedQueue[Tracked] = RankedQueue()
-    planner = Planner(ranker, Border(), queue)
+    planner = Planner(ranker, OneBlockEach(), queue)
     new = ranker.track("0", age_s=0.0, prompt_tokens=1, carried=None)
     queue.add(new, new.view.number, new.rank)
     with pytest.raises(InvalidDecision, match=r"policy 'broken' .* the rule of step 0"):

@@ -55,6 +55,8 @@ class _Live:
     blocks: int = 0
     prefill_left: int = 0
     """Tokens still to prefill; meaningful while resident."""
+    to_prefill: int = 0
+    """Tokens that were to prefill when it was admitted."""
     context: int = 0
     """Tokens the request consists of so far: prompt + generated."""
     evicted_s: float = -1.0
@@ -317,7 +319,8 @@ class ReferenceEngine:
                 self._prefill(step, live)
 
     def _fits(self, step: _Step, live: _Live) -> bool:
-        free_after = self._free_blocks() - self.instance.blocks(live.context)
+        tokens, blocks = self._need(live)
+        free_after = self._free_blocks() - blocks
         if live.host_blocks:
             placed = step.members
             free_after -= sum(
@@ -330,7 +333,7 @@ class ReferenceEngine:
         return (
             self._has_seat(step)
             and free_after >= self.instance.watermark_blocks
-            and step.budget.chunk(live.context) > 0
+            and step.budget.chunk(tokens) > 0
         )
 
     def _has_seat(self, step: _Step) -> bool:
@@ -343,18 +346,35 @@ class ReferenceEngine:
             is_whole = live.prefill_left == 0
             live.blocks = live.host_blocks if is_whole else self.instance.blocks(live.context)
             live.is_moving = True
+            self._take_blocks(live, live.blocks)
             self.copies.start(self.load.now_s, live.row, live.host_blocks)
         else:
             live.blocks = self.instance.blocks(live.context)
-            live.prefill_left = live.context
+            live.to_prefill, blocks = self._need(live)
+            live.prefill_left = live.to_prefill
+            self._take_blocks(live, blocks)
             live.view.phase = Phase.PREFILL
-        self.load.used_blocks += live.blocks
         self.load.num_started += 1
         live.view.admission_number = self.load.num_started
         step.budget.num_admissions += 1
 
+    # The next five count the blocks; `prefix_cache.py` has them for blocks that requests share.
+
     def _free_blocks(self) -> int:
         return self.instance.kv_blocks - self.load.used_blocks
+
+    def _need(self, live: _Live, more: int = 0) -> tuple[int, int]:
+        """Tokens that a waiting request computes and blocks it takes, for `more` tokens beyond."""
+        return live.context, self.instance.blocks(live.context + more)
+
+    def _take_blocks(self, live: _Live, blocks: int) -> None:
+        self.load.used_blocks += blocks
+
+    def _give_back(self, live: _Live) -> None:
+        self.load.used_blocks -= live.blocks
+
+    def _freed(self, victims: list[_Live], best: _Live) -> int:
+        return sum(victim.blocks for victim in victims)
 
     def _growth(self, live: _Live) -> int:
         """Blocks that the next token of a decode needs on top of what the request holds."""
@@ -378,7 +398,7 @@ class ReferenceEngine:
             if victim is live:
                 return False
         live.blocks += needed
-        self.load.used_blocks += needed
+        self._take_blocks(live, needed)
         return True
 
     def _displace(self, step: _Step) -> None:
@@ -397,9 +417,9 @@ class ReferenceEngine:
             return False
         residents = [live for live in self.live if live.is_resident]
         growth = sum(self._growth(live) for live in residents if live.is_decoding)
-        room = self._free_blocks() - growth - self.instance.blocks(best.next_context)
+        free = self._free_blocks() - growth - self._need(best, best.next_context - best.context)[1]
         if best.host_blocks:
-            room -= self.instance.decode_headroom_blocks
+            free -= self.instance.decode_headroom_blocks
         free_seats = step.budget.seats - sum(not live.is_waiting for live in self.live) - 1
         worse = [
             live
@@ -408,12 +428,13 @@ class ReferenceEngine:
             and best.rank.evict_key is not None
             and live.rank.evict_key > best.rank.evict_key
         ]
-        victims = []
+        room, victims = free, list[_Live]()
         for victim in sorted(worse, key=lambda live: live.evict_order, reverse=True):
             if room >= 0 and free_seats >= 0:
                 break
             victims.append(victim)
-            room += victim.blocks + (self._growth(victim) if victim.is_decoding else 0)
+            growth = sum(self._growth(victim) for victim in victims if victim.is_decoding)
+            room = free + growth + self._freed(victims, best)
             free_seats += 1
         if room < 0 or free_seats < 0:
             return False
@@ -424,7 +445,7 @@ class ReferenceEngine:
     def _evict(self, step: _Step, live: _Live) -> None:
         if step.rule.offload and self.instance.host is not None:
             self._offload(live)
-        self.load.used_blocks -= live.blocks
+        self._give_back(live)
         live.blocks = 0
         live.evicted_s = self.load.now_s
         live.view.phase = Phase.WAITING
@@ -475,7 +496,7 @@ class ReferenceEngine:
             if live.prefill_left == 0:
                 self._emit(record, live)
                 changed.append(live)
-            elif live.prefill_left == live.context - chunk:
+            elif live.prefill_left == live.to_prefill - chunk:
                 changed.append(live)
         for live in step.decodes:
             before = live.view.phase
@@ -503,7 +524,7 @@ class ReferenceEngine:
         if view.generated_tokens == live.output_tokens:
             record.finished_s[live.row] = self.load.now_s
             record.preemptions[live.row] = view.preemptions
-            self.load.used_blocks -= live.blocks
+            self._give_back(live)
             live.blocks = 0
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scheduler_adapters.commands.bench.engine import settings_of
 from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.capabilities import require_capabilities
@@ -41,10 +42,12 @@ from tests.scheduler_adapters.engines.decisions import (
     Dice,
     Steps,
     assert_same_steps,
+    beginnings,
     priorities_of,
     steps_of_simulator,
     thoughts_in,
 )
+from tests.scheduler_adapters.simulator.prefix_cache import Shared
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -53,12 +56,39 @@ workload = partial(decisions.workload, count=24)
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Any]:
+def caching_engine() -> Iterator[Any]:
     config = OfflineConfig(
-        scheduler="fcfs", max_num_seqs=SEATS, max_num_batched_tokens=BUDGET, kv_cache_mib=1
+        scheduler="fcfs", max_num_seqs=SEATS, max_num_batched_tokens=BUDGET, kv_cache_mib=2
     )
-    with open_engine(config, max_model_len=512, enable_prefix_caching=False) as engine:
+    with open_engine(
+        config, max_model_len=512, enable_prefix_caching=True, dtype="float32"
+    ) as engine:
         yield engine
+
+
+@pytest.fixture(params=[False, True], ids=["all computed", "prefixes cached"])
+def engine(caching_engine: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The engine under a scheduler that caches prefixes, and under one that does not."""
+    core, cached = caching_engine.engine_core.engine_core, scheduler_of(caching_engine)
+    if not request.param:
+        cached.cache_config.enable_prefix_caching = False
+        core.scheduler = type(cached)(**settings_of(cached))
+    yield caching_engine
+    cached.cache_config.enable_prefix_caching = True
+    core.scheduler = cached
+
+
+def beginnings_in(engine: Any, requests: Requests) -> Shared | None:
+    """What prompts share in an engine that caches prefixes: two blocks, most of them."""
+    caches = scheduler_of(engine).cache_config.enable_prefix_caching
+    return beginnings(0, requests, tokens=64) if caches else None
+
+
+def prompts_of(requests: Requests, shared: Shared | None) -> Iterator[list[int]]:
+    for row, size in enumerate(requests.prompt_tokens):
+        beginning, tokens = shared[row] if shared else (0, 0)
+        first = random.Random(f"beginning {beginning}").choices(range(3, 500), k=tokens)
+        yield first + random.Random(row).choices(range(3, 500), k=size - tokens)
 
 
 def steps_of_engine(
@@ -67,6 +97,7 @@ def steps_of_engine(
     requests: Requests,
     monkeypatch: pytest.MonkeyPatch,
     priorities: Sequence[int] | None = None,
+    shared: Shared | None = None,
 ) -> tuple[Steps, list[list[int]]]:
     """What each step of vLLM ran, and the tokens each request got; with `priorities`, as under
     `--scheduling-policy priority`."""
@@ -77,6 +108,8 @@ def steps_of_engine(
     if priorities is not None:
         monkeypatch.setattr(scheduler.scheduler_config, "policy", "priority")
         monkeypatch.setattr(scheduler, "policy", SchedulingPolicy.PRIORITY)
+    prompts = prompts_of(requests, shared)
+    engine.reset_prefix_cache()
     scheduler.lengthwise_start(policy)
     scheduler.lengthwise.clock = clock
     # An arrival is stamped in wall-clock time; here both clocks are the virtual one.
@@ -109,10 +142,9 @@ def steps_of_engine(
                 detokenize=False,
             )
             params.extra_args = hints_of(requests, added)
-            prompt = random.Random(added).choices(range(3, 500), k=requests.prompt_tokens[added])
             engine.add_request(
                 str(added),
-                {"prompt_token_ids": prompt},
+                {"prompt_token_ids": next(prompts)},
                 params,
                 arrival_time=float(requests.arrival_s[added]),
                 priority=0 if priorities is None else priorities[added],
@@ -155,6 +187,7 @@ class Deadlines(Policy):
 def assert_same(
     engine: Any, make: Callable[[], Policy], requests: Requests, *, by_priority: bool = False
 ) -> None:
+    shared = beginnings_in(engine, requests)
     expected = steps_of_simulator(
         ByPriority(make()) if by_priority else make(),
         requests,
@@ -162,13 +195,16 @@ def assert_same(
         budget=BUDGET,
         blocks=scheduler_of(engine).kv_cache_manager.block_pool.num_gpu_blocks - 1,
         block_tokens=32,
+        shared=shared,
     )
     with pytest.MonkeyPatch.context() as monkeypatch:
         priorities = priorities_of(requests) if by_priority else None
-        actual, outputs = steps_of_engine(engine, make(), requests, monkeypatch, priorities)
+        actual, outputs = steps_of_engine(
+            engine, make(), requests, monkeypatch, priorities=priorities, shared=shared
+        )
     assert_same_steps(actual, expected)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        _, in_fcfs_order = steps_of_engine(engine, FCFS(), requests, monkeypatch)
+        _, in_fcfs_order = steps_of_engine(engine, FCFS(), requests, monkeypatch, shared=shared)
     assert outputs == in_fcfs_order
 
 
@@ -254,8 +290,9 @@ def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(
     engine: Any, seed: int
 ) -> None:
     requests = workload(seed, longest=120)
+    shared = beginnings_in(engine, requests)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        _, outputs = steps_of_engine(engine, FCFS(), requests, monkeypatch)
+        _, outputs = steps_of_engine(engine, FCFS(), requests, monkeypatch, shared=shared)
     think_end, thinking = thoughts_in(outputs)
     settings = scheduler_of(engine).vllm_config.additional_config["lengthwise"]
     settings["think_end"] = [think_end]

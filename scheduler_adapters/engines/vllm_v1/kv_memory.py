@@ -1,0 +1,138 @@
+"""vLLM's KV memory as the planner counts it: blocks shared by prefixes, several groups of layers.
+
+With prefix caching a block may belong to several requests, and a free one keeps its tokens until it
+is taken anew. A hybrid model has a group of blocks per kind of layers; those of a sliding window
+are freed behind it. vLLM's own coordinator of the groups is asked wherever that is not one group of
+full attention; nothing that is asked here leaves a trace in vLLM's counts of cache hits.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
+
+Request = Any
+
+
+class VllmMemory(UnsharedBlocks[Request]):
+    """The blocks of one scheduler."""
+
+    def __init__(self, scheduler: Any) -> None:
+        manager = self._manager = scheduler.kv_cache_manager
+        self._coordinator = manager.coordinator
+        self._pool = manager.block_pool
+        self._groups = self._coordinator.single_type_managers
+        self._slides = any(group.get_num_skipped_tokens(1 << 40) for group in self._groups)
+        self._is_plain = len(self._groups) == 1 and not self._slides
+        self._sizes = {group.block_size for group in self._groups}
+        self._no_blocks = manager.empty_kv_cache_blocks.blocks
+        self._hits: dict[str, tuple[Any, int]] = {}
+        """What the prefix cache holds for waiting requests, by request: (blocks per group, tokens).
+        Good until something is computed or evicted."""
+        self.block_tokens: int = scheduler.block_size
+        self.max_growth = len(self._groups)
+        self.total_blocks: int = self._pool.num_gpu_blocks - 1  # one is the null block
+        self.watermark_blocks: int = manager.watermark_blocks
+
+    def computed(self, item: Request) -> int:
+        return int(item.num_computed_tokens)
+
+    def context(self, item: Request) -> int:
+        return int(item.num_tokens) + int(item.num_output_placeholders)
+
+    def begin_step(self) -> None:
+        self._hits.clear()
+
+    def free_blocks(self) -> int:
+        return int(self._pool.get_num_free_blocks())
+
+    def need(self, item: Request, more: int = 0) -> tuple[int, int]:
+        context = self.context(item)
+        if item.num_computed_tokens:  # a connector has loaded that, and the last is computed anew
+            return max(1, context - item.num_computed_tokens), self.missing(item)
+        blocks, hit = self._hit(item)
+        if not hit and self._is_plain:
+            return context, -(-(context + more) // self.block_tokens)
+        return context - hit, self._to_allocate(
+            item.request_id, context + more, hit, blocks, whole=True
+        )
+
+    def missing(self, item: Request) -> int:
+        if self._is_plain:
+            return super().missing(item)
+        blocks = self._to_allocate("", self.context(item), whole=True)
+        return max(0, blocks - sum(map(_held, self._tables(item))))
+
+    def growth(self, items: Sequence[Request]) -> int:
+        if self._is_plain:
+            size = self.block_tokens
+            return sum([item.num_computed_tokens % size == 0 for item in items])
+        return sum(
+            self._to_allocate(item.request_id, item.num_computed_tokens + 1)
+            for item in items
+            if any(item.num_computed_tokens % size == 0 for size in self._sizes)
+        )
+
+    def freed(self, items: Sequence[Request], hit_by: Request | None = None) -> int:
+        holders = Counter(
+            block.block_id
+            for item in items
+            for table in self._tables(item)
+            for block in table[len(table) - _held(table) :]
+        )
+        if hit_by is not None:
+            for block in (block for blocks in self._hit(hit_by)[0] for block in blocks):
+                holders.pop(block.block_id, None)
+        blocks = self._pool.blocks
+        return sum(blocks[number].ref_cnt == count for number, count in holders.items())
+
+    def release(self, items: Iterable[Request]) -> None:
+        if self._slides:
+            for item in items:
+                # What a step in flight may still read stays, as in vLLM's own call.
+                read = max(0, item.num_computed_tokens - item.num_in_flight_tokens)
+                self._coordinator.remove_skipped_blocks(item.request_id, read)
+
+    def _hit(self, item: Request) -> tuple[Any, int]:
+        """Return what the prefix cache holds of a waiting request: (blocks per group, tokens)."""
+        if not self._manager.enable_caching or item.skip_reading_prefix_cache:
+            return self._no_blocks, 0
+        hit = self._hits.get(item.request_id)
+        if hit is None:
+            # The last token is always computed: what it gives is the next one.
+            most = item.num_tokens - 1
+            blocks, tokens, _ = self._coordinator.find_longest_cache_hit(item.block_hashes, most)
+            hit = self._hits[item.request_id] = blocks, tokens
+        return hit
+
+    def _to_allocate(
+        self, name: str, tokens: int, hit: int = 0, blocks: Any = None, *, whole: bool = False
+    ) -> int:
+        """Return the free blocks that a request takes to hold `tokens`, beyond what it holds.
+
+        Args:
+            hit: tokens in `blocks` of the prefix cache.
+            whole: whether that is for all its steps until then: a window then counts once.
+        """
+        return int(
+            self._coordinator.get_num_blocks_to_allocate(
+                request_id=name,
+                num_tokens=tokens,
+                new_computed_blocks=self._no_blocks if blocks is None else blocks,
+                num_encoder_tokens=0,
+                total_computed_tokens=hit,
+                num_local_computed_tokens=hit,
+                num_tokens_main_model=tokens,
+                apply_admission_cap=whole,
+            )
+        )
+
+    def _tables(self, item: Request) -> Any:
+        return self._coordinator.get_blocks(item.request_id)
+
+
+def _held(table: Sequence[Any]) -> int:
+    """Return the blocks in a table of one group; those behind a window stand first and are void."""
+    return len(table) - bisect_left(table, True, key=lambda block: not block.is_null)
