@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,8 +42,13 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scoring_service.errors import ConfigError, UnsupportedByEngine
+from tests.scheduler_adapters.commands.test_serve_vllm_live import write_tokenizer
 
 real = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+
+def of_policy(policy: Policy) -> str:
+    return policy.name
 
 
 def marked(test: Callable[..., Any]) -> Callable[..., Any]:
@@ -202,21 +208,20 @@ def test_vllm_refuses_when_it_makes_its_configuration_and_only_for_our_scheduler
 BUDGET, SEATS, MAX_MODEL_LEN = 512, 8, 512
 
 
+CONFIG = OfflineConfig(
+    scheduler="pars", max_num_seqs=SEATS, max_num_batched_tokens=BUDGET, kv_cache_mib=2
+)
+ARGUMENTS = {"max_model_len": MAX_MODEL_LEN, "enable_prefix_caching": False}
+
+
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Any]:
-    """vLLM with n-gram speculation, under PARS."""
-    config = OfflineConfig(
-        scheduler="pars", max_num_seqs=SEATS, max_num_batched_tokens=BUDGET, kv_cache_mib=2
-    )
-    speculative = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
-                   "prompt_lookup_min": 1}  # fmt: skip
-    with open_engine(
-        config,
-        max_model_len=MAX_MODEL_LEN,
-        enable_prefix_caching=False,
-        speculative_config=speculative,
-    ) as engine:
-        yield engine
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """vLLM under PARS, with a tokenizer."""
+    set_environment()
+    model = make_tiny_model(tmp_path_factory.mktemp("model"))
+    write_tokenizer(model)
+    with open_engine(replace(CONFIG, model=model), skip_tokenizer_init=False, **ARGUMENTS) as made:
+        yield made
 
 
 @pytest.fixture
@@ -230,7 +235,7 @@ def made(engine: Any) -> Callable[..., Any]:
 
     def make(policy: Policy, *, lora_config: Any = None, **scheduling: Any) -> Any:
         config = copy.copy(parts["vllm_config"])
-        config.speculative_config, config.lora_config = None, lora_config
+        config.lora_config = lora_config
         config.scheduler_config = copy.copy(config.scheduler_config)
         for name, value in scheduling.items():
             setattr(config.scheduler_config, name, value)
@@ -256,29 +261,37 @@ class Served:
     def __init__(self, scheduler: Any, *requests: Any) -> None:
         self.scheduler = scheduler
         self.answers: dict[str, list[int]] = defaultdict(list)
+        self.flying: deque[Any] = deque()
+        """Steps that are scheduled and have not ended."""
         for each in requests:
             scheduler.add_request(each)
 
-    def step(self) -> dict[str, int]:
+    def step(self, throttle_prefills: bool = False) -> dict[str, int]:
+        self.schedule(throttle_prefills)
+        return self.update()
+
+    def schedule(self, throttle_prefills: bool = False) -> None:
+        self.flying.append(self.scheduler.schedule(throttle_prefills))
+
+    def update(self) -> dict[str, int]:
         from vllm.v1.outputs import ModelRunnerOutput
 
-        output = self.scheduler.schedule()
-        names = list(output.num_scheduled_tokens)
-        here = [self.scheduler.requests[name] for name in names]
-        sampled = [[] if each.is_prefill_chunk else [3 + len(self.answers[each.request_id])]
-                   for each in here]  # fmt: skip
-        index = {name: at for at, name in enumerate(names)}
-        pooled = [None if each.is_prefill_chunk or not each.pooling_params else [0.5]
-                  for each in here]  # fmt: skip
-        if any(each.pooling_params for each in here):
-            sampled = [[] for _ in here]
-        ran = ModelRunnerOutput(names, index, sampled, pooler_output=pooled)
-        for outputs in self.scheduler.update_from_output(output, ran).values():
+        output, scheduler = self.flying.popleft(), self.scheduler
+        names: list[str] = list(output.num_scheduled_tokens)
+        here = {name: scheduler.requests[name] for name in names}
+        ended = [name for name in names if not here[name].is_prefill_chunk]
+        pools = any(each.pooling_params for each in here.values())
+        ran = ModelRunnerOutput(
+            names,
+            {name: at for at, name in enumerate(names)},
+            [[3 + len(self.answers[n])] if n in ended and not pools else [] for n in names],
+            pooler_output=[[0.5] if name in ended and pools else None for name in names],
+        )
+        for outputs in scheduler.update_from_output(output, ran).values():
             for one in outputs.outputs:
                 self.answers[one.request_id] += one.new_token_ids
-        planner = self.scheduler._lengthwise_planner
-        if planner is not None:
-            running = {each.request_id for each in self.scheduler.running}
+        if (planner := scheduler._lengthwise_planner) is not None:
+            running = {each.request_id for each in scheduler.running}
             assert {each.request_id for each in planner.residents} == running
         return dict(output.num_scheduled_tokens)
 
@@ -291,10 +304,11 @@ class Served:
 
 
 @marked
+@pytest.mark.parametrize("policy", [pars(), SLAI(max_tokens=BUDGET)], ids=of_policy)
 def test_without_chunked_prefill_no_token_is_kept_for_a_prompt_that_does_not_fit(
-    made: Callable[..., Any],
+    made: Callable[..., Any], policy: Policy
 ) -> None:
-    scheduler = made(SLAI(max_tokens=BUDGET), enable_chunked_prefill=False)
+    scheduler = made(policy, enable_chunked_prefill=False)
     served = Served(scheduler, *(request(f"decode {n}", 8, 60) for n in range(4)))
     served.step()
     for number in range(2):
@@ -314,7 +328,8 @@ def test_the_operators_limit_of_long_prefills_stands(made: Callable[..., Any]) -
 
     prompts = [400, 50, 50, 50]
     sarathi = Sarathi(max_tokens=BUDGET)
-    assert first_step(sarathi, prompts, **{THRESHOLD: 200}) == [200, 50, 50, 50]
+    for policy in (sarathi, FCFS()):
+        assert first_step(policy, prompts, **{THRESHOLD: 200}) == [200, 50, 50, 50]
     assert first_step(sarathi, [400], **{THRESHOLD: 200}) == [400]
     adaptive = {"long_prefill_token_threshold_adaptive": True}
     assert first_step(sarathi, prompts, **{THRESHOLD: 9}, **adaptive) == [128, 50, 50, 50]
@@ -327,9 +342,7 @@ THRESHOLD = "long_prefill_token_threshold"
 
 
 @marked
-@pytest.mark.parametrize(
-    "policy", [pars(), SLAI(), RAD(chunk=64), RoundRobin()], ids=lambda policy: policy.name
-)
+@pytest.mark.parametrize("policy", [pars(), SLAI(), RAD(chunk=64), RoundRobin()], ids=of_policy)
 def test_the_next_turn_of_a_session_is_prefilled_as_its_first_was(
     made: Callable[..., Any], policy: Policy
 ) -> None:
@@ -357,7 +370,7 @@ def test_requests_that_wait_for_a_grammar_or_an_adapter_do_not_hold_up_the_other
 ) -> None:
     from vllm.v1.request import RequestStatus
 
-    for policy in (SLAI(), RoundRobin(quantum_tokens=5), RAD()):
+    for policy in (pars(), SLAI(), RoundRobin(quantum_tokens=5), RAD()):
         scheduler = made(policy, lora_config=SimpleNamespace(max_loras=1))
         grammar: Future[Any] = Future()
         compiling = request("compiling", 8, 2)
@@ -399,9 +412,7 @@ def test_adapters_of_residents_left_out_count(made: Callable[..., Any]) -> None:
 
 
 @marked
-@pytest.mark.parametrize(
-    "policy", [pars(), RoundRobin(quantum_tokens=5), RAD()], ids=lambda policy: policy.name
-)
+@pytest.mark.parametrize("policy", [pars(), RoundRobin(quantum_tokens=5), RAD()], ids=of_policy)
 def test_a_pause_drains_or_holds_and_evicts_nobody(
     made: Callable[..., Any], policy: Policy
 ) -> None:
@@ -427,7 +438,7 @@ def test_a_pause_drains_or_holds_and_evicts_nobody(
 @marked
 @pytest.mark.parametrize(
     "policy", [pars(), SLAI(max_decodes=2), RAD(tile=3, chunk=32), RoundRobin(quantum_tokens=4)],
-    ids=lambda policy: policy.name,
+    ids=of_policy,
 )  # fmt: skip
 def test_an_abort_in_any_state_leaves_nothing_behind(
     made: Callable[..., Any], policy: Policy
@@ -456,7 +467,7 @@ def test_an_abort_in_any_state_leaves_nothing_behind(
 
 
 @marked
-@pytest.mark.parametrize("policy", [pars(), SLAI(), RAD(chunk=64)], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", [pars(), SLAI(), RAD(chunk=64)], ids=of_policy)
 def test_pooling_requests_end_with_their_prompt(made: Callable[..., Any], policy: Policy) -> None:
     from vllm import PoolingParams
     from vllm.v1.request import Request
@@ -477,9 +488,7 @@ def test_pooling_requests_end_with_their_prompt(made: Callable[..., Any], policy
 
 
 @marked
-@pytest.mark.parametrize(
-    "policy", [pars(), SLAI(), Sarathi(max_tokens=256)], ids=lambda policy: policy.name
-)
+@pytest.mark.parametrize("policy", [pars(), SLAI(), Sarathi(max_tokens=256)], ids=of_policy)
 def test_prompts_with_images_keep_to_the_encoders_budget(
     made: Callable[..., Any], policy: Policy
 ) -> None:
@@ -509,38 +518,85 @@ def test_prompts_with_images_keep_to_the_encoders_budget(
     assert not scheduler.requests
 
 
-# --- a whole engine
+# --- whole engines
+
+
+def answers(engine: Any, *requests: tuple[str, list[int], dict[str, Any]]) -> dict[str, Any]:
+    """What each request (name, prompt, parameters) is answered, in the order in which they end."""
+    from vllm import SamplingParams
+
+    for name, prompt, more in requests:
+        params = SamplingParams(temperature=0, **more)
+        engine.add_request(name, {"prompt_token_ids": prompt}, params)
+    made = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finished:
+                made[output.request_id] = output.outputs[0]
+    return made
+
+
+@marked
+@pytest.mark.parametrize("policy", [pars(), SLAI(max_decodes=3), RAD()], ids=of_policy)
+def test_structured_outputs_follow_their_grammar(engine: Any, policy: Policy) -> None:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    scheduler_of(engine).lengthwise_start(policy)
+    choices = ["yesno", "longpoem"]
+    made = answers(
+        engine,
+        *(
+            (
+                str(n),
+                [5 + n, 6, 7],
+                {
+                    "max_tokens": 8,
+                    "structured_outputs": StructuredOutputsParams(choice=choices)
+                    if n % 2
+                    else None,
+                },
+            )
+            for n in range(12)
+        ),
+    )
+    assert len(made) == 12
+    for name, answer in made.items():
+        said = answer.text.replace(" ", "")
+        assert (said in choices) == (int(name) % 2 == 1), said
+    scheduler_of(engine).lengthwise_start(pars())
 
 
 @marked
 def test_speculative_decoding_keeps_the_order_of_the_queue_and_every_token(engine: Any) -> None:
-    from vllm import SamplingParams
+    speculative = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
+                   "prompt_lookup_min": 1}  # fmt: skip
+    requests = [
+        (
+            str(number),
+            [5, 6, 7 + number] * 6,
+            {
+                "max_tokens": 40 - number,
+                "ignore_eos": True,
+                "extra_args": {SCORE: float(40 - number)},
+            },
+        )
+        for number in range(12)
+    ]
+    plain = answers(engine, *requests)
+    with open_engine(CONFIG, speculative_config=speculative, **ARGUMENTS) as speculating:
+        scheduler = scheduler_of(speculating)
+        accepted, update = list[int](), type(scheduler).update_from_output
 
-    scheduler = scheduler_of(engine)
-    accepted = 0
-    update = type(scheduler).update_from_output
+        def watched(output: Any, ran: Any) -> Any:
+            accepted.extend(len(tokens) - 1 for tokens in ran.sampled_token_ids if tokens)
+            return update(scheduler, output, ran)
 
-    def watched(output: Any, ran: Any) -> Any:
-        nonlocal accepted
-        accepted += sum(max(0, len(tokens) - 1) for tokens in ran.sampled_token_ids)
-        return update(scheduler, output, ran)
-
-    scheduler.update_from_output = watched
-    for number in range(12):
-        score = {SCORE: float(40 - number)}
-        params = SamplingParams(
-            temperature=0, max_tokens=40 - number, ignore_eos=True, detokenize=False,
-            extra_args=score,
-        )  # fmt: skip
-        engine.add_request(str(number), {"prompt_token_ids": [5, 6, 7 + number] * 6}, params)
-    engine.step()
-    started = {each.request_id.partition("-")[0] for each in scheduler.running}
-    assert started == {str(number) for number in range(4, 12)}
-    tokens = {}
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            if output.finished:
-                tokens[int(output.request_id)] = len(output.outputs[0].token_ids)
-    del scheduler.update_from_output
-    assert tokens == {number: 40 - number for number in range(12)}
-    assert accepted > 0
+        scheduler.update_from_output = watched
+        made = answers(speculating, *requests)
+        del scheduler.update_from_output
+    assert {n: list(a.token_ids) for n, a in made.items()} == {
+        n: list(a.token_ids) for n, a in plain.items()
+    }
+    assert max(accepted) > 0
+    # Eight seats: the four longest wait for one.
+    assert set(list(made)[-4:]) == {"0", "1", "2", "3"}
