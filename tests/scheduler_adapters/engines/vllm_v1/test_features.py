@@ -271,15 +271,16 @@ class Served:
         return self.update()
 
     def schedule(self, throttle_prefills: bool = False) -> None:
-        self.flying.append(self.scheduler.schedule(throttle_prefills))
+        output = self.scheduler.schedule(throttle_prefills)
+        here = {name: self.scheduler.requests[name] for name in output.num_scheduled_tokens}
+        ended = [name for name, each in here.items() if not each.is_prefill_chunk]
+        self.flying.append((output, here, ended))
 
     def update(self) -> dict[str, int]:
         from vllm.v1.outputs import ModelRunnerOutput
 
-        output, scheduler = self.flying.popleft(), self.scheduler
-        names: list[str] = list(output.num_scheduled_tokens)
-        here = {name: scheduler.requests[name] for name in names}
-        ended = [name for name in names if not here[name].is_prefill_chunk]
+        (output, here, ended), scheduler = self.flying.popleft(), self.scheduler
+        names = list(here)
         pools = any(each.pooling_params for each in here.values())
         ran = ModelRunnerOutput(
             names,
@@ -339,6 +340,41 @@ def test_the_operators_limit_of_long_prefills_stands(made: Callable[..., Any]) -
 
 
 THRESHOLD = "long_prefill_token_threshold"
+
+
+@marked
+@pytest.mark.parametrize("policy", [pars(), SLAI(), RoundRobin()], ids=of_policy)
+def test_no_more_requests_run_than_the_operator_wants(
+    made: Callable[..., Any], policy: Policy
+) -> None:
+    requests = (request(str(number), 8, 6) for number in range(9))
+    steps = Served(made(policy, max_num_active_seqs=3), *requests).finish()
+    assert max(map(len, steps)) == 3
+
+
+@marked
+@pytest.mark.parametrize("policy", [pars(), FCFS()], ids=of_policy)
+def test_a_throttled_step_starts_no_prompt_while_others_decode(
+    made: Callable[..., Any], policy: Policy
+) -> None:
+    """As `--prefill-schedule-interval` has it in data parallelism."""
+    scheduler = made(policy)
+    served = Served(scheduler, request("decodes", 8, 9))
+    served.step()
+    scheduler.add_request(request("prompt", 8, 9))
+    assert list(served.step(True)) == ["decodes"]
+    assert list(served.step()) == ["decodes", "prompt"]
+
+
+@marked
+@pytest.mark.parametrize("policy", [pars(), FCFS()], ids=of_policy)
+def test_pipelined_batches_lose_no_token(made: Callable[..., Any], policy: Policy) -> None:
+    served = Served(made(policy), *(request(str(n), 8 + 30 * n, 9) for n in range(12)))
+    while served.scheduler.requests:
+        served.schedule()
+        if len(served.flying) == 2:
+            served.update()
+    assert served.answers == {str(n): list(range(3, 12)) for n in range(12)}
 
 
 @marked
