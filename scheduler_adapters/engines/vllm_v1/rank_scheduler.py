@@ -322,7 +322,8 @@ class VllmBorder(VllmMemory):
     def max_chunk(self) -> int | None:
         scheduler = self._scheduler
         limit: int = scheduler.scheduler_config.long_prefill_token_threshold
-        num_requests = sum(scheduler.get_request_counts())
+        queues = (scheduler.running, scheduler.waiting, scheduler.kv_holding_waiting)
+        num_requests = sum(map(len, queues))
         if not limit or num_requests <= 1:  # as the engine's schedule() has it
             return None
         if getattr(scheduler, "adaptive_long_prefill_threshold", False):
