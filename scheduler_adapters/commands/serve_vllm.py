@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.user_classes import read_user_classes
+from scheduler_adapters.engines.vllm_v1 import TESTED
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     SETTINGS,
     configured_policy,
@@ -237,7 +238,7 @@ def _require_scorer(config: MiddlewareConfig, start_without: bool) -> None:
 
 def _require_engine(policy: Policy, options: Sequence[str]) -> None:
     if find_spec("vllm") is None:
-        raise UnsupportedByEngine("vLLM is not installed; install vllm, tested with 0.32.0")
+        raise UnsupportedByEngine("vLLM is not installed; install vllm " + TESTED)
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import (  # probes vLLM's layout
         CAPABILITIES,
         ENGINE,

@@ -5,9 +5,12 @@ A vLLM engine comes in, the same engine with its queue in rank order comes out. 
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from scheduler_adapters.policy import POLICIES
+
+TESTED: Final = "0.26 to 0.32"
+"""The versions of vLLM that decisions and answers were tested with."""
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ import numpy as np
 from scheduler_adapters.engines.driver import EngineDriver, EngineLimits, ServedRun, random_prompts
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, clock_kind, make_clock
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.engines.vllm_v1 import TESTED
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.planner.hints import HintCounts, hints_of
 from scheduler_adapters.policy import Policy
@@ -101,7 +102,7 @@ def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
     """Open vLLM's `LLMEngine` in this process, with the tiny model where `config` names none."""
     set_environment()
     if find_spec("vllm") is None:
-        raise UnsupportedByEngine("vLLM is not installed; install vllm, tested with 0.32.0")
+        raise UnsupportedByEngine("vLLM is not installed; install vllm " + TESTED)
     chosen = _scheduler_args(config)
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
         model = config.model or make_tiny_model(Path(folder) / "model")
@@ -278,7 +279,7 @@ def _serve(
     token_ids: list[list[int]] = [[] for _ in range(count)]
     token_s: list[list[float]] = [[] for _ in range(count)]
     scheduled_ts = np.full(count, np.nan)
-    preemptions = np.zeros(count, np.int64)
+    held: list[Any] = []  # the engine's own requests
     marks = [(time.monotonic(), 0.0)]  # instants on vLLM's clock and on ours
     added = 0
     while added < count or engine.has_unfinished_requests():
@@ -294,6 +295,7 @@ def _serve(
                 arrival_time=time.time() - (clock() - requests.arrival_s[added]),
                 extra_args=hints_of(requests, added),
             )
+            held.append(next(reversed(scheduler_of(engine).requests.values())))
             added += 1
         clock.note_speed()
         outputs = engine.step()
@@ -305,12 +307,11 @@ def _serve(
             token_ids[row].extend(new)
             token_s[row].extend([now_s] * len(new))
             scheduled_ts[row] = output.metrics.scheduled_ts
-            preemptions[row] = output.metrics.num_preemptions
     engine_s, clock_s = zip(*marks, strict=True)
     timeline = timeline_from_token_times(
         requests,
         token_s,
         scheduled_s=np.interp(scheduled_ts, engine_s, clock_s),
-        preemptions=preemptions,
+        preemptions=[request.num_preemptions for request in held],
     )
     return ServedRun(timeline=timeline, token_ids=token_ids)

@@ -16,11 +16,10 @@ behind the engine's own queue interface. For a policy that also cares which runn
 served, `planner.py` decides before each step, and the engine is told by what it reads anyway: a
 request to leave out is not eligible in this step, budget and seats are lowered for the call. Our
 state hangs on the engine's `Request` and dies with it. Under `--scheduling-policy priority` a
-request's own priority goes before its rank, in the queue, in a step and in eviction. Tested with
-vLLM 0.32.0; an unknown layout is refused.
+request's own priority goes before its rank, in the queue, in a step and in eviction. `versions.py`
+has what the versions of vLLM do not have in common; an unknown layout is refused.
 """
 
-import inspect
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -33,6 +32,19 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
 )
 from scheduler_adapters.engines.vllm_v1.features import require_features
 from scheduler_adapters.engines.vllm_v1.kv_memory import VllmMemory
+from scheduler_adapters.engines.vllm_v1.versions import (
+    AsyncScheduler,
+    Request,
+    RequestQueue,
+    RequestStatus,
+    Scheduler,
+    layout_of,
+    parsed_think_end,
+    preempt,
+    probe_classes,
+    require_layout,
+    use_queue,
+)
 from scheduler_adapters.planner.capabilities import (
     plans_steps,
     require_capabilities,
@@ -46,16 +58,6 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability
 from scoring_service.errors import UnsupportedByEngine
-
-try:
-    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.request_queue import RequestQueue
-    from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.request import Request, RequestStatus
-except ImportError as error:
-    raise UnsupportedByEngine(
-        f"vLLM's V1 scheduler cannot be imported ({error}); install vllm 0.32.0, the version tested"
-    ) from error
 
 ENGINE: Final = "vLLM"
 CAPABILITIES: Final = frozenset(
@@ -155,12 +157,14 @@ class RankMixin:
     """Policy, load and counters of this engine; FCFS for one made without its constructor."""
     _lengthwise_planner: Planner[Request] | None = None
     vllm_config: Any
-    kv_holding_waiting: Any
+    waiting: RankQueue
+    _lengthwise_holders: Any = ()
+    """The engine's queue of requests that wait and hold KV blocks."""
 
     def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         engine: Any = self
-        _require_layout(engine)
+        require_layout(engine)
         policy = configured_policy(engine.vllm_config.additional_config, lengthwise_policy)
         require_capabilities(policy, CAPABILITIES, ENGINE)
         thinks = bool(think_end_of(engine))
@@ -170,7 +174,7 @@ class RankMixin:
         """Put `policy` in charge of an engine that holds no request, before these observers."""
         by_priority = self.vllm_config.scheduler_config.policy == "priority"
         self.lengthwise = Ranker(policy, observers=observers, by_priority=by_priority)
-        self.waiting = RankQueue(self.lengthwise)
+        self._lengthwise_holders = use_queue(self, RankQueue(self.lengthwise))
         self._lengthwise_think_end = think_end_of(self) if observers else ()
         self._lengthwise_left: dict[str, Request] = {}
         """Requests that left the engine since the observers were last told."""
@@ -195,7 +199,7 @@ class RankMixin:
         now_s = ranker.load.now_s = self._lengthwise_step_start_s = ranker.clock()
         if now_s >= self.waiting.queue.first_end_s:
             self.waiting.expire_ranks()
-        holders: list[Request] = list(self.kv_holding_waiting)
+        holders: list[Request] = list(self._lengthwise_holders)
         if planner is None:
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
             if ranker.observers:
@@ -221,7 +225,7 @@ class RankMixin:
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         planner = self._lengthwise_planner
         if planner is not None:
-            for request in self.kv_holding_waiting:  # a session between two turns
+            for request in self._lengthwise_holders:  # a session between two turns
                 planner.residents.left(request.request_id)
         if planner is not None and scheduler_output.total_num_scheduled_tokens:
             self.lengthwise.end_step(self._lengthwise_step_start_s)
@@ -309,6 +313,7 @@ class VllmBorder(VllmMemory):
     def __init__(self, scheduler: Any, think_end: tuple[int, ...]) -> None:
         super().__init__(scheduler)
         self._scheduler = scheduler
+        self._seats = layout_of(scheduler).seats
         self.think_end = think_end
         self.whole_prompts = not scheduler.scheduler_config.enable_chunked_prefill
         self.max_tokens: int = scheduler.max_num_scheduled_tokens
@@ -317,7 +322,7 @@ class VllmBorder(VllmMemory):
     def max_num_seqs(self) -> int:
         # A session that waits for its next turn keeps its place in the model runner.
         idle = getattr(self._scheduler, "num_waiting_for_streaming_input", 0)
-        return int(self._scheduler.max_num_active_reqs) - idle
+        return int(getattr(self._scheduler, self._seats)) - idle
 
     def max_chunk(self) -> int | None:
         scheduler = self._scheduler
@@ -364,10 +369,7 @@ class VllmBorder(VllmMemory):
         if (pending and pending()) or (can_be_freed and not can_be_freed(item)):
             return False
         self.begin_step()  # what the prefix cache holds is held by one fewer
-        scheduler.running.remove(item)
-        hands_over = getattr(scheduler, "requires_kv_delivery", False)
-        drop = {"drop_stale_output": True} if hands_over else {}
-        scheduler._preempt_request(item, time.monotonic(), **drop)
+        preempt(scheduler, item)
         return True
 
 
@@ -438,50 +440,7 @@ def think_end_of(scheduler: Any) -> tuple[int, ...]:
     Empty where neither says. Raises ConfigError for settings that are no token ids.
     """
     config = scheduler.vllm_config
-    ids = configured_think_end(config.additional_config)
-    reasoning = getattr(config, "reasoning_config", None)
-    return ids or tuple(getattr(reasoning, "natural_reasoning_end_token_ids", None) or ())
+    return configured_think_end(config.additional_config) or parsed_think_end(config)
 
 
-def _require_layout(engine: Any) -> None:
-    """Refuse a scheduler object that lacks what the mixin touches, or that sorts by itself."""
-    needed = (
-        "vllm_config", "scheduler_config", "waiting", "kv_holding_waiting", "running", "requests",
-        "finished_req_ids", "max_num_active_reqs", "max_num_scheduled_tokens", "current_step",
-        "kv_cache_manager", "_preempt_request", "_free_request",
-    )  # fmt: skip
-    if lacking := [name for name in needed if not hasattr(engine, name)]:
-        raise _unknown_layout(f"its Scheduler has no {', '.join(lacking)}")
-    if (own := engine.scheduler_config.policy) not in ("fcfs", "priority"):
-        raise UnsupportedByEngine(
-            f"vLLM's own policy is {own!r} and sorts against ours; "
-            "start it with --scheduling-policy fcfs, or priority"
-        )
-
-
-def _probe_classes() -> None:
-    """Refuse vLLM classes that differ from what this file was written against."""
-    if RankQueue.__abstractmethods__:
-        raise _unknown_layout(f"RequestQueue also has {sorted(RankQueue.__abstractmethods__)}")
-    queue_use = ("peek_request", "pop_request", "prepend_request", "add_request", "remove_requests")
-    source = inspect.getsource(Scheduler)
-    if lacking := [name for name in queue_use if name not in source]:
-        raise _unknown_layout(
-            f"its Scheduler never calls {', '.join(lacking)} of the waiting queue"
-        )
-    taken = set(inspect.signature(Request.__init__).parameters)
-    wanted = {"request_id", "prompt_token_ids", "sampling_params", "arrival_time"}
-    if wanted - taken or not hasattr(Request, "num_output_tokens"):
-        raise _unknown_layout(f"its Request takes {sorted(taken)}")
-
-
-def _unknown_layout(found: str) -> UnsupportedByEngine:
-    from vllm import __version__
-
-    return UnsupportedByEngine(
-        f"vLLM {__version__} is laid out in a way this adapter does not know: {found}; "
-        "use vllm 0.32.0, the version tested"
-    )
-
-
-_probe_classes()
+probe_classes(RankQueue)

@@ -304,19 +304,6 @@ def test_an_unknown_scheduler_layout_is_refused() -> None:
         RankMixin()
 
 
-def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from scheduler_adapters.engines.vllm_v1 import rank_scheduler as vllm_v1
-
-    class Scheduler:
-        """It never asks a queue for anything."""
-
-    monkeypatch.setattr(vllm_v1, "Scheduler", Scheduler)
-    with pytest.raises(UnsupportedByEngine, match="never calls peek_request"):
-        vllm_v1._probe_classes()
-
-
 def test_every_policy_has_a_factory_and_no_other_name_does() -> None:
     from scheduler_adapters.engines import vllm_v1
     from scheduler_adapters.policy import POLICIES

@@ -1,0 +1,155 @@
+"""The versions of vLLM that the adapter runs on, and what they have otherwise, 0.26 to 0.32.
+
+A difference is found by looking at the engine, not at its version number, so that the versions
+between those tested run as well. An engine that fits no row of `LAYOUTS` is refused.
+"""
+
+import inspect
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scheduler_adapters.engines.vllm_v1 import TESTED
+from scoring_service.errors import UnsupportedByEngine
+
+try:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.request_queue import FCFSRequestQueue, RequestQueue
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.request import Request, RequestStatus
+except ImportError as error:
+    raise UnsupportedByEngine(
+        f"vLLM's V1 scheduler cannot be imported ({error}); install vllm {TESTED}"
+    ) from error
+
+__all__ = ["AsyncScheduler", "Request", "RequestQueue", "RequestStatus", "Scheduler"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The names of a scheduler's attributes that are not the same in all versions."""
+
+    seats: str
+    """Requests that may run at once."""
+    second_queue: str
+    """Waiting requests that are served before those in `waiting`: in `kv_holding_waiting` such as
+    hold KV blocks, in `skipped_waiting` also such as could not start in an earlier step."""
+
+
+LAYOUTS: Final = (
+    Layout("max_num_running_reqs", "skipped_waiting"),  # 0.26 to 0.30
+    Layout("max_num_active_reqs", "kv_holding_waiting"),  # 0.32
+)
+_ALL_HAVE: Final = (
+    "vllm_config", "scheduler_config", "waiting", "running", "requests", "finished_req_ids",
+    "max_num_scheduled_tokens", "current_step", "kv_cache_manager", "_preempt_request",
+    "_free_request",
+)  # fmt: skip
+_THINK_END: Final = ("natural_reasoning_end_token_ids", "reasoning_end_token_ids")
+"""Of vLLM's reasoning configuration: since 0.28, and in 0.26, which has only the second."""
+
+
+class SkippedQueue(FCFSRequestQueue):  # type: ignore[misc]
+    """`skipped_waiting` for those alone that hold KV blocks, which is how 0.32 does it.
+
+    A request that could not start (its grammar compiles, ...) goes back to where it stood in
+    `waiting`; the engine would serve it before all others, and unknown to the planner.
+    """
+
+    def __init__(self, waiting: Any) -> None:
+        super().__init__()
+        self._waiting = waiting
+
+    def add_request(self, request: Any) -> None:
+        if _holds_blocks(request):
+            super().add_request(request)
+        else:
+            self._waiting.add_request(request)
+
+    def prepend_requests(self, requests: Iterable[Any]) -> None:
+        requests = list(requests)
+        super().prepend_requests([each for each in requests if _holds_blocks(each)])
+        self._waiting.prepend_requests([each for each in requests if not _holds_blocks(each)])
+
+
+def _holds_blocks(request: Any) -> bool:
+    loads = request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
+    return loads or request.num_computed_tokens > 0
+
+
+def layout_of(scheduler: Any) -> Layout:
+    """Return the layout of a scheduler, stock or ours; UnsupportedByEngine where none fits."""
+    for layout in LAYOUTS:
+        wanted = (*_ALL_HAVE, layout.seats, layout.second_queue)
+        if not (lacking := [name for name in wanted if not hasattr(scheduler, name)]):
+            return layout
+    raise _unknown_layout(f"its Scheduler has no {', '.join(lacking)}")
+
+
+def require_layout(scheduler: Any) -> None:
+    """Refuse a scheduler that lacks what the adapter uses, or that sorts by itself."""
+    layout_of(scheduler)
+    if (own := scheduler.scheduler_config.policy) not in ("fcfs", "priority"):
+        raise UnsupportedByEngine(
+            f"vLLM's own policy is {own!r} and sorts against ours; "
+            "start it with --scheduling-policy fcfs, or priority"
+        )
+
+
+def use_queue(scheduler: Any, waiting: Any) -> Any:
+    """Replace the waiting queue of a scheduler that holds no request.
+
+    Returns:
+        The queue of those that wait and hold KV blocks.
+    """
+    scheduler.waiting = waiting
+    second_queue = layout_of(scheduler).second_queue
+    if second_queue == "skipped_waiting":
+        scheduler.skipped_waiting = SkippedQueue(waiting)
+    return getattr(scheduler, second_queue)
+
+
+def preempt(scheduler: Any, request: Any) -> None:
+    """Take the KV blocks of a running request and queue it again, before the next step is made."""
+    scheduler.running.remove(request)
+    hands_over = getattr(scheduler, "requires_kv_delivery", False)
+    drop = {"drop_stale_output": True} if hands_over else {}
+    scheduler._preempt_request(request, time.monotonic(), **drop)
+    if hasattr(request, "async_tokens_to_discard"):
+        # 0.26 may start it anew in that very step, which computes the token of a step in flight
+        # once more. Newer versions first wait for it.
+        request.async_tokens_to_discard += request.num_output_placeholders
+        request.num_output_placeholders = 0
+
+
+def parsed_think_end(config: Any) -> tuple[int, ...]:
+    """Return the token ids that end thinking, by the reasoning parser; empty where none is set."""
+    reasoning = getattr(config, "reasoning_config", None)
+    found = [getattr(reasoning, name, None) for name in _THINK_END]
+    return tuple(next(filter(None, found), ()))
+
+
+def probe_classes(queue: type) -> None:
+    """Refuse vLLM classes that differ from those of `TESTED`; `queue` is our `RequestQueue`."""
+    if abstract := getattr(queue, "__abstractmethods__", ()):
+        raise _unknown_layout(f"RequestQueue also has {sorted(abstract)}")
+    queue_use = ("peek_request", "pop_request", "prepend_request", "add_request", "remove_requests")
+    source = inspect.getsource(Scheduler)
+    if lacking := [name for name in queue_use if name not in source]:
+        raise _unknown_layout(
+            f"its Scheduler never calls {', '.join(lacking)} of the waiting queue"
+        )
+    taken = set(inspect.signature(Request.__init__).parameters)
+    wanted = {"request_id", "prompt_token_ids", "sampling_params", "arrival_time"}
+    if wanted - taken or not hasattr(Request, "num_output_tokens"):
+        raise _unknown_layout(f"its Request takes {sorted(taken)}")
+
+
+def _unknown_layout(found: str) -> UnsupportedByEngine:
+    from vllm import __version__
+
+    return UnsupportedByEngine(
+        f"vLLM {__version__} is laid out in a way this adapter does not know: {found}; "
+        f"use vllm {TESTED}, the versions tested"
+    )

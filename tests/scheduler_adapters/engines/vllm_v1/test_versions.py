@@ -1,0 +1,141 @@
+"""What the versions of vLLM do not have in common, on stand-ins that are laid out as each."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.engines.vllm_v1 import TESTED
+from scoring_service.errors import UnsupportedByEngine
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+SECOND_QUEUES = {
+    "skipped_waiting": "max_num_running_reqs",
+    "kv_holding_waiting": "max_num_active_reqs",
+}
+
+
+def make_scheduler(second_queue: str, **changed: Any) -> SimpleNamespace:
+    """A scheduler of four seats, with the attributes of the versions that have this queue."""
+    from scheduler_adapters.engines.vllm_v1.versions import _ALL_HAVE
+
+    attributes = {**dict.fromkeys(_ALL_HAVE), "max_num_running_reqs": 9}
+    attributes |= {SECOND_QUEUES[second_queue]: 4, second_queue: []}
+    return SimpleNamespace(**{**attributes, **changed})
+
+
+@pytest.mark.parametrize("second_queue", SECOND_QUEUES)
+def test_the_seats_are_read_under_the_name_of_the_version(second_queue: str) -> None:
+    from scheduler_adapters.engines.vllm_v1.versions import layout_of
+
+    scheduler = make_scheduler(second_queue)
+    assert getattr(scheduler, layout_of(scheduler).seats) == 4
+
+
+def test_a_scheduler_that_fits_no_layout_is_refused_and_the_tested_versions_are_named() -> None:
+    from scheduler_adapters.engines.vllm_v1.versions import layout_of
+
+    scheduler = make_scheduler("skipped_waiting")
+    del scheduler.skipped_waiting
+    with pytest.raises(UnsupportedByEngine, match=f"kv_holding_waiting; use vllm {TESTED}"):
+        layout_of(scheduler)
+    scheduler = make_scheduler("skipped_waiting")
+    del scheduler.current_step
+    with pytest.raises(UnsupportedByEngine, match="has no current_step"):
+        layout_of(scheduler)
+
+
+def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from scheduler_adapters.engines.vllm_v1 import versions
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankQueue
+
+    class Scheduler:
+        """It never asks a queue for anything."""
+
+    monkeypatch.setattr(versions, "Scheduler", Scheduler)
+    with pytest.raises(UnsupportedByEngine, match="never calls peek_request"):
+        versions.probe_classes(RankQueue)
+    with pytest.raises(UnsupportedByEngine, match=r"RequestQueue also has .*'pop_request'"):
+        versions.probe_classes(versions.RequestQueue)
+
+
+def waiting(name: str, *, computed: int = 0, loads: bool = False) -> Any:
+    from vllm.v1.request import RequestStatus
+
+    status = RequestStatus.WAITING_FOR_REMOTE_KVS if loads else RequestStatus.WAITING
+    return SimpleNamespace(name=name, num_computed_tokens=computed, status=status)
+
+
+def names(requests: Any) -> list[str]:
+    return [request.name for request in requests]
+
+
+def test_only_requests_with_kv_blocks_stand_before_the_ranked_ones() -> None:
+    """In 0.26 to 0.30 the engine serves what it skipped in an earlier step before all others."""
+    from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+
+    from scheduler_adapters.engines.vllm_v1.versions import use_queue
+
+    scheduler, ranked = make_scheduler("skipped_waiting"), FCFSRequestQueue()
+    skipped = use_queue(scheduler, ranked)
+    assert skipped is scheduler.skipped_waiting
+    skipped.add_request(waiting("grammar compiles"))
+    skipped.add_request(waiting("session", computed=7))
+    assert (names(skipped), names(ranked)) == (["session"], ["grammar compiles"])
+    skipped.prepend_requests(
+        iter([waiting("b", loads=True), waiting("adapter full"), waiting("a", computed=1)])
+    )
+    assert names(skipped) == ["a", "b", "session"]
+    assert sorted(names(ranked)) == ["adapter full", "grammar compiles"]
+
+
+def test_where_the_engine_tells_them_apart_itself_its_second_queue_stays() -> None:
+    from scheduler_adapters.engines.vllm_v1.versions import use_queue
+
+    scheduler, ranked = make_scheduler("kv_holding_waiting"), object()
+    own = scheduler.kv_holding_waiting
+    assert use_queue(scheduler, ranked) is scheduler.kv_holding_waiting is own
+    assert scheduler.waiting is ranked
+    assert not hasattr(scheduler, "skipped_waiting")
+
+
+@pytest.mark.parametrize(("has_counter", "left"), [(True, (3, 0)), (False, (2, 1))])
+def test_a_token_in_flight_is_dropped_where_the_engine_would_not_wait_for_it(
+    has_counter: bool, left: tuple[int, int]
+) -> None:
+    from scheduler_adapters.engines.vllm_v1.versions import preempt
+
+    request = SimpleNamespace(num_output_placeholders=1, async_tokens_to_discard=2)
+    if not has_counter:
+        request = SimpleNamespace(num_output_placeholders=1)
+    preempted: list[Any] = []
+    scheduler = SimpleNamespace(
+        running=[request], _preempt_request=lambda request, at_s: preempted.append(request)
+    )
+    preempt(scheduler, request)
+    assert preempted == [request]
+    assert not scheduler.running
+    assert getattr(request, "async_tokens_to_discard", 2) == left[0]
+    assert request.num_output_placeholders == left[1]
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "ids"),
+    [
+        ({"reasoning_end_token_ids": [7]}, (7,)),  # 0.26
+        ({"reasoning_end_token_ids": [1, 7], "natural_reasoning_end_token_ids": [7]}, (7,)),
+        ({"reasoning_end_token_ids": None}, ()),
+        (None, ()),
+    ],
+)
+def test_the_end_of_thinking_is_the_parsers(reasoning: Any, ids: tuple[int, ...]) -> None:
+    from scheduler_adapters.engines.vllm_v1.versions import parsed_think_end
+
+    told = None if reasoning is None else SimpleNamespace(**reasoning)
+    assert parsed_think_end(SimpleNamespace(reasoning_config=told)) == ids
+    assert parsed_think_end(SimpleNamespace()) == ()
