@@ -7,20 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
 from scheduler_adapters.engines.driver import longest_context
-from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
-from scheduler_adapters.engines.vllm_v1.driver import (
-    STOCK,
-    OfflineConfig,
-    open_driver,
-    set_environment,
-)
+from scheduler_adapters.engines.vllm_v1.driver import STOCK, OfflineConfig, open_driver
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.validation.engine_trial import (
@@ -57,10 +50,13 @@ class ValidateConfig(TrialConfig):
     """Requests that run at once."""
     model: Path | None = None
     """Folder of a model; left out, a random one is made for the run."""
-    shape: Literal["tiny", "small"] = "small"
-    """Of the random model. A step of the tiny one takes as long as the engine's Python does."""
+    shape: str = "small"
+    """Of the random model: tiny, small, or for a GPU 7b. A step of the tiny one takes as long as
+    the engine's Python does."""
     kv_cache_mib: int = 256
     """Memory for KV blocks."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of vLLM's engine, e.g. {"enforce_eager": false} for CUDA graphs."""
     figures: Path | None = None
     """Folder for a figure per metric, simulated against measured with the range of the repeats, and
     the table it was drawn from: e2e.svg, e2e.csv, tpot.svg, ..."""
@@ -95,18 +91,17 @@ def validate(config: ValidateConfig) -> None:
 
 
 def _trial(requests: Requests, config: ValidateConfig) -> Trial:
-    set_environment()  # before the model is made, which imports torch
-    with TemporaryDirectory(prefix="lengthwise-") as folder:
-        model = config.model or make_tiny_model(Path(folder), shape=config.shape)
-        offline = OfflineConfig(
-            scheduler=config.policy,
-            settings=config.settings,
-            max_num_seqs=config.max_num_seqs,
-            kv_cache_mib=config.kv_cache_mib,
-            model=model,
-        )
-        with open_driver(offline, max_model_len=longest_context(requests)) as driver:
-            return run_trial(driver, requests, config.policy, lambda: _policy(config), config)
+    offline = OfflineConfig(
+        scheduler=config.policy,
+        settings=config.settings,
+        max_num_seqs=config.max_num_seqs,
+        kv_cache_mib=config.kv_cache_mib,
+        model=config.model,
+        shape=config.shape,
+        engine=config.engine,
+    )
+    with open_driver(offline, max_model_len=longest_context(requests)) as driver:
+        return run_trial(driver, requests, config.policy, lambda: _policy(config), config)
 
 
 def _requests(config: ValidateConfig) -> Requests:

@@ -78,6 +78,14 @@ def make_tiny_model(
     return path
 
 
+def write_config(path: Path, shape: str, *, max_tokens: int = 8192) -> Path:
+    """Write a Llama's configuration to `path`, for an engine that draws the weights itself."""
+    config = llama_config(shape, max_tokens=max_tokens)
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(path)
+    return path
+
+
 def find_device(wanted: str | None) -> str:
     """Return `wanted`, or the first GPU where there is one, else the CPU.
 

@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ import numpy as np
 
 from scheduler_adapters.engines.driver import EngineDriver, EngineLimits, ServedRun, random_prompts
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, clock_kind, make_clock
-from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model, write_config
 from scheduler_adapters.engines.vllm_v1 import TESTED
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.planner.hints import HintCounts, hints_of
@@ -65,9 +66,14 @@ class OfflineConfig:
     max_num_batched_tokens: int = 512
     """Token budget of a step."""
     kv_cache_mib: int = 64
-    """Memory for KV blocks of 32 tokens; a token of the tiny model takes 1 KiB."""
+    """Memory for KV blocks of 32 tokens; a token of the tiny model takes 1 KiB, of 7b 512."""
     model: Path | None = None
-    """Folder of a model; left out, a random Llama of 1.2 M parameters is made for the run."""
+    """Folder of a model; left out, a random Llama is made for the run."""
+    shape: str = "tiny"
+    """Shape of the random Llama: tiny (1.2 M parameters), small (14 M), 7b (Llama-2-7B)."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of vLLM's engine, or others than ours: {"enforce_eager": false} for CUDA
+    graphs, {"dtype": "float32"}."""
     clock: ClockKind = "wall"
     """"cpu" counts this process's CPU seconds and skips idle time: on a shared machine it compares
     schedulers, where wall time compares neighbours. "steady" is "cpu" on a machine that stays as
@@ -99,14 +105,14 @@ def open_driver(config: OfflineConfig, **engine_args: Any) -> Iterator[VllmDrive
 
 @contextmanager
 def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
-    """Open vLLM's `LLMEngine` in this process, with the tiny model where `config` names none."""
+    """Open vLLM's `LLMEngine` in this process, with a random model where `config` names none."""
     set_environment()
     if find_spec("vllm") is None:
         raise UnsupportedByEngine("vLLM is not installed; install vllm " + TESTED)
     chosen = _scheduler_args(config)
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
-        model = config.model or make_tiny_model(Path(folder) / "model")
-        engine = _make_engine(config, model, {**chosen, **engine_args})
+        model = _model_args(config, Path(folder))
+        engine = _make_engine(config, {**model, **chosen, **engine_args, **config.engine})
         try:
             yield engine
         finally:
@@ -142,9 +148,15 @@ def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
     }
 
 
-def _make_engine(config: OfflineConfig, model: Path, engine_args: Mapping[str, Any]) -> Any:
+def _model_args(config: OfflineConfig, folder: Path) -> dict[str, Any]:
+    """Return the arguments that name the model; a random one is written to `folder`."""
+    if config.model is None and config.shape == "7b":  # 13.5 GB are not written and read again
+        return {"model": str(write_config(folder, config.shape)), "load_format": "dummy"}
+    return {"model": str(config.model or make_tiny_model(folder, shape=config.shape))}
+
+
+def _make_engine(config: OfflineConfig, engine_args: Mapping[str, Any]) -> Any:
     arguments = {
-        "model": str(model),
         "skip_tokenizer_init": True,
         "dtype": "bfloat16",
         "enforce_eager": True,
@@ -210,30 +222,37 @@ def _told_steps(
     """Tell observers the size of each step that a scheduler makes, but of empty ones.
 
     Gives a function to be called with the seconds of each turn of the engine: sizes are read inside
-    the engine and durations outside, so that vLLM's own scheduler is measured as ours is.
+    the engine and durations outside, so that vLLM's own scheduler is measured as ours is. A turn is
+    that of the step whose outcome it brings; an asynchronous engine has scheduled the next by then.
     """
-    sizes: list[StepRecord] = []
-    schedule = scheduler.schedule
+    scheduled: deque[StepRecord] = deque()
+    ended: list[StepRecord] = []
+    schedule, update = scheduler.schedule, scheduler.update_from_output
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         output = schedule(*args, **kwargs)
         if output.num_scheduled_tokens:
-            sizes.append(_size(scheduler, output.num_scheduled_tokens))
+            scheduled.append(_size(scheduler, output.num_scheduled_tokens))
         return output
 
+    def updated(output: Any, *args: Any, **kwargs: Any) -> Any:
+        if output.num_scheduled_tokens:
+            ended.append(scheduled.popleft())
+        return update(output, *args, **kwargs)
+
     def took(seconds: float) -> None:
-        for size, observer in product(sizes, observers):
+        for size, observer in product(ended, observers):
             observer.measured(replace(size, seconds=seconds))
-        sizes.clear()
+        ended.clear()
 
     if not observers:
         yield took
         return
-    scheduler.schedule = noted
+    scheduler.schedule, scheduler.update_from_output = noted, updated
     try:
         yield took
     finally:
-        del scheduler.schedule
+        del scheduler.schedule, scheduler.update_from_output
 
 
 def _size(scheduler: Any, scheduled: Mapping[str, int]) -> StepRecord:

@@ -10,13 +10,14 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import make_clock
 from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_driver
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.timeline import write_timeline
-from scheduler_adapters.workload.traces import read_trace
+from scheduler_adapters.workload.workload import WorkloadConfig
 from scoring_service.command_line import run_command
 
 
@@ -26,7 +27,14 @@ class OfflineOptions:
 
     requests: str
     """File (.jsonl, .csv, .parquet) with prompt_tokens, output_tokens and, where there are any,
-    arrival_s, score, user_class, tbt_s."""
+    arrival_s, score, user_class, tbt_s, prompt."""
+    num_requests: int | None = None
+    """The first ones only."""
+    rate_per_s: float | None = None
+    """Poisson arrivals at this rate; none: the file's, else all at once."""
+    scores: str | None = None
+    """Where scores come from, as in `simulate`: trace, oracle, synthetic, bundle:PATH, ...; none:
+    the file's column."""
     out: str | None = None
     """Write the timeline here (.jsonl or .parquet)."""
     json: bool = False
@@ -43,7 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: OfflineOptions, config: OfflineConfig) -> None:
     """Serve the requests; write and print what was asked for."""
-    requests = read_trace(options.requests)
+    workload = WorkloadConfig(
+        trace=Path(options.requests),
+        num_requests=options.num_requests or sys.maxsize,
+        rate_per_s=options.rate_per_s,
+        scores=options.scores,
+        seed=config.seed,
+    )
+    requests = workload.load()
+    if options.scores is not None or config.scheduler == "oracle":
+        requests = workload.scored(requests, by_oracle=config.scheduler == "oracle")
     with open_driver(config, max_model_len=longest_context(requests)) as driver:
         served = driver.serve(requests, clock=make_clock(config.clock), seed=config.seed)
         counts = driver.hint_counts

@@ -48,7 +48,7 @@ def test_a_wrong_policy_or_setting_is_told_before_a_model_is_made(
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("too late")
 
-    monkeypatch.setattr(vllm_validate, "make_tiny_model", fail)
+    monkeypatch.setattr(vllm_validate, "open_driver", fail)
     assert main(["validate", *arguments]) == 2
 
 

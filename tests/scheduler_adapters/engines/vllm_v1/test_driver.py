@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from scheduler_adapters.engines.vllm_v1.driver import (
     ENVIRONMENT,
     OfflineConfig,
+    _model_args,
     _scheduler_args,
     _told_steps,
     set_environment,
@@ -43,6 +46,19 @@ def test_vllm_is_told_our_scheduler_and_its_settings_or_nothing() -> None:
         _scheduler_args(OfflineConfig(scheduler="nobody"))
 
 
+def test_the_weights_of_a_large_model_are_drawn_by_vllm_and_not_written(tmp_path: Path) -> None:
+    large, small = tmp_path / "large", tmp_path / "small"
+    told = _model_args(OfflineConfig(shape="7b"), large)
+    assert told == {"model": str(large), "load_format": "dummy"}
+    assert [path.name for path in large.iterdir()] == ["config.json"]
+    written = json.loads((large / "config.json").read_text())
+    assert written["architectures"] == ["LlamaForCausalLM"]
+    assert written["hidden_size"] == 4096
+    assert _model_args(OfflineConfig(), small) == {"model": str(small)}
+    assert (small / "model.safetensors").is_file()
+    assert _model_args(OfflineConfig(model=small, shape="7b"), large) == {"model": str(small)}
+
+
 def test_a_variable_that_is_set_keeps_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
@@ -65,22 +81,42 @@ class Scheduler:
             )
         return SimpleNamespace(num_scheduled_tokens={name: tokens for name, _, tokens in ran})
 
+    def update_from_output(self, scheduled: Any) -> None:
+        """Nothing to do."""
+
+    def step(self, *ran: tuple[str, int, int]) -> None:
+        self.update_from_output(self.schedule(*ran))
+
 
 def test_the_sizes_of_steps_are_told_with_their_durations_and_empty_ones_are_not() -> None:
     scheduler, recorder = Scheduler(), StepRecorder()
     with _told_steps(scheduler, [recorder]) as took:
-        scheduler.schedule(("a", 0, 6), ("b", 14, 1))
+        scheduler.step(("a", 0, 6), ("b", 14, 1))
         took(0.5)
-        scheduler.schedule()
+        scheduler.step()
         took(0.25)
-        scheduler.schedule(("a", 9, 1), ("b", 10, 1))  # the last token of a prompt is no decode
+        scheduler.step(("a", 9, 1), ("b", 10, 1))  # the last token of a prompt is no decode
         took(0.125)
-    scheduler.schedule(("a", 0, 6))
+    scheduler.step(("a", 0, 6))
     assert recorder.steps == [
         StepRecord.of(1, 15, [(0, 6)], 0.5),
         StepRecord.of(1, 11, [(9, 1)], 0.125),
     ]
     with _told_steps(scheduler, []) as took:
-        scheduler.schedule(("a", 0, 6))
+        scheduler.step(("a", 0, 6))
         took(1.0)
     assert len(recorder.steps) == 2
+
+
+def test_a_step_lasts_until_its_outcome_though_the_next_is_scheduled_before() -> None:
+    """As asynchronous engines do: a turn schedules a step and brings the outcome of the last."""
+    scheduler, recorder = Scheduler(), StepRecorder()
+    with _told_steps(scheduler, [recorder]) as took:
+        first = scheduler.schedule(("a", 0, 6))
+        took(0.25)  # nothing has ended
+        second = scheduler.schedule(("a", 10, 1))
+        scheduler.update_from_output(first)
+        took(0.5)
+        scheduler.update_from_output(second)
+        took(0.125)
+    assert recorder.steps == [StepRecord.of(0, 0, [(0, 6)], 0.5), StepRecord.of(1, 11, [], 0.125)]
