@@ -57,7 +57,6 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability
-from scoring_service.errors import UnsupportedByEngine
 
 ENGINE: Final = "vLLM"
 CAPABILITIES: Final = frozenset(

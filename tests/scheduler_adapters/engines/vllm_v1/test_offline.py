@@ -45,6 +45,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, T
                 f"--max-num-seqs={SEATS}",
                 f"--out={folder / name}.jsonl",
                 '--engine={"dtype": "float32"}',  # in bfloat16 answers depend on who shares a step
+                "--clock=cpu",
                 "--json",
             ],
             stdout=subprocess.PIPE,
