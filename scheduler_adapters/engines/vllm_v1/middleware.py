@@ -47,10 +47,11 @@ VARIABLE: Final = "LENGTHWISE_MIDDLEWARE"
 XARGS: Final = "vllm_xargs"
 LOAD_PATH: Final = "/lengthwise/load"
 _PROMPT_OF: Final = {
-    "/v1/completions": prompt_text.of_completion,
-    "/v1/chat/completions": prompt_text.of_chat,
-    "/v1/responses": prompt_text.of_response,
+    "/v1/completions": (prompt_text.of_completion, None),
+    "/v1/chat/completions": (prompt_text.of_chat, "messages"),
+    "/v1/responses": (prompt_text.of_response, "input"),
 }
+"""With the field that a body must have: vLLM answers with the number of fields where it lacks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,12 +142,13 @@ class ScoreMiddleware:
         if self.metrics_folder is not None and _asks_load(scope):
             await _send_json(send, read_loads(self.metrics_folder))
             return
-        prompt_of = _PROMPT_OF.get(_path(scope)) if _is_json_post(scope) else None
-        if prompt_of is None:
+        wanted = _PROMPT_OF.get(_path(scope)) if _is_json_post(scope) else None
+        if wanted is None:
             await self.app(scope, receive, send)
             return
+        prompt_of, required = wanted
         messages, content = await _read_body(receive, self.max_body_bytes)
-        body = None if content is None else _parse(content)
+        body = None if content is None else _parse(content, required)
         if body is None:
             # The server answers such a body as it always does.
             if messages[-1]["type"] == "http.request":
@@ -255,13 +257,13 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
     return replayed
 
 
-def _parse(content: bytes) -> dict[str, Any] | None:
+def _parse(content: bytes, required: str | None) -> dict[str, Any] | None:
     """A body with an object of extra arguments, empty if it had none; None if it is no such."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(body, dict):
+    if not isinstance(body, dict) or (required is not None and required not in body):
         return None
     if body.get(XARGS) is None:
         body[XARGS] = {}

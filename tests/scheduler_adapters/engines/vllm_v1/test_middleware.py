@@ -291,6 +291,14 @@ def test_what_is_no_request_passes_unchanged(content: bytes) -> None:
     assert bench.count("unscored", "unreadable") == 1
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_a_body_whose_size_vllm_will_quote_keeps_it(path: str) -> None:
+    bench = Bench(FakeScorer(), classes=CLASSES)
+    sent = {"model": "m", "prompt": "hello"}
+    assert bench.post(sent, path) == sent
+    assert bench.count("unscored", "unreadable") == 1
+
+
 @pytest.mark.parametrize(
     ("path", "content_type"),
     [("/v1/embeddings", "application/json"), ("/v1/completions", "text/plain")],

@@ -1,0 +1,582 @@
+"""Clients of vLLM's OpenAI server get the same answers from `serve-vllm`, request by request.
+
+Both servers run side by side, ours with scores, classes and an API key. Status, content type and
+body must be equal; fields that name a run (ids, instants) are left out by name, and of a stream the
+events are compared with consecutive pieces of text joined, as vLLM itself joins them under load.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.engines.vllm_v1.driver import ENVIRONMENT
+from scoring_service.bundle import ModelBundle
+from scoring_service.ranker.model import RankerModel
+from scoring_service.server.server import ScoringServer
+from scoring_service.service.config import ServerConfig
+
+pytestmark = pytest.mark.vllm
+
+START_WITHIN_S = 480
+KEY = "sk-chat"
+CLASSES = {
+    "classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
+    "api_keys": {KEY: "chat"},
+    "default": "batch",
+}
+OPTIONS = (
+    "--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32", "--max-model-len=1024",
+    "--max-num-seqs=8", "--max-num-batched-tokens=256", f"--kv-cache-memory-bytes={32 << 20}",
+    "--enforce-eager", f"--api-key={KEY}", "--enable-request-id-headers",
+    "--enable-auto-tool-choice", "--tool-call-parser=hermes",
+)  # fmt: skip
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """One token for each byte, with a chat template; the rest of the vocabulary is never read."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<unk>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    words += [f"w{number}" for number in range(VOCABULARY - len(words))]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", pad_token="</s>"
+    )
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+
+
+@dataclass
+class Servers:
+    """The ports of vLLM's own server and of ours."""
+
+    stock: int
+    ours: int
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.stock, self.ours))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def servers(
+    tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle
+) -> Iterator[Servers]:
+    folder = tmp_path_factory.mktemp("same")
+    model = make_tiny_model(folder / "model")
+    write_tokenizer(model)
+    (folder / "classes.json").write_text(json.dumps(CLASSES))
+    scoring = ScoringServer(RankerModel.load(tiny_bundle), ServerConfig(address="127.0.0.1:0"))
+    scoring.start()
+    ports = Servers(free_port(), free_port())
+    module = [sys.executable, "-m"]
+    stock = [*module, "vllm.entrypoints.openai.api_server", f"--model={model}", "--host=127.0.0.1"]
+    ours = [*module, "scheduler_adapters", "serve-vllm", str(model), "--policy=pars"]
+    ours += [f"--scorer={scoring.target}", "--deadline-s=20", "--target-model=tiny-llm"]
+    ours += [f"--classes={folder / 'classes.json'}", f"--port={ports.ours}", "--", *OPTIONS]
+    environment = {**os.environ, **ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    started: dict[int, subprocess.Popen[bytes]] = {}
+    logs = {port: folder / f"log-{port}" for port in ports}
+    commands = ([*stock, f"--port={ports.stock}", *OPTIONS], ours)
+    try:
+        for port, command in zip(ports, commands, strict=True):
+            with logs[port].open("w") as log:
+                started[port] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        for port, server in started.items():
+            wait_until_healthy(port, server, logs[port])
+        yield ports
+    finally:
+        for server in started.values():
+            server.terminate()
+        for server in started.values():
+            server.wait(timeout=60)
+        scoring.stop()
+
+
+def wait_until_healthy(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while time.monotonic() < deadline_s:
+        assert server.poll() is None, log.read_text()[-4000:]
+        with suppress(OSError):
+            if send(port, Case("GET", "/health")).status == 200:
+                return
+        time.sleep(0.5)
+    raise AssertionError(f"no answer within {START_WITHIN_S} s: {log.read_text()[-4000:]}")
+
+
+@dataclass
+class Case:
+    """One request."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str | None]
+    body: Any
+
+
+COMPARED_HEADERS = ("content-type", "allow", "x-request-id", "www-authenticate", "location")
+NAMES_OF_A_RUN = {
+    "id", "created", "created_at", "completed_at", "request_id", "item_id", "call_id",
+    "sequence_number", "system_fingerprint",
+}  # fmt: skip
+JOINED = {"text", "content", "arguments", "delta", "reasoning"}
+
+
+def send(port: int, case: Case) -> Answer:
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    headers = {name: value for name, value in (headers | dict(case.headers)).items() if value}
+    try:
+        connection.request(case.method, case.path, case.body, headers)
+        response = connection.getresponse()
+        content = response.read()
+    finally:
+        connection.close()
+    named = {name: response.headers.get(name) for name in COMPARED_HEADERS}
+    if "X-Request-Id" not in case.headers:
+        named["x-request-id"] = "of the server" if named["x-request-id"] else None
+    if named["location"]:
+        named["location"] = named["location"].replace(str(port), "PORT")
+    if (named["content-type"] or "").startswith("text/event-stream"):
+        return Answer(response.status, named, events_of(content.decode()))
+    try:
+        return Answer(response.status, named, without_names(json.loads(content)))
+    except ValueError:
+        return Answer(response.status, named, content)
+
+
+def without_names(value: Any) -> Any:
+    """`value` without what differs from run to run."""
+    if isinstance(value, dict):
+        return {key: without_names(one) for key, one in value.items() if key not in NAMES_OF_A_RUN}
+    return [without_names(one) for one in value] if isinstance(value, list) else value
+
+
+def events_of(stream: str) -> list[Any]:
+    """The types of a stream's events in their order, its end, and its data joined per choice."""
+    lines = [line.partition(": ") for line in stream.splitlines() if line]
+    types = [name for name, _ in groupby(text for kind, _, text in lines if kind == "event")]
+    data = [text for kind, _, text in lines if kind == "data"]
+    joined: dict[Any, Any] = {}
+    for text in data:
+        if text != "[DONE]":
+            event = without_names(json.loads(text))
+            choices = event.get("choices") or [{}]
+            place = (event.get("type"), choices[0].get("index"))
+            joined[place] = join(joined.get(place), event)
+    assert {kind for kind, _, _ in lines} <= {"event", "data"}
+    return [types, data[-1] == "[DONE]", sorted(joined.items(), key=str)]
+
+
+def join(before: Any, after: Any, key: str = "") -> Any:
+    if isinstance(before, dict) and isinstance(after, dict):
+        return before | {name: join(before.get(name), one, name) for name, one in after.items()}
+    if isinstance(before, list) and isinstance(after, list):
+        if key in ("choices", "tool_calls") and len(before) == len(after) == 1:
+            return [join(before[0], after[0])]
+        return before + after
+    if key in JOINED and isinstance(before, str) and isinstance(after, str):
+        return before + after
+    return before if after is None else after
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"unit": {"enum": ["C", "F"]}},
+            "required": ["unit"],
+        },
+    },
+}
+NAMED = {"type": "function", "function": {"name": "weather"}}
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+DRAWN = {"n": 2, "temperature": 1, "seed": 1}
+LONG = "all of this is too long " * 60
+MISSING = object()
+"""As a value: the field is left out."""
+
+XARGS: dict[str, list[Any]] = {
+    "vllm_xargs": [
+        {}, None, {"a": "b"}, {"lengthwise_score": 3}, {"lengthwise_score": None}, [1], "x",
+        {"a": {"b": 1}}, {"lengthwise_class": "vip", "lengthwise_tbt_s": -1},
+    ],
+}  # fmt: skip
+ANY_PATH: dict[str, list[Any]] = {
+    **XARGS,
+    "model": ["nobody", "", None, 5, MISSING],
+    "temperature": [-1, 3, "hot", None, [], 1e400],
+    "top_p": [0, 2, "x"],
+    "stream": ["maybe", 3, True],
+    "user": ["me", 5],
+    "no_such_field": [1],
+    "priority": [0, 1, 1 << 70, "x"],
+    "request_id": ["mine", 5],
+    "cache_salt": ["salt", ""],
+}
+COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": "hello", "max_tokens": 5, "temperature": 0}
+COMPLETIONS: dict[str, list[Any]] = {
+    **ANY_PATH,
+    "prompt": [
+        "h\u00e9 \u6c49\u5b57 \U0001f642", "\ud800", ["one", "two"], [5, 6, 7], [[5, 6], [7]], "",
+        [], [""], [[]], ["a", [1]], None, 5, {"a": 1}, MISSING, [99_999], [-1], True, [1.5], LONG,
+        [5] * 1100, ["x"] * 300,
+    ],
+    "max_tokens": [0, -1, None, 10**9, "5", "five", 5.0, 5.5, 1024],
+    "n": [0, -1, "two", 2],
+    "best_of": [1, 2, "x"],
+    "stop": ["e", ["e", "o"], [], "", 5, [5]],
+    "logprobs": [0, 3, -1, -2, 99, "3", True],
+    "echo": [True, "x"],
+    "suffix": ["tail"],
+    "stream_options": [{"include_usage": True}, "x"],
+    "top_k": [-1, -5, 3, "x"],
+    "seed": [7, 1.5, 1 << 70],
+    "presence_penalty": [1, 3],
+    "repetition_penalty": [1.5, 0],
+    "logit_bias": [{"5": 100}, {"x": 1}, {"99999": 1}],
+    "response_format": [
+        {"type": "json_object"}, {"type": "json_schema"}, JSON_SCHEMA, {"type": "x"}, "x",
+    ],
+    "structured_outputs": [
+        {"choice": ["yes", "no"]}, {"regex": "[ab]+"}, {"regex": "["}, {"json": "x", "regex": "x"},
+    ],
+    "min_tokens": [3, 9, -1],
+    "stop_token_ids": [[5], ["x"]],
+    "allowed_token_ids": [[5, 6], []],
+    "prompt_logprobs": [1, -2],
+    "return_token_ids": [True],
+    "truncate_prompt_tokens": [3, -2],
+    "use_beam_search": [True],
+    "kv_transfer_params": [{}, {"a": 1}],
+    "prompt_embeds": ["abc"],
+    "thinking_token_budget": [-2],
+}  # fmt: skip
+COMPLETION_MIXES: list[dict[str, Any]] = [
+    DRAWN,
+    DRAWN | {"stream": True},
+    DRAWN | {"prompt": ["one", "two"]},
+    {"prompt": ["one", "two"], "stream": True},
+    {"prompt": LONG, "stream": True},
+    {"stream": True, "stream_options": {"include_usage": True}},
+    {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    {"stream": True, "logprobs": 2, "echo": True},
+    {"stream": True, "prompt_logprobs": 1},
+    {"echo": True, "logprobs": 2},
+    {"echo": True, "max_tokens": 0},
+    {"logprobs": 2, "return_tokens_as_token_ids": True},
+    {"stream": True, "stop": "e", "include_stop_str_in_output": True},
+    {"stream": True, "response_format": JSON_SCHEMA, "max_tokens": 40},
+]
+CHAT: dict[str, Any] = {
+    "model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5,
+    "temperature": 0,
+}  # fmt: skip
+CHATS: dict[str, list[Any]] = {
+    **ANY_PATH,
+    "messages": [
+        MISSING, None, [], "hello", [5], [{}], [{"role": "user"}], [{"role": "x", "content": "y"}],
+        [{"role": "user", "content": None}], [{"role": "user", "content": 5}],
+        [{"role": "user", "content": ""}], [{"role": "user", "content": LONG}],
+        [{"role": "user", "content": [{"type": "text", "text": text} for text in ("a", "b")]}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y"}}]}],
+        [{"role": "user", "content": [{"type": "x"}]}],
+        [{"role": "system", "content": "be brief"}, {"role": "user", "content": "\u6c49"}],
+        [{"role": "user", "content": "a", "name": "me", "extra": 1},
+         {"role": "assistant", "tool_calls": [{"id": "1", "type": "function",
+          "function": {"name": "weather", "arguments": "{}"}}]},
+         {"role": "tool", "tool_call_id": "1", "content": "warm"}],
+    ],
+    "max_completion_tokens": [3, 0, "x"],
+    "n": [0, 2],
+    "logprobs": [True, "x"],
+    "top_logprobs": [2],
+    "tools": [[TOOL], [], "x", [{"type": "function"}]],
+    "tool_choice": ["auto", "required", NAMED, "x"],
+    "response_format": [{"type": "json_object"}, {"type": "json_schema"}, JSON_SCHEMA],
+    "stop": ["e", 5],
+    "stream_options": [{"include_usage": True}],
+    "continue_final_message": [True],
+    "chat_template_kwargs": [{"a": 1}, "x"],
+    "reasoning_effort": ["low", "x"],
+    "functions": [[{"name": "weather"}]],
+    "echo": [True],
+    "best_of": [2],
+}  # fmt: skip
+CHAT_MIXES: list[dict[str, Any]] = [
+    DRAWN,
+    DRAWN | {"stream": True},
+    {"logprobs": True, "top_logprobs": 2},
+    {"logprobs": True, "top_logprobs": 99},
+    {"stream": True, "logprobs": True, "top_logprobs": 1},
+    {"stream": True, "stream_options": {"include_usage": True}},
+    {"continue_final_message": True, "add_generation_prompt": False},
+    {"structured_outputs": {"regex": "a"}, "tools": [TOOL], "tool_choice": "required"},
+    {"messages": [{"role": "user", "content": LONG}], "stream": True},
+    *(
+        {"tools": [TOOL], "max_tokens": 60, "tool_choice": choice, "stream": stream}
+        for choice in ("auto", "none", "required", NAMED, {"function": {"name": "x"}}, {"a": 1})
+        for stream in (False, True)
+    ),
+]
+RESPONSE: dict[str, Any] = {
+    "model": "tiny", "input": "hello", "max_output_tokens": 5, "temperature": 0,
+}  # fmt: skip
+RESPONSES: dict[str, list[Any]] = {
+    **ANY_PATH,
+    "input": [
+        MISSING, None, 5, [], "", [5], LONG, [{"role": "user", "content": "a"}],
+        [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}],
+        [{"type": "function_call_output", "call_id": "1", "output": "42"}], [{"type": "x"}],
+    ],
+    "max_output_tokens": [0, "x", None],
+    "instructions": ["be brief", 5],
+    "tools": [[{"type": "function", "name": "weather", "parameters": SCHEMA}], "x"],
+    "tool_choice": ["required"],
+    "text": [{"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}, "x"],
+    "previous_response_id": ["nobody"],
+    "background": [True],
+    "store": [True],
+    "metadata": [{"a": "b"}],
+    "reasoning": [{"effort": "low"}],
+    "include": [["message.output_text.logprobs"]],
+    "top_logprobs": [2],
+}  # fmt: skip
+RESPONSE_MIXES: list[dict[str, Any]] = [
+    {"stream": True, "instructions": "be brief"},
+    {"stream": True, "input": LONG},
+    {"store": False, "background": True},
+]
+
+
+def nested(depth: int) -> bytes:
+    """A completion with a field of lists in lists."""
+    return b'{"model": "tiny", "prompt": "x", "max_tokens": 2, "user": %s%s}' % (
+        b"[" * depth,
+        b"]" * depth,
+    )
+
+
+WHOLE = json.dumps(COMPLETION).encode()
+BODIES: dict[str, bytes] = {
+    "none": b"",
+    "no JSON": b"no JSON",
+    "half": WHOLE[:-1],
+    "list": b"[1]",
+    "text": b'"x"',
+    "number": b"5",
+    "null": b"null",
+    "object": b"{}",
+    "NaN": WHOLE.replace(b'"temperature": 0', b'"temperature": NaN'),
+    "infinity": WHOLE.replace(b'"temperature": 0', b'"temperature": -Infinity'),
+    "same key twice": WHOLE[:-1] + b', "max_tokens": 3}',
+    "byte order mark": b"\xef\xbb\xbf" + WHOLE,
+    "UTF-16": WHOLE.decode().encode("utf-16"),
+    "UTF-32": WHOLE.decode().encode("utf-32-le"),
+    "no UTF-8": WHOLE.replace(b"hello", b"\xff\xfe"),
+    "white space": b"\n " + WHOLE + b" \n",
+    "rest": WHOLE + b"x",
+    "control character": WHOLE.replace(b"hello", b"a\x00b"),
+    "digits": WHOLE.replace(b'"max_tokens": 5', b'"max_tokens": ' + b"5" * 5000),
+    "large": WHOLE[:-1] + b', "user": "%s"}' % (b"x" * (17 << 20)),
+    "large, scored": WHOLE[:-1] + b', "user": "%s"}' % (b"x" * (3 << 20)),
+    **{f"nested {depth}": nested(depth) for depth in (20, 500, 950, 1000, 100_000)},
+}
+HEADERS: dict[str, tuple[bytes, dict[str, str]]] = {
+    "no key": (WHOLE, {"Authorization": ""}),
+    "another key": (WHOLE, {"Authorization": "Bearer sk-2"}),
+    "no scheme": (WHOLE, {"Authorization": KEY}),
+    "no content type": (WHOLE, {"Content-Type": ""}),
+    "text": (WHOLE, {"Content-Type": "text/plain"}),
+    "form": (b"a=b", {"Content-Type": "application/x-www-form-urlencoded"}),
+    "character set": (WHOLE, {"Content-Type": "application/json; charset=utf-8"}),
+    "upper case": (WHOLE, {"Content-Type": "Application/JSON"}),
+    "a kind of JSON": (WHOLE, {"Content-Type": "application/vnd.api+json"}),
+    "compressed": (gzip.compress(WHOLE), {"Content-Encoding": "gzip"}),
+    "said to be compressed": (WHOLE, {"Content-Encoding": "gzip"}),
+    "request id": (WHOLE, {"X-Request-Id": "mine"}),
+    "priority": (WHOLE, {"X-Vllm-Priority": "3"}),
+    "no priority": (WHOLE, {"X-Vllm-Priority": "x"}),
+    "class": (WHOLE, {"X-User-Class": "batch"}),
+    "origin": (WHOLE, {"Origin": "http://x"}),
+}
+OTHERS: list[tuple[str, str, Any]] = [
+    ("GET", "/v1/models", None), ("GET", "/v1/models/tiny", None), ("GET", "/ping", None),
+    ("GET", "/version", None), ("GET", "/nowhere", None), ("GET", "/v1/responses/nobody", None),
+    ("GET", "/openapi.json", None), ("POST", "/v1/responses/nobody/cancel", {}),
+    *((m, "/v1/completions", None) for m in ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH")),
+    ("PUT", "/v1/chat/completions", CHAT), ("POST", "/v1/completions/", COMPLETION),
+    ("POST", "/v1//completions", COMPLETION), ("POST", "/v1/completions?a=b", COMPLETION),
+    ("POST", "/v1/embeddings", {"model": "tiny", "input": "a"}),
+    ("POST", "/tokenize", {"model": "tiny", "prompt": "a"}),
+    ("POST", "/detokenize", {"model": "tiny", "tokens": [5]}),
+    ("POST", "/v1/completions/render", COMPLETION), ("POST", "/invocations", CHAT),
+    ("POST", "/v1/messages", {**CHAT, "max_tokens": 5}), ("POST", "/v1/messages", {}),
+    ("POST", "/v1/chat/completions/batch", {**CHAT, "messages": [CHAT["messages"]] * 2}),
+]  # fmt: skip
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """Every request by a name that says what is special about it."""
+    tables = [
+        ("/v1/completions", COMPLETION, COMPLETIONS, COMPLETION_MIXES),
+        ("/v1/chat/completions", CHAT, CHATS, CHAT_MIXES),
+        ("/v1/responses", RESPONSE, RESPONSES, RESPONSE_MIXES),
+    ]
+    for path, plain, fields, mixes in tables:
+        single = [{name: value} for name, values in fields.items() for value in values]
+        for change in [{}, *single, *mixes]:
+            body = {key: one for key, one in (plain | change).items() if one is not MISSING}
+            told = str({key: one if key in body else "-" for key, one in change.items()})
+            yield f"{path} {told[:90]}", Case("POST", path, json.dumps(body).encode())
+        for name in ("none", "no JSON", "list", "object", "null"):
+            yield f"{path} body: {name}", Case("POST", path, BODIES[name])
+    for name, content in BODIES.items():
+        yield f"completion body: {name}", Case("POST", "/v1/completions", content)
+    for name, (content, headers) in HEADERS.items():
+        yield f"completion header: {name}", Case("POST", "/v1/completions", content, headers)
+    for method, path, asked in OTHERS:
+        content = None if asked is None else json.dumps(asked).encode()
+        yield f"{method} {path} {str(asked)[:20]}", Case(method, path, content)
+
+
+def test_every_request_is_answered_as_by_vllm(servers: Servers) -> None:
+    differ, num_cases, statuses = {}, 0, set()
+    for name, case in cases():
+        theirs, ours = (send(port, case) for port in servers)
+        num_cases += 1
+        statuses.add(theirs.status)
+        if ours != theirs:
+            differ[name] = {"vLLM": theirs, "serve-vllm": ours}
+    assert not differ
+    assert num_cases > 400
+    assert statuses >= {200, 400, 401, 404, 405}
+
+
+def asks(client: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Calls of the official client, by name."""
+    complete, chat = client.completions.create, client.chat.completions.create
+    drawn = {"extra_body": {"seed": 1}, "temperature": 1, "n": 2}
+    told = {name: value for name, value in CHAT.items() if name != "max_tokens"}
+    tool = {"tools": [TOOL], "tool_choice": NAMED, "max_tokens": 60}
+    last_usage = {"stream": True, "stream_options": {"include_usage": True}}
+    yield "models", lambda: client.models.list()
+    yield "completion", lambda: complete(**COMPLETION)
+    yield "list of prompts", lambda: complete(**COMPLETION | {"prompt": ["one", "two"]})
+    yield "two completions", lambda: complete(**COMPLETION | drawn)
+    yield "log probabilities", lambda: complete(**COMPLETION, logprobs=2, echo=True)
+    yield "stream", lambda: complete(**COMPLETION, **last_usage)
+    yield "chat", lambda: chat(**CHAT)
+    yield "two chats", lambda: chat(**CHAT | drawn)
+    yield "chat as stream", lambda: chat(**CHAT, **last_usage, logprobs=True, top_logprobs=2)
+    yield "tool", lambda: chat(**told, **tool)
+    yield "tool as stream", lambda: chat(**told, **tool, stream=True)
+    yield "response", lambda: client.responses.create(**RESPONSE)
+    yield "response as stream", lambda: client.responses.create(**RESPONSE, stream=True)
+    yield "no such model", lambda: chat(**CHAT | {"model": "nobody"})
+    yield "too long", lambda: complete(**COMPLETION | {"prompt": LONG})
+    yield "wrong type", lambda: complete(**COMPLETION | {"max_tokens": "five"})
+    yield "no such path", lambda: client.embeddings.create(model="tiny", input="a")
+    yield "no key", lambda: client.with_options(api_key="sk-2").completions.create(**COMPLETION)
+
+
+def outcome_of(call: Callable[[], Any]) -> Any:
+    """What the client returns or raises."""
+    from openai import APIStatusError, Stream
+
+    try:
+        answer = call()
+    except APIStatusError as error:
+        return type(error).__name__, error.status_code, without_names(error.body)
+    if not isinstance(answer, Stream):
+        return without_names(answer.model_dump())
+    return events_of("".join(f"data: {event.model_dump_json()}\n" for event in answer))
+
+
+def client_of(port: int) -> Any:
+    from openai import OpenAI
+
+    address = f"http://127.0.0.1:{port}/v1"
+    return OpenAI(base_url=address, api_key=KEY, max_retries=0, timeout=120)
+
+
+def test_the_official_client_returns_and_raises_the_same(servers: Servers) -> None:
+    with client_of(servers.stock) as stock, client_of(servers.ours) as ours:
+        for (name, theirs), (_, mine) in zip(asks(stock), asks(ours), strict=True):
+            assert outcome_of(mine) == outcome_of(theirs), name
+
+
+def sample(port: int, name: str) -> float:
+    """The value of one of vLLM's names on /metrics."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request("GET", "/metrics")
+    families = text_string_to_metric_families(connection.getresponse().read().decode())
+    connection.close()
+    return next(s.value for one in families for s in one.samples if s.name == f"vllm:{name}")
+
+
+def wait_for(port: int, state: str, count: int) -> None:
+    deadline_s = time.monotonic() + 60
+    while sample(port, f"num_requests_{state}") != count:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_a_client_that_leaves_ends_its_request(servers: Servers) -> None:
+    endless = {**COMPLETION, "max_tokens": 1000, "ignore_eos": True}
+    for port in servers:
+        before = sample(port, "generation_tokens_total")
+        connection = HTTPConnection("127.0.0.1", port)
+        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        connection.request("POST", "/v1/completions", json.dumps(endless), headers)
+        wait_for(port, "running", 1)
+        connection.close()
+        wait_for(port, "running", 0)
+        with client_of(port) as client:
+            extra = {"extra_body": {"ignore_eos": True}, "stream": True}
+            chunks = client.completions.create(**COMPLETION | {"max_tokens": 1000}, **extra)
+            assert next(iter(chunks)).choices
+            chunks.close()
+        wait_for(port, "running", 0)
+        assert sample(port, "kv_cache_usage_perc") == 0
+        assert sample(port, "generation_tokens_total") - before < 2000
