@@ -12,7 +12,7 @@ raises: an unusable value counts as absent, and the counters say how often.
 | lengthwise_tbt_s | target time between tokens, seconds > 0 |
 
 Quantiles are one flat list because vLLM takes no objects here: fractions in (0, 1), rising, each
-before its tokens, which do not fall.
+before its tokens, which do not fall; 100 pairs at most. A class has 100 characters at most.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ SCORE: Final = "lengthwise_score"
 QUANTILES: Final = "lengthwise_quantiles"
 USER_CLASS: Final = "lengthwise_class"
 TBT_S: Final = "lengthwise_tbt_s"
+
+_MOST: Final = 100
+"""Pairs of quantiles, and characters of a class: clients must not make ranks and metrics slow."""
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +84,9 @@ def score_hints(score: float, quantiles: Mapping[float, float]) -> dict[str, Any
 
 
 def _quantiles(value: object) -> tuple[tuple[float, float], ...] | None:
-    numbers = [_finite(item) for item in value] if isinstance(value, list | tuple) else []
+    if not isinstance(value, list | tuple) or len(value) > 2 * _MOST:
+        return None
+    numbers = [_finite(item) for item in value]
     known = [number for number in numbers if number is not None]
     if len(known) < max(2, len(numbers)) or len(known) % 2:
         return None
@@ -92,7 +97,7 @@ def _quantiles(value: object) -> tuple[tuple[float, float], ...] | None:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and len(value) <= _MOST else None
 
 
 def _positive(value: object) -> float | None:

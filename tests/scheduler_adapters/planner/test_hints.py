@@ -87,6 +87,7 @@ def test_quantiles_read_as_they_were_written() -> None:
         [0, 10],
         [1, 10],
         [0.5, -1],
+        [number for n in range(1, 102) for number in (n / 102, n)],
         [0.5, float("nan")],
         [0.5, "210"],
         "0.5:210",
@@ -97,3 +98,11 @@ def test_unusable_quantiles_count_as_invalid_and_the_score_still_counts(quantile
     counts = HintCounts()
     assert counts.read({SCORE: 1.0, QUANTILES: quantiles}) == {"score": 1.0}
     assert (counts.scored, counts.invalid) == (1, 1)
+
+
+def test_a_class_of_more_than_a_hundred_characters_counts_as_invalid() -> None:
+    counts = HintCounts()
+    assert counts.read({USER_CLASS: "c" * 100}) == {"user_class": "c" * 100}
+    assert counts.invalid == 0
+    assert counts.read({USER_CLASS: "c" * 101}) == {}
+    assert counts.invalid == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from scheduler_adapters.engines.vllm_v1.features import (
     require_early,
     require_features,
 )
+from scheduler_adapters.planner.capabilities import plans_steps
 from scheduler_adapters.planner.hints import SCORE
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import Orca
@@ -40,7 +42,7 @@ from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from scoring_service.errors import ConfigError, UnsupportedByEngine
 from tests.scheduler_adapters.commands.test_serve_vllm_live import write_tokenizer
 
@@ -123,6 +125,36 @@ def test_the_policys_own_step_limits_whole_prompts_too() -> None:
     )
     with pytest.raises(UnsupportedByEngine, match="--long-prefill-token-threshold"):
         require_features(both, SLAI(max_tokens=1024))
+
+
+ROOT = Path(__file__).parents[4]
+PAGE = (ROOT / "docs/vllm-features.md").read_text()
+
+
+def test_the_page_has_a_test_or_a_refusal_for_every_feature() -> None:
+    rows = [line.strip("|\n ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
+    cells = {feature: (ordering, planning) for feature, ordering, planning in rows[1:]}
+    assert cells.keys() >= REFUSALS.keys()
+    files = (path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = {name for text in files for name in re.findall(r"^def (test_\w+)", text, flags=re.M)}
+    for feature, (ordering, planning) in cells.items():
+        refusal = REFUSALS.get(feature)
+        said = refusal and f"{refusal.option}: {refusal.why}; {refusal.instead}"
+        assert ("refused" in planning) == (refusal is not None), feature
+        assert ("refused" in ordering) == (refusal is not None and not refusal.planning_only)
+        for cell in (ordering, planning):
+            named = set(re.findall(r"`(test_\w+)`", cell))
+            assert named <= tests, feature
+            assert not cell.startswith("works") or named or re.search(r"\(\d\)", cell), feature
+            assert "refused" not in cell or f": {said}" in cell, feature
+
+
+def test_the_page_says_which_policies_only_order_the_queue() -> None:
+    lists = re.findall(r"(?:queue|step) \(([a-z, \n-]+)\)", PAGE.partition("|")[0])
+    ordering, planning = ([name.strip() for name in names.split(",")] for names in lists)
+    assert sorted(ordering + planning) == sorted(POLICIES)
+    assert [plans_steps(load_policy(name)) for name in ordering] == [False] * len(ordering)
+    assert [plans_steps(load_policy(name)) for name in planning] == [True] * len(planning)
 
 
 @pytest.fixture(scope="module")
