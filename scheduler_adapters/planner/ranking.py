@@ -39,6 +39,7 @@ class Tracked:
     ask_at_tokens: float = inf
     """Ask again once this many tokens are generated."""
     thinking_over: bool = False
+    """Whether an end of thinking was generated, or stands at the end of the prompt."""
     prefill_seen: bool = False
     """Whether a step of the prefill in progress has ended, and the policy was asked for that."""
 
@@ -52,9 +53,12 @@ class Ranker:
         clock: Callable[[], float] = time.monotonic,
         observers: Sequence[EngineObserver] = (),
         by_priority: bool = False,
+        think_end: tuple[int, ...] = (),
     ) -> None:
         self.policy = policy
         self.clock = clock
+        self.think_end = think_end
+        """Token ids that end thinking; empty where nobody asks."""
         self.load = LoadView()
         self.observers: tuple[EngineObserver, ...] = ()
         self.attach(observers)
@@ -79,8 +83,12 @@ class Ranker:
         prompt_tokens: int,
         carried: Mapping[str, Any] | None,
         priority: int = 0,
+        prompt: Sequence[int] = (),
     ) -> Tracked:
-        """Make the state of a request that arrived `age_s` seconds ago, and rank it."""
+        """Make the state of a request that arrived `age_s` seconds ago, and rank it.
+
+        `prompt` are its token ids, or as many of the last as `is_thought_over` reads.
+        """
         hints = self.hint_counts.read(carried)
         self.load.now_s = self.clock()
         tracked = Tracked(
@@ -94,10 +102,27 @@ class Ranker:
             priority=priority if self._by_priority else None,
         )
         self._median.arrived(tracked.view)
+        tracked.thinking_over = self.is_thought_over(prompt)
         self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
         for observer in self.observers:
             observer.queued(tracked.view, self.load.now_s)
         return tracked
+
+    def is_thought_over(self, prompt: Sequence[int]) -> bool:
+        """Return whether a prompt ends thinking, so that the first token generated answers.
+
+        Where thinking is switched off, a chat template ends the prompt with an empty thought, and
+        maybe line breaks.
+        """
+        num_last = 1 + _MAX_TOKENS_BEHIND_THOUGHT
+        return bool(self.think_end) and ends_thinking(prompt, num_last, self.think_end)
+
+    def tell_admitted(self, tracked: Tracked, started_s: float) -> None:
+        """Tell the observers of an admission, and that thinking is over where it is already."""
+        for observer in self.observers:
+            observer.admitted(tracked.view, started_s)
+            if tracked.thinking_over:
+                observer.thinking_ended(tracked.view, started_s)
 
     def requeue(self, tracked: Tracked, *, generated_tokens: int, preemptions: int) -> None:
         """Rank a resident that has lost its blocks and waits again."""
@@ -147,6 +172,8 @@ class Ranker:
 
 
 _MAX_SUCCESSORS = 100
+_MAX_TOKENS_BEHIND_THOUGHT = 4
+"""The thoughts of earlier turns stand further back: question and header of the answer follow."""
 _LANE_BITS = 32
 
 

@@ -24,6 +24,8 @@ class _Open:
 
     scheduled_s: float
     token_s: list[float] = field(default_factory=list)
+    reasoning_tokens: int | None = None
+    """None until the end of thinking is told."""
 
 
 class TimelineLog(EngineObserver):
@@ -58,16 +60,24 @@ class TimelineLog(EngineObserver):
         if (served := self._open.get(request.request_id)) is not None:
             served.token_s.extend([now_s] * num_tokens)
 
+    def thinking_ended(self, request: RequestView, now_s: float) -> None:
+        served = self._open.get(request.request_id)
+        if served is not None and served.reasoning_tokens is None:
+            served.reasoning_tokens = len(served.token_s)
+
     def finished(self, request: RequestView, now_s: float) -> None:
         done = self._open.pop(request.request_id, None)
         if done is None or not done.token_s:
             return
+        thought = done.reasoning_tokens
+        if thought is None:
+            thought = min(request.thinking_tokens, len(done.token_s))
         row = {
             "request_id": request.request_id,
             "arrival_s": self._since(request.arrival_s),
             "prompt_tokens": request.prompt_tokens,
             "output_tokens": len(done.token_s),
-            "reasoning_tokens": min(request.thinking_tokens, len(done.token_s)),
+            "reasoning_tokens": thought,
             "score": request.score,
             "user_class": request.user_class,
             "tbt_s": request.tbt_s,

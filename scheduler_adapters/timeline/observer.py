@@ -47,7 +47,11 @@ class EngineObserver:
         """The engine is idle and tells of itself from now on; it keeps `load` up to date."""
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
-        """An end of thinking is among the request's newest tokens; only its first one counts."""
+        """An end of thinking is among the request's newest tokens; only its first one counts.
+
+        Told behind these tokens. Where the prompt has ended thinking it is told behind `admitted`,
+        before any token, so that the first one answers.
+        """
 
     def stepped(self, now_s: float) -> None:
         """A step ended, and what happened to its requests has been told."""

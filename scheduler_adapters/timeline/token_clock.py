@@ -12,7 +12,7 @@ Source: Andes' QoE as PASCAL restricts it to answering tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from math import nan
+from math import isnan, nan
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,7 +33,8 @@ PHASES: Final = (Phase.REASONING, Phase.ANSWERING)
 _EDGES: Final = np.array(TBT_BUCKETS_S)
 _NUM_BINS: Final = len(TBT_BUCKETS_S) + 1
 _FIELDS: Final = {
-    **dict.fromkeys(("arrival_s", "queueing_s", "first_s", "last_s", "first_shown_s"), np.nan),
+    **dict.fromkeys(("arrival_s", "queueing_s", "first_s", "last_s"), np.nan),
+    **dict.fromkeys(("thought_s", "first_shown_s"), np.nan),
     **dict.fromkeys(("num_tokens", "num_answering", "sum_shown_s"), 0.0),
     "tbt_s": DEFAULT_TBT_S,
     "shown_s": -np.inf,
@@ -88,6 +89,8 @@ class TokenClock(EngineObserver):
         self.tbt_sums_s = np.zeros((0, len(PHASES)))
         self.first_answers: list[tuple[str, float]] = []
         """(class, first answering token - arrival) since these were last taken."""
+        self.ttfat: list[tuple[str, float]] = []
+        """(class, first answering token - end of reasoning) of those among them that reasoned."""
         self.finished_qoe: list[tuple[str, float]] = []
         """(class, QoE) of requests finished since these were last taken."""
         self.served: list[ServedRequest] = []
@@ -120,7 +123,10 @@ class TokenClock(EngineObserver):
         self._emitted_counts.append(num_tokens)
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
-        self._thought_ids.append(request.request_id)
+        if request.request_id in self._emitted_ids:
+            self._thought_ids.append(request.request_id)
+        elif (slot := self._slots.get(request.request_id)) is not None:
+            self._thinking[slot] = False
 
     def finished(self, request: RequestView, now_s: float) -> None:
         self._finished.append(request)
@@ -141,8 +147,9 @@ class TokenClock(EngineObserver):
         answers = ~self._thinking[slots]
         self._answer(slots[answers], counts[answers], now_s)
         for request_id in self._thought_ids:
-            if (slot := self._slots.get(request_id)) is not None:
+            if (slot := self._slots.get(request_id)) is not None and self._thinking[slot]:
                 self._thinking[slot] = False
+                self._table["thought_s"][slot] = now_s
         for request in self._finished:
             self._serve(request)
             self.withdrawn(request, now_s)
@@ -165,6 +172,12 @@ class TokenClock(EngineObserver):
         num_empty = int((now_s >= shown_s + tbt_s).sum())
         held = np.ceil(np.maximum(0.0, shown_s - now_s) / tbt_s)
         return len(slots) - num_empty, num_empty, int(held.sum())
+
+    def num_answers_below(self, num_tokens: int) -> int:
+        """Answering requests with fewer answering tokens, those included that have none yet."""
+        slots = np.fromiter(self._slots.values(), np.int64, len(self._slots))
+        answers = ~self._thinking[slots] & (self._table["num_tokens"][slots] > 0)
+        return int((answers & (self._table["num_answering"][slots] < num_tokens)).sum())
 
     def user_class(self, request_id: str) -> str:
         """The class that the request is counted to; "" before its first step."""
@@ -223,8 +236,10 @@ class TokenClock(EngineObserver):
         table["sum_shown_s"][slots] += counts * (first_s + (counts - 1) / 2 * tbt_s)
         for slot in slots[table["num_answering"][slots] == 0].tolist():
             table["first_shown_s"][slot] = now_s
-            waited_s = now_s - float(table["arrival_s"][slot])
-            self.first_answers.append((self._class_name(slot), waited_s))
+            name, thought_s = self._class_name(slot), float(table["thought_s"][slot])
+            self.first_answers.append((name, now_s - float(table["arrival_s"][slot])))
+            if not isnan(thought_s):
+                self.ttfat.append((name, now_s - thought_s))
         table["num_answering"][slots] += counts
 
     def _class_name(self, slot: int) -> str:

@@ -158,7 +158,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
 
     def reset(self) -> None:
         super().reset()
-        self.lengthwise = Ranker(deepcopy(self._policy), self._clock, self._observers)
+        policy, end = deepcopy(self._policy), self._think_end
+        self.lengthwise = Ranker(policy, self._clock, self._observers, end)
         self.planner: Planner[RequestState] | None = None
         self._queue: RankedQueue[RequestState] = RankedQueue()
         if plans_steps(self._policy):
@@ -200,6 +201,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                     age_s=time.perf_counter() - state.created_time,
                     prompt_tokens=len(state.initial_tokens),
                     carried=carried,
+                    prompt=state.initial_tokens,
                 )
         for each in sequences:
             super().add_waiting_request(each)
@@ -280,8 +282,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                 self._queue.remove(state.lengthwise.view.number)
                 if self.planner is not None:
                     self.planner.residents.admitted(state)
-                for observer in self._observers:
-                    observer.admitted(state.lengthwise.view, self._step_start_s)
+                self.lengthwise.tell_admitted(state.lengthwise, self._step_start_s)
         return batch
 
     def _put(self, state: RequestState) -> None:

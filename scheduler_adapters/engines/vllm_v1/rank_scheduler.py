@@ -171,17 +171,18 @@ class RankMixin:
 
     def lengthwise_start(self, policy: Policy, *, observers: Sequence[EngineObserver] = ()) -> None:
         """Put `policy` in charge of an engine that holds no request, before these observers."""
+        ids = think_end_of(self)
         by_priority = self.vllm_config.scheduler_config.policy == "priority"
-        self.lengthwise = Ranker(policy, observers=observers, by_priority=by_priority)
+        self.lengthwise = Ranker(
+            policy, observers=observers, by_priority=by_priority, think_end=ids
+        )
         self._lengthwise_holders = use_queue(self, RankQueue(self.lengthwise))
-        self._lengthwise_think_end = think_end_of(self) if observers else ()
         self._lengthwise_left: dict[str, Request] = {}
         """Requests that left the engine since the observers were last told."""
         self._lengthwise_planner = None
         self._lengthwise_stalled = self._lengthwise_resumed = False
         require_features(self.vllm_config, policy)
         if plans_steps(policy):
-            ids = think_end_of(self)
             require_think_end(
                 policy,
                 bool(ids),
@@ -275,18 +276,18 @@ class RankMixin:
             view = request.lengthwise.view
             view.prompt_tokens = request.num_prompt_tokens
             if not request.num_output_tokens:  # a session's next turn
-                request.lengthwise.thinking_over, view.thinking_tokens = False, 0
+                over = ranker.is_thought_over(request.prompt_token_ids or ())
+                request.lengthwise.thinking_over, view.thinking_tokens = over, 0
         for request in chain(self.waiting.take_admitted(), resumed):
             if planner is not None:
                 planner.residents.admitted(request)
-            for observer in ranker.observers:
-                observer.admitted(request.lengthwise.view, self._lengthwise_step_start_s)
+            ranker.tell_admitted(request.lengthwise, self._lengthwise_step_start_s)
 
     def _lengthwise_tell(self, outputs: Any) -> None:
         """Tell the observers the outcome of a step, and which requests have left since the last."""
         engine: Any = self
         observers, left = self.lengthwise.observers, self._lengthwise_left
-        end, now_s = self._lengthwise_think_end, self.lengthwise.clock()
+        end, now_s = self.lengthwise.think_end, self.lengthwise.clock()
         for answer in chain.from_iterable(each.outputs for each in outputs.values()):
             name, new = answer.request_id, answer.new_token_ids
             request = left.get(name) or engine.requests[name]
@@ -429,6 +430,7 @@ def _tracked(request: Request, ranker: Ranker) -> Tracked:
             prompt_tokens=request.num_prompt_tokens,
             carried=request.sampling_params and request.sampling_params.extra_args,
             priority=request.priority,
+            prompt=request.prompt_token_ids or (),
         )
     return tracked
 

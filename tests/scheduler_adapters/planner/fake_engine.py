@@ -63,7 +63,8 @@ class FakeEngine(UnsharedBlocks[FakeRequest]):
         self.clock = Clock()
         self.running: list[FakeRequest] = []
         self.queue: RankedQueue[FakeRequest] = RankedQueue()
-        self.ranker = Ranker(policy, self.clock, by_priority=priorities is not None)
+        by_priority = priorities is not None
+        self.ranker = Ranker(policy, self.clock, by_priority=by_priority, think_end=self.think_end)
         self.planner = Planner(self.ranker, self, self.queue)
 
     def tracked(self, item: FakeRequest) -> Tracked:
@@ -139,6 +140,7 @@ class FakeEngine(UnsharedBlocks[FakeRequest]):
             prompt_tokens=int(requests.prompt_tokens[row]),
             carried=hints_of(requests, row),
             priority=self.priorities[row] if self.priorities else 0,
+            prompt=() if thinks else (3, *THINK_END, 3),
         )
         prompt_tokens = int(requests.prompt_tokens[row])
         self._wait(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -237,6 +237,42 @@ def test_a_marker_may_be_cut_by_the_end_of_a_step(
     output: list[int], num_new: int, ends: bool
 ) -> None:
     assert ends_thinking(output, num_new, (5, 7)) == ends
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_over"),
+    [
+        ([1, 4, 5, 7], True),
+        ([1, 4, 8, 5, 7, 8, 8, 8, 8], True),
+        ([1, 4, 8, 5, 7, 8, 8, 8, 8, 8], False),
+        ([1, 5, 7, 2, 2, 2, 2, 4], False),  # the thought of an earlier turn
+        ([1, 4, 8], False),
+        ([7], False),
+        ([], False),
+    ],
+)
+def test_a_thought_at_the_end_of_the_prompt_is_over_before_the_first_token(
+    prompt: list[int], is_over: bool
+) -> None:
+    class Thoughts(EngineObserver):
+        told: ClassVar[list[str]] = []
+
+        def admitted(self, request: RequestView, now_s: float) -> None:
+            self.told.append("admitted")
+
+        def thinking_ended(self, request: RequestView, now_s: float) -> None:
+            self.told.append("thinking ended")
+
+    def tracked(**settings: Any) -> Tracked:
+        ranker = Ranker(pars(), Clock(), [Thoughts()], **settings)
+        tracked = ranker.track("r", age_s=0.0, prompt_tokens=3, carried=None, prompt=prompt)
+        ranker.tell_admitted(tracked, 1.0)
+        return tracked
+
+    assert not tracked().thinking_over
+    Thoughts.told.clear()
+    assert tracked(think_end=(5, 7)).thinking_over == is_over
+    assert Thoughts.told == ["admitted", *["thinking ended"] * is_over]
 
 
 def test_the_mean_step_time_is_that_of_all_steps_and_overlap_is_counted_once() -> None:

@@ -55,6 +55,26 @@ def test_what_is_written_reads_as_a_timeline(tmp_path: Path) -> None:
     assert timeline.requests.score[1] == 2.5
 
 
+def test_answers_begin_where_the_end_of_thinking_was_told(tmp_path: Path) -> None:
+    log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0)
+    requests = [view(name, number, 1.0) for number, name in enumerate(("off", "on"))]
+    for request in requests:
+        log.admitted(request, 1.0)
+    log.thinking_ended(requests[0], 1.0)
+    log.thinking_ended(view("gone", 2, 1.0), 1.0)
+    for number in range(1, 5):
+        for request in requests:
+            log.emitted(request, 1, 1.0 + number)
+        if number >= 2:
+            log.thinking_ended(requests[1], 1.0 + number)
+    for request in requests:
+        log.finished(request, 5.0)
+    log.stepped(5.0)
+    timeline = read_timeline(tmp_path / "t.jsonl")
+    assert list(timeline.requests.reasoning_tokens) == [0, 2]
+    assert list(timeline.first_answer_s) == [2.0, 4.0]
+
+
 def test_two_engines_append_to_one_file(tmp_path: Path) -> None:
     for number in range(2):
         log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0, instance=number)

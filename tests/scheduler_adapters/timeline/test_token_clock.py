@@ -101,8 +101,33 @@ def test_answering_begins_behind_the_token_that_ends_thinking() -> None:
     assert clock.first_answers == []
     step(clock, 6.5, {"a": 1}, thought="a")
     assert clock.first_answers == [("chat", 5.5)]
+    assert clock.ttfat == [("chat", 1.5)]
     reasoning, answering = clock.tbt_counts[0].sum(axis=-1)
     assert (reasoning, answering) == (3, 1)
+
+
+def test_where_the_prompt_has_ended_thinking_the_first_token_answers() -> None:
+    clock = TokenClock(thinks=True)
+    for name in ("a", "b"):
+        clock.admitted(view(name), 1.5)
+    clock.thinking_ended(view("a"), 1.5)
+    assert clock.phase("a") is Phase.PREFILL
+    step(clock, 2.0, {"a": 1, "b": 1})
+    assert [clock.phase(name) for name in "ab"] == [Phase.ANSWERING, Phase.REASONING]
+    assert (clock.first_answers, clock.ttfat) == ([("chat", 1.0)], [])
+    finish(clock, "a")
+    assert clock.finished_qoe == [("chat", 1.0)]
+
+
+def test_answers_are_counted_by_their_tokens() -> None:
+    clock = TokenClock(thinks=True)
+    for name in ("a", "b", "c"):
+        clock.admitted(view(name), 1.5)
+    step(clock, 2.0, {"a": 1, "b": 1}, thought="a")
+    # a answers without a token yet, b thinks, c has not begun.
+    assert [clock.num_answers_below(number) for number in (0, 1)] == [0, 1]
+    step(clock, 3.0, {"a": 3, "b": 1})
+    assert [clock.num_answers_below(number) for number in (3, 4)] == [0, 1]
 
 
 def test_classes_are_counted_apart_and_requests_without_a_target_read_at_the_default() -> None:
