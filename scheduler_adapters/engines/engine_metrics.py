@@ -13,20 +13,24 @@ import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policy import Policy, PolicyWrapper
 from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.token_clock import PHASES, TBT_BUCKETS_S, TokenClock
+from scheduler_adapters.views import Phase
 
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable: the folder in which vLLM's processes share their figures."""
 EVERY_S: Final = 0.25
 """Exporting walks all residents, so it is not done in every step."""
-_TTFAT_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
+_ANSWER_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 _QOE_BUCKETS: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
 _LATENCY_BUCKETS_S: Final = (
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0,
@@ -61,7 +65,8 @@ _HISTOGRAMS: Final[Mapping[str, tuple[str, Sequence[str], Sequence[float]]]] = {
     "e2e_seconds": ("Last output token - arrival.", _CLASS, _LATENCY_BUCKETS_S),
     "queueing_seconds": ("First scheduled - queued in the engine.", _CLASS, _LATENCY_BUCKETS_S),
     "tpot_seconds": ("Mean gap between a request's output tokens.", _CLASS, TBT_BUCKETS_S),
-    "ttfat_seconds": ("First answering token - arrival.", _CLASS, _TTFAT_BUCKETS_S),
+    "first_answer_seconds": ("First answering token - arrival.", _CLASS, _ANSWER_BUCKETS_S),
+    "ttfat_seconds": ("First answering token - end of reasoning.", _CLASS, _ANSWER_BUCKETS_S),
     "qoe": ("QoE of finished requests; 1: a stream without stalls.", _CLASS, _QOE_BUCKETS),
 }
 """Name, behind `lengthwise_` -> description, labels and buckets."""
@@ -150,7 +155,12 @@ class EngineMetrics(EngineObserver):
             for name in ("ttft", "e2e", "queueing", *(("tpot",) if served.num_gaps else ())):
                 self._observe(f"{name}_seconds", served.user_class, getattr(served, f"{name}_s"))
             self._metrics["preemptions"].labels(served.user_class).inc(served.preemptions)
-        for name, events in (("ttfat_seconds", clock.first_answers), ("qoe", clock.finished_qoe)):
+        told = {
+            "first_answer_seconds": clock.first_answers,
+            "ttfat_seconds": clock.ttfat,
+            "qoe": clock.finished_qoe,
+        }
+        for name, events in told.items():
             for user_class, value in events:
                 self._observe(name, user_class, value)
             events.clear()
@@ -202,23 +212,46 @@ def _residents(scheduler: Any, clock: TokenClock) -> Iterator[tuple[str, Any]]:
 def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, Any]:
     """Return the load of an instance for a router, in PASCAL's terms where it has them.
 
-    `on_time` is its t (no answering request waits for a token), `prefill` + `reasoning` + `waiting`
-    its r, `answering` its a, `kv_tokens` its m. Requests and tokens are those of this moment.
+    `on_time` is its t (no answering request waits for a token); `undemoted_reasoning` its r: those
+    that have not answered yet, waiting or resident, with a context that does not demote them;
+    `first_quantum_answering` its a; `kv_tokens` + `host_kv_tokens` its m. The host counts where a
+    KV connector keeps what is evicted, with all tokens of the evicted. Numbers are of this moment.
+
+    Source: PASCAL, Algorithms 1 and 2; quantum and threshold are those of the policy, or PASCAL's.
     """
     phases = Tally(phase for phase, _ in _residents(scheduler, clock))
     num_ahead, num_empty, num_paced = clock.pacers(scheduler.lengthwise.clock())
+    waiting = [*scheduler.waiting, *scheduler.kv_holding_waiting]
+    pascal = _pascal_of(scheduler.lengthwise.policy)
+    evicted = [request for request in waiting if request.num_preemptions]
     return {
         "engine": engine,
-        "waiting": len(scheduler.waiting),
+        "waiting": len(waiting),
         **{name: phases[name] for name in ("prefill", "reasoning", "answering")},
+        "undemoted_reasoning": sum(
+            request.num_tokens <= pascal.demote_above_tokens
+            and clock.phase(request.request_id) is not Phase.ANSWERING
+            for request in chain(waiting, scheduler.running)
+        ),
+        "first_quantum_answering": clock.num_answers_below(pascal.quantum_tokens),
         "pacers_ahead": num_ahead,
         "pacers_empty": num_empty,
         "paced_tokens": num_paced,
         "on_time": num_empty == 0,
         "kv_tokens": sum(request.num_computed_tokens for request in scheduler.running),
+        "host_kv_tokens": (
+            sum(request.num_tokens for request in evicted) if scheduler.connector else 0
+        ),
         "kv_usage_fraction": scheduler.kv_cache_manager.usage,
         "written_s": time.time(),
     }
+
+
+def _pascal_of(policy: Policy) -> Pascal:
+    """Return the policy behind its wrappers if it is PASCAL, else PASCAL as published."""
+    while isinstance(policy, PolicyWrapper):
+        policy = policy.policy
+    return policy if isinstance(policy, Pascal) else Pascal()
 
 
 def write_load(folder: Path, report: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from math import nan
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.timeline.timeline import Timeline, nth_token_s
 from scheduler_adapters.workload.requests import Floats, Ints, Requests
 
 
@@ -78,12 +78,14 @@ def timeline_of_columns(
 ) -> Timeline:
     """Return the timeline of one instance; `runs` (row, first tick, last tick) in any order."""
     runs = _joined(runs.reshape(-1, 3))
-    thinks = requests.reasoning_tokens.any()
+    answer_s = first_token_s.copy()
+    if requests.reasoning_tokens.any():
+        answer_s = nth_token_s(requests.reasoning_tokens, runs, tick_s)
     return Timeline(
         requests=requests,
         scheduled_s=scheduled_s,
         first_token_s=first_token_s,
-        first_answer_s=_first_answer_s(requests, runs, tick_s) if thinks else first_token_s.copy(),
+        first_answer_s=answer_s,
         finished_s=finished_s,
         preemptions=preemptions,
         rejected=rejected,
@@ -102,21 +104,6 @@ def _joined(runs: Ints) -> Ints:
     starts[1:] = (row[1:] != row[:-1]) | (first[1:] != last[:-1] + 1)
     ends = np.append(starts[1:], True)[: len(runs)]
     return np.column_stack([row[starts], first[starts], last[ends]])
-
-
-def _first_answer_s(requests: Requests, runs: Ints, tick_s: Floats) -> Floats:
-    """When the first token after the last reasoning token came out (N,); NaN where none did."""
-    tokens = runs[:, 2] - runs[:, 1] + 1
-    after = np.cumsum(tokens)
-    # Tokens of the same request before this run.
-    total_before = after - tokens
-    first_of_row: NDArray[np.int64] = np.searchsorted(runs[:, 0], runs[:, 0])
-    before = total_before - total_before[first_of_row]
-    wanted = requests.reasoning_tokens[runs[:, 0]]
-    holds = (before <= wanted) & (wanted < before + tokens)
-    answers_s = np.full(len(requests), np.nan)
-    answers_s[runs[holds, 0]] = tick_s[runs[holds, 1] + wanted[holds] - before[holds]]
-    return answers_s
 
 
 def none_for_nan(column: Floats) -> list[float | None]:

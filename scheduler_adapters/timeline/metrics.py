@@ -3,7 +3,8 @@
 | metric | per request, seconds |
 |---|---|
 | `ttft_s` | first output token - arrival |
-| `ttfat_s` | first answering token - arrival (TTFT where nothing is reasoning) |
+| `first_answer_s` | first answering token - arrival (TTFT where nothing is reasoning) |
+| `ttfat_s` | first answering token - end of reasoning, of requests that reason |
 | `tbt_s` | gaps between consecutive output tokens, pooled over all requests |
 | `tpot_s` | (last token - first token) / (output tokens - 1) |
 | `e2e_s` | last output token - arrival |
@@ -50,6 +51,7 @@ class Summary:
     output_tokens_per_s: float
     requests_per_s: float
     ttft_s: Statistic
+    first_answer_s: Statistic
     ttfat_s: Statistic
     tbt_s: Statistic
     tpot_s: Statistic
@@ -92,7 +94,8 @@ def summarize(timeline: Timeline, *, warm_up_s: float = 0.0) -> Summary:
         output_tokens_per_s=num_tokens / makespan_s if makespan_s else 0.0,
         requests_per_s=int(finished.sum()) / makespan_s if makespan_s else 0.0,
         ttft_s=statistic(timeline.first_token_s - requests.arrival_s),
-        ttfat_s=statistic(timeline.first_answer_s - requests.arrival_s),
+        first_answer_s=statistic(timeline.first_answer_s - requests.arrival_s),
+        ttfat_s=statistic(timeline.first_answer_s - timeline.reasoned_s()),
         tbt_s=statistic(gaps_s, gap_counts),
         tpot_s=statistic(tpot_s(timeline)),
         e2e_s=statistic(e2e_s),

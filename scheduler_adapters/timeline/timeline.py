@@ -60,6 +60,28 @@ class Timeline:
         pieces = [self.tick_s[start : stop + 1] for _, start, stop in self.runs[first:last]]
         return np.concatenate([*pieces, np.empty(0)])
 
+    def reasoned_s(self) -> Floats:
+        """Return when each request's last reasoning token came out (N,); NaN where none did."""
+        return nth_token_s(self.requests.reasoning_tokens - 1, self.runs, self.tick_s)
+
+
+def nth_token_s(number: Ints, runs: Ints, tick_s: Floats) -> Floats:
+    """Return when token `number` (N,) of each request came out, from 0 on; NaN where it did not.
+
+    Runs and ticks are those of a `Timeline`.
+    """
+    tokens = runs[:, 2] - runs[:, 1] + 1
+    after = np.cumsum(tokens)
+    # Tokens of the same request before this run.
+    total_before = after - tokens
+    first_of_row: NDArray[np.int64] = np.searchsorted(runs[:, 0], runs[:, 0])
+    before = total_before - total_before[first_of_row]
+    wanted = number[runs[:, 0]]
+    holds = (before <= wanted) & (wanted < before + tokens)
+    token_s = np.full(len(number), np.nan)
+    token_s[runs[holds, 0]] = tick_s[runs[holds, 1] + wanted[holds] - before[holds]]
+    return token_s
+
 
 def join_timelines(
     requests: Requests, parts: Sequence[Timeline], rows: Sequence[NDArray[Any]]

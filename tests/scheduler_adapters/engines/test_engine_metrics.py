@@ -22,7 +22,9 @@ from scheduler_adapters.engines.engine_metrics import (
 )
 from scheduler_adapters.planner.hints import HintCounts
 from scheduler_adapters.planner.ranking import Ranker
+from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog
 from scheduler_adapters.timeline.token_clock import TokenClock
 from scheduler_adapters.views import RequestView
@@ -48,7 +50,9 @@ def scheduler(tokens: TokenClock) -> Any:
         view = RequestView(name, 0, 1.0, 4, user_class=user_class, tbt_s=0.5)
         tracked = SimpleNamespace(view=view)
         running.append(
-            SimpleNamespace(request_id=name, lengthwise=tracked, num_computed_tokens=size)
+            SimpleNamespace(
+                request_id=name, lengthwise=tracked, num_computed_tokens=size, num_tokens=size + 1
+            )
         )
         tokens.queued(view, 2.0)
         tokens.admitted(view, 5.0)
@@ -60,11 +64,16 @@ def scheduler(tokens: TokenClock) -> Any:
         tokens.stepped(now_s)
     return SimpleNamespace(
         lengthwise=SimpleNamespace(
-            hint_counts=HintCounts(scored=5, unscored=2), num_expired=3, clock=Clock()
+            hint_counts=HintCounts(scored=5, unscored=2),
+            num_expired=3,
+            clock=Clock(),
+            policy=FCFS(),
         ),
         _lengthwise_planner=SimpleNamespace(num_deferred=7),
         running=running,
-        waiting=[object()],
+        waiting=[SimpleNamespace(request_id="d", num_tokens=40, num_preemptions=0)],
+        kv_holding_waiting=[],
+        connector=None,
         kv_cache_manager=SimpleNamespace(usage=0.25),
     )
 
@@ -121,7 +130,8 @@ def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: To
         assert value("lengthwise_tbt_seconds_sum", labels) == 1.0
         assert value("lengthwise_tbt_seconds_bucket", labels | {"le": "0.5"}) == 0
         assert value("lengthwise_tbt_seconds_bucket", labels | {"le": "1.0"}) == 1
-    assert value("lengthwise_ttfat_seconds_sum", chat) == 8.0
+    assert value("lengthwise_first_answer_seconds_sum", chat) == 8.0
+    assert value("lengthwise_ttfat_seconds_sum", chat) == 1.0
     assert value("lengthwise_qoe_count", chat) == value("lengthwise_qoe_sum", chat) == 1
     for name, seconds in {"ttft": 7.0, "e2e": 8.0, "queueing": 3.0, "tpot": 1.0}.items():
         assert value(f"lengthwise_{name}_seconds_count", chat) == 1
@@ -146,6 +156,31 @@ def test_a_router_reads_who_is_late_and_what_memory_is_taken(
     assert list(tmp_path.glob("*.new")) == []
 
 
+def test_the_load_is_told_in_the_terms_of_pascals_placement(
+    scheduler: Any, tokens: TokenClock
+) -> None:
+    def counts(**settings: int) -> list[int]:
+        scheduler.lengthwise.policy = ClassPriority(Pascal(**settings))
+        report = load_report(scheduler, tokens, engine=0)
+        names = ("undemoted_reasoning", "first_quantum_answering", "kv_tokens", "host_kv_tokens")
+        return [report[name] for name in names]
+
+    # a thinks with 11 tokens, b answers since one token, c is prefilled with 31, d waits with 40.
+    assert counts() == [3, 1, 60, 0]
+    assert counts(demote_above_tokens=40) == [3, 1, 60, 0]
+    assert counts(demote_above_tokens=39) == [2, 1, 60, 0]
+    assert counts(demote_above_tokens=10) == [0, 1, 60, 0]
+    assert counts(quantum_tokens=2) == [3, 1, 60, 0]
+    assert counts(quantum_tokens=1) == [3, 0, 60, 0]
+    # An evicted request that answers is none of those that reason, wherever its KV is.
+    evicted = scheduler.running.pop(1)
+    evicted.num_preemptions = 1
+    scheduler.kv_holding_waiting.append(evicted)
+    assert counts() == [3, 1, 40, 0]
+    scheduler.connector = object()
+    assert counts() == [3, 1, 40, 21]
+
+
 @pytest.fixture
 def idle_scheduler() -> Any:
     parallel = SimpleNamespace(data_parallel_rank=3)
@@ -155,6 +190,8 @@ def idle_scheduler() -> Any:
         _lengthwise_planner=None,
         running=[],
         waiting=[],
+        kv_holding_waiting=[],
+        connector=None,
         kv_cache_manager=SimpleNamespace(usage=0.5),
     )
 
@@ -192,7 +229,7 @@ def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
     monkeypatch.setattr(engine_metrics.time, "time", lambda: 0.0)
     clock, export = observers_from_environment(idle_scheduler, thinks=True)
     assert isinstance(clock, TokenClock)
-    request = SimpleNamespace(request_id="a", num_computed_tokens=7)
+    request = SimpleNamespace(request_id="a", num_computed_tokens=7, num_tokens=8)
 
     def reported(now_s: float) -> int:
         export.stepped(now_s)

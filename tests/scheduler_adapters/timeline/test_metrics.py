@@ -41,8 +41,11 @@ def test_every_metric_is_what_the_definition_gives_by_hand(by_hand: Timeline):
     assert summary.ttft_s.p50 == pytest.approx(1.0)
     assert summary.ttft_s.p90 == pytest.approx(1.8)
     # First answering token: 1.5 - 0, 2 - 1; the third is still thinking.
-    assert summary.ttfat_s.count == 2
-    assert summary.ttfat_s.mean == pytest.approx(1.25)
+    assert summary.first_answer_s.count == 2
+    assert summary.first_answer_s.mean == pytest.approx(1.25)
+    # The end of reasoning is the first token's time; the second does not reason.
+    assert summary.ttfat_s.count == 1
+    assert summary.ttfat_s.mean == pytest.approx(0.5)
     # Gaps: .5, 1.5, .25
     assert summary.tbt_s.count == 3
     assert summary.tbt_s.mean == pytest.approx(0.75)
