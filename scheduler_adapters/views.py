@@ -194,7 +194,8 @@ class StepRule:
     padded_tokens: bool = False
     """Whether prefills count as (their number) x (the longest) against the budget."""
     displace: bool = False
-    """Whether a waiting request may evict residents with a greater `evict_key` (needs EVICT)."""
+    """Whether a waiting request whose KV blocks are missing may evict residents with a greater
+    `evict_key` (needs EVICT). For a seat alone nobody goes: it waits until one is free."""
     offload: bool = False
     """Whether what is evicted goes to host memory, to come back without being computed anew (needs
     OFFLOAD)."""

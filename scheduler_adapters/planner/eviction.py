@@ -1,14 +1,15 @@
 """Eviction from a planned step: for a decode without a block, or for a better waiting request.
 
-The order is `step_budget.evict_order`. No resident is evicted for a waiting request unless that
-makes enough room.
+The order is `step_budget.evict_order`. For a waiting request residents go only where its blocks are
+missing and that makes enough room (`step_budget.fewest_victims`).
 """
 
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from scheduler_adapters.planner.ranking import RankedQueue
 from scheduler_adapters.planner.residents import Residents
-from scheduler_adapters.planner.step_budget import Step, evict_order
+from scheduler_adapters.planner.step_budget import Step, evict_order, fewest_victims
 from scheduler_adapters.views import Phase
 
 Item = TypeVar("Item")
@@ -84,34 +85,28 @@ class StepEviction(Generic[Item]):
         if seats < 0 and not self.may_displace(best):
             return False
         growth = border.growth(list(residents.decoding.values()))
-        missing = border.need(best, 1)[1] + growth - step.free_blocks
-        room, victims = -missing, list[Item]()
-        if room < 0 or seats < 0:
-            for victim in self._worse_than(best):
-                victims.append(victim)
-                room = residents.freed_blocks(victims, hit_by=best) - missing
-                decodes = [i for i in victims if border.tracked(i).view.phase > Phase.PREFILL]
-                room += border.growth(decodes)
-                seats += 1
-                if room >= 0 and seats >= 0:
-                    break
-        if room < 0 or seats < 0:
-            return False
-        return all(self._evict(step, victim) for victim in victims)
+        room = step.free_blocks - growth - border.need(best, 1)[1]
+        victims = fewest_victims(room, seats, self._worse_than(best))
+        return victims is not None and all(self._evict(step, victim) for victim in victims)
 
     def may_displace(self, best: Item) -> bool:
         """Return whether some resident is worse than a waiting request."""
         limit = self._border.tracked(best).rank.evict_key
         return limit is not None and self._residents.any_after(limit)
 
-    def _worse_than(self, best: Item) -> list[Item]:
-        """Return the residents that may be evicted for `best`, the worst first."""
-        limit = self._border.tracked(best).rank.evict_key
+    def _worse_than(self, best: Item) -> Iterator[tuple[Item, int]]:
+        """Yield the residents that may go for `best`, worst first, and what is free after each."""
+        residents, border = self._residents, self._border
+        limit = border.tracked(best).rank.evict_key
         if limit is None:
-            return []
+            return
         worse = [
             item
-            for item in self._residents
-            if (key := self._border.tracked(item).rank.evict_key) is not None and key > limit
+            for item in residents
+            if (key := border.tracked(item).rank.evict_key) is not None and key > limit
         ]
-        return sorted(worse, key=self._evict_order, reverse=True)
+        victims: list[Item] = []
+        for item in sorted(worse, key=self._evict_order, reverse=True):
+            victims.append(item)
+            decodes = [i for i in victims if border.tracked(i).view.phase > Phase.PREFILL]
+            yield item, residents.freed_blocks(victims, hit_by=best) + border.growth(decodes)

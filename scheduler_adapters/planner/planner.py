@@ -96,10 +96,7 @@ class Planner(Generic[Item]):
         if not rule.mixed and num_decodes and (num_prefills or may_admit):
             return None
         newcomers = self._waiting.first_few(int(seats) + 1 if prefills_left else 0)
-        if len(newcomers) > seats:
-            if rule.displace and self._eviction.may_displace(newcomers[-1]):
-                return None
-            newcomers.pop()
+        unseated = newcomers.pop() if len(newcomers) > seats else None
         for at, item in enumerate(newcomers):
             if self._border.is_blocked(item, newcomers[:at]):
                 return None
@@ -110,6 +107,11 @@ class Planner(Generic[Item]):
                 return None
         if tokens < 0 or free_blocks < 0:
             return None
+        if rule.displace and unseated is not None:
+            waits = free_blocks >= self._border.need(unseated, 1)[1]
+            waits = waits and not self._border.is_blocked(unseated, newcomers)
+            if not waits and self._eviction.may_displace(unseated):
+                return None
         residents.left_out.clear()
         if len(residents.reordered) > _MANY_REORDERED:
             self._decodes_by_rank()

@@ -12,7 +12,7 @@ again and again), and call `begin` before each step. Then, in the order in which
 A `Step` is one that the planner of a real engine is filling, the `Plan` what its engine is told.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
@@ -133,6 +133,31 @@ def evict_order(rank: Rank, number: int) -> tuple[bool, tuple[float, ...], int]:
     """
     key = rank.evict_key
     return key is not None, key or (), number
+
+
+def fewest_victims(
+    free_blocks: int, free_seats: float, worse: Iterable[tuple[Item, int]]
+) -> list[Item] | None:
+    """Return the residents to evict for a waiting request; None where it has to wait.
+
+    Residents go for blocks only, and their seats come with them: where there are blocks, a request
+    without a seat waits until one is free.
+
+    Args:
+        free_blocks: left once the request has its own, and each decode that of its next token.
+        free_seats: left once the request has its own; of both, below 0 is what is missing.
+        worse: residents with a greater `evict_key`, worst first, and the blocks that are freed once
+            it and those before it are gone; read only where blocks are missing.
+    """
+    victims: list[Item] = []
+    missing = -free_blocks
+    if missing > 0:
+        for victim, freed_blocks in worse:
+            victims.append(victim)
+            if freed_blocks >= missing:
+                missing = 0
+                break
+    return victims if missing <= 0 and free_seats + len(victims) >= 0 else None
 
 
 def limit_of(limit: float | None) -> float:

@@ -26,8 +26,9 @@ class Pascal(Policy):
     """Two queues: reasoning (prefill included), then answering and demoted reasoning.
 
     Inside a queue, whoever used the fewest quanta in its phase goes first, then whoever has been in
-    that place longest; the last in this order makes room. What is evicted is computed anew, or kept
-    in host memory (`offload`, as in the paper).
+    that place longest. Where KV blocks are missing the last in this order makes room; where only a
+    seat is, a request waits. What is evicted is computed anew, or kept in host memory (`offload`,
+    as in the paper).
 
     Args:
         quantum_tokens: generated tokens until a request goes behind those that have used fewer.

@@ -17,7 +17,7 @@ _DISPLACE_TO_HOST = StepRule(displace=True, offload=True)
 
 
 class RoundRobin(Policy):
-    """Key (quanta used, time of joining that queue); the last in that order makes room.
+    """Key (quanta used, time of joining that queue); the last in that order gives up KV blocks.
 
     "After a quantum a request is put back" is read as fewest quanta first. What is evicted
     is computed anew, or kept in host memory (`offload`).

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop
 from typing import TYPE_CHECKING
 
-from scheduler_adapters.planner.step_budget import evict_order
+from scheduler_adapters.planner.step_budget import evict_order, fewest_victims
 from scheduler_adapters.simulator.engine.live import Live, rank_of
 from scheduler_adapters.simulator.engine.offload import StoredBlocks
 from scheduler_adapters.simulator.engine.ranks import RankKeeper
@@ -169,35 +170,53 @@ class KvMemory:
         budget = self.step.budget
         if budget.num_admissions >= budget.max_admissions:
             return False
-        growth = sum(cohort.grows() for lane in self.ranks.lanes for cohort in lane.cohorts)
-        needed = -(-best.next_context // self.block_tokens)
-        room = self.total_blocks - self.load.used_blocks - growth - needed
-        if best.stored_blocks:
-            room -= self.headroom
-        free_seats = budget.seats - len(self.residents) - 1
-        victims: list[Live] = []
-        if room < 0 or free_seats < 0:
-            for victim in self._worse_than(best):
-                victims.append(victim)
-                room += self.blocks_of(victim) + self.growth_of(victim)
-                free_seats += 1
-                if room >= 0 and free_seats >= 0:
-                    break
-            else:
-                return False
-        for victim in victims:
+        room = self.total_blocks - self.load.used_blocks - self._blocks_for(best)
+        for lane in self.ranks.lanes:
+            for cohort in lane.cohorts:
+                room -= cohort.growth[cohort.counter % self.block_tokens]
+        seats = budget.seats - len(self.residents) - 1
+        if room >= 0 and seats >= 0:  # as mostly
+            return True
+        victims = fewest_victims(room, seats, self._worse_than(best))
+        for victim in victims or ():
             self._evict(victim)
-        return True
+        return victims is not None
 
-    def _worse_than(self, best: Live) -> list[Live]:
-        """Return the residents that `best` may displace, worst first."""
+    def _blocks_for(self, best: Live) -> int:
+        """Return the blocks that admit a waiting request, its next token's included."""
+        blocks = -(-best.next_context // self.block_tokens)
+        return blocks + self.headroom if best.stored_blocks else blocks
+
+    def blocks_awaited(self) -> int:
+        """Return how many free blocks keep the best waiting request from displacing anybody.
+
+        0 where none displaces. It has no seat; once blocks are missing as well, it may evict.
+        """
+        step, load = self.step, self.load
+        if not step.rule.displace or len(self.residents) < step.budget.seats:
+            return 0
+        best = self._best_waiting()
+        # Decodes that are not in the step may need blocks as well.
+        others = load.num_decoding - step.budget.num_decodes
+        return 0 if best is None else self._blocks_for(best) + others
+
+    def _worse_than(self, best: Live) -> Iterator[tuple[Live, int]]:
+        """Yield the residents that `best` may displace, worst first, and what is free after each."""
         assert best.rank is not None
-        key = best.rank.evict_key
-        if key is None:
-            return []
-        movable = (live for live in self.residents.values() if not live.is_moving)
-        worse = (live for live in movable if _evict_order(live)[:2] > (True, key))
-        return sorted(worse, key=_evict_order, reverse=True)
+        limit = best.rank.evict_key
+        if limit is None:
+            return
+        worse, freed_blocks = [], 0
+        for row, live in self.residents.items():
+            cohort = live.cohort  # not a call of `rank_of`: this is most of an eviction
+            rank = live.rank if cohort is None else cohort.rank or live.rank
+            assert rank is not None
+            key = rank.evict_key
+            if key is not None and key > limit and not live.is_moving:
+                worse.append((key, row, live))
+        for _, _, live in sorted(worse, reverse=True):
+            freed_blocks += self.blocks_of(live) + self.growth_of(live)
+            yield live, freed_blocks
 
 
 def _evict_order(live: Live) -> tuple[bool, tuple[float, ...], int]:

@@ -165,7 +165,8 @@ class StepRunner:
         if timers:
             until_s = min(until_s, timers[0][0])
         latency, count = self.latency, self.step.budget.num_decodes
-        most_blocks = load.total_blocks - self.memory.headroom
+        memory = self.memory
+        most_blocks = load.total_blocks - max(memory.headroom, memory.blocks_awaited())
         filler, has_rule = self.filler, self.filler.has_rule
         context = sum(cohort.context for cohort in cohorts)
         steps = 0

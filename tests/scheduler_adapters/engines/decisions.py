@@ -114,6 +114,33 @@ def beginnings(seed: int, requests: Requests, *, tokens: int) -> Shared:
     ]
 
 
+def prompt_of(requests: Requests, row: int, thought: tuple[int, ...] = ()) -> list[int]:
+    """Token ids of a prompt; that of a request that does not reason ends in `thought`."""
+    count = int(requests.prompt_tokens[row])
+    end = () if requests.reasoning_tokens[row] else thought
+    return [*random.Random(row).choices(range(3, 500), k=count - len(end)), *end]
+
+
+def more_than_seats(seats: int, *, ends_thinking: bool = True) -> Requests:
+    """Three times as many short requests as seats, which come while others decode.
+
+    With quanta of a few tokens, the waiting ones rank before most of those that have a seat. Some
+    do not reason, and of the others some do to the end, or all (`ends_thinking` is False).
+    """
+    return make_requests(
+        prompt_tokens=[8] * 3 * seats,
+        output_tokens=[40] * 3 * seats,
+        reasoning_tokens=[20 if ends_thinking else 40, 0, 40] * seats,
+        arrival_s=[number / 64 for number in range(3 * seats)],
+    )
+
+
+def computed_once(steps: Steps, requests: Requests) -> bool:
+    """Whether no token was computed twice: nobody has lost KV blocks."""
+    least = sum(requests.prompt_tokens + requests.output_tokens - 1)
+    return sum(sum(step.values()) for step in steps) == least
+
+
 def thoughts_in(outputs: Sequence[list[int]]) -> tuple[int, list[int]]:
     """A token that ends thoughts in some of these answers, and each one's tokens until then.
 

@@ -29,6 +29,8 @@ from tests.scheduler_adapters.engines.decisions import (
     Dice,
     assert_same_steps,
     beginnings,
+    computed_once,
+    more_than_seats,
     priorities_of,
     steps_of_simulator,
 )
@@ -150,6 +152,15 @@ def test_who_displaces_has_a_block_for_the_next_token() -> None:
     requests = make_requests(prompt_tokens=[16, 16], output_tokens=[3, 3])
     assert_same(Displacing, requests, blocks=2)
     assert FakeEngine(Displacing(), **{**LIMITS, "blocks": 2}).serve(requests)[0] == {0: 16}
+
+
+@pytest.mark.parametrize("blocks", [40, 12])
+def test_pascal_evicts_for_blocks_and_never_for_a_seat_alone(blocks: int) -> None:
+    requests, settings = more_than_seats(LIMITS["seats"]), {**LIMITS, "blocks": blocks}
+    assert_same(lambda: Pascal(quantum_tokens=4), requests, blocks=blocks)
+    steps = FakeEngine(Pascal(quantum_tokens=4), **settings).serve(requests)
+    assert computed_once(steps, requests) == (blocks != 12)
+    assert max(len(step) for step in steps) == LIMITS["seats"]
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {

@@ -102,6 +102,15 @@ def test_the_fewest_worst_residents_go_for_a_better_waiting_request() -> None:
     assert best in engine.running
 
 
+def test_where_only_a_seat_is_missing_nobody_goes() -> None:
+    engine, _ = engine_with(1.0, 5.0, 6.0, 7.0, prompt=8)
+    wait(engine, 2.0)
+    step, eviction = begin(engine)
+    step.free_blocks = 1
+    eviction.displace(step)
+    assert (step.displacing, step.evicted) == ([], set())
+
+
 def test_nobody_goes_where_that_would_not_make_enough_room() -> None:
     engine, _ = engine_with(1.0, 1.0, 1.0, 7.0, prompt=8)
     wait(engine, 2.0, prompt=40)

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_adapters.planner.step_budget import Plan, Step, StepBudget, evict_order, limit_of
+from scheduler_adapters.planner.step_budget import (
+    Plan,
+    Step,
+    StepBudget,
+    evict_order,
+    fewest_victims,
+    limit_of,
+)
 from scheduler_adapters.views import UNLIMITED, Rank, StepRule
 
 
@@ -110,6 +117,30 @@ def test_the_greatest_evict_key_goes_first_of_equals_the_latest_received():
     order = sorted(ranks, key=lambda entry: evict_order(*entry))
     assert [number for _, number in order] == [9, 3, 5, 0]
     assert not evict_order(Rank(evict_key=None), 9)[0]
+
+
+@pytest.mark.parametrize(
+    ("free_blocks", "free_seats", "victims"),
+    [
+        (0, 0, []),
+        (0, -1, None),  # it waits for a seat
+        (-1, 0, ["a"]),
+        (-2, -1, ["a"]),
+        (-3, -1, ["a", "b"]),
+        (-3, -3, None),
+        (-5, 0, None),
+    ],
+)
+def test_residents_go_for_blocks_and_their_seats_come_with_them(free_blocks, free_seats, victims):
+    read = []
+
+    def worse():
+        for name, freed_blocks in (("a", 2), ("b", 4)):
+            read.append(name)
+            yield name, freed_blocks
+
+    assert fewest_victims(free_blocks, free_seats, worse()) == victims
+    assert len(read) == min(2, -(free_blocks // 2))
 
 
 def test_no_limit_is_infinity():

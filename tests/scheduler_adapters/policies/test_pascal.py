@@ -1,6 +1,8 @@
-"""PASCAL's settings beyond the paper: a minimum residency, and a cap on the decodes of a step."""
+"""PASCAL where seats or blocks are short; a minimum residency; a cap on the decodes of a step."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,10 +26,19 @@ REQUESTS = make_requests(
 FEW_SEATS = Instance(
     latency=AffineLatency(base_s=5e-3, per_token_s=1e-4), kv_blocks=400, max_num_seqs=4
 )
+FEW_BLOCKS = replace(FEW_SEATS, kv_blocks=40, max_num_seqs=64)
+"""For four of the requests as well."""
 
 
-def run(**settings: int) -> Timeline:
-    return simulate(REQUESTS, Pascal(quantum_tokens=10, **settings), FEW_SEATS)
+def run(instance: Instance = FEW_BLOCKS, **settings: int) -> Timeline:
+    return simulate(REQUESTS, Pascal(quantum_tokens=10, **settings), instance)
+
+
+def test_where_only_seats_are_short_nobody_is_evicted() -> None:
+    few_seats, few_blocks = run(FEW_SEATS), run(FEW_BLOCKS)
+    assert few_seats.preemptions.sum() == 0
+    assert few_blocks.preemptions.sum() > 40
+    assert np.mean(few_seats.finished_s) < np.mean(few_blocks.finished_s)
 
 
 def test_with_a_minimum_residency_requests_evict_each_other_less_and_finish_sooner() -> None:
@@ -46,8 +57,8 @@ def test_decodes_beyond_the_cap_wait_without_losing_their_blocks() -> None:
 
 def test_the_fast_engine_and_the_reference_agree_on_residencies() -> None:
     settings = {"quantum_tokens": 10, "min_residency_tokens": 30, "max_decodes": 3}
-    expected = ReferenceEngine(Pascal(**settings), FEW_SEATS).run(REQUESTS)
-    actual = simulate(REQUESTS, Pascal(**settings), FEW_SEATS)
+    expected = ReferenceEngine(Pascal(**settings), FEW_BLOCKS).run(REQUESTS)
+    actual = simulate(REQUESTS, Pascal(**settings), FEW_BLOCKS)
     assert actual.finished_s.tolist() == expected.finished_s.tolist()
 
 

@@ -17,12 +17,15 @@ from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
 def test_round_robin_serves_the_young_first():
     requests = make_requests(prompt_tokens=[16] * 3, output_tokens=[40, 40, 5])
     requests = replace(requests, arrival_s=np.array([0.0, 0.0, 0.2]))
-    # Room for two: the newcomer takes the place of one that has used a quantum.
-    timeline, _ = run(
-        RoundRobin(quantum_tokens=10), requests, kv_blocks=8, max_num_seqs=2, watermark_fraction=0.0
-    )
+    policy = RoundRobin(quantum_tokens=10)
+    # Blocks for two: the newcomer takes those of one that has used a quantum.
+    timeline, _ = run(policy, requests, kv_blocks=7, watermark_fraction=0.0)
     assert timeline.preemptions.sum() >= 1
     assert timeline.finished_s[2] < timeline.finished_s[:2].min()
+    # Seats for two and blocks for all: it waits for a seat.
+    timeline, _ = run(policy, requests, max_num_seqs=2)
+    assert timeline.preemptions.sum() == 0
+    assert timeline.finished_s[2] > timeline.finished_s[:2].min()
 
 
 @settings(max_examples=20, deadline=None)

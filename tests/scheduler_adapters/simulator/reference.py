@@ -14,6 +14,11 @@ When a decode finds no block, the resident with the greatest (evict_key, receive
 in the step yet and ranks after the asker loses its blocks and waits again, to be computed anew
 (prompt and what it has generated); if there is none, the asker does.
 
+Under a rule that displaces, the best waiting request is admitted first wherever there are a seat
+and blocks for it. Where blocks are missing, residents with a greater evict_key lose theirs, the
+worst first, until there are enough; if that is impossible, or it finds no seat all the same, nobody
+goes and admission ends. Where only a seat is missing, it waits.
+
 Under a rule that offloads, what was computed is copied to the host instead. The blocks are free at
 once, as the step needs them. When the request is up for admission and its copy has landed, it takes
 a seat and its blocks and is copied back; when that has landed, it goes on where it was. It has to
@@ -430,7 +435,7 @@ class ReferenceEngine:
         ]
         room, victims = free, list[_Live]()
         for victim in sorted(worse, key=lambda live: live.evict_order, reverse=True):
-            if room >= 0 and free_seats >= 0:
+            if room >= 0:
                 break
             victims.append(victim)
             growth = sum(self._growth(victim) for victim in victims if victim.is_decoding)

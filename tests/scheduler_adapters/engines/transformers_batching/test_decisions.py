@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,6 +33,8 @@ from tests.scheduler_adapters.engines.decisions import (
     Dice,
     Steps,
     assert_same_steps,
+    more_than_seats,
+    prompt_of,
     steps_of_simulator,
     thoughts_in,
 )
@@ -121,9 +122,10 @@ def _steps_of_engine(
             clock.now_s = max(clock.now_s, float(requests.arrival_s[added]))
         while added < len(requests) and requests.arrival_s[added] <= clock.now_s:
             hints[str(added)] = hints_of(requests, added)
-            prompt = random.Random(added).choices(range(3, 500), k=requests.prompt_tokens[added])
             manager.add_request(
-                prompt, request_id=str(added), max_new_tokens=int(requests.output_tokens[added])
+                prompt_of(requests, added, think_end),
+                request_id=str(added),
+                max_new_tokens=int(requests.output_tokens[added]),
             )
             # The engine stamps arrivals itself, on a clock that is not the virtual one.
             manager.input_queue.queue[-1].created_time = float(requests.arrival_s[added])
@@ -153,7 +155,8 @@ def assert_same(
     )
     actual, outputs = steps_of_engine(model, make(), requests, think_end)
     assert_same_steps(actual, expected)
-    assert outputs == stock_outputs(model, requests)
+    if not think_end or requests.reasoning_tokens.all():
+        assert outputs == stock_outputs(model, requests)
 
 
 def stock_outputs(model: Any, requests: Requests) -> list[list[int]]:
@@ -242,3 +245,10 @@ def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model: Any,
         replace(requests, reasoning_tokens=np.array(thinking)),
         (think_end,),
     )
+
+
+def test_where_the_prompt_has_ended_thinking_pascal_puts_its_answer_behind_thoughts(
+    model: Any,
+) -> None:
+    requests = more_than_seats(4, ends_thinking=False)
+    assert_same(model, lambda: Pascal(max_decodes=2), requests, (511,))

@@ -43,7 +43,10 @@ from tests.scheduler_adapters.engines.decisions import (
     Steps,
     assert_same_steps,
     beginnings,
+    computed_once,
+    more_than_seats,
     priorities_of,
+    prompt_of,
     steps_of_simulator,
     thoughts_in,
 )
@@ -84,11 +87,13 @@ def beginnings_in(engine: Any, requests: Requests) -> Shared | None:
     return beginnings(0, requests, tokens=64) if caches else None
 
 
-def prompts_of(requests: Requests, shared: Shared | None) -> Iterator[list[int]]:
-    for row, size in enumerate(requests.prompt_tokens):
+def prompts_of(
+    requests: Requests, shared: Shared | None, thought: tuple[int, ...]
+) -> Iterator[list[int]]:
+    for row in range(len(requests)):
         beginning, tokens = shared[row] if shared else (0, 0)
         first = random.Random(f"beginning {beginning}").choices(range(3, 500), k=tokens)
-        yield first + random.Random(row).choices(range(3, 500), k=size - tokens)
+        yield first + prompt_of(requests, row, thought)[tokens:]
 
 
 def steps_of_engine(
@@ -98,9 +103,10 @@ def steps_of_engine(
     monkeypatch: pytest.MonkeyPatch,
     priorities: Sequence[int] | None = None,
     shared: Shared | None = None,
+    thought: tuple[int, ...] = (),
 ) -> tuple[Steps, list[list[int]]]:
-    """What each step of vLLM ran, and the tokens each request got; with `priorities`, as under
-    `--scheduling-policy priority`."""
+    """What each step of vLLM ran, and the tokens each request got; prompts as `prompt_of`. With
+    `priorities`, as under `--scheduling-policy priority`."""
     from vllm import SamplingParams
     from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
@@ -108,7 +114,7 @@ def steps_of_engine(
     if priorities is not None:
         monkeypatch.setattr(scheduler.scheduler_config, "policy", "priority")
         monkeypatch.setattr(scheduler, "policy", SchedulingPolicy.PRIORITY)
-    prompts = prompts_of(requests, shared)
+    prompts = prompts_of(requests, shared, thought)
     engine.reset_prefix_cache()
     scheduler.lengthwise_start(policy)
     scheduler.lengthwise.clock = clock
@@ -188,8 +194,28 @@ def assert_same(
     engine: Any, make: Callable[[], Policy], requests: Requests, *, by_priority: bool = False
 ) -> None:
     shared = beginnings_in(engine, requests)
+    priorities = priorities_of(requests) if by_priority else None
+    theirs = ByPriority(make()) if by_priority else make()
+    _, outputs = assert_steps(
+        engine, make(), theirs, requests, priorities=priorities, shared=shared
+    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _, in_fcfs_order = steps_of_engine(engine, FCFS(), requests, monkeypatch, shared=shared)
+    assert outputs == in_fcfs_order
+
+
+def assert_steps(
+    engine: Any,
+    ours: Policy,
+    theirs: Policy,
+    requests: Requests,
+    *,
+    shared: Shared | None = None,
+    **told: Any,
+) -> tuple[Steps, list[list[int]]]:
+    """What `steps_of_engine` gives under `ours`, if these are the simulator's steps."""
     expected = steps_of_simulator(
-        ByPriority(make()) if by_priority else make(),
+        theirs,
         requests,
         seats=SEATS,
         budget=BUDGET,
@@ -198,14 +224,11 @@ def assert_same(
         shared=shared,
     )
     with pytest.MonkeyPatch.context() as monkeypatch:
-        priorities = priorities_of(requests) if by_priority else None
         actual, outputs = steps_of_engine(
-            engine, make(), requests, monkeypatch, priorities=priorities, shared=shared
+            engine, ours, requests, monkeypatch, shared=shared, **told
         )
     assert_same_steps(actual, expected)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        _, in_fcfs_order = steps_of_engine(engine, FCFS(), requests, monkeypatch, shared=shared)
-    assert outputs == in_fcfs_order
+    return actual, outputs
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -332,9 +355,7 @@ def test_slai_keeps_tight_requests_on_time_while_loose_ones_wait_and_no_kv_is_lo
         assert len(waited) >= 5
         assert all(any(late in steps[number] for late in range(4, 8)) for number in waited)
     # No token was computed twice: whoever waited kept its KV blocks.
-    assert sum(sum(step.values()) for step in steps) == sum(
-        requests.prompt_tokens + requests.output_tokens - 1
-    )
+    assert computed_once(steps, requests)
     assert scheduler_of(engine)._lengthwise_planner.num_deferred > 0
 
 
@@ -375,10 +396,25 @@ def test_pascal_serves_reasoning_before_answering_and_pauses_lose_no_kv(engine: 
         for row in step:
             generated[row] += 1  # these prompts are computed in one step, and that gives a token
     assert num_left_out > 50
-    # Nothing was computed twice.
-    assert sum(sum(step.values()) for step in steps) == sum(
-        requests.prompt_tokens + requests.output_tokens - 1
-    )
+    assert computed_once(steps, requests)
+
+
+def test_where_only_seats_are_short_pascal_evicts_nobody(engine: Any) -> None:
+    requests = more_than_seats(SEATS, ends_thinking=False)
+    ours, theirs = Pascal(quantum_tokens=4), Pascal(quantum_tokens=4)
+    with thinking_ends_with(engine, NEVER_SAID):
+        steps, _ = assert_steps(engine, ours, theirs, requests, thought=(NEVER_SAID,))
+    assert max(len(step) for step in steps) == SEATS
+    assert computed_once(steps, requests)
+
+
+def test_where_the_prompt_has_ended_thinking_pascal_puts_its_answer_behind_thoughts(
+    engine: Any,
+) -> None:
+    requests, behind = more_than_seats(4, ends_thinking=False), (NEVER_SAID, 3, 3)
+    ours, theirs = Pascal(max_decodes=2), Pascal(max_decodes=2)
+    with thinking_ends_with(engine, NEVER_SAID):
+        assert_steps(engine, ours, theirs, requests, thought=behind)
 
 
 @pytest.mark.parametrize(("demote_above", "gives_way"), [(310, True), (5000, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -78,6 +79,30 @@ def test_a_worse_or_equal_one_displaces_nobody():
     for score in (7, 8):
         rows = evicted([5, 6, 7, score], rule=rule, arrival_s=[0, 0, 0, 0.5], prompt=20, output=2)
         assert rows == []
+
+
+def test_for_a_seat_alone_nobody_goes_until_blocks_are_missing_as_well():
+    # Two seats, taken by prompts of 20 tokens; the best request waits from 0.5 s on and needs 3
+    # blocks. Of 7 the others hold 4 until their contexts pass 32 tokens, behind the step at 12 s.
+    requests = make_requests(
+        prompt_tokens=[20, 20, 40],
+        output_tokens=[40, 40, 2],
+        scores=[5, 6, 1],
+        arrival_s=[0.0, 0.0, 0.5],
+    )
+    gone_s = {}
+    for skip_ahead in (True, False):
+        told = Evictions()
+        instance = replace(SECONDS, kv_blocks=7, max_num_seqs=2)
+        rule = StepRule(displace=True)
+        engine = Engine(ByScore(rule), instance, observers=[told], skip_ahead=skip_ahead)
+        engine.submit_all(requests)
+        while not told.rows:
+            engine.advance(engine.state.load.now_s + 1.0)
+        assert told.rows == [1]
+        gone_s[skip_ahead] = engine.state.load.now_s
+        engine.advance(inf)
+    assert gone_s[True] == gone_s[False] > 12.0
 
 
 def test_nobody_goes_where_even_all_worse_ones_would_not_make_room():
