@@ -159,7 +159,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     def reset(self) -> None:
         super().reset()
         policy, end = deepcopy(self._policy), self._think_end
-        self.lengthwise = Ranker(policy, self._clock, self._observers, end)
+        self.lengthwise = Ranker(policy, self._clock, self._observers, think_end=end)
         self.planner: Planner[RequestState] | None = None
         self._queue: RankedQueue[RequestState] = RankedQueue()
         if plans_steps(self._policy):
