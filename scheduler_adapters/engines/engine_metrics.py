@@ -221,7 +221,7 @@ def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, 
     """
     phases = Tally(phase for phase, _ in _residents(scheduler, clock))
     num_ahead, num_empty, num_paced = clock.pacers(scheduler.lengthwise.clock())
-    waiting = [*scheduler.waiting, *scheduler.kv_holding_waiting]
+    waiting = [*scheduler.waiting, *scheduler._lengthwise_holders]
     pascal = _pascal_of(scheduler.lengthwise.policy)
     evicted = [request for request in waiting if request.num_preemptions]
     return {

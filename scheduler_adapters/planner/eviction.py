@@ -95,7 +95,7 @@ class StepEviction(Generic[Item]):
         return limit is not None and self._residents.any_after(limit)
 
     def _worse_than(self, best: Item) -> Iterator[tuple[Item, int]]:
-        """Yield the residents that may go for `best`, worst first, and what is free after each."""
+        """Yield the residents that may go for `best`, worst first, and the blocks freed so far."""
         residents, border = self._residents, self._border
         limit = border.tracked(best).rank.evict_key
         if limit is None:

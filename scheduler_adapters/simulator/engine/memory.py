@@ -201,7 +201,7 @@ class KvMemory:
         return 0 if best is None else self._blocks_for(best) + others
 
     def _worse_than(self, best: Live) -> Iterator[tuple[Live, int]]:
-        """Yield the residents that `best` may displace, worst first, and what is free after each."""
+        """Yield the residents that may go for `best`, worst first, and the blocks freed so far."""
         assert best.rank is not None
         limit = best.rank.evict_key
         if limit is None:

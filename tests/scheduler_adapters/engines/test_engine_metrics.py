@@ -72,7 +72,7 @@ def scheduler(tokens: TokenClock) -> Any:
         _lengthwise_planner=SimpleNamespace(num_deferred=7),
         running=running,
         waiting=[SimpleNamespace(request_id="d", num_tokens=40, num_preemptions=0)],
-        kv_holding_waiting=[],
+        _lengthwise_holders=[],
         connector=None,
         kv_cache_manager=SimpleNamespace(usage=0.25),
     )
@@ -175,7 +175,7 @@ def test_the_load_is_told_in_the_terms_of_pascals_placement(
     # An evicted request that answers is none of those that reason, wherever its KV is.
     evicted = scheduler.running.pop(1)
     evicted.num_preemptions = 1
-    scheduler.kv_holding_waiting.append(evicted)
+    scheduler._lengthwise_holders.append(evicted)
     assert counts() == [3, 1, 40, 0]
     scheduler.connector = object()
     assert counts() == [3, 1, 40, 21]
@@ -190,7 +190,7 @@ def idle_scheduler() -> Any:
         _lengthwise_planner=None,
         running=[],
         waiting=[],
-        kv_holding_waiting=[],
+        _lengthwise_holders=[],
         connector=None,
         kv_cache_manager=SimpleNamespace(usage=0.5),
     )
