@@ -327,7 +327,7 @@ class VllmBorder(VllmMemory):
     def max_chunk(self) -> int | None:
         scheduler = self._scheduler
         limit: int = scheduler.scheduler_config.long_prefill_token_threshold
-        queues = (scheduler.running, scheduler.waiting, scheduler.kv_holding_waiting)
+        queues = (scheduler.running, scheduler.waiting, scheduler._lengthwise_holders)
         num_requests = sum(map(len, queues))
         if not limit or num_requests <= 1:  # as the engine's schedule() has it
             return None
