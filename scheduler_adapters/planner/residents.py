@@ -185,7 +185,7 @@ class Residents(Generic[Item]):
     def count(self) -> None:
         """Bring the load view up to date."""
         load, border = self.ranker.load, self.border
-        load.num_waiting = len(self._waiting)
+        load.num_waiting = len(self._waiting) + len(border.loaded())
         load.num_prefilling = len(self.prefilling)
         load.num_decoding = len(self.decoding)
         load.used_blocks = border.total_blocks - self.free_blocks()

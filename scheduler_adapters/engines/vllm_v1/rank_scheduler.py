@@ -38,12 +38,13 @@ from scheduler_adapters.engines.vllm_v1.versions import (
     RequestQueue,
     RequestStatus,
     Scheduler,
+    holds_blocks,
     layout_of,
     parsed_think_end,
     preempt,
     probe_classes,
     require_layout,
-    use_queue,
+    use_queues,
 )
 from scheduler_adapters.planner.capabilities import (
     plans_steps,
@@ -56,7 +57,7 @@ from scheduler_adapters.planner.step_budget import Plan
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.views import Capability
+from scheduler_adapters.views import Capability, Phase
 
 ENGINE: Final = "vLLM"
 CAPABILITIES: Final = frozenset(
@@ -84,7 +85,11 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
         self._popped: list[Request] = []
 
     def add_request(self, request: Request) -> None:
-        self._put(request, _tracked(request, self._ranker))
+        tracked = _tracked(request, self._ranker)
+        if tracked.view.phase is not Phase.WAITING:  # a session between two turns
+            tracked.view.phase = Phase.WAITING
+            self._ranker.rerank(tracked)
+        self._put(request, tracked)
 
     def prepend_request(self, request: Request) -> None:
         if self.planner is not None:
@@ -149,6 +154,24 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
         self.queue.add(request, tracked.view.number, tracked.rank)
 
 
+class HolderQueue(RankQueue):
+    """vLLM's second waiting queue in rank order: of requests that hold KV blocks.
+
+    Others that a version puts there go back to where they stood in `waiting`: the engine would
+    serve them before all others, and unknown to the planner.
+    """
+
+    def __init__(self, ranker: Ranker, waiting: RankQueue) -> None:
+        super().__init__(ranker)
+        self._waiting = waiting
+
+    def add_request(self, request: Request) -> None:
+        if holds_blocks(request):
+            super().add_request(request)
+        else:
+            self._waiting.add_request(request)
+
+
 class RankMixin:
     """Puts a policy in charge of vLLM's scheduler, sync or async, and tells its observers."""
 
@@ -157,7 +180,7 @@ class RankMixin:
     _lengthwise_planner: Planner[Request] | None = None
     vllm_config: Any
     waiting: RankQueue
-    _lengthwise_holders: Any = ()
+    _lengthwise_holders = RankQueue(lengthwise)
     """The engine's queue of requests that wait and hold KV blocks."""
 
     def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:
@@ -176,11 +199,13 @@ class RankMixin:
         self.lengthwise = Ranker(
             policy, observers=observers, by_priority=by_priority, think_end=ids
         )
-        self._lengthwise_holders = use_queue(self, RankQueue(self.lengthwise))
+        waiting = RankQueue(self.lengthwise)
+        self._lengthwise_holders = HolderQueue(self.lengthwise, waiting)
+        use_queues(self, waiting, self._lengthwise_holders)
         self._lengthwise_left: dict[str, Request] = {}
         """Requests that left the engine since the observers were last told."""
         self._lengthwise_planner = None
-        self._lengthwise_stalled = self._lengthwise_resumed = False
+        self._lengthwise_stalled = False
         require_features(self.vllm_config, policy)
         if plans_steps(policy):
             require_think_end(
@@ -193,19 +218,21 @@ class RankMixin:
             self._lengthwise_planner = self.waiting.planner = Planner(
                 self.lengthwise, border, self.waiting.queue
             )
+            self._lengthwise_holders.planner = self._lengthwise_planner
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         ranker, planner = self.lengthwise, self._lengthwise_planner
         now_s = ranker.load.now_s = self._lengthwise_step_start_s = ranker.clock()
-        if now_s >= self.waiting.queue.first_end_s:
-            self.waiting.expire_ranks()
-        holders: list[Request] = list(self._lengthwise_holders)
+        for waiting in (self.waiting, self._lengthwise_holders):
+            if now_s >= waiting.queue.first_end_s:
+                waiting.expire_ranks()
         if planner is None:
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
             if ranker.observers:
-                self._lengthwise_admit(holders)
+                self._lengthwise_admit()
             return output
-        plan = self._lengthwise_plan(planner, holders)
+        own = self._lengthwise_stalled or getattr(self, "pause_state", False)
+        plan = None if own else planner.plan()
         if plan is None or not plan.num_tokens:
             planner.residents.left_out.clear()
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
@@ -215,7 +242,7 @@ class RankMixin:
                 output = super().schedule(*args, **kwargs)  # type: ignore[misc]
             finally:
                 _unlimit(self, *limits)
-        self._lengthwise_admit(holders)
+        self._lengthwise_admit()
         # The engine knows reasons to run nobody that a plan does not (a grammar that compiles, a
         # block it counts otherwise): then the next step is its own.
         self._lengthwise_stalled = plan is not None and not output.total_num_scheduled_tokens
@@ -249,29 +276,10 @@ class RankMixin:
             self._lengthwise_left[request.request_id] = request
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
-    def _lengthwise_plan(
-        self, planner: Planner[Request], holders: Sequence[Request]
-    ) -> Plan[Request] | None:
-        """Return the next step; None for one that is the engine's own.
-
-        Args:
-            holders: waiting requests that hold KV blocks, as a session does between two turns. The
-                engine puts them before all others that wait, lest they starve each other of blocks.
-        """
-        if self._lengthwise_stalled or getattr(self, "pause_state", False):
-            return None
-        loaded = getattr(self, "finished_recving_kv_req_ids", ())
-        may_resume = any(r.status in _READY or r.request_id in loaded for r in holders)
-        self._lengthwise_resumed = may_resume and not self._lengthwise_resumed
-        if not self._lengthwise_resumed:
-            return planner.plan()
-        planner.residents.left_out.clear()
-        return Plan(num_tokens=planner.residents.border.max_tokens, newcomers=[])
-
-    def _lengthwise_admit(self, holders: Iterable[Request]) -> None:
+    def _lengthwise_admit(self) -> None:
         """Follow the waiting requests that the step just scheduled has admitted."""
         ranker, planner = self.lengthwise, self._lengthwise_planner
-        resumed = [request for request in holders if request.status is _RUNNING]
+        resumed = self._lengthwise_holders.take_admitted()
         for request in resumed:
             view = request.lengthwise.view
             view.prompt_tokens = request.num_prompt_tokens
@@ -314,6 +322,7 @@ class VllmBorder(VllmMemory):
         super().__init__(scheduler)
         self._scheduler = scheduler
         self._seats = layout_of(scheduler).seats
+        self._undecided = set[Request]()
         self.think_end = think_end
         self.whole_prompts = not scheduler.scheduler_config.enable_chunked_prefill
         self.max_tokens: int = scheduler.max_num_scheduled_tokens
@@ -336,7 +345,22 @@ class VllmBorder(VllmMemory):
             return max(limit, share)
         return limit
 
+    def begin_step(self) -> None:
+        super().begin_step()
+        self._undecided = _undecided(self._scheduler)
+
+    def loaded(self) -> Sequence[Request]:
+        # A session between two turns, or what a KV connector has loaded. vLLM serves them before
+        # all that wait, lest they starve each other of blocks.
+        holders = self._scheduler._lengthwise_holders.queue
+        if not holders:
+            return ()
+        done = self._scheduler.finished_recving_kv_req_ids
+        return [one for one in holders if one.status in _READY or one.request_id in done]
+
     def is_blocked(self, item: Request, newcomers: Sequence[Request]) -> bool:
+        if item in self._undecided:
+            return True
         if item.status is _COMPILING:
             return item.structured_output_request.grammar is None
         if getattr(item, "num_stale_output_tokens", 0) and not item.drop_stale_output:
@@ -393,7 +417,12 @@ def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int, bool]:
     if plan.chunk is not None:
         config.long_prefill_token_threshold = plan.chunk
         scheduler.adaptive_long_prefill_threshold = False
-    scheduler.waiting.offered = plan.newcomers[::-1]
+    waiting, holding = scheduler.waiting, scheduler._lengthwise_holders
+    newcomers = plan.newcomers[::-1]
+    holding.offered = [one for one in newcomers if _number(one) in holding.queue]
+    waiting.offered = [one for one in newcomers if _number(one) in waiting.queue]
+    undecided = _undecided(scheduler) - set(newcomers)
+    waiting.offered += sorted(undecided, key=lambda one: -one.lengthwise.view.number)
     return own
 
 
@@ -401,7 +430,25 @@ def _unlimit(scheduler: Any, tokens: int, threshold: int, adapts: bool) -> None:
     scheduler.max_num_scheduled_tokens = tokens
     scheduler.scheduler_config.long_prefill_token_threshold = threshold
     scheduler.adaptive_long_prefill_threshold = adapts
-    scheduler.waiting.offered = None
+    scheduler.waiting.offered = scheduler._lengthwise_holders.offered = None
+
+
+def _undecided(scheduler: Any) -> set[Request]:
+    """Return the waiting requests of which a KV connector has not said yet what it has of them.
+
+    Nothing is planned for them. They are offered in each step, and run in the place of others once
+    the connector has answered.
+    """
+    if scheduler.connector is None:
+        return set()
+    passed_over = getattr(scheduler, "deferred_waiting", ())
+    queue = scheduler.waiting.queue
+    return {one for one in passed_over if one.status in _READY and _number(one) in queue}
+
+
+def _number(request: Request) -> int:
+    number: int = request.lengthwise.view.number
+    return number
 
 
 class RankScheduler(RankMixin, Scheduler):  # type: ignore[misc]

@@ -6,7 +6,6 @@ between those tested run as well. An engine that fits no row of `LAYOUTS` is ref
 
 import inspect
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from scoring_service.errors import UnsupportedByEngine
 
 try:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.request_queue import FCFSRequestQueue, RequestQueue
+    from vllm.v1.core.sched.request_queue import RequestQueue
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.request import Request, RequestStatus
 except ImportError as error:
@@ -50,30 +49,8 @@ _THINK_END: Final = ("natural_reasoning_end_token_ids", "reasoning_end_token_ids
 """Of vLLM's reasoning configuration: since 0.28, and in 0.26, which has only the second."""
 
 
-class SkippedQueue(FCFSRequestQueue):  # type: ignore[misc]
-    """`skipped_waiting` for those alone that hold KV blocks, which is how 0.32 does it.
-
-    A request that could not start (its grammar compiles, ...) goes back to where it stood in
-    `waiting`; the engine would serve it before all others, and unknown to the planner.
-    """
-
-    def __init__(self, waiting: Any) -> None:
-        super().__init__()
-        self._waiting = waiting
-
-    def add_request(self, request: Any) -> None:
-        if _holds_blocks(request):
-            super().add_request(request)
-        else:
-            self._waiting.add_request(request)
-
-    def prepend_requests(self, requests: Iterable[Any]) -> None:
-        requests = list(requests)
-        super().prepend_requests([each for each in requests if _holds_blocks(each)])
-        self._waiting.prepend_requests([each for each in requests if not _holds_blocks(each)])
-
-
-def _holds_blocks(request: Any) -> bool:
+def holds_blocks(request: Any) -> bool:
+    """Return whether a waiting request holds KV blocks."""
     loads = request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
     return loads or request.num_computed_tokens > 0
 
@@ -97,17 +74,10 @@ def require_layout(scheduler: Any) -> None:
         )
 
 
-def use_queue(scheduler: Any, waiting: Any) -> Any:
-    """Replace the waiting queue of a scheduler that holds no request.
-
-    Returns:
-        The queue of those that wait and hold KV blocks.
-    """
+def use_queues(scheduler: Any, waiting: Any, holders: Any) -> None:
+    """Replace the queues of a scheduler that holds no request; `holders` is the second one."""
     scheduler.waiting = waiting
-    second_queue = layout_of(scheduler).second_queue
-    if second_queue == "skipped_waiting":
-        scheduler.skipped_waiting = SkippedQueue(waiting)
-    return getattr(scheduler, second_queue)
+    setattr(scheduler, layout_of(scheduler).second_queue, holders)
 
 
 def preempt(scheduler: Any, request: Any) -> None:

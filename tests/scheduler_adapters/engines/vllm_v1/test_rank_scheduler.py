@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,9 @@ from scheduler_adapters.engines.vllm_v1.driver import (
     scheduler_of,
 )
 from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.recent_median import RecentMedian
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.validation.recording import Queued, record
 from scheduler_adapters.views import RequestView
@@ -266,6 +269,30 @@ def test_aborted_requests_leave_no_state(engine: Any) -> None:
     assert not scheduler.running
     assert not [ref for ref in kept if ref() is not None]
     assert len(scheduler.waiting.queue._timers) <= 65
+
+
+def test_only_requests_with_kv_blocks_stand_in_the_second_queue() -> None:
+    """In 0.26 to 0.30 the engine puts there whatever could not start in an earlier step."""
+    from vllm.v1.request import RequestStatus
+
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import HolderQueue, RankQueue
+
+    ranker = Ranker(pars())
+    ranked = RankQueue(ranker)
+    holders = HolderQueue(ranker, ranked)
+
+    def waiting(score: float, computed: int) -> Any:
+        params = SimpleNamespace(extra_args={"lengthwise_score": score})
+        return SimpleNamespace(
+            request_id=str(score), arrival_time=time.time(), num_prompt_tokens=9,
+            sampling_params=params, num_computed_tokens=computed, status=RequestStatus.WAITING,
+            priority=0, prompt_token_ids=[1],
+        )  # fmt: skip
+
+    holders.add_request(waiting(3.0, 7))
+    holders.prepend_requests(iter([waiting(5.0, 0), waiting(2.0, 1), waiting(4.0, 0)]))
+    assert [one.request_id for one in holders] == ["2.0", "3.0"]
+    assert [one.request_id for one in ranked] == ["4.0", "5.0"]
 
 
 def test_the_mixin_shadows_nothing_of_the_engine_by_accident() -> None:

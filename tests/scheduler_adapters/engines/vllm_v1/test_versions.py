@@ -64,44 +64,28 @@ def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(
         versions.probe_classes(versions.RequestQueue)
 
 
-def waiting(name: str, *, computed: int = 0, loads: bool = False) -> Any:
+@pytest.mark.parametrize("second_queue", SECOND_QUEUES)
+def test_the_second_queue_is_replaced_under_the_name_of_the_version(second_queue: str) -> None:
+    from scheduler_adapters.engines.vllm_v1.versions import use_queues
+
+    scheduler, waiting, holders = make_scheduler(second_queue), object(), object()
+    use_queues(scheduler, waiting, holders)
+    assert scheduler.waiting is waiting
+    assert getattr(scheduler, second_queue) is holders
+    assert len(SECOND_QUEUES.keys() & vars(scheduler).keys()) == 1
+
+
+def test_requests_hold_blocks_once_something_is_computed_or_while_a_connector_loads() -> None:
     from vllm.v1.request import RequestStatus
 
-    status = RequestStatus.WAITING_FOR_REMOTE_KVS if loads else RequestStatus.WAITING
-    return SimpleNamespace(name=name, num_computed_tokens=computed, status=status)
+    from scheduler_adapters.engines.vllm_v1.versions import holds_blocks
 
-
-def names(requests: Any) -> list[str]:
-    return [request.name for request in requests]
-
-
-def test_only_requests_with_kv_blocks_stand_before_the_ranked_ones() -> None:
-    """In 0.26 to 0.30 the engine serves what it skipped in an earlier step before all others."""
-    from vllm.v1.core.sched.request_queue import FCFSRequestQueue
-
-    from scheduler_adapters.engines.vllm_v1.versions import use_queue
-
-    scheduler, ranked = make_scheduler("skipped_waiting"), FCFSRequestQueue()
-    skipped = use_queue(scheduler, ranked)
-    assert skipped is scheduler.skipped_waiting
-    skipped.add_request(waiting("grammar compiles"))
-    skipped.add_request(waiting("session", computed=7))
-    assert (names(skipped), names(ranked)) == (["session"], ["grammar compiles"])
-    skipped.prepend_requests(
-        iter([waiting("b", loads=True), waiting("adapter full"), waiting("a", computed=1)])
-    )
-    assert names(skipped) == ["a", "b", "session"]
-    assert sorted(names(ranked)) == ["adapter full", "grammar compiles"]
-
-
-def test_where_the_engine_tells_them_apart_itself_its_second_queue_stays() -> None:
-    from scheduler_adapters.engines.vllm_v1.versions import use_queue
-
-    scheduler, ranked = make_scheduler("kv_holding_waiting"), object()
-    own = scheduler.kv_holding_waiting
-    assert use_queue(scheduler, ranked) is scheduler.kv_holding_waiting is own
-    assert scheduler.waiting is ranked
-    assert not hasattr(scheduler, "skipped_waiting")
+    waits, loads = RequestStatus.WAITING, RequestStatus.WAITING_FOR_REMOTE_KVS
+    found = [
+        holds_blocks(SimpleNamespace(num_computed_tokens=computed, status=status))
+        for computed, status in ((0, waits), (7, waits), (0, loads))
+    ]
+    assert found == [False, True, True]
 
 
 @pytest.mark.parametrize(("has_counter", "left"), [(True, (3, 0)), (False, (2, 1))])
