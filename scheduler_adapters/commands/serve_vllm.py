@@ -87,6 +87,7 @@ class ServeConfig(ScoreConfig):
         return MiddlewareConfig(
             scorer=self.scorer,
             deadline_s=self.deadline_s,
+            late_s=self.late_s,
             target_model=self.target_model,
             security=ClientSecurity(
                 ca_file=self.scorer_ca_file,

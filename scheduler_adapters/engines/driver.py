@@ -128,6 +128,13 @@ def random_prompts(requests: Requests, seed: int, vocabulary: int) -> list[list[
     return [random.integers(3, vocabulary, size).tolist() for size in requests.prompt_tokens]
 
 
+def late_scores_of(requests: Requests) -> list[tuple[float, int]]:
+    """Return when the scores are known that come after their requests, with rows, in that order."""
+    known_s = requests.arrival_s + requests.score_delay_s
+    is_late = (requests.score_delay_s > 0) & np.isfinite(known_s) & ~np.isnan(requests.score)
+    return sorted((float(known_s[row]), int(row)) for row in np.flatnonzero(is_late))
+
+
 def longest_context(requests: Requests) -> int:
     """Return the tokens of the longest request, prompt and output, and one more."""
     tokens: Any = np.max(requests.prompt_tokens + requests.output_tokens, initial=1)

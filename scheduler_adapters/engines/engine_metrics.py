@@ -41,7 +41,8 @@ _PHASE_AND_CLASS: Final = ("phase", "user_class")
 
 _COUNTERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "engine_requests": (
-        "Requests by the score they carried: scored, unscored; invalid hints count in both.",
+        "Requests by the score they carried: scored, unscored; invalid hints count in both, late "
+        "(a score came while they waited) in unscored.",
         ("hint",),
     ),
     "expired_ranks": (
@@ -136,7 +137,7 @@ class EngineMetrics(EngineObserver):
         scheduler, metrics = self.scheduler, self._metrics
         ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
         counts = ranker.hint_counts
-        for name in ("scored", "unscored", "invalid"):
+        for name in ("scored", "unscored", "invalid", "late"):
             self._advance(metrics["engine_requests"].labels(name), name, getattr(counts, name))
         self._advance(metrics["expired_ranks"], "expired", ranker.num_expired)
         self._advance(metrics["deferrals"], "deferred", planner.num_deferred if planner else 0)

@@ -10,6 +10,7 @@ raises: an unusable value counts as absent, and the counters say how often.
 | lengthwise_quantiles | predicted length: fraction, tokens, ...: [0.5, 210, 0.9, 640] |
 | lengthwise_class | name of the user's class, for policies that know classes |
 | lengthwise_tbt_s | target time between tokens, seconds > 0 |
+| lengthwise_ticket | set by the middleware, which may send the score later: 32 hex digits |
 
 Quantiles are one flat list because vLLM takes no objects here: fractions in (0, 1), rising, each
 before its tokens, which do not fall; 100 pairs at most. A class has 100 characters at most.
@@ -18,6 +19,7 @@ before its tokens, which do not fall; 100 pairs at most. A class has 100 charact
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,6 +33,7 @@ SCORE: Final = "lengthwise_score"
 QUANTILES: Final = "lengthwise_quantiles"
 USER_CLASS: Final = "lengthwise_class"
 TBT_S: Final = "lengthwise_tbt_s"
+TICKET: Final = "lengthwise_ticket"
 
 _MOST: Final = 100
 """Pairs of quantiles, and characters of a class: clients must not make ranks and metrics slow."""
@@ -39,11 +42,14 @@ logger = logging.getLogger(__name__)
 
 
 def hints_of(requests: Requests, row: int) -> dict[str, Any]:
-    """Return the hints of one request of a workload; a missing score or target is left out."""
+    """Return the hints of one request of a workload; a missing score or target is left out, and of
+    a score that comes later there is the ticket."""
     hints: dict[str, Any] = {USER_CLASS: str(requests.user_class[row])}
     for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
         if not isnan(value):
             hints[name] = float(value)
+    if requests.score_delay_s[row] > 0 and hints.pop(SCORE, None) is not None:
+        hints[TICKET] = f"{row:032x}"
     return hints
 
 
@@ -55,18 +61,12 @@ class HintCounts:
     unscored: int = 0
     invalid: int = 0
     """Requests with a hint that cannot be used, whatever else they carry."""
+    late: int = 0
+    """Of the unscored: those ranked by a score that came while they waited."""
 
     def read(self, carried: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the usable hints of a request's extra arguments, as fields of a `RequestView`."""
-        found: dict[str, Any] = {}
-        unusable = []
-        for key, value in carried.items() if carried else ():
-            if key in _HINTS and value is not None:
-                name, usable = _HINTS[key]
-                if (found_value := usable(value)) is None:
-                    unusable.append(key)
-                else:
-                    found[name] = found_value
+        found, unusable = read_hints(carried)
         if "score" in found:
             self.scored += 1
         else:
@@ -75,6 +75,29 @@ class HintCounts:
             self.invalid += 1
             logger.debug("unusable %s; the request is scheduled without", unusable)
         return found
+
+
+def read_hints(carried: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
+    """Return the usable hints, as fields of a `RequestView`, and the keys of those that are not."""
+    found: dict[str, Any] = {}
+    unusable = []
+    for key, value in carried.items() if carried else ():
+        if key in _HINTS and value is not None:
+            name, usable = _HINTS[key]
+            if (found_value := usable(value)) is None:
+                unusable.append(key)
+            else:
+                found[name] = found_value
+    return found, unusable
+
+
+def ticket_of(carried: Mapping[str, Any] | None) -> str | None:
+    """Return the ticket that a request or a late score carries, if it is one."""
+    ticket = carried.get(TICKET) if carried else None
+    return ticket if isinstance(ticket, str) and _is_ticket(ticket) else None
+
+
+_is_ticket = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
 def score_hints(score: float, quantiles: Mapping[float, float]) -> dict[str, Any]:

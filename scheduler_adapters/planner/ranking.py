@@ -16,7 +16,8 @@ from math import inf
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.planner.hints import HintCounts, ticket_of
+from scheduler_adapters.planner.late_scores import LateScores, Quantiles
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.policy import Policy, ask_rank
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -64,6 +65,7 @@ class Ranker:
         self.attach(observers)
         self.hint_counts = HintCounts()
         self._median = RecentMedian()
+        self.late_scores: LateScores[Tracked] = LateScores()
         self.num_expired = 0
         """Ranks that ended in time so far: with a starvation guard, requests that it boosted."""
         self._by_priority = by_priority  # the engine's own goes before the policy's rank
@@ -84,11 +86,15 @@ class Ranker:
         carried: Mapping[str, Any] | None,
         priority: int = 0,
         prompt: Sequence[int] = (),
+        ticket: str | None = None,
     ) -> Tracked:
         """Make the state of a request that arrived `age_s` seconds ago, and rank it.
 
-        `prompt` are its token ids, or as many of the last as `is_thought_over` reads.
+        Args:
+            prompt: its token ids, or as many of the last as `is_thought_over` reads.
+            ticket: of a score that may come later; None: the one that it carries, if any.
         """
+        ticket = ticket or ticket_of(carried)
         hints = self.hint_counts.read(carried)
         self.load.now_s = self.clock()
         tracked = Tracked(
@@ -101,6 +107,10 @@ class Ranker:
             ),
             priority=priority if self._by_priority else None,
         )
+        if tracked.view.score is None and ticket is not None:
+            late = self.late_scores.expect(ticket, tracked)
+            if late is not None:
+                self._give(tracked.view, late.score, late.quantiles)
         self._median.arrived(tracked.view)
         tracked.thinking_over = self.is_thought_over(prompt)
         self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
@@ -123,6 +133,27 @@ class Ranker:
             observer.admitted(tracked.view, started_s)
             if tracked.thinking_over:
                 observer.thinking_ended(tracked.view, started_s)
+
+    def take_late_scores(self, *queues: "RankedQueue[Any]") -> None:
+        """Give the requests of these queues the scores that have come in `late_scores`."""
+        for tracked, late in self.late_scores.take():
+            for queue in queues:
+                self.score_arrived(tracked, late.score, late.quantiles, queue=queue)
+
+    def score_arrived(
+        self, tracked: Tracked, score: float, quantiles: Quantiles, *, queue: "RankedQueue[Any]"
+    ) -> None:
+        """Rank a request by a score that came after it; unless it has left the queue meanwhile."""
+        item = queue.remove(tracked.view.number)
+        if item is not None:
+            self._give(tracked.view, score, quantiles)
+            self._median.add(score)
+            self.rerank(tracked)
+            queue.add(item, tracked.view.number, tracked.rank)
+
+    def _give(self, view: RequestView, score: float, quantiles: Quantiles) -> None:
+        view.score, view.quantiles = score, quantiles
+        self.hint_counts.late += 1
 
     def requeue(self, tracked: Tracked, *, generated_tokens: int, preemptions: int) -> None:
         """Rank a resident that has lost its blocks and waits again."""

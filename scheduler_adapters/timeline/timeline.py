@@ -182,6 +182,8 @@ def as_table(timeline: Timeline, *, token_times: bool = False) -> pd.DataFrame:
     """One row per request: its fields, its times and, if asked for, `token_s`."""
     requests = timeline.requests
     columns = {field.name: getattr(requests, field.name) for field in fields(requests)}
+    if (delay_s := columns.pop("score_delay_s")).any():
+        columns["score_s"] = requests.arrival_s + delay_s
     columns |= {name: getattr(timeline, name) for name in _PER_REQUEST}
     if token_times:
         columns["token_s"] = [timeline.token_s(row) for row in range(len(requests))]

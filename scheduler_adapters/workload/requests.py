@@ -41,6 +41,8 @@ class Requests:
     user_class: NDArray[np.str_]
     tbt_s: Floats
     """Target time between tokens."""
+    score_delay_s: Floats
+    """From the arrival until the score is known; 0: it comes with the request, inf: never."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -64,12 +66,14 @@ def make_requests(
     request_id: ArrayLike | None = None,
     user_class: ArrayLike = "",
     tbt_s: ArrayLike = np.nan,
+    score_s: ArrayLike = 0.0,
     path: str | PathLike[str] | None = None,
 ) -> Requests:
     """Return checked columns in order of arrival (stable; sorting is logged).
 
     Left out: all arrive at 0 s, nothing is reasoning, no scores, ids 0, 1, ..., one class.
-    A request without a class is of the class "".
+    A request without a class is of the class "". `score_s` is when a score is known: before the
+    arrival it comes with the request; NaN or infinity means never.
 
     Raises:
         DataError: a column is missing values, or a length, time or score cannot be; names the row,
@@ -87,7 +91,9 @@ def make_requests(
         score=check.optional("score", scores),
         user_class=check.names("user_class", user_class),
         tbt_s=check.optional("tbt_s", tbt_s),
+        score_delay_s=check.moments("score_s", score_s),
     )
+    np.maximum(requests.score_delay_s - requests.arrival_s, 0.0, out=requests.score_delay_s)
     check.refuse(requests.tbt_s <= 0, "tbt_s", requests.tbt_s, "seconds above 0, or NaN for none")
     check.refuse(
         requests.reasoning_tokens > requests.output_tokens,
@@ -121,6 +127,11 @@ class _Columns:
         column = self._numbers(name, values)
         self.refuse(~((column >= 0) & np.isfinite(column)), name, column, "seconds >= 0")
         return column
+
+    def moments(self, name: str, values: ArrayLike) -> Floats:
+        column = self._numbers(name, values)
+        self.refuse(column < 0, name, column, "seconds >= 0, or NaN for never")
+        return np.where(np.isnan(column), np.inf, column)
 
     def optional(self, name: str, values: ArrayLike) -> Floats:
         column = self._numbers(name, values)

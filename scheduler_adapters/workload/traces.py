@@ -41,6 +41,7 @@ COLUMN_NAMES: Final = {
     "request_id": ("request_id", "prompt_id"),
     "user_class": ("user_class",),
     "tbt_s": ("tbt_s",),
+    "score_s": ("score_s",),
 }
 """Our columns, and the names that public traces give them; the first one found is read. Numbers in
 a column called timestamp are not read: some traces mean seconds, others milliseconds."""

@@ -1,7 +1,7 @@
 """A score or None within a budget, always: the client for a scheduler's hot path.
 
     scorer = FailOpenScorer("127.0.0.1:50051", budget_s=0.05)
-    score = scorer.score(prompt)            # a Score, or None: schedule this request as FCFS would
+    score = scorer.score(prompt)            # a Score, or None: schedule this request without
     score = await scorer.score_async(prompt)
 
 Callers at the same moment share one ScoreBatch. There is no timer: a batch is what has gathered
@@ -37,7 +37,7 @@ class Answer:
     score: Score | None
     outcome: str
     """"scored"; without a score "breaker_open", "timeout", "overloaded", "unavailable",
-    "invalid_prompt" or "error"."""
+    "invalid_prompt", "error", or "cancelled" by the caller."""
 
 
 @dataclass(slots=True)
@@ -45,6 +45,10 @@ class _Waiter:
     prompt: str
     deadline_s: float
     future: Future[Answer] = field(default_factory=Future)
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.future.done() and self.future.result().outcome == "cancelled"
 
     def give(self, answer: Answer) -> bool:
         """Set the answer; False if the caller has one already."""
@@ -119,6 +123,9 @@ class FailOpenScorer(BlockingConnection):
             )
         except TimeoutError:
             return self._late(waiter)
+        except asyncio.CancelledError:  # then it need not be sent, if that has not happened yet
+            self._answer(waiter, None, "cancelled")
+            raise
 
     def _submit(self, prompt: str) -> _Waiter:
         waiter = _Waiter(prompt, time.monotonic() + self._timeout_s)
@@ -155,7 +162,7 @@ class FailOpenScorer(BlockingConnection):
             waiter = self._waiting.popleft()
             if waiter.deadline_s > now_s and not waiter.future.done():
                 batch.append(waiter)
-            else:
+            elif not waiter.is_cancelled:
                 # Its time ran out behind other calls: the service is too slow for the budget.
                 self._breaker.failure()
                 self._answer(waiter, None, "timeout")

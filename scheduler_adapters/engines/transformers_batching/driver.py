@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -19,13 +20,14 @@ from scheduler_adapters.engines.driver import (
     EngineLimits,
     ServedRun,
     TokenTimes,
+    late_scores_of,
     longest_context,
     random_prompts,
 )
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, WallClock
 from scheduler_adapters.engines.random_model import find_device, make_random_model
 from scheduler_adapters.engines.transformers_batching import packed_attention
-from scheduler_adapters.planner.hints import hints_of
+from scheduler_adapters.planner.hints import SCORE, hints_of
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -139,7 +141,8 @@ class TransformersDriver(EngineDriver):
         hints: dict[str, Mapping[str, Any]] = {}
         told = [times, *observers]
         manager = self._make_manager(use_policy(policy, hints, observers=told, clock=clock))
-        border = TransformersBorder(require_ours(manager), ())
+        scheduler = require_ours(manager)
+        border = TransformersBorder(scheduler, ())
         self.limits = EngineLimits.of(border, watermark_fraction=_SAFETY_MARGIN)
         prompts = random_prompts(requests, seed, self._model.config.vocab_size)
 
@@ -149,16 +152,22 @@ class TransformersDriver(EngineDriver):
             size = int(requests.output_tokens[row])
             manager.add_request(prompts[row], request_id=request_id, max_new_tokens=size)
 
-        num_first = int((requests.arrival_s <= 0).sum())
+        def give_score(row: int) -> None:
+            score = float(requests.score[row])
+            scheduler.score_arrived(str(requests.request_id[row]), {SCORE: score})
+
+        count, num_first = len(requests), int((requests.arrival_s <= 0).sum())
         for row in range(num_first):
             add(row)
         clock.restart()
         manager.start()
         try:
-            for row in range(num_first, len(requests)):
-                clock.wait_until(float(requests.arrival_s[row]))
-                add(row)
-            answers = _wait_for_all(manager, policy.name, len(requests))
+            events = [(float(requests.arrival_s[row]), row, add) for row in range(num_first, count)]
+            events += [(known_s, row, give_score) for known_s, row in late_scores_of(requests)]
+            for at_s, row, happen in sorted(events, key=itemgetter(0)):
+                clock.wait_until(at_s)
+                happen(row)
+            answers = _wait_for_all(manager, policy.name, count)
         finally:
             manager.stop(block=True)
         return ServedRun(

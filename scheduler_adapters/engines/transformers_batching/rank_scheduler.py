@@ -34,6 +34,7 @@ from scheduler_adapters.planner.capabilities import (
     require_think_end,
     shape_of_first_step,
 )
+from scheduler_adapters.planner.late_scores import late_score
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
 from scheduler_adapters.planner.step_budget import Plan
@@ -173,6 +174,16 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         """Residents that finished, or lost their blocks, since a step ended."""
         self._stalled = False
 
+    def score_arrived(self, request_id: str, hints: Mapping[str, Any]) -> None:
+        """Take the score of a request that was added without: it moves one that waits when the next
+        step is scheduled. Any thread may call this; a score that is not usable is ignored.
+
+        Args:
+            hints: the score, and its quantiles if it has any, under the keys of `hints.py`.
+        """
+        if (late := late_score(request_id, hints)) is not None:
+            self.lengthwise.late_scores.inbox.append(late)
+
     # The engine's loop: new requests, cancelled ones, schedule_batch, the step itself, and then
     # finish_request for those that are done. So a step has ended when the next turn begins.
 
@@ -202,6 +213,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                     prompt_tokens=len(state.initial_tokens),
                     carried=carried,
                     prompt=state.initial_tokens,
+                    ticket=state.request_id,
                 )
         for each in sequences:
             super().add_waiting_request(each)
@@ -214,6 +226,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self.block_new_requests &= not cancelled
         for state in cancelled:
             self._queue.remove(state.lengthwise.view.number)
+            self.lengthwise.late_scores.forget(state.request_id)
             if self.planner is not None:
                 self.planner.residents.left(state.request_id)
             for observer in self._observers:
@@ -223,6 +236,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
         load = self.lengthwise.load
         load.now_s = self._step_start_s = self.lengthwise.clock()
+        if self.lengthwise.late_scores.inbox:
+            self.lengthwise.take_late_scores(self._queue)
         for state in self._queue.pop_expired(load.now_s):
             self.lengthwise.expire(state.lengthwise)
             self._put(state)
@@ -243,6 +258,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     def finish_request(self, request_id: str) -> None:
         state = self.active_requests.get(request_id)
         super().finish_request(request_id)
+        self.lengthwise.late_scores.forget(request_id)
         if state is not None:
             self._gone[request_id] = state
             if self.planner is not None:

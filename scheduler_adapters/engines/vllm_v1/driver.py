@@ -22,12 +22,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from scheduler_adapters.engines.driver import EngineDriver, EngineLimits, ServedRun, random_prompts
+from scheduler_adapters.engines.driver import (
+    EngineDriver,
+    EngineLimits,
+    ServedRun,
+    late_scores_of,
+    random_prompts,
+)
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, clock_kind, make_clock
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model, write_config
 from scheduler_adapters.engines.vllm_v1 import TESTED
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
-from scheduler_adapters.planner.hints import HintCounts, hints_of
+from scheduler_adapters.planner.hints import TICKET, HintCounts, hints_of
+from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver, measuring
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
@@ -303,6 +310,8 @@ def _serve(
     scheduled_ts = np.full(count, np.nan)
     held: list[Any] = []  # the engine's own requests
     marks = [(time.monotonic(), 0.0)]  # instants on vLLM's clock and on ours
+    ranker: Any = getattr(scheduler_of(engine), "lengthwise", None)
+    late = deque(late_scores_of(requests) if ranker is not None else ())
     added = 0
     while added < count or engine.has_unfinished_requests():
         if not engine.has_unfinished_requests():
@@ -319,6 +328,10 @@ def _serve(
             )
             held.append(next(reversed(scheduler_of(engine).requests.values())))
             added += 1
+        while late and late[0][0] <= clock():
+            row = late.popleft()[1]
+            score = LateScore(hints_of(requests, row)[TICKET], float(requests.score[row]))
+            ranker.late_scores.inbox.append(score)
         clock.note_speed()
         outputs = engine.step()
         began_s, now_s = marks[-1][1], clock()

@@ -3,9 +3,10 @@
 It asks the scoring service for each completion, chat and responses request and writes score,
 quantiles of the length, class and TBT target into the body's `vllm_xargs`, unless the client has
 written them itself (`hints.py` names the keys). It fails open: a request waits `deadline_s` at
-most, and where no score can be had in time it goes on without one, to be ranked by the median.
-Answers, streams included, are passed on untouched. At `/lengthwise/load` it answers itself: a JSON
-list with the newest report of each engine, for a router (`engine_metrics.load_report`).
+most, and where no score can be had in time it goes on without one, to be ranked by the median. The
+score is asked for up to `late_s` longer, and sent after the request (`late_asking.py`). Answers,
+streams included, are passed on untouched. At `/lengthwise/load` it answers itself: a JSON list with
+the newest report of each engine, for a router (`engine_metrics.load_report`).
 
 `serve-vllm` starts vLLM with it. By hand: set `LENGTHWISE_MIDDLEWARE` to the JSON of a
 `MiddlewareConfig`, and add `--middleware scheduler_adapters.engines.vllm_v1.middleware.VllmScores`.
@@ -14,6 +15,7 @@ vLLM checks API keys behind it, so refused requests are scored as well. Imports 
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import json
 import os
@@ -30,10 +32,12 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from scheduler_adapters.engines import prompt_text
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
+from scheduler_adapters.engines.score_channel import ScoreSender
 from scheduler_adapters.engines.user_classes import UserClasses, read_user_classes
-from scheduler_adapters.planner.hints import SCORE, score_hints
+from scheduler_adapters.engines.vllm_v1.late_asking import RETRIED, LateAsking
+from scheduler_adapters.planner.hints import SCORE, TICKET, score_hints
 from scoring_service.client.channel import ClientSecurity
-from scoring_service.client.fail_open import FailOpenScorer
+from scoring_service.client.fail_open import Answer, FailOpenScorer
 from scoring_service.errors import ConfigError
 
 Scope = MutableMapping[str, Any]
@@ -62,6 +66,9 @@ class ScoreConfig:
     """HOST:PORT of the scoring service; none: only clients that send a score are ranked by it."""
     deadline_s: float = 0.05
     """The longest that a request waits for its score, seconds; then it goes on without."""
+    late_s: float | None = 5.0
+    """How much longer a score is asked for, seconds: it still moves a request that waits in the
+    engine when it comes. None: no longer."""
     target_model: str | None = None
     """Model that the scoring service is calibrated for: requests then also carry the quantiles of
     its response lengths. None: scores only."""
@@ -69,6 +76,8 @@ class ScoreConfig:
     def __post_init__(self) -> None:
         if not 0 < self.deadline_s < 60:
             raise ConfigError(f"deadline_s is {self.deadline_s}; use seconds > 0 and below 60")
+        if self.late_s is not None and not 0 < self.late_s < 3600:
+            raise ConfigError(f"late_s is {self.late_s}; use seconds > 0 and below 3600, or none")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,9 +128,22 @@ class ScoreMetrics:
             registry=registry,
         )
 
+        self.late_scores = Counter(
+            "lengthwise_late_scores",
+            "Requests whose score was asked for after the deadline, by what came of it: sent to "
+            "the engine, started (the request was admitted first), full (too many at once), or "
+            "why there is none.",
+            ["outcome"],
+            registry=registry,
+        )
+
     def count(self, outcome: str, reason: str = "") -> None:
         """Count a request."""
         self.requests.labels(outcome=outcome, reason=reason).inc()
+
+    def count_late(self, outcome: str) -> None:
+        """Count a request whose score was asked for after the deadline."""
+        self.late_scores.labels(outcome=outcome).inc()
 
 
 @dataclass(eq=False)
@@ -133,6 +155,9 @@ class ScoreMiddleware:
     scorer: FailOpenScorer | None
     """None: requests get no score here."""
     metrics: ScoreMetrics
+    deadline_s: float = 0.05
+    late: LateAsking | None = None
+    """None: a score that misses the deadline is not used."""
     classes: UserClasses = field(default_factory=UserClasses)
     max_body_bytes: int = 16 << 20
     metrics_folder: Path | None = None
@@ -155,10 +180,20 @@ class ScoreMiddleware:
                 self.metrics.count("unscored", "too_large" if content is None else "unreadable")
             await self.app(scope, _replay(messages, receive), send)
             return
+        forged = body[XARGS].pop(TICKET, None)
         hints = self.classes.hints(self.classes.of(scope["headers"]))
-        if _attach(body, hints | await self._score(body, prompt_of(body))):
+        hints |= await self._score(body, prompt_of(body))
+        if _attach(body, hints) or forged is not None:
             scope, messages = _with_body(scope, json.dumps(body).encode())
-        await self.app(scope, _replay(messages, receive), send)
+        receive = _replay(messages, receive)
+        ticket = body[XARGS].get(TICKET)
+        if self.late is None or ticket is None:
+            await self.app(scope, receive, send)
+            return
+        try:
+            await self.app(scope, receive, _stopping(self.late, ticket, send))
+        finally:
+            self.late.stop(ticket)
 
     async def _score(self, body: Mapping[str, Any], prompt: str | None) -> dict[str, Any]:
         if SCORE in body[XARGS]:
@@ -169,16 +204,30 @@ class ScoreMiddleware:
             self.metrics.count("unscored", "no_text")
         else:
             started_s = time.monotonic()
-            answer = await self.scorer.ask_async(prompt)
+            asking = asyncio.ensure_future(self.scorer.ask_async(prompt))
+            await asyncio.wait({asking}, timeout=self.deadline_s)
             self.metrics.waited_s.observe(time.monotonic() - started_s)
+            answer = asking.result() if asking.done() else Answer(None, "timeout")
             if answer.score is None:
                 late = answer.outcome == "timeout"
                 self.metrics.count("late" if late else "unscored", answer.outcome)
-                return {}
+                return self._ask_further(prompt, answer, asking)
             self.metrics.count("scored")
             if isfinite(answer.score.value):
                 return score_hints(answer.score.value, answer.score.quantiles)
         return {}
+
+    def _ask_further(
+        self, prompt: str, answer: Answer, asking: asyncio.Future[Answer]
+    ) -> dict[str, Any]:
+        """Return the ticket of a score that may come later, as a hint; empty where none will."""
+        ticket = None
+        if self.late is not None and answer.outcome in RETRIED:
+            ticket = self.late.start(prompt, asking)
+        if ticket is None:
+            asking.cancel()
+            return {}
+        return {TICKET: ticket}
 
 
 class VllmScores(ScoreMiddleware):
@@ -189,22 +238,30 @@ class VllmScores(ScoreMiddleware):
         folder = os.environ.get(METRICS_FOLDER)
         if config.metrics_dir is not None:
             atexit.register(shutil.rmtree, config.metrics_dir, ignore_errors=True)
+        metrics, late_s = ScoreMetrics(), config.late_s if folder else None
+        scorer = _scorer(config, config.deadline_s + (late_s or 0.0))
+        late = None
+        if scorer is not None and folder and late_s is not None:
+            sender = ScoreSender(Path(folder))
+            late = LateAsking(scorer, sender, late_s=late_s, count=metrics.count_late)
         super().__init__(
             app,
-            scorer=_scorer(config),
-            metrics=ScoreMetrics(),
+            scorer=scorer,
+            metrics=metrics,
+            deadline_s=config.deadline_s,
+            late=late,
             classes=read_user_classes(Path(config.classes)) if config.classes else UserClasses(),
             max_body_bytes=config.max_body_bytes,
             metrics_folder=Path(folder) if folder else None,
         )
 
 
-def _scorer(config: MiddlewareConfig) -> FailOpenScorer | None:
+def _scorer(config: MiddlewareConfig, budget_s: float) -> FailOpenScorer | None:
     if config.scorer is None:
         return None
     return FailOpenScorer(
         config.scorer,
-        budget_s=config.deadline_s,
+        budget_s=budget_s,
         target_model=config.target_model,
         security=config.security,
     )
@@ -255,6 +312,17 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
         return pending.popleft() if pending else await receive()
 
     return replayed
+
+
+def _stopping(late: LateAsking, ticket: str, send: Send) -> Send:
+    """A `send` that ends the asking for a score with the first bytes of the answer."""
+
+    async def stopping(message: Message) -> None:
+        if message.get("body"):
+            late.stop(ticket)
+        await send(message)
+
+    return stopping
 
 
 def _parse(content: bytes, required: str | None) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ from itertools import chain
 from typing import Any, Final
 
 from scheduler_adapters.engines.engine_metrics import observers_from_environment
+from scheduler_adapters.engines.score_channel import receiver_from_environment
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_policy,
     configured_think_end,
@@ -191,6 +192,10 @@ class RankMixin:
         require_capabilities(policy, CAPABILITIES, ENGINE)
         thinks = bool(think_end_of(engine))
         self.lengthwise_start(policy, observers=observers_from_environment(engine, thinks=thinks))
+        self._lengthwise_receiver = receiver_from_environment(
+            engine.vllm_config.parallel_config.data_parallel_rank,
+            lambda late: self.lengthwise.late_scores.inbox.append(late),
+        )
 
     def lengthwise_start(self, policy: Policy, *, observers: Sequence[EngineObserver] = ()) -> None:
         """Put `policy` in charge of an engine that holds no request, before these observers."""
@@ -223,6 +228,8 @@ class RankMixin:
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         ranker, planner = self.lengthwise, self._lengthwise_planner
         now_s = ranker.load.now_s = self._lengthwise_step_start_s = ranker.clock()
+        if ranker.late_scores.inbox:
+            ranker.take_late_scores(self.waiting.queue, self._lengthwise_holders.queue)
         for waiting in (self.waiting, self._lengthwise_holders):
             if now_s >= waiting.queue.first_end_s:
                 waiting.expire_ranks()
@@ -266,6 +273,8 @@ class RankMixin:
 
     def shutdown(self) -> None:
         super().shutdown()  # type: ignore[misc]
+        if self._lengthwise_receiver is not None:
+            self._lengthwise_receiver.close()
         for observer in self.lengthwise.observers:
             observer.close()
 

@@ -34,7 +34,7 @@ def static_ranks(requests: Requests, policy: Policy, instance: Instance) -> Stat
     Raises:
         InvalidDecision: the policy raised, or ranked with NaN.
     """
-    if not policy.traits.is_static or not len(requests):
+    if not policy.traits.is_static or not len(requests) or requests.score_delay_s.any():
         return None
     rule = ask_rule(policy, LoadView(total_blocks=instance.kv_blocks))
     if rule.displace or rule.offload or rule.max_decodes is not None:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from itertools import count
 from math import inf
 
+import numpy as np
+
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.filling import StepFiller
 from scheduler_adapters.simulator.engine.live import Carried, Live, SimulatedRequest
@@ -100,6 +102,8 @@ class Engine:
         state.lives += lives
         state.record.add_rows(len(lives))
         rejected = state.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+        for row in np.flatnonzero((requests.score_delay_s > 0) & ~rejected).tolist():
+            self.ranks.delay_score(lives[row], float(requests.score_delay_s[row]))
         if rejected.any():
             for live, is_rejected in zip(lives, rejected.tolist(), strict=True):
                 live.is_gone = is_rejected
@@ -120,6 +124,8 @@ class Engine:
         if state.instance.cannot_hold(request.prompt_tokens, request.output_tokens):
             live.is_gone = True
             return False
+        if request.score_delay_s:
+            self.ranks.delay_score(live, request.score_delay_s)
         if carried is not None:
             self._resume(live, carried)
         self._expect([live])
@@ -240,24 +246,27 @@ class Engine:
         """
         state, load, step = self.state, self.state.load, self.filler.step
         residents, stored = state.residents, self.stored
-        filler, runner, timers = self.filler, self.runner, self.ranks.timers
+        filler, runner, ranks, timers = self.filler, self.runner, self.ranks, self.ranks.timers
         state.until_s = until_s
         while True:
             start_s = load.now_s
             if not state.num_waiting and not residents:
                 start_s = max(start_s, state.next_arrival_s)
             elif self.is_stalled:
-                start_s = max(start_s, min(stored.next_landing_s, state.next_arrival_s))
+                wakes_s = min(state.next_arrival_s, ranks.next_score_s)
+                start_s = max(start_s, min(stored.next_landing_s, wakes_s))
                 self.is_stalled = start_s >= until_s
             if start_s >= until_s:
                 return start_s
             load.now_s = start_s
             if stored.next_landing_s <= start_s:
                 stored.land()
+            if ranks.late_scores:
+                ranks.take_late_scores()
             if state.next_arrival_s <= start_s:
                 self._deliver()
             if timers and timers[0][0] <= start_s:
-                self.ranks.expire()
+                ranks.expire()
             evictions = state.evictions_without_token
             filler.fill()
             if step.placed or step.chunks:

@@ -30,10 +30,12 @@ class SimulatedRequest(NamedTuple):
     score: float | None = None
     user_class: str = ""
     tbt_s: float | None = None
+    score_delay_s: float = 0.0
+    """From the arrival until the score is known; inf: never."""
 
     def view(self, number: int) -> RequestView:
         """Return the request as a policy sees it; `number` is its receive number."""
-        request_id, arrival_s, prompt_tokens, _, _, score, user_class, tbt_s = self
+        request_id, arrival_s, prompt_tokens, _, _, score, user_class, tbt_s, _ = self
         return RequestView(request_id, number, arrival_s, prompt_tokens, score, user_class, tbt_s)
 
 
@@ -49,6 +51,7 @@ def simulated_requests(requests: Requests) -> Iterator[SimulatedRequest]:
         none_for_nan(requests.score),
         requests.user_class.tolist(),
         none_for_nan(requests.tbt_s),
+        requests.score_delay_s.tolist(),
     )
 
 

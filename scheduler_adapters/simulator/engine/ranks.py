@@ -21,8 +21,8 @@ class RankKeeper:
     """Ranks, the lanes and cohorts that they put requests into, and the times at which they end."""
 
     __slots__ = (
-        "block_tokens", "lane_of", "lanes", "load", "median", "num_timers", "policy", "record",
-        "timers",
+        "block_tokens", "lane_of", "lanes", "late_scores", "load", "median", "num_timers", "policy",
+        "record", "timers",
     )  # fmt: skip
 
     def __init__(self, state: EngineState) -> None:
@@ -37,6 +37,33 @@ class RankKeeper:
         self.timers: list[tuple[float, int, Live | Cohort, int]] = []
         self.num_timers = 0
         self.median = RecentMedian()
+        self.late_scores: list[tuple[float, int, Live, float]] = []
+        """Heap of (when it is known, row, request, score)."""
+
+    def delay_score(self, live: Live, delay_s: float) -> None:
+        """Keep a score back until so long after the arrival of its request."""
+        view = live.view
+        if view.score is not None and delay_s < inf:
+            known_s = view.arrival_s + delay_s
+            heappush(self.late_scores, (known_s, live.row, live, view.score))
+        view.score = None
+
+    @property
+    def next_score_s(self) -> float:
+        """When the next late score is known; inf if there is none."""
+        return self.late_scores[0][0] if self.late_scores else inf
+
+    def take_late_scores(self) -> None:
+        """Rank the waiting requests whose scores have come; those that have started stay."""
+        while self.next_score_s <= self.load.now_s:
+            _, _, live, score = heappop(self.late_scores)
+            if live.is_gone or not live.is_waiting:
+                continue
+            live.view.score = score
+            if live.rank is not None:  # else it has yet to join the queue
+                self.median.add(score)
+                self.ask(live)
+                self.enqueue(live)
 
     def arrive(self, live: Live) -> None:
         """Rank a request that joins the queue, and put it there."""

@@ -223,6 +223,7 @@ class StepRunner:
                     stale.append(cohort)
 
     def _quiet_until_s(self) -> float:
-        """Return when the next request arrives, copy lands, or the run is cut."""
+        """Return when the next request or late score arrives, copy lands, or the run is cut."""
         state = self.state
-        return min(state.next_arrival_s, self.stored.next_landing_s, state.until_s)
+        arrives_s = min(state.next_arrival_s, self.ranks.next_score_s)
+        return min(arrives_s, self.stored.next_landing_s, state.until_s)

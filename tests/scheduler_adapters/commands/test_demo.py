@@ -73,7 +73,7 @@ def test_without_scores_the_order_falls_back_to_fcfs_and_says_so(
 ) -> None:
     figures = run_demo(a_config(trained, scoring_timeout_s=1e-6))
     assert figures["simulator"]["pars"] == figures["simulator"]["fcfs"]
-    assert "scheduled FCFS" in caplog.text
+    assert "ranked by the median" in caplog.text
     assert f"0 of {NUM_PROMPTS} prompts had a score" in Path(figures["report"]).read_text()
 
 

@@ -64,7 +64,7 @@ def scheduler(tokens: TokenClock) -> Any:
         tokens.stepped(now_s)
     return SimpleNamespace(
         lengthwise=SimpleNamespace(
-            hint_counts=HintCounts(scored=5, unscored=2),
+            hint_counts=HintCounts(scored=5, unscored=2, late=1),
             num_expired=3,
             clock=Clock(),
             policy=FCFS(),
@@ -90,6 +90,7 @@ def test_counters_advance_to_what_was_counted_and_no_further(
     value = registry.get_sample_value
     assert value("lengthwise_engine_requests_total", {"hint": "scored"}) == 6
     assert value("lengthwise_engine_requests_total", {"hint": "unscored"}) == 2
+    assert value("lengthwise_engine_requests_total", {"hint": "late"}) == 1
     assert value("lengthwise_expired_ranks_total") == 3
     assert value("lengthwise_deferrals_total") == 7
 

@@ -12,13 +12,17 @@ from scheduler_adapters.planner.hints import (
     QUANTILES,
     SCORE,
     TBT_S,
+    TICKET,
     USER_CLASS,
     HintCounts,
+    hints_of,
     score_hints,
+    ticket_of,
 )
 from scheduler_adapters.views import RequestView
+from scheduler_adapters.workload.requests import make_requests
 
-HINTS = [SCORE, USER_CLASS, TBT_S, QUANTILES]
+HINTS = [SCORE, USER_CLASS, TBT_S, QUANTILES, TICKET]
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text("nai1. ") | st.binary(),
@@ -106,3 +110,27 @@ def test_a_class_of_more_than_a_hundred_characters_counts_as_invalid() -> None:
     assert counts.invalid == 0
     assert counts.read({USER_CLASS: "c" * 101}) == {}
     assert counts.invalid == 1
+
+
+@given(carried=st.none() | st.dictionaries(st.just(TICKET), anything))
+def test_no_ticket_that_a_client_makes_up_raises(carried: dict[str, Any] | None) -> None:
+    assert ticket_of(carried) is None
+
+
+@pytest.mark.parametrize("ticket", ["0123456789abcdef" * 2, "f" * 32])
+def test_a_ticket_is_32_hex_digits(ticket: str) -> None:
+    assert ticket_of({TICKET: ticket}) == ticket
+    for wrong in (ticket[1:], ticket + "0", ticket[1:] + "G", ticket[1:] + "\n", ticket.upper()):
+        assert wrong == ticket or ticket_of({TICKET: wrong}) is None
+
+
+def test_of_a_score_that_comes_later_a_request_carries_the_ticket() -> None:
+    requests = make_requests(
+        prompt_tokens=[1] * 4,
+        output_tokens=[1] * 4,
+        scores=[3.0, 4.0, float("nan"), 5.0],
+        score_s=[0.0, 0.5, 0.5, float("inf")],
+    )
+    kinds = [sorted({SCORE, TICKET} & hints_of(requests, row).keys()) for row in range(4)]
+    assert kinds == [[SCORE], [TICKET], [], [TICKET]]
+    assert ticket_of(hints_of(requests, 1)) is not None

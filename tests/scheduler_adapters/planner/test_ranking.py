@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_adapters.planner.hints import TICKET, HintCounts
+from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -176,6 +178,48 @@ def test_requests_without_a_score_stand_at_the_median_of_those_before_them() -> 
     unscored, other, lower = track(ranker, None), track(ranker, None), track(ranker, 0.5)
     fill(queue, other, high, lower, unscored, low, first)
     assert list(queue) == [first, lower, low, unscored, other, high]
+
+
+def test_a_late_score_moves_a_request_that_waits_and_no_other() -> None:
+    ranker = Ranker(pars(), Clock())
+    queue: RankedQueue[Tracked] = RankedQueue()
+    middle = track(ranker, 5.0)
+    waits, started, early = (
+        ranker.track(ticket, age_s=0, prompt_tokens=3, carried=None, ticket=ticket)
+        for ticket in ("waits", "started", "early")
+    )
+    fill(queue, middle, waits, early)
+    assert list(queue) == [middle, waits, early]
+    quantiles = ((0.5, 1.0),)
+    inbox = ranker.late_scores.inbox
+    inbox += [LateScore("early", 1.0, quantiles), LateScore("started", 0.0), LateScore("next", 2.0)]
+    ranker.take_late_scores(queue)
+    assert list(queue) == [early, middle, waits]
+    assert (early.view.score, early.view.quantiles) == (1.0, quantiles)
+    assert started.view.score is None
+    assert ranker.hint_counts == HintCounts(scored=1, unscored=3, late=1)
+    after = ranker.track("next", age_s=0, prompt_tokens=3, carried=None, ticket="next")
+    fill(queue, after)
+    assert list(queue) == [early, after, middle, waits]
+    assert ranker.hint_counts.late == 2
+    inbox.append(LateScore("waits", -9.0))
+    ranker.take_late_scores(queue)
+    assert list(queue) == [waits, early, after, middle]
+
+
+def test_a_late_score_counts_for_the_median_and_the_guard_still_counts_from_the_arrival() -> None:
+    clock = Clock()
+    ranker = Ranker(pars(starve_after_s=120.0), clock)
+    queue: RankedQueue[Tracked] = RankedQueue()
+    late = ranker.track("a", age_s=0, prompt_tokens=3, carried={TICKET: "0" * 32})
+    fill(queue, late)
+    clock.now_s += 50.0
+    ranker.load.now_s = clock()
+    ranker.late_scores.inbox.append(LateScore("0" * 32, 7.0))
+    ranker.take_late_scores(queue)
+    assert (late.rank.key, late.rank.valid_until_s) == ((7.0,), 1120.0)
+    assert queue.first_end_s == 1120.0
+    assert track(ranker, None).rank.key == (7.0,)
 
 
 def test_a_request_without_a_score_keeps_its_place_when_it_loses_its_blocks() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -153,6 +153,8 @@ def workloads(draw) -> Requests:
         user_class=random.choice(["paying", "free"], count),
     )
     missing = random.random(count) < random.choice([0.0, 0.3, 1.0])
+    delays_s = [0.0, 0.0, 0.05, 0.8, np.inf] if random.random() < 0.5 else [0.0]
+    requests = replace(requests, score_delay_s=random.choice(delays_s, count))
     return requests.with_scores(np.where(missing, np.nan, requests.score))
 
 

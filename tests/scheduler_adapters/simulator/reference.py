@@ -2,9 +2,10 @@
 
 The fast engine must equal this one bit for bit; here each rule can be read in one place.
 
-Between two steps: arrivals due by now join, those without a score with the median of the scores
-before them; requests whose state changed are ranked again, in order of arrival; ranks whose
-validity ended give way to their successor, or are asked again.
+Between two steps: late scores that are known by now are given to the requests that still wait;
+arrivals due by now join, those without a score with the median of the scores before them; requests
+whose state changed are ranked again, in order of arrival; ranks whose validity ended give way to
+their successor, or are asked again.
 
 A step is filled lane by lane, ascending. In a lane first the decodes, each taking a block where its
 next token needs one; then the prefills in progress; then waiting requests, as long as seats, KV
@@ -138,7 +139,9 @@ class ReferenceEngine:
         self.live: list[_Live] = []
         self.evictions_without_token = 0
         self.scores: list[float] = []
-        """Of the requests that have arrived, in order."""
+        """That have come, in order."""
+        self.late: list[tuple[float, int, float]] = []
+        """Scores still to come after their requests: when, row, score."""
         instance.check(policy)
         self.host_used_blocks = 0
         self.copies: Copies | None = None
@@ -155,12 +158,18 @@ class ReferenceEngine:
         record = TimelineRecord()
         record.add_rows(len(requests))
         rejected = self.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+        is_late = (requests.score_delay_s > 0) & ~np.isnan(requests.score)
+        known_s = requests.arrival_s + requests.score_delay_s
+        for row in np.flatnonzero(is_late & ~rejected & np.isfinite(known_s)):
+            self.late.append((float(known_s[row]), int(row), float(requests.score[row])))
+        requests = requests.with_scores(np.where(is_late, np.nan, requests.score))
         arrivals = iter(self._views(requests, rejected))
         coming = next(arrivals, None)
         while coming is not None or self.live:
             if not self.live and coming is not None:
                 self.load.now_s = max(self.load.now_s, coming.view.arrival_s)
             self._land()
+            known = self._late_scores()
             fresh = []
             while coming is not None and coming.view.arrival_s <= self.load.now_s:
                 fresh.append(coming)
@@ -168,6 +177,7 @@ class ReferenceEngine:
             self.live += fresh
             self._count()
             for live in fresh:
+                live.view.score = known.get(live.row, live.view.score)
                 if live.view.score is None:
                     live.view.median_score = median_of(self.scores)
                 else:
@@ -182,7 +192,8 @@ class ReferenceEngine:
                 # Everybody is being copied, or waits for that.
                 assert self.copies is not None
                 next_s = inf if coming is None else coming.view.arrival_s
-                self.load.now_s = min(next_s, self.copies.next_landing_s)
+                score_s = min(self.late)[0] if self.late else inf
+                self.load.now_s = min(next_s, score_s, self.copies.next_landing_s)
         return record.timeline(requests, rejected)
 
     def _land(self) -> None:
@@ -199,6 +210,18 @@ class ReferenceEngine:
         self._count()
         for live in back:
             self._ask(live)
+
+    def _late_scores(self) -> dict[int, float]:
+        """Give the waiting requests the scores that are known by now; return those of others."""
+        known = sorted(late for late in self.late if late[0] <= self.load.now_s)
+        self.late = [late for late in self.late if late[0] > self.load.now_s]
+        live_at = {live.row: live for live in self.live}
+        for _, row, score in known:
+            if row in live_at and live_at[row].is_waiting:
+                live_at[row].view.score = score
+                self.scores.append(score)
+                self._ask(live_at[row])
+        return {row: score for _, row, score in known if row not in live_at}
 
     def _views(self, requests: Requests, rejected: NDArray[np.bool_]) -> Iterable[_Live]:
         """The requests that fit into this instance at all."""

@@ -67,3 +67,17 @@ def test_scores_are_one_per_request_or_one_for_all():
     assert requests.with_scores(0.0).score.tolist() == [0.0, 0.0]
     with pytest.raises(DataError, match="score has shape"):
         requests.with_scores([1.0])
+
+
+def test_a_score_may_come_later_and_never_before_its_request():
+    requests = make_requests(
+        prompt_tokens=[1] * 5,
+        output_tokens=[1] * 5,
+        arrival_s=[2.0, 1.0, 1.0, 1.0, 1.0],
+        scores=5.0,
+        score_s=[3.5, 0.0, 1.25, np.nan, np.inf],
+    )
+    assert requests.score_delay_s.tolist() == [0.0, 0.25, np.inf, np.inf, 1.5]
+    assert make_requests(prompt_tokens=[1], output_tokens=[1]).score_delay_s.tolist() == [0.0]
+    with pytest.raises(DataError, match="score_s is -1"):
+        make_requests(prompt_tokens=[1], output_tokens=[1], score_s=[-1.0])

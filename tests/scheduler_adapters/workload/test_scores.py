@@ -72,7 +72,7 @@ def test_an_absent_service_costs_the_score_and_not_the_request(caplog):
     source.close()
 
     assert (source.num_scored, source.num_failed) == (0, 3)
-    said = [record for record in caplog.records if "order of arrival" in record.message]
+    said = [record for record in caplog.records if "by the median" in record.message]
     assert len(said) == 1
 
 

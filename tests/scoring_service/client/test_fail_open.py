@@ -120,6 +120,37 @@ def test_asyncio_callers_get_none_too(server, monkeypatch):
     proceed.set()
 
 
+def test_a_prompt_whose_caller_was_cancelled_is_not_sent_and_blames_nobody(server, monkeypatch):
+    entered, proceed, asked = threading.Event(), threading.Event(), []
+    real = server.service.score_batch
+
+    def slow(prompts, *rest):
+        asked.extend(prompts)
+        entered.set()
+        proceed.wait(60)
+        return real(prompts, *rest)
+
+    monkeypatch.setattr(server.service, "score_batch", slow)
+
+    async def main():
+        breaker = CircuitBreaker(max_failures=1)
+        with FailOpenScorer(server.target, budget_s=60, breaker=breaker, max_in_flight=1) as scorer:
+            first = asyncio.create_task(scorer.ask_async("yes"))
+            await asyncio.to_thread(entered.wait, 60)
+            behind = [asyncio.create_task(scorer.ask_async(f"no {n}")) for n in range(5)]
+            last = asyncio.create_task(scorer.ask_async("essay"))
+            await asyncio.sleep(0)
+            for one in behind:
+                one.cancel()
+            await asyncio.gather(*behind, return_exceptions=True)
+            proceed.set()
+            assert [(await one).outcome for one in (first, last)] == ["scored", "scored"]
+            assert scorer.counts == {"scored": 2, "cancelled": 5}
+
+    asyncio.run(main())
+    assert asked == ["yes", "essay"]
+
+
 def test_a_closed_client_is_unavailable_not_a_crash(server):
     scorer = FailOpenScorer(server.target, budget_s=60)
     scorer.close()

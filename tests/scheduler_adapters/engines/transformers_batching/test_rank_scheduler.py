@@ -23,6 +23,7 @@ from scheduler_adapters.timeline.live_log import TimelineLog
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
 from scoring_service.errors import ConfigError, UnsupportedByEngine
+from tests.scheduler_adapters.late_burst import ByRank, late_burst
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -243,3 +244,34 @@ def test_an_unknown_layout_is_refused_before_anything_is_served(
         monkeypatch.setattr(transformers_border.FIFOScheduler, name, method)
     with pytest.raises(UnsupportedByEngine, match=f"does not know: .*{found}.*use 5"):
         use_policy(FCFS(), {})
+
+
+def test_in_a_burst_those_that_start_after_their_score_came_start_by_rank(model: Any) -> None:
+    """Scores of requests that wait come between two steps, from another thread."""
+    manager = make_manager(model, use_policy(pars(), {}), max_requests_per_batch=2)
+    requests = late_burst(40)
+    sizes = requests.output_tokens.tolist()
+    for row, size in enumerate(sizes):
+        manager.add_request([7, 11, 13 + row], request_id=str(row), max_new_tokens=size)
+    manager.start()
+    scheduler = require_ours(manager)
+    by_rank = ByRank(lambda: [state.lengthwise.rank for state in scheduler._queue])
+    scheduler._observers = (by_rank,)
+    done: list[str] = []
+    for row, size in enumerate(sizes):
+        if row % 4 == 0:
+            result = manager.get_result(timeout=60)
+            assert result is not None
+            done.append(result.request_id)
+        scheduler.score_arrived(str(row), {"lengthwise_score": size})
+    scheduler.score_arrived("nobody", {"lengthwise_score": 1})
+    scheduler.score_arrived("0", {"lengthwise_score": float("nan")})
+    while len(done) < len(sizes):
+        result = manager.get_result(timeout=60)
+        assert result is not None
+        assert result.error is None
+        done.append(result.request_id)
+    manager.stop(block=True)
+    counts = scheduler.lengthwise.hint_counts
+    assert counts.unscored == 40
+    assert counts.late >= by_rank.num_scored > 10

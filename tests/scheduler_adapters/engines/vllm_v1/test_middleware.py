@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from scheduler_adapters.engines.engine_metrics import write_load
+from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, write_load
 from scheduler_adapters.engines.user_classes import UserClasses
+from scheduler_adapters.engines.vllm_v1.late_asking import LateAsking
 from scheduler_adapters.engines.vllm_v1.middleware import (
     VARIABLE,
     MiddlewareConfig,
@@ -353,6 +354,129 @@ def test_a_client_that_leaves_amid_its_body_is_not_counted() -> None:
     assert bench.count("unscored", "too_large") == bench.count("unscored", "unreadable") == 0
 
 
+class SlowScorer(FakeScorer):
+    """Answers once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = asyncio.Event()
+
+    async def ask_async(self, prompt: str) -> Answer:
+        await self.ready.wait()
+        return await super().ask_async(prompt)
+
+
+class Sender:
+    """Notes what is sent to the engines."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+
+    async def send(self, hints: dict[str, Any]) -> None:
+        self.sent.append(hints)
+
+
+def late_bench(scorer: Any) -> tuple[Bench, Sender]:
+    """A middleware that waits a moment for a score, and sends what comes after it."""
+    bench, sender = Bench(scorer, deadline_s=0.01), Sender()
+    count = bench.middleware.metrics.count_late
+    bench.middleware.late = LateAsking(scorer, sender, late_s=60, count=count)  # type: ignore[arg-type]
+    return bench, sender
+
+
+def test_a_score_that_misses_the_deadline_is_sent_after_its_request() -> None:
+    async def main() -> None:
+        scorer = SlowScorer()
+        bench, sender = late_bench(scorer)
+        reached = asyncio.Event()
+
+        async def engine(scope: Any, receive: Any, send: Any) -> None:
+            await bench.server(scope, receive, lambda message: asyncio.sleep(0))
+            reached.set()
+            while not sender.sent:  # it waits in the queue
+                await asyncio.sleep(0.001)
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"a", "more_body": False})
+
+        bench.middleware.app = engine
+        call = asyncio.create_task(bench.call(b'{"prompt": "hello"}', "/v1/completions"))
+        await asyncio.wait_for(reached.wait(), 60)
+        scorer.ready.set()
+        assert (await asyncio.wait_for(call, 60))[-1]["body"] == b"a"
+        ticket = json.loads(bench.server.content)["vllm_xargs"]["lengthwise_ticket"]
+        assert sender.sent == [{"lengthwise_score": 5.0, "lengthwise_ticket": ticket}]
+        assert len(ticket) == 32
+        assert bench.count("late", "timeout") == 1
+        assert late_count(bench, "sent") == 1
+
+    asyncio.run(main())
+
+
+def late_count(bench: Bench, outcome: str) -> float | None:
+    return bench.registry.get_sample_value("lengthwise_late_scores_total", {"outcome": outcome})
+
+
+def test_with_the_first_bytes_of_the_answer_the_score_is_asked_for_no_more() -> None:
+    async def main() -> None:
+        scorer = SlowScorer()
+        bench, sender = late_bench(scorer)
+        seen = []
+
+        async def engine(scope: Any, receive: Any, send: Any) -> None:
+            assert bench.middleware.late is not None
+            tasks = bench.middleware.late._tasks
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await asyncio.sleep(0)
+            seen.append(len(tasks))
+            await send({"type": "http.response.body", "body": b"a", "more_body": True})
+            while tasks:
+                await asyncio.sleep(0.001)
+            await send({"type": "http.response.body", "body": b"b", "more_body": False})
+
+        bench.middleware.app = engine
+        call = bench.call(b'{"prompt": "hello"}', "/v1/completions")
+        assert (await asyncio.wait_for(call, 60))[-1]["body"] == b"b"
+        assert seen == [1]
+        assert late_count(bench, "started") == 1
+        assert sender.sent == []
+
+    asyncio.run(main())
+
+
+def test_a_request_that_fails_is_asked_for_no_more() -> None:
+    async def main() -> None:
+        bench, _ = late_bench(SlowScorer())
+
+        async def engine(scope: Any, receive: Any, send: Any) -> None:
+            raise RuntimeError("the engine is dead")
+
+        bench.middleware.app = engine
+        with pytest.raises(RuntimeError, match="dead"):
+            await bench.call(b'{"prompt": "hello"}', "/v1/completions")
+        assert bench.middleware.late is not None
+        while bench.middleware.late._tasks:
+            await asyncio.sleep(0)
+        assert late_count(bench, "started") == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("outcome", ["invalid_prompt", "error"])
+def test_a_prompt_that_cannot_be_scored_gets_no_ticket(outcome: str) -> None:
+    bench, _ = late_bench(FakeScorer(outcome))
+    sent = {"prompt": "hello"}
+    assert bench.post(sent) == sent
+    assert bench.count("unscored", outcome) == 1
+
+
+@pytest.mark.parametrize("scorer", [None, FakeScorer(), FakeScorer("error")])
+def test_a_ticket_of_the_clients_own_is_dropped(scorer: Any) -> None:
+    sent = {"prompt": "hello", "vllm_xargs": {"lengthwise_ticket": "f" * 32, "other": 1}}
+    reached = Bench(scorer).post(sent)["vllm_xargs"]
+    assert reached.pop("lengthwise_score", 5.0) == 5.0
+    assert reached == {"other": 1}
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -408,7 +532,31 @@ def test_vllms_middleware_takes_its_settings_from_the_environment(
     made.scorer.close()
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"deadline": 1}', '{"deadline_s": -1}'])
+def test_late_scores_need_a_folder_that_the_engines_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(
+        "scheduler_adapters.engines.vllm_v1.middleware.ScoreMetrics",
+        lambda: ScoreMetrics(CollectorRegistry()),
+    )
+    cases = (("", 5.0, False), (tmp_path, None, False), (tmp_path, 5.0, True))
+    for folder, late_s, is_late in cases:
+        config = MiddlewareConfig(scorer="127.0.0.1:1", late_s=late_s)
+        assert MiddlewareConfig.from_json(config.to_json()) == config
+        monkeypatch.setenv(VARIABLE, config.to_json())
+        monkeypatch.setenv(METRICS_FOLDER, str(folder))
+        made = VllmScores(Server())
+        assert (made.late is not None) == is_late
+        assert made.scorer is not None
+        assert made.scorer._timeout_s == (5.05 if is_late else 0.05)
+        made.scorer.close()
+        if made.late is not None:
+            made.late._sender.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"deadline": 1}', '{"deadline_s": -1}', '{"late_s": 0}']
+)
 def test_settings_that_serve_vllm_did_not_write_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         MiddlewareConfig.from_json(text)

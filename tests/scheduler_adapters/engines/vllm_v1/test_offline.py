@@ -91,7 +91,7 @@ def test_the_oracle_admits_by_length_and_answers_sooner(
     stock = outcomes["stock"][0]
     ratio = stock["normalized_latency_s"]["mean"] / summary["normalized_latency_s"]["mean"]
     assert ratio > 1.5
-    assert summary["hints"] == {"scored": 60, "unscored": 0, "invalid": 0}
+    assert summary["hints"] == {"scored": 60, "unscored": 0, "invalid": 0, "late": 0}
     assert stock["hints"] is None
 
 

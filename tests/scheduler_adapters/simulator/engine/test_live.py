@@ -242,9 +242,14 @@ def test_a_view_counts_requests_by_what_they_do():
 
 def test_a_row_of_requests_is_what_was_made():
     requests = make_requests(
-        prompt_tokens=[3], output_tokens=[4], reasoning_tokens=[2], arrival_s=[1.5], tbt_s=[0.1]
+        prompt_tokens=[3],
+        output_tokens=[4],
+        reasoning_tokens=[2],
+        arrival_s=[1.5],
+        tbt_s=[0.1],
+        score_s=[2.0],
     )
     (request,) = simulated_requests(requests)
-    assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1)
+    assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1, 0.5)
     view = request.view(5)
     assert (view.number, view.arrival_s, view.prompt_tokens, view.tbt_s) == (5, 1.5, 3, 0.1)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.compiled.static_ranks import static_ranks
 from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.engine.live import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import InvalidDecision
+from tests.scheduler_adapters.late_burst import SEATS, late_burst
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=50, watermark_fraction=0.0)
 
@@ -116,3 +123,78 @@ def test_lanes_are_served_in_ascending_order_whenever_they_are_made():
     assert engine.run(requests).scheduled_s.argsort().tolist() == [2, 1, 0]
     assert [lane.number for lane in engine.ranks.lanes] == [-2, -1, 0]
     assert engine.advance(inf) == inf
+
+
+FAST = Instance(latency=AffineLatency(base_s=0.01), kv_blocks=2000, max_num_seqs=SEATS)
+
+
+def test_in_a_burst_whose_scores_come_late_those_that_start_after_theirs_start_by_rank():
+    requests = late_burst()
+    scheduled_s = simulate(requests, pars(), FAST).scheduled_s
+    known_s = requests.score_delay_s
+    pairs = 0
+    for row in range(len(requests)):
+        # Whoever was still waiting when this one started, and known by then, is not shorter.
+        start_s = scheduled_s[row]
+        behind = (scheduled_s > start_s) & (known_s <= start_s)
+        if known_s[row] <= start_s:
+            assert (requests.score[behind] >= requests.score[row]).all()
+            pairs += behind.sum()
+    assert pairs > 5000
+
+
+def test_scores_that_come_late_are_worth_much_of_what_those_in_time_are():
+    requests = late_burst()
+    mean_s = [
+        simulate(each, pars(), FAST).finished_s.mean()
+        for each in (requests.with_scores(np.nan), requests, late_burst(over_s=0.0))
+    ]
+    never_s, late_s, known_s = mean_s
+    assert known_s < late_s < never_s
+    assert never_s - late_s > 0.4 * (never_s - known_s)  # a second of two and a half is without
+
+
+def test_a_late_score_is_not_used_for_what_has_started_and_never_where_it_never_comes():
+    requests = make_requests(
+        prompt_tokens=[8] * 4,
+        output_tokens=[3] * 4,
+        scores=[9.0, 5.0, 1.0, 2.0],
+        score_s=[1.0, 1.0, np.inf, 1.0],
+    )
+    one_seat = replace(SECONDS, max_num_seqs=1)
+    engine = Engine(pars(), one_seat)
+    engine.run(requests)
+    assert [live.view.score for live in engine.state.lives] == [None, 5.0, None, 2.0]
+    assert simulate(requests, pars(), one_seat).scheduled_s.argsort().tolist() == [0, 2, 3, 1]
+
+
+def test_a_late_score_wakes_an_engine_that_repeats_its_steps():
+    # Beside the first there is no room for the long one, but for the short one, which can start
+    # once its score puts it before the other.
+    requests = make_requests(
+        prompt_tokens=[8, 90, 8],
+        output_tokens=[60, 2, 2],
+        arrival_s=[0.0, 0.5, 0.6],
+        scores=[1.0, np.nan, 0.0],
+        score_s=[0.0, 0.0, 20.5],
+    )
+    instance = Instance(latency=SECONDS.latency, kv_blocks=6, watermark_fraction=0.0)
+    for skip_ahead in (True, False):
+        engine = Engine(pars(None), instance, skip_ahead=skip_ahead)
+        assert engine.run(requests).scheduled_s.tolist()[2] == 21.0
+
+
+def test_a_request_that_was_handed_over_alone_may_have_a_late_score_too():
+    engine = Engine(pars(), SECONDS)
+    engine.submit(SimulatedRequest("a", 0.0, 8, 3, score=4.0, score_delay_s=1.0))
+    engine.submit(SimulatedRequest("b", 5.0, 8, 3, score=4.0, score_delay_s=0.5))
+    assert engine.ranks.next_score_s == 1.0
+    engine.advance(inf)
+    # The second joined in the step in which its score was known, with no other wait.
+    assert [live.view.score for live in engine.state.lives] == [None, None]
+    assert engine.ranks.next_score_s == inf
+
+
+def test_the_compiled_loop_leaves_late_scores_to_python():
+    assert static_ranks(late_burst(), pars(), FAST) is None
+    assert static_ranks(late_burst(over_s=0.0), pars(), FAST) is not None

@@ -1,0 +1,61 @@
+"""Late scores find their requests by ticket, whichever of the two comes first."""
+
+from __future__ import annotations
+
+from scheduler_adapters.planner.hints import QUANTILES, SCORE
+from scheduler_adapters.planner.late_scores import MOST, LateScore, LateScores, late_score
+
+
+def test_a_score_finds_the_requests_that_wait_for_it_once() -> None:
+    late: LateScores[str] = LateScores()
+    assert late.expect("a", "first sample") is None
+    assert late.expect("a", "second sample") is None
+    assert late.expect("b", "other") is None
+    late.inbox.append(LateScore("a", 3.0))
+    assert list(late.take()) == [
+        ("first sample", LateScore("a", 3.0)),
+        ("second sample", LateScore("a", 3.0)),
+    ]
+    late.inbox.append(LateScore("a", 4.0))
+    assert list(late.take()) == []
+
+
+def test_a_score_that_came_before_its_request_is_kept_for_it_and_for_its_other_samples() -> None:
+    late: LateScores[str] = LateScores()
+    late.inbox.append(LateScore("a", 3.0))
+    assert list(late.take()) == []
+    assert late.expect("a", "first sample") == late.expect("a", "second") == LateScore("a", 3.0)
+
+
+def test_a_ticket_that_was_forgotten_may_be_used_again() -> None:
+    late: LateScores[str] = LateScores()
+    late.expect("a", "gone")
+    late.inbox.append(LateScore("b", 1.0))
+    assert not list(late.take())
+    late.forget("a")
+    late.forget("b")
+    late.forget("never seen")
+    assert late.expect("b", "new") is None
+    late.inbox.append(LateScore("a", 2.0))
+    assert list(late.take()) == []
+
+
+def test_only_the_newest_are_remembered() -> None:
+    late: LateScores[int] = LateScores()
+    for number in range(MOST + 1):
+        late.expect(f"waits {number}", number)
+        late.inbox.append(LateScore(f"early {number}", 0.0))
+    assert len(late.inbox) == MOST
+    assert not list(late.take())
+    late.inbox += [LateScore("waits 0", 1.0), LateScore("waits 1", 1.0)]
+    assert [item for item, _ in late.take()] == [1]
+    assert late.expect("early 0", -1) is None
+    assert late.expect(f"early {MOST}", -1) is not None
+
+
+def test_a_late_score_is_read_from_hints_or_not_at_all() -> None:
+    hints = {SCORE: 3, QUANTILES: [0.5, 210, 0.9, 640]}
+    assert late_score("a", hints) == LateScore("a", 3.0, ((0.5, 210.0), (0.9, 640.0)))
+    assert late_score(None, hints) is None
+    for unusable in ({}, {SCORE: float("nan")}, {SCORE: "3"}, {QUANTILES: [0.5, 210]}):
+        assert late_score("a", unusable) is None
