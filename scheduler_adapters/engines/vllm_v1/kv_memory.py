@@ -28,6 +28,8 @@ class VllmMemory(UnsharedBlocks[Request]):
         self._is_plain = len(self._groups) == 1 and not self._slides
         self._sizes = {group.block_size for group in self._groups}
         self._no_blocks = manager.empty_kv_cache_blocks.blocks
+        self._replay: int = getattr(scheduler, "prefix_replay_tokens", 0)
+        """Tokens at the end of a cache hit that are computed anew; a hit of no more is none."""
         self._hits: dict[str, tuple[Any, int]] = {}
         """What the prefix cache holds for waiting requests, by request: (blocks per group, tokens).
         Good until something is computed or evicted."""
@@ -55,7 +57,7 @@ class VllmMemory(UnsharedBlocks[Request]):
         blocks, hit = self._hit(item)
         if not hit and self._is_plain:
             return context, -(-(context + more) // self.block_tokens)
-        return context - hit, self._to_allocate(
+        return context - hit + (self._replay if hit else 0), self._to_allocate(
             item.request_id, context + more, hit, blocks, whole=True
         )
 
@@ -104,7 +106,8 @@ class VllmMemory(UnsharedBlocks[Request]):
             # The last token is always computed: what it gives is the next one.
             most = item.num_tokens - 1
             blocks, tokens, _ = self._coordinator.find_longest_cache_hit(item.block_hashes, most)
-            hit = self._hits[item.request_id] = blocks, tokens
+            hit = (blocks, tokens) if tokens > self._replay else (self._no_blocks, 0)
+            self._hits[item.request_id] = hit
         return hit
 
     def _to_allocate(

@@ -179,6 +179,7 @@ class RankMixin:
     lengthwise: Ranker = Ranker(FCFS())
     """Policy, load and counters of this engine; FCFS for one made without its constructor."""
     _lengthwise_planner: Planner[Request] | None = None
+    _lengthwise_step_start_s = 0.0
     vllm_config: Any
     waiting: RankQueue
     _lengthwise_holders = RankQueue(lengthwise)
@@ -290,7 +291,7 @@ class RankMixin:
         ranker, planner = self.lengthwise, self._lengthwise_planner
         resumed = self._lengthwise_holders.take_admitted()
         for request in resumed:
-            view = request.lengthwise.view
+            view = _tracked(request, ranker).view
             view.prompt_tokens = request.num_prompt_tokens
             if not request.num_output_tokens:  # a session's next turn
                 over = ranker.is_thought_over(request.prompt_token_ids or ())

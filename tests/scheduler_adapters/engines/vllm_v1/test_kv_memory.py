@@ -87,6 +87,16 @@ def test_a_waiting_request_needs_what_is_not_cached_and_the_cached_blocks_that_a
     assert engine.compute(second, 14) == 7
 
 
+def test_the_end_of_a_hit_that_is_replayed_is_computed_again() -> None:
+    engine = Engine()
+    engine.compute(engine.request("a", 100, shared=96), 100)
+    second = engine.request("b", 100, shared=96)
+    for replay, need in ((32, (36, 1)), (96, (100, 7))):
+        engine.memory._replay = replay
+        engine.memory.begin_step()
+        assert engine.memory.need(second) == need
+
+
 def test_a_lookup_is_made_once_a_step_and_leaves_no_trace_in_the_counts_of_hits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

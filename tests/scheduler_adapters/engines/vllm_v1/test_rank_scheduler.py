@@ -171,6 +171,7 @@ def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does
     made = object.__new__(type(scheduler_of(live_engine)))
     assert not made.lengthwise.observers
     assert made._lengthwise_planner is None
+    assert made._lengthwise_step_start_s == 0.0
 
 
 def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
