@@ -1,4 +1,4 @@
-"""Conformance of a policy with the laws of scheduling: `check_policy(make_policy)`.
+"""Conformance with the laws of scheduling: `check_policy(make_policy)`, and `check_placement`.
 
     from scheduler_adapters.checks import check_policy
 
@@ -6,7 +6,7 @@
     check_policy("my_package.policies:ShortestPrompt")
 
 Small workloads (a burst, steady arrivals, scarce KV memory, missing scores) run in the simulator
-under any policy, of this package or of a user.
+under any policy, or on three instances under any placement, of this package or of a user.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from scheduler_adapters.placement import InstanceId, Placement, load_placement
+from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import (
     Policy,
     PolicyWrapper,
@@ -25,12 +29,14 @@ from scheduler_adapters.policy import (
     flaw_of,
     load_policy,
 )
+from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, Chunk, LatencyModel
+from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import LoadView, Rank, RequestView
+from scheduler_adapters.views import InstanceView, LoadView, Rank, RequestView
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scoring_service.errors import ConfigError, InvalidDecision
@@ -49,7 +55,7 @@ def check_policy(policy: MakePolicy | str) -> list[str]:
         InvalidDecision: the policy broke a law; the message says which, on which workload.
     """
     kept: list[str] = []
-    for workload, run in _runs(_maker(policy)):
+    for workload, run in _runs(_maker(policy, load_policy)):
         for law in LAWS:
             complaint = law(run)
             if complaint:
@@ -61,15 +67,88 @@ def check_policy(policy: MakePolicy | str) -> list[str]:
     return kept
 
 
-def _maker(policy: MakePolicy | str) -> MakePolicy:
-    if isinstance(policy, str):
-        return partial(load_policy, policy)
-    if not callable(policy):
+def check_placement(placement: Callable[[], Placement] | str) -> list[str]:
+    """Run a placement on small clusters under FCFS and return the names of the laws kept.
+
+    Args:
+        placement: a class or function that makes one, or its name or import path.
+
+    Raises:
+        ConfigError: `placement` does not make a `Placement`.
+        InvalidDecision: the placement broke a law; the message says which, on which workload.
+    """
+    make, kept = _maker(placement, load_placement), []
+    for workload, (requests, instance) in _workloads().items():
+        made = _CheckedPlacement(make())
+        run = partial(simulate_cluster, requests, make_policy=FCFS, instances=[instance] * 3)
+        fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=1000.0)
+        one, other = (run(placement=tried, fabric=fabric).timeline for tried in (made, make()))
+        same = np.array_equal(_decided(one), _decided(other), equal_nan=True)
+        laws = {
+            "every_request_finishes_once_with_all_its_tokens": _unfinished(one),
+            "times_are_in_order": _disorder(one),
+            "equal_runs_are_equal": "" if same else "a second run differs; seed what is random",
+        }
+        for law, complaint in laws.items():
+            if complaint:
+                raise InvalidDecision(
+                    f"placement {made.name!r} breaks the law {law!r} on the workload "
+                    f"{workload!r}: {complaint}"
+                )
+            kept.append(f"{workload}: {law}")
+    return kept
+
+
+def _decided(timeline: Timeline) -> NDArray[Any]:
+    return np.stack([timeline.instance, timeline.migrations, timeline.finished_s])
+
+
+class _CheckedPlacement(Placement):
+    """A placement that may not change what it is shown."""
+
+    def __init__(self, placement: Placement) -> None:
+        if not isinstance(placement, Placement):
+            raise ConfigError(f"{placement!r} was made; it must be a Placement")
+        self.placement, self.name, self.watch = placement, placement.name, placement.watch
+
+    def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
+        before = _shown(request), [replace(view) for view in instances]
+        return self._kept(before, request, instances, self.placement.place(request, instances))
+
+    def at_phase_change(
+        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
+    ) -> InstanceId:
+        before = _shown(request), [replace(view) for view in instances]
+        chosen = self.placement.at_phase_change(request, instance, instances)
+        return self._kept(before, request, instances, chosen)
+
+    def _kept(
+        self,
+        before: tuple[RequestView, list[InstanceView]],
+        request: RequestView,
+        instances: Sequence[InstanceView],
+        chosen: InstanceId,
+    ) -> InstanceId:
+        if (_shown(request), list(instances)) != before:
+            raise InvalidDecision(
+                f"placement {self.name!r}, request {request.request_id!r}: the decision changed "
+                "a view; views are read-only"
+            )
+        return chosen
+
+
+Made = TypeVar("Made")
+
+
+def _maker(made: Callable[[], Made] | str, load: Callable[[str], Made]) -> Callable[[], Made]:
+    if isinstance(made, str):
+        return partial(load, made)
+    if not callable(made):
         raise ConfigError(
-            f"check_policy was given {policy!r}; every run wants a fresh policy, so give its "
+            f"the check was given {made!r}; every run wants a fresh one, so give its "
             "class, a function that makes one, or its import path"
         )
-    return policy
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +266,11 @@ def _requests(count: int, *, seed: int) -> Requests:
 
 
 def every_request_finishes_once_with_all_its_tokens(run: Run) -> str:
-    wanted, (row, first, last) = run.timeline.requests.output_tokens, run.timeline.runs.T
+    return _unfinished(run.timeline)
+
+
+def _unfinished(timeline: Timeline) -> str:
+    wanted, (row, first, last) = timeline.requests.output_tokens, timeline.runs.T
     emitted = np.bincount(row, last - first + 1, len(wanted))
     for wrong in np.flatnonzero(emitted != wanted):
         return f"request {wrong} got {emitted[wrong]:.0f} of {wanted[wrong]} tokens"
@@ -204,7 +287,10 @@ def work_is_neither_lost_nor_invented(run: Run) -> str:
 
 
 def times_are_in_order(run: Run) -> str:
-    timeline = run.timeline
+    return _disorder(run.timeline)
+
+
+def _disorder(timeline: Timeline) -> str:
     first_s, answer_s = timeline.first_token_s, timeline.first_answer_s
     # Nothing but reasoning: there is no first answering token.
     answer_s = np.where(np.isnan(answer_s), first_s, answer_s)

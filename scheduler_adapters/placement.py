@@ -6,15 +6,18 @@
         def place(self, request, instances):
             return min(instances, key=lambda view: view.num_requests).instance_id
 
-is a whole placement. Simulator, router and endpoint picker are to call the same object.
+is a whole placement. It runs in the simulated cluster by name (`load_placement("least-kv")`) or by
+import path; router and endpoint picker are to call the same object.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any
 
-from scheduler_adapters.views import InstanceView, RequestView
+from scheduler_adapters.policy import load_named_class
+from scheduler_adapters.views import InstanceView, RequestView, Role, require_at_least
+from scoring_service.errors import require
 
 InstanceId = int
 
@@ -34,14 +37,37 @@ class SetRole:
     """An instance is to take new requests for this part of their work only."""
 
     instance: InstanceId
-    role: Literal["prefill", "decode", "both"]
+    role: Role
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watch:
+    """Limits by which instances count requests for `InstanceView`, as PASCAL does."""
+
+    quantum_tokens: int = 500
+    """Answering tokens up to which a request is fresh."""
+    demote_above_tokens: int = 5000
+    """Context above which a request that thinks is not counted."""
+    pace_s: float = 0.1
+    """Time in which a reader reads one token."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, quantum_tokens=self.quantum_tokens)
+        require_at_least(1, demote_above_tokens=self.demote_above_tokens)
+        require("pace_s", self.pace_s, self.pace_s > 0, "seconds above 0")
 
 
 class Placement(ABC):
-    """Assigns requests to instances. Pure but for counters: no clock, randomness or I/O."""
+    """Assigns requests to instances. No clock and no I/O; randomness from an own seed only.
 
-    name: ClassVar[str]
+    Times are those of the views: a request is placed at its `arrival_s`, and changes its phase at
+    its `last_token_s`.
+    """
+
+    name: str
     """In tables and messages."""
+    watch: Watch | None = None
+    """For placements that read the counts which need one."""
 
     @abstractmethod
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
@@ -56,3 +82,24 @@ class Placement(ABC):
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> Sequence[Move | SetRole]:
         """Return what is to change now; asked at regular times."""
         return ()
+
+
+PLACEMENTS: dict[str, str] = {
+    "round-robin": "scheduler_adapters.placements.round_robin:RoundRobinPlacement",
+    "random": "scheduler_adapters.placements.random_choice:RandomPlacement",
+    "shortest-queue": "scheduler_adapters.placements.shortest_queue:ShortestQueue",
+    "least-kv": "scheduler_adapters.placements.least_kv:LeastKv",
+    "memory-aware": "scheduler_adapters.placements.memory_aware:MemoryAware",
+    "pascal": "scheduler_adapters.placements.pascal:PascalPlacement",
+}
+"""Name -> import path."""
+
+
+def load_placement(name: str, **settings: Any) -> Placement:
+    """Make a placement by its name in `PLACEMENTS` or by the import path `package.module:callable`.
+
+    Raises:
+        ConfigError: no such placement (the known ones are listed), or other settings than it takes.
+    """
+    made: Placement = load_named_class("placement", Placement, PLACEMENTS, name, settings)
+    return made

@@ -12,6 +12,7 @@ is a whole scheduler. It runs in the simulator and in real engines unchanged, by
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from numbers import Real
@@ -200,12 +201,23 @@ def load_policy(name: str, **settings: Any) -> Policy:
     Raises:
         ConfigError: no such policy (the known ones are listed), or it does not take these settings.
     """
-    path = POLICIES.get(name, name)
-    module_name, _, attribute = path.partition(":")
+    made: Policy = load_named_class("policy", Policy, POLICIES, name, settings)
+    return made
+
+
+def load_named_class(
+    kind: str, base: type[Any], known: Mapping[str, str], name: str, settings: Mapping[str, Any]
+) -> Any:
+    """Make a `base` by its name in `known` or by import path; `kind` names it in messages.
+
+    Raises:
+        ConfigError: as `load_policy` does.
+    """
+    module_name, _, attribute = known.get(name, name).partition(":")
     if not attribute:
-        known = ", ".join(sorted(POLICIES))
+        names = ", ".join(sorted(known))
         raise ConfigError(
-            f"no policy named {name!r}; use one of {known}, or package.module:callable"
+            f"no {kind} named {name!r}; use one of {names}, or package.module:callable"
         )
     try:
         made = getattr(importlib.import_module(module_name), attribute)(**settings)
@@ -213,9 +225,9 @@ def load_policy(name: str, **settings: Any) -> Policy:
         raise
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(
-            f"policy {name!r} cannot be made with {settings} ({type(error).__name__}: {error}); "
+            f"{kind} {name!r} cannot be made with {settings} ({type(error).__name__}: {error}); "
             "correct its settings, or what it imports"
         ) from error
-    if not isinstance(made, Policy):
-        raise ConfigError(f"policy {name!r} is {type(made).__name__}; it must be a Policy")
+    if not isinstance(made, base):
+        raise ConfigError(f"{kind} {name!r} is {type(made).__name__}; it must be a {base.__name__}")
     return made

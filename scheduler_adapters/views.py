@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from math import inf
 from numbers import Integral
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from scoring_service.errors import ConfigError
 
@@ -102,9 +102,16 @@ class LoadView:
         return self.used_blocks / self.total_blocks
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+Role = Literal["prefill", "decode", "both"]
+"""Part of their work for which an instance takes new requests."""
+
+
+@dataclass(kw_only=True, slots=True)
 class InstanceView:
-    """One instance as a placement may see it, between two of its steps."""
+    """One instance as a placement may see it, between two of its steps.
+
+    The engine keeps it up to date; a placement only reads it.
+    """
 
     instance_id: int
     now_s: float
@@ -123,6 +130,17 @@ class InstanceView:
     waiting_prompt_tokens: int = 0
     mean_step_s: float = 0.0
     """Cumulative mean step time; 0 before the first step has ended."""
+    role: Role = "both"
+    booked_blocks: int = 0
+    """For KV that is on its way here from other instances; the requests are among the waiting."""
+    num_thinking: int = 0
+    """Requests that have not begun to answer, wherever their KV is. This and what follows is kept
+    for placements that have a `Watch`; those above its context limit are left out."""
+    num_fresh_answering: int = 0
+    """Requests that answer and have not used up the watch's quantum for that."""
+    paced_until_s: float = inf
+    """When the first reader of an unfinished answer has no token left to read: tokens are read at
+    the watch's pace as they come, and answers without a token are not counted."""
 
     @property
     def num_requests(self) -> int:
@@ -133,6 +151,11 @@ class InstanceView:
     def kv_usage_fraction(self) -> float:
         """Used KV blocks / all KV blocks, in [0, 1]."""
         return self.used_blocks / self.total_blocks
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that are neither used nor booked."""
+        return self.total_blocks - self.used_blocks - self.booked_blocks
 
 
 class Rank(NamedTuple):

@@ -22,6 +22,9 @@ class TimelineRecord:
         self.preemptions: list[int] = []
         self.tick_s = array("d")
         self._run_rows, self._run_counts, self._run_ticks = array("q"), array("q"), array("q")
+        self._pieces_of: dict[int, list[int]] = {}
+        """By row where its runs begin in the columns of ticks; brought up to date when asked."""
+        self._num_indexed = self._ticks_indexed = 0
 
     def add_rows(self, count: int) -> None:
         """Make room for further requests."""
@@ -42,9 +45,15 @@ class TimelineRecord:
 
     def token_s(self, row: int) -> list[float]:
         """Return when the tokens came out that are recorded of one request."""
-        runs = self._runs()
-        own = sorted(runs[runs[:, 0] == row, 1:].tolist())
-        return [self.tick_s[tick] for first, last in own for tick in range(first, last + 1)]
+        counts, ticks, tick_s = self._run_counts, self._run_ticks, self.tick_s
+        for number in range(self._num_indexed, len(counts)):
+            end = self._ticks_indexed + 2 * counts[number]
+            pieces = self._pieces_of.setdefault(self._run_rows[number], [])
+            pieces += range(self._ticks_indexed, end, 2)
+            self._ticks_indexed = end
+        self._num_indexed = len(counts)
+        own = sorted((ticks[at], ticks[at + 1]) for at in self._pieces_of.get(row, ()))
+        return [one for first, last in own for one in tick_s[first : last + 1]]
 
     def timeline(self, requests: Requests, rejected: NDArray[np.bool_]) -> Timeline:
         """Return what happened so far; requests without a row have not been handed over yet."""
@@ -90,6 +99,7 @@ def timeline_of_columns(
         preemptions=preemptions,
         rejected=rejected,
         instance=np.zeros(len(requests), dtype=np.int64),
+        migrations=np.zeros(len(requests), dtype=np.int64),
         tick_s=tick_s,
         runs=runs,
     )

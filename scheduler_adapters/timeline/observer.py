@@ -28,6 +28,13 @@ class EngineObserver:
     def evicted(self, request: RequestView, now_s: float) -> None:
         """A resident request lost its KV blocks and waits again."""
 
+    def thinking_ended(self, request: RequestView, now_s: float) -> None:
+        """An end of thinking is among the request's newest tokens; only its first one counts.
+
+        Told behind these tokens. Where the prompt has ended thinking it is told behind `admitted`,
+        before any token, so that the first one answers.
+        """
+
     def finished(self, request: RequestView, now_s: float) -> None:
         """The request has all its tokens and has left the engine."""
 
@@ -41,17 +48,16 @@ class EngineObserver:
         Simulated engines only.
         """
 
+    def prefill_ended(self, request: RequestView, now_s: float) -> None:
+        """The step that ends now completed a prefill, also one after an eviction.
+
+        Not told where the request finishes with it. Simulated engines only.
+        """
+
     # Events of real engines only.
 
     def attached(self, load: LoadView) -> None:
         """The engine is idle and tells of itself from now on; it keeps `load` up to date."""
-
-    def thinking_ended(self, request: RequestView, now_s: float) -> None:
-        """An end of thinking is among the request's newest tokens; only its first one counts.
-
-        Told behind these tokens. Where the prompt has ended thinking it is told behind `admitted`,
-        before any token, so that the first one answers.
-        """
 
     def stepped(self, now_s: float) -> None:
         """A step ended, and what happened to its requests has been told."""

@@ -38,6 +38,9 @@ class Timeline:
     rejected: NDArray[np.bool_]
     """Refused at arrival, because the request alone needs more KV blocks than there are."""
     instance: Ints
+    """The one in which it was last."""
+    migrations: Ints
+    """How often it went from one instance to another."""
     tick_s: Floats
     """Instants at which tokens came out; shape (K,), ascending within an instance."""
     runs: Ints
@@ -84,25 +87,34 @@ def nth_token_s(number: Ints, runs: Ints, tick_s: Floats) -> Floats:
 
 
 def join_timelines(
-    requests: Requests, parts: Sequence[Timeline], rows: Sequence[NDArray[Any]]
+    requests: Requests,
+    parts: Sequence[Timeline],
+    rows: Sequence[NDArray[Any]],
+    *,
+    last: NDArray[Any] | None = None,
 ) -> Timeline:
-    """Return one timeline of several instances: `parts[i]` holds the requests at `rows[i]`."""
-    order = np.argsort(np.concatenate(rows))
+    """Return one timeline of several instances: `parts[i]` holds the requests at `rows[i]`.
+
+    Where a request is in several parts, its tokens are those of all, and `last` (N,) says which of
+    all `rows`, one part after the other, the rest is taken from.
+    """
+    if last is None:
+        last = np.argsort(np.concatenate(rows))
     columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in _PER_REQUEST
+        name: np.concatenate([getattr(part, name) for part in parts])[last] for name in _PER_REQUEST
     }
-    columns["instance"] = np.repeat(np.arange(len(parts)), [len(row) for row in rows])[order]
+    columns["instance"] = np.repeat(np.arange(len(parts)), [len(row) for row in rows])[last]
     offsets = np.cumsum([0, *(len(part.tick_s) for part in parts)])
     shifted = [
         np.column_stack([row[part.runs[:, 0]], part.runs[:, 1:] + offset])
         for part, row, offset in zip(parts, rows, offsets, strict=False)
     ]
     runs = np.concatenate(shifted)
+    tick_s = np.concatenate([part.tick_s for part in parts])
     return Timeline(
         requests=requests,
-        tick_s=np.concatenate([part.tick_s for part in parts]),
-        runs=runs[np.lexsort((runs[:, 1], runs[:, 0]))],
+        tick_s=tick_s,
+        runs=runs[np.lexsort((runs[:, 1], tick_s[runs[:, 1]], runs[:, 0]))],
         **columns,
     )
 
@@ -120,6 +132,7 @@ def timeline_from_token_times(
     preemptions: ArrayLike = 0,
     rejected: ArrayLike = False,
     instance: ArrayLike = 0,
+    migrations: ArrayLike = 0,
 ) -> Timeline:
     """Return the timeline of an engine that reports the time of each token of each request.
 
@@ -148,6 +161,7 @@ def timeline_from_token_times(
         preemptions=_filled(preemptions, count, np.int64),
         rejected=_filled(rejected, count, np.bool_),
         instance=_filled(instance, count, np.int64),
+        migrations=_filled(migrations, count, np.int64),
         tick_s=ticks,
         runs=np.column_stack([rows, starts[rows], stops[rows] - 1]).astype(np.int64),
     )
@@ -212,6 +226,8 @@ def read_timeline(path: str | PathLike[str]) -> Timeline:
     # Engines write requests as they finish; `make_requests` would sort these columns alone.
     table = table.sort_values("arrival_s", kind="stable")
     columns = {name: table[name].to_numpy() for name in _WRITTEN}
+    if "migrations" in table:
+        columns["migrations"] = table["migrations"].to_numpy()
     requests = make_requests(
         path=path, scores=columns.pop("score"), **{name: columns.pop(name) for name in _GIVEN}
     )

@@ -9,7 +9,8 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from scheduler_adapters.checks import LAWS, check_policy
+from scheduler_adapters.checks import LAWS, check_placement, check_policy
+from scheduler_adapters.placement import PLACEMENTS, Placement
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
@@ -218,3 +219,54 @@ def test_an_import_path_without_a_policy_is_refused(path):
 def test_settings_that_a_policy_does_not_take_are_refused():
     with pytest.raises(ConfigError, match="quantum"):
         load_policy("pars", quantum=5)
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_every_placement_of_ours_keeps_every_law(name):
+    assert len(check_placement(name)) == 5 * 3
+
+
+class Careless(Placement):
+    """Breaks a law of placements, or none."""
+
+    name = "careless"
+    runs = 0
+
+    def __init__(self, fault: str = "") -> None:
+        self.fault = fault
+        Careless.runs += 1
+        self.run = Careless.runs
+
+    def place(self, request, instances):
+        if self.fault == "writes":
+            instances[1].used_blocks += 1
+        if self.fault == "differs":
+            return self.run % len(instances)
+        return len(instances) if self.fault == "beyond" else 1
+
+    def at_phase_change(self, request, instance, instances):
+        if self.fault == "renames":
+            request.score = 1.5
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ("writes", "the decision changed a view"),
+        ("renames", "the decision changed a view"),
+        ("differs", "breaks the law 'equal_runs_are_equal' on the workload 'burst'"),
+        ("beyond", "to instance 3; name one of the views"),
+    ],
+)
+def test_a_placement_that_breaks_a_law_is_told_which(fault, complaint):
+    assert check_placement(Careless)
+    with pytest.raises(InvalidDecision, match=complaint):
+        check_placement(lambda: Careless(fault))
+
+
+def test_what_makes_no_placement_is_refused():
+    with pytest.raises(ConfigError, match="no placement named 'nearest'"):
+        check_placement("nearest")
+    with pytest.raises(ConfigError, match="it must be a Placement"):
+        check_placement(ShortestPrompt)  # type: ignore[arg-type]

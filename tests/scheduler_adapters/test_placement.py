@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_adapters.placement import Move, Placement
+from scheduler_adapters.placement import PLACEMENTS, Move, Placement, load_placement
 from scheduler_adapters.views import InstanceView, RequestView
+from scoring_service.errors import ConfigError
 
 VIEW = InstanceView(instance_id=3, now_s=0.0, used_blocks=5, total_blocks=20, block_tokens=16)
 REQUEST = RequestView("a", 0, 0.0, 10)
@@ -37,3 +38,24 @@ def test_a_move_takes_the_kv_along_unless_it_says_otherwise():
 def test_shares_and_sums_of_a_view_follow_from_its_counts():
     assert VIEW.kv_usage_fraction == 0.25
     assert VIEW.num_requests == 0
+
+
+def test_placements_are_made_by_name_or_by_import_path():
+    for name in PLACEMENTS:
+        assert load_placement(name).name == name
+    assert load_placement("shortest-queue", only_waiting=True).only_waiting
+    path = "scheduler_adapters.placements.least_kv:LeastKv"
+    assert load_placement(path).name == "least-kv"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("nearest", {}, "no placement named 'nearest'; use one of least-kv"),
+        ("least-kv", {"seed": 1}, "placement 'least-kv' cannot be made with"),
+        ("json:loads", {"s": "{}"}, "is dict; it must be a Placement"),
+    ],
+)
+def test_other_names_and_settings_are_refused(name, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        load_placement(name, **settings)

@@ -148,18 +148,20 @@ class Cohort:
         live.context = live.offset + self.counter
         if self.counter > live.joined:
             live.last_token_s = self.last_s
-            self._record_runs(live, record)
+            record.add_runs(live.row, self.ticks_of(live))
         if self.rank is not None:
             live.rank = self.rank
 
-    def _record_runs(self, live: Live, record: TimelineRecord) -> None:
-        """Record the ticks of the member's steps: those with a counter in (joined, counter]."""
+    def ticks_of(self, live: Live) -> array[int]:
+        """Return first and last ticks of runs of the steps that a member has been in since it
+        joined: of those with a counter in (joined, counter].
+        """
         first = live.joined + 1
         run = bisect_right(self.run_counters, first) - 1
         ticks = self.run_ticks[2 * run + 1 :]
         ticks[0] += first - self.run_counters[run]
         ticks.append(self.last_tick)
-        record.add_runs(live.row, ticks)
+        return ticks
 
     def advance(self, tick: int, now_s: float) -> None:
         """Count one step of all members, which ended at `tick`."""

@@ -28,7 +28,7 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.columns import none_for_nan
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import InstanceView, Phase, RequestView
+from scheduler_adapters.views import InstanceView, RequestView
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.errors import SchedulingError
 
@@ -47,8 +47,8 @@ class Engine:
     """
 
     __slots__ = (
-        "earlier_token_s", "filler", "habits", "inbox", "instance_id", "is_stalled", "memory",
-        "num_indexed", "queued", "ranks", "row_of", "runner", "state", "stored",
+        "earlier_token_s", "filler", "habits", "inbox", "is_stalled", "memory", "num_indexed",
+        "own_view", "queued", "ranks", "row_of", "runner", "state", "stored",
     )  # fmt: skip
 
     def __init__(
@@ -72,7 +72,13 @@ class Engine:
         self.queued = state.events.queued
         self.inbox: deque[Live] = deque()
         """Requests that have not joined the queue yet, by (time of joining, row)."""
-        self.instance_id = instance_id
+        self.own_view = InstanceView(
+            instance_id=instance_id,
+            now_s=0.0,
+            used_blocks=0,
+            total_blocks=instance.kv_blocks,
+            block_tokens=instance.block_tokens,
+        )
         self.earlier_token_s: dict[int, tuple[float, ...]] = {}
         """When tokens came out in the instances before, by row."""
         self.is_stalled = False
@@ -167,13 +173,20 @@ class Engine:
     def _look_at_inbox(self) -> None:
         self.state.next_arrival_s = self.inbox[0].joins_s if self.inbox else inf
 
-    def withdraw(self, request_id: str) -> Carried:
+    def withdraw(self, request_id: str, *, holds_blocks: bool = False) -> Carried:
         """Take out an unfinished request with its progress, and with its KV if it has any.
+
+        With `holds_blocks` its blocks stay reserved until they are given to `release`, as its KV
+        is still to be copied.
 
         Raises:
             SchedulingError: no such request is here, or it has finished.
         """
-        state, live = self.state, self._find(request_id)
+        return self.take_out(self._find(request_id), holds_blocks=holds_blocks)
+
+    def take_out(self, live: Live, *, holds_blocks: bool = False) -> Carried:
+        """Do the same with a request that is known to be here."""
+        state, used_blocks = self.state, self.state.load.used_blocks
         kv_tokens = live.computed_tokens if not live.is_waiting or live.stored_blocks else 0
         if live.rank is None:
             self.inbox.remove(live)
@@ -183,12 +196,14 @@ class Engine:
         live.version += 1
         live.is_gone = True
         self.is_stalled = False
+        held_blocks = used_blocks - state.load.used_blocks if holds_blocks else 0
+        state.load.used_blocks += held_blocks
+        state.held_blocks += held_blocks
         state.count()
         view = live.sync_view()
         for tell in state.events.withdrawn:
             tell(view, state.load.now_s)
         scheduled_s = state.record.scheduled_s[live.row]
-        earlier_s = self.earlier_token_s.get(live.row, ())
         return Carried(
             available_s=state.load.now_s,
             generated_tokens=view.generated_tokens,
@@ -196,11 +211,31 @@ class Engine:
             kv_tokens=kv_tokens,
             preemptions=view.preemptions,
             scheduled_s=None if scheduled_s != scheduled_s else scheduled_s,
-            token_s=(*earlier_s, *state.record.token_s(live.row)),
+            token_s=tuple(self.token_s(live)),
             last_token_s=live.last_token_s,
             queue=view.queue,
             queue_entered_s=view.queue_entered_s,
+            held_blocks=held_blocks,
         )
+
+    def token_s(self, live: Live) -> list[float]:
+        """Return when the tokens of a request came out so far, here and in instances before."""
+        record, cohort = self.state.record, live.cohort
+        token_s = [*self.earlier_token_s.get(live.row, ()), *record.token_s(live.row)]
+        if cohort is not None and cohort.counter > live.joined:
+            ticks = cohort.ticks_of(live)
+            for first, last in zip(ticks[::2], ticks[1::2], strict=True):
+                token_s += record.tick_s[first : last + 1]
+        return token_s
+
+    def release(self, blocks: int, now_s: float) -> None:
+        """Give back blocks that a withdrawn request has held until now."""
+        state = self.state
+        state.held_blocks -= blocks
+        state.load.used_blocks -= blocks
+        if self.is_stalled:
+            self.is_stalled = False
+            state.load.now_s = max(state.load.now_s, now_s)
 
     def _find(self, request_id: str) -> Live:
         lives = self.state.lives
@@ -238,7 +273,7 @@ class Engine:
         """Run every step that starts before `until_s`; return when the next one would, or inf.
 
         A step may end after `until_s`. What is submitted then with an earlier arrival takes part
-        in the step after that, as it would have.
+        in the step after that, as it would have. An observer may `stop` the run.
 
         Raises:
             InvalidDecision: the policy raised, or ranked with NaN.
@@ -255,8 +290,11 @@ class Engine:
             elif self.is_stalled:
                 wakes_s = min(state.next_arrival_s, ranks.next_score_s)
                 start_s = max(start_s, min(stored.next_landing_s, wakes_s))
-                self.is_stalled = start_s >= until_s
-            if start_s >= until_s:
+                self.is_stalled = start_s >= state.until_s
+                if self.is_stalled and state.until_s < inf:
+                    # Whatever the caller does about it is done then, not earlier.
+                    load.now_s = max(load.now_s, state.until_s)
+            if start_s >= state.until_s:
                 return start_s
             load.now_s = start_s
             if stored.next_landing_s <= start_s:
@@ -274,9 +312,28 @@ class Engine:
             else:
                 self._stall(has_evicted=state.evictions_without_token > evictions)
 
+    def stop(self) -> None:
+        """Let `advance` return before the next step."""
+        self.state.until_s = -inf
+
+    def quiet_until_s(self, start_s: float) -> float:
+        """Return a time up to which no prefill and no thinking ends here.
+
+        `start_s` is that of the next step, which `advance` has returned.
+        """
+        state = self.state
+        if state.num_waiting or state.num_prefilling or self.inbox:
+            return start_s
+        if not state.num_reasoning:
+            return inf
+        steps = min(cohort.steps_to_event() for lane in self.ranks.lanes for cohort in lane.cohorts)
+        # A little less, as sums of step times are rounded.
+        return start_s + steps * state.instance.latency.shortest_step_s * (1 - 1e-9)
+
     def _stall(self, *, has_evicted: bool) -> None:
         """Note an empty step: all requests were evicted from it, or all are being copied."""
-        if self.stored.next_landing_s < inf and not has_evicted:
+        awaits_blocks = self.stored.next_landing_s < inf or self.state.held_blocks
+        if awaits_blocks and not has_evicted:
             self.is_stalled = True
         else:
             self.state.evictions_without_token += 1
@@ -309,24 +366,21 @@ class Engine:
         load.now_s = now_s
 
     def view(self) -> InstanceView:
-        """Return what a placement may see; walks the residents."""
-        state, load, instance = self.state, self.state.load, self.state.instance
-        phases = [live.sync_view().phase for live in state.residents.values()]
-        return InstanceView(
-            instance_id=self.instance_id,
-            now_s=load.now_s,
-            used_blocks=load.used_blocks,
-            total_blocks=instance.kv_blocks,
-            block_tokens=instance.block_tokens,
-            used_host_blocks=self.stored.used_host_blocks,
-            num_waiting=state.num_waiting + len(self.inbox),
-            num_prefilling=phases.count(Phase.PREFILL),
-            num_reasoning=phases.count(Phase.REASONING),
-            num_answering=phases.count(Phase.ANSWERING),
-            waiting_prompt_tokens=state.waiting_tokens
-            + sum(live.view.prompt_tokens for live in self.inbox),
-            mean_step_s=load.mean_step_s,
-        )
+        """Return what a placement may see: one object, brought up to date."""
+        state, load, view = self.state, self.state.load, self.own_view
+        num_decoding = len(state.residents) - state.num_prefilling - state.num_returning
+        view.now_s = load.now_s
+        view.used_blocks = load.used_blocks
+        view.used_host_blocks = self.stored.used_host_blocks
+        view.num_waiting = state.num_waiting + len(self.inbox)
+        view.num_prefilling = state.num_prefilling
+        view.num_reasoning = state.num_reasoning
+        view.num_answering = num_decoding - state.num_reasoning
+        view.waiting_prompt_tokens = state.waiting_tokens
+        for live in self.inbox:
+            view.waiting_prompt_tokens += live.view.prompt_tokens
+        view.mean_step_s = load.mean_step_s
+        return view
 
     def timeline(self, requests: Requests) -> Timeline:
         """Return what happened so far to the requests that were submitted, in that order.

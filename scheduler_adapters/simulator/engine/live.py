@@ -79,6 +79,8 @@ class Carried:
     queue: tuple[float, ...] | None = None
     """The policy's queue (`RequestView.enqueued_s`), and when it was entered."""
     queue_entered_s: float = 0.0
+    held_blocks: int = 0
+    """Still reserved in the instance that it left, until `Engine.release`."""
 
 
 class Live:
@@ -86,9 +88,9 @@ class Live:
 
     __slots__ = (
         "ask_at", "cohort", "context", "event_at", "evicted_s", "in_prefills", "is_brought",
-        "is_gone", "is_moving", "is_waiting", "joined", "joins_s", "kept_tokens", "last_token_s",
-        "offset", "output_tokens", "placed_step", "prefill_left", "rank", "reasoning_tokens",
-        "row", "stored_blocks", "version", "view",
+        "is_gone", "is_moving", "is_reasoning", "is_waiting", "joined", "joins_s", "kept_tokens",
+        "last_token_s", "offset", "output_tokens", "placed_step", "prefill_left", "rank",
+        "reasoning_tokens", "row", "stored_blocks", "version", "view",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +123,8 @@ class Live:
         self.is_moving = False
         """Whether they are being copied: away while it waits, else back."""
         self.cohort: Cohort | None = None
+        self.is_reasoning = False
+        """Whether it is in a cohort and has not ended its thinking."""
         self.offset = 0
         self.joined = 0
         """The cohort's counter when this request came to it."""

@@ -22,10 +22,11 @@ class RankKeeper:
 
     __slots__ = (
         "block_tokens", "lane_of", "lanes", "late_scores", "load", "median", "num_timers", "policy",
-        "record", "timers",
+        "record", "state", "timers",
     )  # fmt: skip
 
     def __init__(self, state: EngineState) -> None:
+        self.state = state
         self.policy = state.policy
         self.load = state.load
         self.record = state.record
@@ -138,10 +139,16 @@ class RankKeeper:
         """Take a request out of its lane, before its rank changes."""
         assert live.rank is not None
         if live.cohort is not None:
-            live.cohort.leave(live, self.record)
+            self.leave(live.cohort, live)
         elif live.in_prefills:
             self.lane_of[live.rank.lane].prefills.remove((live.rank.key, live.row))
             live.in_prefills = False
+
+    def leave(self, cohort: Cohort, live: Live) -> None:
+        """Take a decode out of its cohort."""
+        cohort.leave(live, self.record)
+        self.state.num_reasoning -= live.is_reasoning
+        live.is_reasoning = False
 
     def place(self, live: Live) -> None:
         """Put a request into the lane of its rank."""
@@ -189,6 +196,9 @@ class RankKeeper:
                 self.watch(cohort, rank.valid_until_s)
         if shared is not None:
             live.version += 1  # from here on the cohort's timer counts
+        if live.context - live.view.prompt_tokens < live.reasoning_tokens:
+            live.is_reasoning = True
+            self.state.num_reasoning += 1
         cohort.join(live)
 
     def _ask_cohort(self, cohort: Cohort) -> None:
@@ -206,7 +216,7 @@ class RankKeeper:
         _, lane, valid_until_s, valid_tokens, _, _, group, _ = rank
         if group is None:
             for live in list(cohort.members.values()):
-                cohort.leave(live, self.record)
+                self.leave(cohort, live)
                 self.take(live, rank)
                 self._join(live)
             return

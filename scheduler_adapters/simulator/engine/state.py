@@ -19,9 +19,9 @@ class EngineState:
 
     # Slots, here and in the parts: Python is a sixth faster than with dictionaries of attributes.
     __slots__ = (
-        "events", "evictions_without_token", "instance", "lives", "load", "next_arrival_s",
-        "num_prefilling", "num_returning", "num_waiting", "policy", "record", "residents",
-        "until_s", "waiting_tokens",
+        "events", "evictions_without_token", "held_blocks", "instance", "lives", "load",
+        "next_arrival_s", "num_prefilling", "num_reasoning", "num_returning", "num_waiting",
+        "policy", "record", "residents", "until_s", "waiting_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -35,15 +35,17 @@ class EngineState:
         self.lives: list[Live] = []
         """All requests by row, those to come and those gone included."""
         self.residents: dict[int, Live] = {}
-        self.num_waiting = self.num_prefilling = 0
+        self.num_waiting = self.num_prefilling = self.num_reasoning = 0
         self.num_returning = 0
         """Of the waiting: those that are being copied back, and so are residents as well."""
         self.waiting_tokens = 0
         """Prompt tokens of the waiting."""
+        self.held_blocks = 0
+        """Used blocks of requests that have left, whose KV is still being copied away."""
         self.evictions_without_token = 0
         self.next_arrival_s = inf
         self.until_s = inf
-        """No step starts from here on."""
+        """No step starts from here on; an observer that stops the run sets it to -inf."""
 
     def count(self) -> None:
         """Bring the counts that a policy sees up to date."""
@@ -74,7 +76,10 @@ class StepInProgress:
 class ObservedEvents:
     """The observers of an engine by event; an event that none of them overrides costs nothing."""
 
-    __slots__ = ("admitted", "emitted", "evicted", "finished", "queued", "ran", "withdrawn")
+    __slots__ = (
+        "admitted", "emitted", "evicted", "finished", "prefill_ended", "queued", "ran",
+        "thinking_ended", "withdrawn",
+    )  # fmt: skip
 
     def __init__(self, observers: Iterable[EngineObserver]) -> None:
         for name in self.__slots__:
@@ -92,6 +97,8 @@ class ObservedEvents:
     emitted: list[Callable[..., Any]]
     evicted: list[Callable[..., Any]]
     finished: list[Callable[..., Any]]
+    prefill_ended: list[Callable[..., Any]]
     queued: list[Callable[..., Any]]
     ran: list[Callable[..., Any]]
+    thinking_ended: list[Callable[..., Any]]
     withdrawn: list[Callable[..., Any]]

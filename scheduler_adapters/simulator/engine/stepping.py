@@ -11,7 +11,7 @@ class StepRunner:
     """Lets the time of steps pass. `skip_ahead` only changes how long that takes."""
 
     __slots__ = (
-        "block_tokens", "emitted", "filler", "finished", "latency", "load", "memory",
+        "block_tokens", "emitted", "events", "filler", "finished", "latency", "load", "memory",
         "ran", "ranks", "record", "residents", "skip_ahead", "split_lanes", "state", "step",
         "stored", "tick_s",
     )  # fmt: skip
@@ -20,6 +20,7 @@ class StepRunner:
         self.state = state
         self.load = state.load
         self.record = state.record
+        self.events = state.events
         self.emitted = state.events.emitted
         self.finished = state.events.finished
         self.ran = state.events.ran
@@ -106,6 +107,13 @@ class StepRunner:
                 self._finish(live)
             else:
                 changed.append(live)
+                if self.events.thinking_ended:
+                    self._tell_thinking_ended(live)
+
+    def _tell_thinking_ended(self, live: Live) -> None:
+        if live.now_context - live.view.prompt_tokens == live.reasoning_tokens:
+            for tell in self.events.thinking_ended:
+                tell(live.sync_view(), self.load.now_s)
 
     def _book_chunks(self, tick: int, changed: list[Live]) -> None:
         state, record, now_s = self.state, self.record, self.load.now_s
@@ -130,8 +138,12 @@ class StepRunner:
                 tell(live.sync_view(), 1, now_s)
             if live.context - live.view.prompt_tokens == live.output_tokens:
                 self._finish(live)
-            else:
-                changed.append(live)
+                continue
+            changed.append(live)
+            for tell in self.events.prefill_ended:
+                tell(live.sync_view(), now_s)
+            if self.events.thinking_ended:
+                self._tell_thinking_ended(live)
 
     def _tell_decodes(self) -> None:
         """Tell the observers of each decode's token, which is booked with its cohort."""
@@ -145,7 +157,7 @@ class StepRunner:
     def _finish(self, live: Live) -> None:
         state = self.state
         if live.cohort is not None:
-            live.cohort.leave(live, self.record)
+            self.ranks.leave(live.cohort, live)
         blocks = -(-(live.context - 1) // self.block_tokens)
         self.load.used_blocks -= blocks
         if self.memory.habits is not None:

@@ -30,6 +30,11 @@ class LatencyModel(ABC):
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
         """Return the seconds of a step, which has at least one decode or prefill."""
 
+    @property
+    def shortest_step_s(self) -> float:
+        """Seconds that no step takes less than; 0 where that is not known."""
+        return 0.0
+
     def compiled(self) -> CompiledLatency | None:
         """Return the model as numbers for the compiled loops; None where they do not know it."""
         return None
@@ -62,6 +67,10 @@ class AffineLatency(LatencyModel):
             + pairs * self.per_attention_pair_s
         )
 
+    @property
+    def shortest_step_s(self) -> float:
+        return self.base_s + self.per_token_s
+
     def compiled(self) -> CompiledLatency:
         return AFFINE, np.array(astuple(self)), _NO_TABLE, _NO_GRID, _NO_GRID
 
@@ -90,6 +99,10 @@ class RooflineLatency(LatencyModel):
             + decode_context * self.per_context_token_s
             + pairs * self.per_attention_pair_s
         )
+
+    @property
+    def shortest_step_s(self) -> float:
+        return self.overhead_s + max(self.weights_s, self.per_token_s)
 
     def compiled(self) -> CompiledLatency:
         return ROOFLINE, np.array(astuple(self)), _NO_TABLE, _NO_GRID, _NO_GRID

@@ -1,0 +1,86 @@
+"""PASCAL over instances: where a request reasons, and where it answers."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from scheduler_adapters.placement import InstanceId, Placement, Watch
+from scheduler_adapters.views import InstanceView, RequestView, require_at_least
+from scoring_service.errors import require
+
+Migration = Literal["adaptive", "always", "never"]
+
+
+class PascalPlacement(Placement):
+    """Among the instances whose readers all have tokens to read: the least KV for a new request,
+    the fewest requests of the first queue for one that begins to answer.
+
+    Args:
+        migration: adaptive: stay where memory suffices if it does not at the choice; always: follow
+            the choice (NonAdaptive); never: answer where it reasoned (NoMigration).
+        reserve_tokens: that an instance must hold beside the context to have memory enough.
+        quantum_tokens, demote_above_tokens: those of the policy in the instances.
+        pace_s: time in which a reader reads one token.
+
+    Source: PASCAL, Algorithms 1 and 2 and the section on adaptive migration. New requests that wait
+    for KV blocks count with their prompts, else a burst would go to one instance.
+    """
+
+    name = "pascal"
+
+    def __init__(
+        self,
+        *,
+        migration: Migration = "adaptive",
+        reserve_tokens: int = 500,
+        quantum_tokens: int = 500,
+        demote_above_tokens: int = 5000,
+        pace_s: float = 0.1,
+    ) -> None:
+        modes = ("adaptive", "always", "never")
+        require("migration", repr(migration), migration in modes, "one of " + ", ".join(modes))
+        require_at_least(0, reserve_tokens=reserve_tokens)
+        self.migration = migration
+        self.reserve_tokens = reserve_tokens
+        self.watch = Watch(
+            quantum_tokens=quantum_tokens, demote_above_tokens=demote_above_tokens, pace_s=pace_s
+        )
+
+    def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
+        now_s = max(request.arrival_s, request.last_token_s or 0.0)
+        paced = [view for view in instances if now_s < view.paced_until_s]
+        return min(paced or instances, key=_kv).instance_id
+
+    def at_phase_change(
+        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
+    ) -> InstanceId:
+        if self.migration == "never":
+            return instance
+        now_s = request.last_token_s or 0.0
+        paced = [view for view in instances if now_s < view.paced_until_s]
+
+        def load(view: InstanceView) -> tuple[int, InstanceId]:
+            # The request itself is counted among those that answer where it is.
+            fresh = view.num_fresh_answering - (view.instance_id == instance)
+            return view.num_thinking + (0 if paced else fresh), view.instance_id
+
+        chosen = min(paced or instances, key=load)
+        if self.migration == "adaptive" and not self._has_room(request, chosen, 0):
+            here = next(view for view in instances if view.instance_id == instance)
+            own_blocks = -(-self._context(request) // here.block_tokens)
+            if self._has_room(request, here, own_blocks):
+                return instance
+        return chosen.instance_id
+
+    def _has_room(self, request: RequestView, view: InstanceView, own_blocks: int) -> bool:
+        needed = -(-self._context(request) // view.block_tokens)
+        reserve = -(-self.reserve_tokens // view.block_tokens)
+        return view.free_blocks + own_blocks >= needed + reserve
+
+    def _context(self, request: RequestView) -> int:
+        return request.prompt_tokens + request.generated_tokens
+
+
+def _kv(view: InstanceView) -> tuple[int, InstanceId]:
+    """KV blocks on GPU and host, those on their way here, and those that prompts wait for."""
+    blocks = view.used_blocks + view.used_host_blocks + view.booked_blocks
+    return blocks + -(-view.waiting_prompt_tokens // view.block_tokens), view.instance_id

@@ -1,0 +1,19 @@
+"""Random placement: any instance, each as likely; the routing of the RAD paper."""
+
+from collections.abc import Sequence
+from random import Random
+
+from scheduler_adapters.placement import InstanceId, Placement
+from scheduler_adapters.views import InstanceView, RequestView
+
+
+class RandomPlacement(Placement):
+    """Each request goes to an instance drawn from an own generator: equal seeds, equal choices."""
+
+    name = "random"
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.random = Random(seed)
+
+    def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
+        return instances[self.random.randrange(len(instances))].instance_id

@@ -1,0 +1,173 @@
+"""The view that placements have of one simulated instance: its engine, bookings, watched counts."""
+
+from heapq import heappop, heappush
+from math import inf
+
+import numpy as np
+
+from scheduler_adapters.placement import Watch
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.state import EngineState
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import InstanceView, Phase, RequestView
+from scheduler_adapters.workload.requests import Floats
+
+
+class BelowLimit:
+    """Counts requests that have generated fewer tokens than a limit of their own.
+
+    A request gets one token per step at most, so it is looked at again only after as many steps as
+    it lacks tokens.
+    """
+
+    def __init__(self, state: EngineState) -> None:
+        self.state = state
+        self.limits: dict[int, int] = {}
+        """By row of the engine."""
+        self.looks: list[tuple[int, int]] = []
+        """Heap of (step, row): when to look at a request again."""
+
+    def add(self, live: Live, limit: int) -> None:
+        self.limits[live.row] = limit
+        heappush(self.looks, (self.state.load.step, live.row))
+
+    def discard(self, row: int) -> None:
+        self.limits.pop(row, None)
+
+    def count(self) -> int:
+        step, looks = self.state.load.step, self.looks
+        while looks and looks[0][0] <= step:
+            _, row = heappop(looks)
+            if row in self.limits:
+                left = self.limits[row] - generated_tokens(self.state.lives[row])
+                if left > 0:
+                    heappush(looks, (step + left, row))
+                else:
+                    del self.limits[row]
+        return len(self.limits)
+
+
+class Telemetry(EngineObserver):
+    """Keeps the view of one engine. With a `watch` it also counts who thinks and who answers.
+
+    Decisions see each other: what is on its way to the instance is booked at once.
+    """
+
+    def __init__(self, engine: Engine, watch: Watch | None) -> None:
+        self.engine = engine
+        self.state = engine.state
+        self.watch = watch
+        self.num_booked = self.booked_blocks = self.booked_thinking = self.booked_fresh = 0
+        self.thinking = BelowLimit(self.state)
+        self.fresh = BelowLimit(self.state)
+        self.answering: set[int] = set()
+        """Rows of requests that have ended their thinking and have not left."""
+        self.dry: list[tuple[float, int, int]] = []
+        """Heap of (when the reader has read all, row, tokens) of answers without KV blocks."""
+        if watch is not None:
+            engine.observe(self)
+
+    def view(self) -> InstanceView:
+        """Return the view, brought up to date."""
+        view = self.engine.view()
+        view.num_waiting += self.num_booked
+        view.booked_blocks = self.booked_blocks
+        if self.watch is not None:
+            view.num_thinking = self.thinking.count() + self.booked_thinking
+            view.num_fresh_answering = self.fresh.count() + self.booked_fresh
+            view.paced_until_s = self._paced_until_s(self.watch)
+        return view
+
+    def book(self, request: RequestView, blocks: int, *, sign: int = 1) -> None:
+        """Book a request that is on its way here with `blocks` of KV; `sign` -1 takes it back."""
+        answers = request.generated_tokens > 0 and request.phase is Phase.ANSWERING
+        self.num_booked += sign
+        self.booked_blocks += sign * blocks
+        self.booked_fresh += sign * answers
+        self.booked_thinking += sign * (not answers)
+
+    def submitted(self, live: Live) -> None:
+        """Note a request that was handed to the engine."""
+        if self.watch is None or live.is_gone:
+            return
+        generated = generated_tokens(live)
+        if generated >= max(1, live.reasoning_tokens):
+            self._answers(live)
+            if generated > live.reasoning_tokens:
+                self._note_dry(live, self.watch)
+        else:
+            limit = self.watch.demote_above_tokens + 1 - live.view.prompt_tokens
+            self.thinking.add(live, limit)
+
+    def _answers(self, live: Live) -> None:
+        if self.watch is not None and live.row not in self.answering:
+            self.answering.add(live.row)
+            self.thinking.discard(live.row)
+            self.fresh.add(live, live.reasoning_tokens + self.watch.quantum_tokens)
+
+    def prefill_ended(self, request: RequestView, now_s: float) -> None:
+        if request.phase is Phase.ANSWERING:
+            self._answers(self.state.lives[request.number])
+
+    def thinking_ended(self, request: RequestView, now_s: float) -> None:
+        self._answers(self.state.lives[request.number])
+
+    def finished(self, request: RequestView, now_s: float) -> None:
+        self.thinking.discard(request.number)
+        self.fresh.discard(request.number)
+        self.answering.discard(request.number)
+
+    def withdrawn(self, request: RequestView, now_s: float) -> None:
+        self.finished(request, now_s)
+
+    def evicted(self, request: RequestView, now_s: float) -> None:
+        live = self.state.lives[request.number]
+        if self.watch is not None and self._has_answered(live):
+            self._note_dry(live, self.watch)
+
+    def _has_answered(self, live: Live) -> bool:
+        is_answering = live.row in self.answering
+        return is_answering and generated_tokens(live) > live.reasoning_tokens
+
+    def _note_dry(self, live: Live, watch: Watch) -> None:
+        dry_s = self._dry_s(live, watch)
+        heappush(self.dry, (dry_s, live.row, generated_tokens(live)))
+
+    def _dry_s(self, live: Live, watch: Watch) -> float:
+        token_s = self.engine.token_s(live)[live.reasoning_tokens :]
+        return read_all_s(np.array(token_s), watch.pace_s)
+
+    def _paced_until_s(self, watch: Watch) -> float:
+        """Return when the first reader has read all there is.
+
+        A request of the newest step has got a token at its end, which is not before now: only
+        those left out of it count, with KV blocks or without.
+        """
+        dry, lives = self.dry, self.state.lives
+        while dry:
+            _, row, tokens = dry[0]
+            if generated_tokens(lives[row]) == tokens and not lives[row].is_gone:
+                break
+            heappop(dry)
+        first_s = dry[0][0] if dry else inf
+        for lane in self.engine.ranks.lanes:
+            for cohort in lane.cohorts:
+                if cohort.last_tick != self.state.load.step - 1:
+                    left_out = filter(self._has_answered, cohort.members.values())
+                    first_s = min((self._dry_s(live, watch) for live in left_out), default=first_s)
+        return first_s
+
+
+def generated_tokens(live: Live) -> int:
+    return live.now_context - live.view.prompt_tokens
+
+
+def read_all_s(token_s: Floats, pace_s: float) -> float:
+    """Return when a reader has read tokens that came at `token_s` (K,), K >= 1.
+
+    One token takes `pace_s`, from its coming or from the end of the one before: this is
+    u_K + pace_s of PASCAL's pacer, u_j = max(g_j, u_(j-1) + pace_s).
+    """
+    number = np.arange(len(token_s))
+    return float((token_s - number * pace_s).max() + len(token_s) * pace_s)

@@ -1,0 +1,102 @@
+"""PASCAL's placement, by cases worked by hand from its Algorithms 1 and 2."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_adapters.placements.pascal import PascalPlacement
+from scheduler_adapters.views import InstanceView, Phase, RequestView
+from scoring_service.errors import ConfigError
+
+ARRIVAL = RequestView("a", 0, 10.0, 100)
+CHANGE = RequestView(
+    "a", 0, 1.0, 100, phase=Phase.ANSWERING, generated_tokens=60, last_token_s=10.0
+)
+"""160 tokens: 10 blocks, and 32 more with a reserve of a quantum."""
+
+
+def view(instance_id: int, **numbers) -> InstanceView:
+    settings = {"used_blocks": 10, "total_blocks": 100, "now_s": 10.0, "block_tokens": 16}
+    return InstanceView(instance_id=instance_id, **settings | numbers)
+
+
+@pytest.mark.parametrize(
+    ("views", "chosen"),
+    [
+        ([view(0, used_blocks=9), view(1, used_blocks=8)], 1),
+        ([view(0, used_blocks=9), view(1, used_blocks=8, used_host_blocks=2)], 0),
+        ([view(0, used_blocks=9), view(1, used_blocks=8, booked_blocks=2)], 0),
+        ([view(0, used_blocks=9), view(1, used_blocks=8, waiting_prompt_tokens=17)], 0),
+        ([view(2), view(1)], 1),
+        # A reader of the second has nothing to read since 9.9 s, or from now on.
+        ([view(0, used_blocks=90), view(1, paced_until_s=9.9)], 0),
+        ([view(0, used_blocks=90), view(1, paced_until_s=10.0)], 0),
+        ([view(0, used_blocks=90), view(1, paced_until_s=10.1)], 1),
+        ([view(0, used_blocks=90, paced_until_s=9.0), view(1, paced_until_s=9.9)], 1),
+    ],
+)
+def test_a_new_request_goes_where_the_least_kv_is_and_readers_have_tokens(views, chosen):
+    assert PascalPlacement().place(ARRIVAL, views) == chosen
+
+
+@pytest.mark.parametrize(
+    ("views", "chosen"),
+    [
+        ([view(0, num_thinking=3), view(1, num_thinking=2)], 1),
+        ([view(0, num_thinking=2), view(1, num_thinking=2)], 0),
+        ([view(0, num_thinking=2, num_fresh_answering=9), view(1, num_thinking=3)], 0),
+        ([view(0, num_thinking=1, paced_until_s=9.0), view(1, num_thinking=2)], 1),
+        # Nowhere do readers have tokens: fresh answers count, but not the request's own.
+        (
+            [
+                view(0, num_thinking=1, num_fresh_answering=3, paced_until_s=9.0),
+                view(1, num_thinking=2, num_fresh_answering=1, paced_until_s=9.0),
+            ],
+            0,
+        ),
+        (
+            [
+                view(0, num_thinking=1, num_fresh_answering=3, paced_until_s=9.0),
+                view(1, num_thinking=2, num_fresh_answering=0, paced_until_s=9.0),
+            ],
+            1,
+        ),
+    ],
+)
+def test_an_answer_goes_where_the_fewest_think(views, chosen):
+    # In the fifth case both have three: a tie, for the lowest id.
+    assert PascalPlacement().at_phase_change(CHANGE, 0, views) == chosen
+
+
+@pytest.mark.parametrize(
+    ("here_used", "there_used", "chosen"),
+    [
+        (10, 58, 1),  # 42 free at the choice: context and reserve
+        (10, 59, 0),
+        (68, 59, 0),  # 32 free here, and its own 10
+        (69, 59, 1),  # neither has enough
+    ],
+)
+def test_adaptive_migration_stays_where_only_the_present_instance_has_room(
+    here_used, there_used, chosen
+):
+    views = [
+        view(0, num_thinking=5, used_blocks=here_used),
+        view(1, num_thinking=0, used_blocks=there_used),
+    ]
+    assert PascalPlacement().at_phase_change(CHANGE, 0, views) == chosen
+    assert PascalPlacement(migration="always").at_phase_change(CHANGE, 0, views) == 1
+    assert PascalPlacement(migration="never").at_phase_change(CHANGE, 0, views) == 0
+
+
+def test_blocks_on_their_way_are_no_room():
+    views = [view(0, num_thinking=5), view(1, used_blocks=58, booked_blocks=1)]
+    assert PascalPlacement().at_phase_change(CHANGE, 0, views) == 0
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ConfigError, match="migration is 'sometimes'; use one of adaptive"):
+        PascalPlacement(migration="sometimes")  # type: ignore[arg-type]
+    for wrong in ({"quantum_tokens": 0}, {"reserve_tokens": -1}, {"pace_s": 0.0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            PascalPlacement(**wrong)

@@ -1,0 +1,352 @@
+"""The cluster against one that walks every step, and the laws of moving requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_adapters.placement import PLACEMENTS, Placement, Watch, load_placement
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.observers import LoadRecorder
+from scheduler_adapters.simulator.simulate import Interrupted, simulate_replicas
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.errors import ConfigError, InvalidDecision
+from tests.scheduler_adapters.simulator.any_policy import (
+    LATENCY,
+    assert_equal,
+    hosts,
+    instances,
+    workloads,
+)
+from tests.scheduler_adapters.simulator.reference_cluster import (
+    ReferenceCluster,
+    assert_runs_are_equal,
+)
+
+POLICIES = {
+    "fcfs": FCFS,
+    "pars": lambda: load_policy("pars"),
+    "slai": lambda: load_policy("slai"),
+    "round-robin": lambda: RoundRobin(quantum_tokens=5),
+    "pascal": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40),
+    "pascal-offload": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40, offload=True),
+}
+FABRICS = st.builds(
+    Fabric,
+    kv_bytes_per_token=st.just(1),
+    bytes_per_s=st.sampled_from([1e9, 20_000.0, 500.0]),
+    latency_s=st.sampled_from([0.0, 0.02]),
+)
+SMALL_WATCH = Watch(quantum_tokens=5, demote_above_tokens=60, pace_s=0.03)
+
+
+@dataclass
+class AnyPlacement(Placement):
+    """Every choice depends on every number of every view, so none may differ."""
+
+    salt: int
+    moves: bool = True
+    name = "any"
+    watch = SMALL_WATCH
+
+    def place(self, request, instances):
+        return self._choice(request, instances, request.arrival_s)
+
+    def at_phase_change(self, request, instance, instances):
+        if not self.moves:
+            return instance
+        return self._choice(request, instances, request.last_token_s)
+
+    def _choice(self, request, instances, now_s):
+        total = self.salt + request.prompt_tokens + request.generated_tokens
+        for view in instances:
+            numbers = (
+                view.used_blocks,
+                view.used_host_blocks,
+                view.num_waiting,
+                view.num_prefilling,
+                view.num_reasoning,
+                view.num_answering,
+                view.waiting_prompt_tokens,
+                view.booked_blocks,
+                view.num_thinking,
+                view.num_fresh_answering,
+                now_s < view.paced_until_s,
+                view.now_s > now_s,
+            )
+            total += (view.instance_id + 1) * sum(
+                (i + 3) * number for i, number in enumerate(numbers)
+            )
+        return total % len(instances)
+
+
+placements = st.one_of(
+    st.builds(AnyPlacement, salt=st.integers(0, 9), moves=st.booleans()),
+    st.builds(
+        load_placement,
+        st.just("pascal"),
+        migration=st.sampled_from(["adaptive", "always", "never"]),
+        reserve_tokens=st.sampled_from([0, 50]),
+        quantum_tokens=st.just(5),
+        demote_above_tokens=st.just(40),
+        pace_s=st.sampled_from([0.1, 0.02]),
+    ),
+    st.builds(load_placement, st.sampled_from(sorted(set(PLACEMENTS) - {"pascal"}))),
+)
+
+
+def fresh(placement: Placement) -> Placement:
+    """Return a placement that has not counted or drawn anything."""
+    if placement.name == "round-robin" or placement.name == "random":
+        return type(placement)()
+    return placement
+
+
+def check(requests, placement, policy, instance, host, count, fabric):
+    instance = replace(instance, host=host) if policy.endswith("offload") else instance
+    parts = (POLICIES[policy], [instance] * count, fabric)
+    walked = ReferenceCluster(requests, fresh(placement), parts[0], parts[1], fabric)
+    for skip_ahead in (True, False):
+        run = simulate_cluster(
+            requests,
+            fresh(placement),
+            parts[0],
+            parts[1],
+            fabric=fabric,
+            skip_ahead=skip_ahead,
+        )
+        assert_runs_are_equal(run, walked)
+        assert_nothing_is_lost(run)
+    for engine in walked.engines:
+        assert engine.state.load.used_blocks == engine.state.held_blocks == 0
+
+
+def assert_nothing_is_lost(run: ClusterRun) -> None:
+    timeline = run.timeline
+    wanted, (row, first, last) = timeline.requests.output_tokens, timeline.runs.T
+    emitted = np.bincount(row, last - first + 1, len(wanted))
+    np.testing.assert_array_equal(emitted, np.where(timeline.rejected, 0, wanted))
+    np.testing.assert_array_equal(np.isnan(timeline.finished_s), timeline.rejected)
+    ids = timeline.requests.request_id.tolist()
+    for move in run.migrations:
+        token_s = timeline.token_s(ids.index(move.request_id))
+        assert not ((move.start_s < token_s) & (token_s <= move.end_s)).any()
+        assert move.start_s + move.downtime_s == pytest.approx(move.end_s)
+
+
+anything = given(
+    requests=workloads(),
+    placement=placements,
+    policy=st.sampled_from(sorted(POLICIES)),
+    instance=instances,
+    host=hosts,
+    count=st.integers(1, 4),
+    fabric=FABRICS,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@anything
+def test_any_cluster_runs_as_if_every_step_were_walked(**parts):
+    check(**parts)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None)
+@anything
+def test_so_does_any_of_many_more_clusters(**parts):
+    check(**parts)
+
+
+def requests_of(count: int, *, gap_s: float = 0.03, reasoning: bool = True):
+    random = np.random.default_rng(1)
+    output_tokens = random.integers(1, 90, count)
+    return make_requests(
+        prompt_tokens=random.integers(1, 200, count),
+        output_tokens=output_tokens,
+        reasoning_tokens=random.integers(0, output_tokens + 1) if reasoning else 0,
+        arrival_s=np.cumsum(random.exponential(gap_s, count)),
+        scores=output_tokens,
+    )
+
+
+INSTANCE = Instance(latency=LATENCY, kv_blocks=120)
+FABRIC = Fabric(kv_bytes_per_token=1, bytes_per_s=10_000.0)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_one_instance_under_any_placement_is_the_single_engine(placement, policy):
+    requests = requests_of(60)
+    make = Pascal if policy == "pascal-offload" else POLICIES[policy]
+    run = simulate_cluster(requests, load_placement(placement), make, [INSTANCE])
+    assert_equal(run.timeline, Engine(make(), INSTANCE).run(requests))
+    assert not run.timeline.instance.any()
+    assert not run.timeline.migrations.any()
+
+
+@pytest.mark.parametrize("replicas", [2, 5, 70])
+@pytest.mark.parametrize("policy", ["fcfs", "slai", "pascal"])
+def test_round_robin_over_instances_is_what_replicas_are(policy, replicas):
+    requests = requests_of(60)
+    run = simulate_cluster(
+        requests, load_placement("round-robin"), POLICIES[policy], [INSTANCE] * replicas
+    )
+    alone = simulate_replicas(requests, POLICIES[policy], INSTANCE, replicas=replicas)
+    assert_equal(run.timeline, alone)
+    np.testing.assert_array_equal(run.timeline.instance, alone.instance)
+
+
+class Follow(Placement):
+    """Requests think in the first instance and answer in the last."""
+
+    name = "follow"
+
+    def place(self, request, instances):
+        return 0
+
+    def at_phase_change(self, request, instance, instances):
+        return len(instances) - 1
+
+
+SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
+
+
+def test_a_request_answers_where_it_was_moved_after_its_kv_has_been_copied():
+    requests = make_requests(prompt_tokens=[16], output_tokens=[6], reasoning_tokens=[3])
+    fabric = Fabric(kv_bytes_per_token=10, bytes_per_s=100.0, latency_s=0.5)
+    loads = [LoadRecorder(), LoadRecorder()]
+    run = simulate_cluster(
+        requests, Follow(), FCFS, [SECONDS] * 2, fabric=fabric, observers=lambda i: [loads[i]]
+    )
+    # 16 + 2 tokens have their KV computed: two blocks, 32 * 10 bytes.
+    (move,) = run.migrations
+    assert (move.source, move.destination, move.kv_blocks) == (0, 1, 2)
+    assert (move.start_s, move.end_s, move.downtime_s) == (3.0, 6.7, pytest.approx(3.7))
+    np.testing.assert_allclose(run.timeline.token_s(0), [1, 2, 3, 7.7, 8.7, 9.7])
+    assert run.timeline.first_answer_s[0] == 7.7
+    assert run.timeline.migrations[0] == run.timeline.instance[0] == 1
+    assert [len(load.curve().end_s) for load in loads] == [3, 3]
+
+
+def test_blocks_stay_reserved_at_the_source_until_the_copy_has_landed():
+    # Ten blocks each, of twenty: the third request waits for the copy of the first to land.
+    requests = make_requests(
+        prompt_tokens=[150, 150, 150],
+        output_tokens=[4, 9, 1],
+        reasoning_tokens=[2, 0, 0],
+        arrival_s=[0.0, 0.0, 0.5],
+    )
+    fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=50.0)
+    run = simulate_cluster(requests, Follow(), FCFS, [SECONDS] * 2, fabric=fabric)
+    (move,) = run.migrations
+    assert move.start_s == 2.0
+    assert move.end_s == pytest.approx(2.0 + 160 / 50)
+    assert run.timeline.scheduled_s[2] == 6.0  # the first step after that
+
+
+def test_an_instance_that_can_run_nothing_goes_on_when_held_blocks_come_free():
+    # One request leaves, and the other is too large beside what it still holds.
+    requests = make_requests(
+        prompt_tokens=[150, 200], output_tokens=[4, 1], reasoning_tokens=[2, 0]
+    )
+    fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=50.0)
+    run = simulate_cluster(requests, Follow(), FCFS, [SECONDS] * 2, fabric=fabric)
+    assert run.timeline.scheduled_s[1] == run.migrations[0].end_s == pytest.approx(2 + 160 / 50)
+
+
+class Sends(Placement):
+    name = "sends"
+
+    def __init__(self, first: object, then: object = 0) -> None:
+        self.first, self.then = first, then
+
+    def place(self, request, instances):
+        return self.first
+
+    def at_phase_change(self, request, instance, instances):
+        return self.then
+
+
+@pytest.mark.parametrize("chosen", [-1, 2, None, "0"])
+def test_an_instance_that_is_not_there_is_refused(chosen):
+    requests = make_requests(prompt_tokens=[5], output_tokens=[5], reasoning_tokens=[2])
+    for placement in (Sends(chosen), Sends(0, chosen)):
+        with pytest.raises(InvalidDecision, match="placement 'sends' sent request '0' to instance"):
+            simulate_cluster(requests, placement, FCFS, [INSTANCE] * 2, fabric=FABRIC)
+
+
+def test_settings_that_cannot_be_are_refused():
+    requests = make_requests(prompt_tokens=[5], output_tokens=[5], reasoning_tokens=[2])
+    with pytest.raises(ConfigError, match="instances is 0; use one or more"):
+        simulate_cluster(requests, Sends(0), FCFS, [])
+    with pytest.raises(ConfigError, match="give a fabric"):
+        simulate_cluster(requests, Follow(), FCFS, [INSTANCE] * 2)
+    small = replace(INSTANCE, kv_blocks=1)
+    with pytest.raises(InvalidDecision, match="instance 1, whose memory can never hold it"):
+        simulate_cluster(
+            make_requests(prompt_tokens=[50], output_tokens=[5], reasoning_tokens=[2]),
+            Follow(),
+            FCFS,
+            [INSTANCE, small],
+            fabric=FABRIC,
+        )
+
+
+class PressesCtrlC(Placement):
+    name = "presses"
+
+    def place(self, request, instances):
+        if request.number == 40:
+            raise KeyboardInterrupt
+        return request.number % 2
+
+
+def test_an_interrupted_run_keeps_what_had_finished():
+    requests = requests_of(60)
+    with pytest.raises(Interrupted) as caught:
+        simulate_cluster(requests, PressesCtrlC(), FCFS, [INSTANCE] * 2)
+    timeline = caught.value.timeline
+    assert np.isnan(timeline.finished_s[40:]).all()
+    assert not timeline.rejected.any()
+
+
+def test_an_instance_that_nothing_touches_is_advanced_for_its_own_requests_only(monkeypatch):
+    calls = [0, 0]
+    advance = Engine.advance
+
+    def counted(engine: Engine, until_s: float) -> float:
+        calls[engine.own_view.instance_id] += 1
+        return advance(engine, until_s)
+
+    monkeypatch.setattr(Engine, "advance", counted)
+    requests = requests_of(21)
+    simulate_cluster(requests, load_placement("round-robin"), FCFS, [INSTANCE] * 2)
+    assert calls == [11 + 1, 10 + 1]
+
+
+def test_a_late_score_is_not_seen_at_the_arrival():
+    seen: list[float | None] = []
+
+    class Notes(Follow):
+        def place(self, request, instances):
+            seen.append(request.score)
+            return 0
+
+    requests = make_requests(
+        prompt_tokens=[5, 5], output_tokens=[2, 2], scores=[3.0, 4.0], score_s=[0.0, 1.0]
+    )
+    simulate_cluster(requests, Notes(), FCFS, [INSTANCE])
+    assert seen == [3.0, None]

@@ -1,0 +1,106 @@
+"""Transfers between instances: shares of endpoints, the order of landing, and conserved bytes."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_adapters.simulator.links import Fabric, Transfers
+from scoring_service.errors import ConfigError
+
+
+def transfers(**changes) -> Transfers:
+    return Transfers(Fabric(kv_bytes_per_token=1, bytes_per_s=100.0, **changes))
+
+
+def landings(links: Transfers) -> list[tuple[float, int]]:
+    found = []
+    while (at_s := links.next_landing_s) < inf:
+        found += [(at_s, number) for number in links.land(at_s)]
+    return found
+
+
+def test_a_transfer_alone_takes_its_bytes_over_the_bandwidth_and_the_latency():
+    links = transfers(latency_s=0.5)
+    links.start(2.0, 1, 0, 1, 300)
+    assert links.next_landing_s == 5.5
+    assert links.land(5.4) == []
+    assert links.land(5.5) == [1]
+    assert links.next_landing_s == inf
+
+
+def test_an_endpoint_is_shared_by_both_directions_and_others_are_not_slowed():
+    links = transfers()
+    links.start(0.0, 1, 0, 1, 100)  # alone until 0.5 s: 50 bytes left, then half the rate
+    links.start(0.5, 2, 2, 0, 100)
+    links.start(0.5, 3, 3, 4, 100)
+    # 1 ends at 1.5 with 50 of 100 bytes of 2 gone; 3 had its endpoints to itself.
+    assert landings(links) == [(1.5, 1), (1.5, 3), (2.0, 2)]
+
+
+def test_the_rate_is_the_lesser_share_of_the_two_ends():
+    links = transfers()
+    for number, destination in enumerate((1, 2, 3)):
+        links.start(0.0, number, 0, destination, 100)
+    links.start(0.0, 9, 4, 3, 200)  # half of 3's endpoint, though 0's share is a third
+    assert landings(links) == [(3.0, 0), (3.0, 1), (3.0, 2), (3.5, 9)]
+
+
+def test_a_cancelled_transfer_never_lands_and_frees_its_share():
+    links = transfers(latency_s=1.0)
+    links.start(0.0, 1, 0, 1, 100)
+    links.start(0.0, 2, 0, 2, 100)
+    links.cancel(1.0, 1)
+    assert links.next_landing_s == 2.5
+    links.cancel(2.0, 2)  # its last byte has come, and it cannot be used yet
+    assert landings(links) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 0.1, 0.7]),
+            st.integers(0, 3),
+            st.integers(1, 3),
+            st.integers(1, 300),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_reading_changes_nothing_and_no_transfer_beats_the_bandwidth(plan):
+    def run(*, reads: bool) -> list[tuple[float, int]]:
+        links, now_s, found = transfers(), 0.0, []
+        for number, (gap_s, source, step, num_bytes) in enumerate(plan):
+            now_s += gap_s
+            while links.next_landing_s <= now_s:
+                at_s = links.next_landing_s
+                found += [(at_s, one) for one in links.land(at_s)]
+            links.start(now_s, number, source, (source + step) % 4, num_bytes)
+            if reads:
+                links.land(now_s - 1e-3)
+        return found + landings(links)
+
+    found = run(reads=False)
+    assert run(reads=True) == found
+    assert sorted(number for _, number in found) == list(range(len(plan)))
+    assert [at_s for at_s, _ in found] == sorted(at_s for at_s, _ in found)
+    start_s = 0.0
+    ends = dict((number, at_s) for at_s, number in found)
+    for number, (gap_s, _, _, num_bytes) in enumerate(plan):
+        start_s += gap_s
+        assert ends[number] >= start_s + num_bytes / 100 - 1e-6
+    assert max(ends.values()) <= start_s + sum(one[3] for one in plan) / 100 + 1e-6
+
+
+def test_a_fabric_of_a_known_model_has_its_kv_and_wrong_settings_are_refused():
+    assert Fabric.of_model("llama-3-8b").kv_bytes_per_token == 131_072
+    with pytest.raises(ConfigError, match="no model named 'nobody'"):
+        Fabric.of_model("nobody")
+    for wrong in ({"bytes_per_s": 0}, {"latency_s": -1}, {"kv_bytes_per_token": 0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            Fabric(**{"kv_bytes_per_token": 1} | wrong)

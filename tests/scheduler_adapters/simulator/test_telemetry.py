@@ -1,0 +1,125 @@
+"""Views of one instance: counts by limits, bookings, and when a reader has read all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.placement import Watch
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.engine.live import SimulatedRequest
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.telemetry import Telemetry, read_all_s
+from scheduler_adapters.views import Phase, RequestView, StepRule
+
+SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
+REQUEST = SimulatedRequest("a", 0.0, prompt_tokens=16, output_tokens=10, reasoning_tokens=3)
+WATCH = Watch(quantum_tokens=4, demote_above_tokens=40, pace_s=1.5)
+
+
+class OneDecode(FCFS):
+    def step_rule(self, load):
+        return StepRule(max_decodes=1)
+
+
+def telemetry(*requests: SimulatedRequest, watch: Watch | None = WATCH, **changes) -> Telemetry:
+    engine = Engine(FCFS(), replace(SECONDS, **changes), instance_id=4)
+    seen = Telemetry(engine, watch)
+    for request in requests:
+        engine.submit(request)
+        seen.submitted(engine.state.lives[-1])
+    return seen
+
+
+def counts(seen: Telemetry, at_s: float) -> tuple[int, int]:
+    seen.engine.advance(at_s)
+    view = seen.view()
+    return view.num_thinking, view.num_fresh_answering
+
+
+def test_a_request_thinks_until_its_thinking_ends_and_is_fresh_for_a_quantum():
+    seen = telemetry(REQUEST)
+    found = [counts(seen, at_s) for at_s in (0.0, 2.0, 3.0, 6.0, 7.0, 100.0)]
+    assert found == [(1, 0), (1, 0), (0, 1), (0, 1), (0, 0), (0, 0)]
+
+
+def test_a_request_that_does_not_reason_thinks_until_its_first_token():
+    seen = telemetry(REQUEST._replace(reasoning_tokens=0))
+    assert [counts(seen, at_s) for at_s in (0.0, 1.0, 4.0, 5.0)] == [
+        (1, 0),
+        (0, 1),
+        (0, 0),
+        (0, 0),
+    ]
+
+
+def test_long_reasoning_is_not_counted_and_what_never_answers_leaves():
+    long = REQUEST._replace(prompt_tokens=36, output_tokens=10, reasoning_tokens=10)
+    assert [counts(telemetry(long), at_s) for at_s in (0.0, 4.0, 5.0)] == [(1, 0), (1, 0), (0, 0)]
+    seen = telemetry(REQUEST._replace(reasoning_tokens=10))
+    assert [counts(seen, at_s) for at_s in (9.0, 10.0)] == [(1, 0), (0, 0)]
+    assert counts(telemetry(REQUEST._replace(prompt_tokens=41)), 0.0) == (0, 0)
+
+
+def test_a_withdrawn_request_is_no_longer_counted():
+    seen = telemetry(REQUEST, REQUEST._replace(request_id="b", reasoning_tokens=1))
+    assert counts(seen, 2.0) == (1, 1)
+    seen.engine.withdraw("a")
+    seen.engine.withdraw("b")
+    assert counts(seen, 2.0) == (0, 0)
+
+
+def test_what_is_on_its_way_is_booked():
+    seen = telemetry()
+    answers = RequestView("b", 0, 0.0, 10, phase=Phase.ANSWERING, generated_tokens=3)
+    seen.book(answers, 3)
+    seen.book(RequestView("c", 0, 0.0, 10), 0)
+    view = seen.view()
+    assert (view.instance_id, view.num_waiting, view.booked_blocks) == (4, 2, 3)
+    assert (view.num_thinking, view.num_fresh_answering, view.free_blocks) == (1, 1, 17)
+    seen.book(answers, 3, sign=-1)
+    assert (seen.view().num_waiting, seen.view().booked_blocks) == (1, 0)
+
+
+def test_a_reader_has_read_all_some_time_after_an_eviction():
+    # Each needs a ninth block after a while, of 17: the later one is evicted in its answer.
+    one = REQUEST._replace(prompt_tokens=120, output_tokens=30, reasoning_tokens=2)
+    other = one._replace(request_id="b", output_tokens=20, arrival_s=0.5)
+    seen = telemetry(one, other, kv_blocks=17)
+    seen.engine.advance(1.5)
+    assert seen.view().paced_until_s == np.inf
+    seen.engine.advance(14.5)
+    (answer,) = (live for live in seen.state.lives if live.is_waiting)
+    token_s = seen.engine.token_s(answer)[2:]
+    read_s = token_s[0]
+    for at_s in token_s[1:]:
+        read_s = max(at_s, read_s + 1.5)
+    assert seen.view().paced_until_s == pytest.approx(read_s + 1.5)
+    assert len(token_s) > 3
+    seen.engine.advance(1000.0)
+    assert seen.view().paced_until_s == np.inf
+
+
+def test_a_decode_that_is_left_out_of_steps_may_let_its_reader_wait():
+    engine = Engine(OneDecode(), SECONDS)
+    seen = Telemetry(engine, replace(WATCH, pace_s=0.2))
+    for request_id in "ab":
+        engine.submit(REQUEST._replace(request_id=request_id, reasoning_tokens=0))
+    engine.advance(5.0)  # b has its first token from the prefill, and no other until a is done
+    assert seen.view().paced_until_s == 1.0 + 0.2
+    engine.advance(12.0)
+    assert seen.view().paced_until_s == np.inf
+
+
+def test_when_all_is_read_follows_the_pacer_token_by_token():
+    random = np.random.default_rng(3)
+    for count in (1, 2, 50):
+        token_s = np.cumsum(random.exponential(0.1, count))
+        read_s = -np.inf
+        for at_s in token_s:
+            read_s = max(at_s, read_s + 0.1)
+        assert read_all_s(token_s, 0.1) == pytest.approx(read_s + 0.1)
