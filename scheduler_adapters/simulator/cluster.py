@@ -23,9 +23,10 @@ from scheduler_adapters.placement import Placement
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.engine import Engine, uncollected
 from scheduler_adapters.simulator.engine.live import Carried, Live, simulated_requests
+from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric, Transfers
-from scheduler_adapters.simulator.simulate import Interrupted
+from scheduler_adapters.simulator.simulate import EngineKind, Interrupted
 from scheduler_adapters.simulator.telemetry import Telemetry
 from scheduler_adapters.timeline.migrations import Migration, join_moved
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -55,6 +56,7 @@ def simulate_cluster(
     instances: Sequence[Instance],
     *,
     fabric: Fabric | None = None,
+    kind: EngineKind = "plain",
     observers: Callable[[int], Iterable[EngineObserver]] = lambda instance: (),
     skip_ahead: bool = True,
 ) -> ClusterRun:
@@ -65,6 +67,7 @@ def simulate_cluster(
     Args:
         make_policy: makes the policy of each instance.
         fabric: the network between instances; needed where the placement moves requests.
+        kind: that of `simulate`.
         observers: of each instance, by its number.
         skip_ahead: only changes how long a run takes.
 
@@ -79,6 +82,7 @@ def simulate_cluster(
         Engine(
             make_policy(),
             instance,
+            habits=VllmHabits() if kind == "vllm" else None,
             instance_id=number,
             observers=observers(number),
             skip_ahead=skip_ahead,

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler_adapters.__main__ import COMMANDS, main
 from scheduler_adapters.commands import simulate as simulate_module
+from scheduler_adapters.placement import PLACEMENTS
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import POLICIES
 from scheduler_adapters.timeline.timeline import read_timeline
@@ -145,7 +146,7 @@ def test_scores_of_a_trace_order_the_queue(capsys, tmp_path):
 
 def test_a_slower_host_link_makes_the_evicted_wait_longer(capsys):
     settings = json.dumps({"offload": True, "quantum_tokens": 20})
-    given = ["--policy=round-robin", f"--settings={settings}", "--kv_blocks=600", "--json"]
+    given = ["--policy=round-robin", f"--settings={settings}", "--kv_blocks=200", "--json"]
     latency_s = {}
     for gb_per_s in (50, 0.5):
         _, out, _ = simulate(capsys, *given, f"--host_gb_per_s={gb_per_s}")
@@ -222,13 +223,59 @@ def test_help_names_every_command(capsys):
     assert all(name in out for name in COMMANDS)
 
 
-def test_help_names_every_policy(capsys):
+def test_help_names_every_policy_and_placement(capsys):
     with pytest.raises(SystemExit):
         main(["simulate", "--help"])
     words = capsys.readouterr().out.replace(".", ",").replace(",", " ").split()
-    assert POLICIES.keys() <= set(words)
+    assert POLICIES.keys() | PLACEMENTS.keys() <= set(words)
 
 
 def test_an_unknown_command_is_refused_with_the_list(capsys):
     assert main(["simulatte"]) == 2
     assert "simulate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["plain", "vllm"])
+def test_a_cluster_serves_all_and_writes_where(capsys, tmp_path, engine):
+    path = tmp_path / "timeline.parquet"
+    arguments = ("--placement=least-kv", "--instances=3", f"--engine={engine}", f"--out={path}")
+    code, out, _ = simulate(capsys, *arguments, "--json")
+    summary = json.loads(out)
+    assert code == 0
+    assert (summary["placement"], summary["instances"]) == ("least-kv", 3)
+    assert summary["num_finished"] == 60
+    assert set(read_timeline(path).instance) == {0, 1, 2}
+    _, out, _ = simulate(capsys, *arguments)
+    assert "placement least-kv over 3 instances: 0 migrations" in out
+
+
+def test_requests_that_reason_migrate_under_pascal_and_not_without_migration(capsys, tmp_path):
+    trace = tmp_path / "trace.csv"
+    rows = (f"{10 + i % 7},{40 + i % 50},{20 + i % 17},{i / 50}" for i in range(60))
+    header = "prompt_tokens,output_tokens,reasoning_tokens,arrival_s"
+    trace.write_text("\n".join([header, *rows]))
+    counts = []
+    for settings in ({}, {"migration": "never"}):
+        arguments = ("--policy=pascal", "--placement=pascal", "--instances=4", f"--trace={trace}")
+        _, out, _ = simulate(
+            capsys, *arguments, f"--placement-settings={json.dumps(settings)}", "--json"
+        )
+        counts.append(json.loads(out)["migration_downtime_s"]["count"])
+    assert counts[0] > 0 == counts[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--instances=2"], "instances is 2 without a placement; name one"),
+        (["--placement=nearest"], "no placement named 'nearest'; use one of least-kv"),
+        (["--placement=random", "--instances=0"], "instances is 0; use 1 or more"),
+        (["--placement=random", "--clients=2"], "clients is 2 with a placement"),
+        (["--placement=random", "--fabric-gb-per-s=0"], "fabric_gb_per_s is 0"),
+        (["--placement=random", '--placement-settings={"sede": 1}'], "cannot be made with"),
+    ],
+)
+def test_clusters_that_cannot_be_are_refused(capsys, arguments, message):
+    code, _, err = simulate(capsys, *arguments)
+    assert code == 2
+    assert message in err
