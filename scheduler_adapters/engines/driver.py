@@ -122,10 +122,21 @@ class TokenTimes(EngineObserver):
         )
 
 
-def random_prompts(requests: Requests, seed: int, vocabulary: int) -> list[list[int]]:
-    """Return random token ids, all different, so that no prompt finds another's KV blocks."""
+def random_prompts(
+    requests: Requests, seed: int, vocabulary: int, *, shared_tokens: int = 0
+) -> list[list[int]]:
+    """Return random token ids, all different, so that no prompt finds another's KV blocks.
+
+    Args:
+        shared_tokens: that all have at their beginning, but for the last one of each.
+    """
     random = np.random.default_rng(seed)
-    return [random.integers(3, vocabulary, size).tolist() for size in requests.prompt_tokens]
+    prompts = [random.integers(3, vocabulary, size).tolist() for size in requests.prompt_tokens]
+    shared = random.integers(3, vocabulary, shared_tokens).tolist()
+    for prompt in prompts:
+        size = min(shared_tokens, len(prompt) - 1)
+        prompt[:size] = shared[:size]
+    return prompts
 
 
 def late_scores_of(requests: Requests) -> list[tuple[float, int]]:

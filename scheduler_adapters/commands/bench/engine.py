@@ -31,7 +31,9 @@ from scheduler_adapters.workload.requests import Requests, make_requests
 from scoring_service.errors import at_least
 
 _THINK_END = 2
-_PROMPT_TOKENS = 16
+_PROMPT_TOKENS, _SHARED_TOKENS = 16, 0
+_CACHED_PROMPT_TOKENS, _CACHED_SHARED_TOKENS = 128, 64
+"""Of each prompt with prefix caching: in whole blocks of 32 tokens."""
 _WARM_UP_STEPS = 250
 """Until all seats are taken, and requests finish as steadily as they come."""
 _STEP = ("schedule", "update")
@@ -55,6 +57,9 @@ class BenchConfig:
     """Requests in the queue throughout: as many arrive as finish."""
     steps: int = 1000
     """Steps measured per scheduler, after as many as it takes to fill all seats."""
+    prefix_caching: bool = False
+    """Prompts of 128 tokens, the first half of which is the same in all and is cached; left out,
+    nothing is cached, and prompts have 16 tokens."""
     throughput_rounds: int = 8
     """Bursts under each scheduler for tokens/s, about 3 s each; 0 leaves throughput out."""
     json: bool = False
@@ -65,13 +70,21 @@ class BenchConfig:
         for name, least in limits.items():
             at_least(name, getattr(self, name), least)
 
+    @property
+    def prompt(self) -> tuple[int, int]:
+        """Tokens of a prompt, and those that it shares."""
+        if self.prefix_caching:
+            return _CACHED_PROMPT_TOKENS, _CACHED_SHARED_TOKENS
+        return _PROMPT_TOKENS, _SHARED_TOKENS
+
 
 def bench(config: BenchConfig) -> None:
     """Compare our scheduler with vLLM's own: microseconds per step, tokens per CPU second.
 
     python -m scheduler_adapters bench-engine --policy slai --json
     """
-    result = {"policy": config.policy, "running": config.running, "waiting": config.waiting}
+    names = ("policy", "running", "waiting", "prefix_caching")
+    result = {name: getattr(config, name) for name in names}
     offline = OfflineConfig(
         scheduler=config.policy,
         settings={**config.settings, "think_end": [_THINK_END]},
@@ -79,7 +92,8 @@ def bench(config: BenchConfig) -> None:
         max_num_batched_tokens=max(2048, config.running),
         kv_cache_mib=256,
     )
-    with open_engine(offline, max_model_len=2048, enable_prefix_caching=False) as engine:
+    caching = {"enable_prefix_caching": config.prefix_caching}
+    with open_engine(offline, max_model_len=2048, **caching) as engine:
         result |= measure_steps(engine, config)
         if config.throughput_rounds:
             result |= measure_throughput(engine, config)
@@ -92,7 +106,8 @@ def bench(config: BenchConfig) -> None:
 
 def measure_steps(engine: Any, config: BenchConfig) -> dict[str, float]:
     """Median microseconds of the parts of a step, stock and ours."""
-    stock, ours = (_Side(made, config) for made in _schedulers_like(scheduler_of(engine)))
+    hasher = engine.engine_core.engine_core.request_block_hasher
+    stock, ours = (_Side(made, config, hasher) for made in _schedulers_like(scheduler_of(engine)))
     for _ in range(config.steps):
         stock.step()
         ours.step()
@@ -122,8 +137,10 @@ def measure_steps(engine: Any, config: BenchConfig) -> dict[str, float]:
 class _Side:
     """One scheduler under load, without a model: each scheduled request gets some token."""
 
-    def __init__(self, scheduler: Any, config: BenchConfig) -> None:
+    def __init__(self, scheduler: Any, config: BenchConfig, hasher: Any) -> None:
         self.scheduler = scheduler
+        self.hasher = hasher
+        self.prompt_tokens, self.shared_tokens = config.prompt
         self.dice = random.Random(0)
         self.number = 0
         self.in_system = config.running + config.waiting
@@ -184,8 +201,15 @@ class _Side:
             extra_args={SCORE: size + self.dice.random(), TBT_S: self.dice.choice([0.1, 0.5])},
         )
         self.number += 1
+        prompt = [5] * self.prompt_tokens
+        prompt[self.shared_tokens] = self.number  # from its block on nothing is shared
         return Request(
-            str(self.number), [5] * _PROMPT_TOKENS, params, None, arrival_time=time.time()
+            str(self.number),
+            prompt,
+            params,
+            None,
+            arrival_time=time.time(),
+            block_hasher=self.hasher,
         )
 
 
@@ -252,7 +276,7 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
     # last batches are, and that is not what is measured here.
     sizes = [dice.randint(10, 90) for _ in range(2 * config.running)]
     burst = make_requests(
-        prompt_tokens=[_PROMPT_TOKENS] * len(sizes),
+        prompt_tokens=[config.prompt[0]] * len(sizes),
         output_tokens=sizes,
         arrival_s=[0.0] * len(sizes),
         tbt_s=[0.5] * len(sizes),
@@ -263,7 +287,9 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
     clock = SteadyClock()
     for number in range(1 + config.throughput_rounds):
         for scheduler in (stock, ours) if number % 2 else (ours, stock):
-            rates[scheduler].append(_tokens_per_s(engine, scheduler, burst, clock))
+            engine.engine_core.engine_core.scheduler = scheduler
+            driver = VllmDriver(engine, shared_tokens=config.prompt[1])
+            rates[scheduler].append(_tokens_per_s(driver, burst, clock))
     served = len(rates[ours])
     for first in rates.values():
         del first[0]  # it loads code and fills memory
@@ -279,10 +305,9 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
     }
 
 
-def _tokens_per_s(engine: Any, scheduler: Any, burst: Requests, clock: EngineClock) -> float:
-    """Serve a burst under a scheduler that is put into an idle engine: tokens per CPU second."""
-    engine.engine_core.engine_core.scheduler = scheduler
-    VllmDriver(engine).serve(burst, clock=clock, seed=0)
+def _tokens_per_s(driver: VllmDriver, burst: Requests, clock: EngineClock) -> float:
+    """Serve a burst in an idle engine: tokens per CPU second."""
+    driver.serve(burst, clock=clock, seed=0)
     spent_s = clock()
-    engine.step()  # by which the model forgets the last requests
+    driver.engine.step()  # by which the model forgets the last requests
     return float(burst.output_tokens.sum()) / spent_s

@@ -186,12 +186,17 @@ def _make_engine(config: OfflineConfig, engine_args: Mapping[str, Any]) -> Any:
 
 
 class VllmDriver(EngineDriver):
-    """vLLM's engine in this process, under the scheduler that it was opened with."""
+    """vLLM's engine in this process, under the scheduler that it was opened with.
 
-    def __init__(self, engine: Any) -> None:
+    Args:
+        shared_tokens: that all prompts have at their beginning.
+    """
+
+    def __init__(self, engine: Any, *, shared_tokens: int = 0) -> None:
         from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmBorder
 
         self.engine = engine
+        self._shared_tokens = shared_tokens
         self.limits = EngineLimits.of(VllmBorder(scheduler_of(engine), ()))
 
     @property
@@ -214,7 +219,7 @@ class VllmDriver(EngineDriver):
         policy: Policy | None = None,
         observers: Sequence[EngineObserver] = (),
     ) -> ServedRun:
-        prompts = random_prompts(requests, seed, VOCABULARY)
+        prompts = random_prompts(requests, seed, VOCABULARY, shared_tokens=self._shared_tokens)
         self.engine.reset_prefix_cache()
         clock.restart()
         scheduler = scheduler_of(self.engine)

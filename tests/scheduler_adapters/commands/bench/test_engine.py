@@ -31,6 +31,19 @@ def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
     assert result["throughput_ratio"] == pytest.approx(ratio)
 
 
+def test_with_prefix_caching_half_of_each_prompt_is_found(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--policy=slai", "--running=8", "--waiting=20", "--steps=40", "--json"]
+    more = ["--throughput-rounds=1", "--prefix-caching"]
+    assert main(["bench-engine", *arguments, *more]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["prefix_caching"]
+    assert 0 < result["added_us_empty"] < result["added_us_per_step"]
+    # SLAI makes other batches than FCFS does, and no more of them for want of tokens.
+    assert result["steps_per_burst_ours"] < 1.1 * result["steps_per_burst_stock"]
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [("--running=0", "running is 0"), ("--policy=nobody", "no policy named 'nobody'")],

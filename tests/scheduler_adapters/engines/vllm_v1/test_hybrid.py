@@ -1,0 +1,154 @@
+"""A hybrid model in the real vLLM: every second layer has a sliding window, so there are two groups
+of KV blocks, and blocks behind the window come free while a request runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.commands.bench.engine import settings_of
+from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.planner.hints import SCORE, TBT_S
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.rad import RAD
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policy import Policy
+from tests.scheduler_adapters.engines.decisions import Dice
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+COUNT, WINDOW, MAX_LEN = 20, 64, 512
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "pars": pars,
+    "sarathi": lambda: Sarathi(max_tokens=64, max_resident=6),
+    "slai": lambda: SLAI(max_tokens=64, max_resident=6, max_decodes=3),
+    "rad": lambda: RAD(max_started=8, tile=8, chunk=32),
+    "round robin": lambda: RoundRobin(quantum_tokens=20),
+    "pascal": lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),
+    "dice": lambda: Dice(1),
+    "displacing dice": lambda: Dice(2, displaces=True),
+}
+
+
+def make_model(path: Path) -> Path:
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=MAX_LEN,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        architectures=["Gemma3ForCausalLM"],
+    )
+    Gemma3ForCausalLM(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def live_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    config = OfflineConfig(
+        scheduler="fcfs",
+        settings={"think_end": [2]},
+        model=make_model(tmp_path_factory.mktemp("hybrid")),
+        max_num_seqs=8,
+        max_num_batched_tokens=128,
+    )
+    # Less than three of the longest requests fit: 46 blocks, and one takes up to 12 + 7.
+    with open_engine(
+        config,
+        max_model_len=MAX_LEN,
+        dtype="float32",
+        enable_prefix_caching=True,
+        num_gpu_blocks_override=47,
+    ) as engine:
+        yield engine
+
+
+@pytest.fixture(params=[False, True], ids=["all computed", "prefixes cached"])
+def engine(live_engine: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    core, own = live_engine.engine_core.engine_core, scheduler_of(live_engine)
+    own.cache_config.enable_prefix_caching = request.param
+    core.scheduler = type(own)(**settings_of(own))
+    yield live_engine
+    core.scheduler = own
+
+
+def answers(engine: Any) -> list[list[int]]:
+    from vllm import SamplingParams
+
+    dice = random.Random(0)
+    beginning = dice.choices(range(3, 500), k=96)
+    found: list[list[int]] = [[] for _ in range(COUNT)]
+    for row in range(COUNT):
+        shared = beginning if dice.random() < 0.5 else []
+        prompt = shared + random.Random(row).choices(range(3, 500), k=dice.randint(4, 180))
+        params = SamplingParams(
+            temperature=0.0,
+            repetition_penalty=50.0,
+            allowed_token_ids=list(range(3, 99)),
+            max_tokens=dice.randint(1, 120),
+            ignore_eos=True,
+            detokenize=False,
+            extra_args={SCORE: dice.random(), TBT_S: dice.choice([0.001, 10.0])},
+        )
+        engine.add_request(str(row), {"prompt_token_ids": prompt}, params)
+    for _ in range(5000):
+        for output in engine.step():
+            if output.finished:
+                found[int(output.request_id)] = list(output.outputs[0].token_ids)
+        if not engine.has_unfinished_requests():
+            return found
+    raise AssertionError("requests are left that no step serves")
+
+
+@pytest.fixture(scope="module")
+def stock(live_engine: Any) -> list[list[int]]:
+    """What vLLM's own scheduler answers."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    core, own = live_engine.engine_core.engine_core, scheduler_of(live_engine)
+    core.scheduler = Scheduler(**settings_of(own))
+    found = answers(live_engine)
+    core.scheduler = own
+    return found
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_hybrid_model_answers_the_same_under_every_policy_where_memory_is_short(
+    engine: Any, stock: list[list[int]], name: str
+) -> None:
+    scheduler = scheduler_of(engine)
+    assert len(scheduler.kv_cache_config.kv_cache_groups) == 2
+    scheduler.lengthwise_start(POLICIES[name]())
+    own_steps, fewest_free = 0, 46
+    schedule, pool = scheduler.schedule, scheduler.kv_cache_manager.block_pool
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal own_steps, fewest_free
+        output = schedule(*args, **kwargs)
+        own_steps += scheduler._lengthwise_stalled
+        fewest_free = min(fewest_free, pool.get_num_free_blocks())
+        return output
+
+    scheduler.schedule = counted
+    assert answers(engine) == stock
+    assert fewest_free <= 3, "memory was never short"
+    assert own_steps == 0, "a planned step had no room in the engine"
+    planner = scheduler._lengthwise_planner
+    assert planner is None or not planner.residents
+    assert pool.get_num_free_blocks() == 46
