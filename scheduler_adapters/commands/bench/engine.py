@@ -17,7 +17,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
+
+import numpy as np
 
 from scheduler_adapters.engines.engine_clock import EngineClock, SteadyClock
 from scheduler_adapters.engines.vllm_v1.driver import (
@@ -62,11 +65,15 @@ class BenchConfig:
     nothing is cached, and prompts have 16 tokens."""
     throughput_rounds: int = 8
     """Bursts under each scheduler for tokens/s, about 3 s each; 0 leaves throughput out."""
+    late_scores_s: float = 0.0
+    """Seconds within which the requests of a burst get their scores, all equal, while they wait; 0:
+    they get none. Either way the order is that of arrival."""
     json: bool = False
     """Print one JSON object."""
 
     def __post_init__(self) -> None:
-        limits = {"running": 1, "waiting": 0, "steps": _REPEATS, "throughput_rounds": 0}
+        limits = {"running": 1, "steps": _REPEATS}
+        limits |= dict.fromkeys(("waiting", "throughput_rounds", "late_scores_s"), 0)
         for name, least in limits.items():
             at_least(name, getattr(self, name), least)
 
@@ -272,14 +279,16 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankScheduler
 
     dice = random.Random(0)
-    # Without scores, so that PARS makes the batches of FCFS: another order changes how full the
-    # last batches are, and that is not what is measured here.
+    # Without scores or with equal ones, so that PARS makes the batches of FCFS: another order
+    # changes how full the last batches are, and that is not what is measured here.
     sizes = [dice.randint(10, 90) for _ in range(2 * config.running)]
     burst = make_requests(
         prompt_tokens=[config.prompt[0]] * len(sizes),
         output_tokens=sizes,
         arrival_s=[0.0] * len(sizes),
         tbt_s=[0.5] * len(sizes),
+        scores=1.0 if config.late_scores_s else nan,
+        score_s=np.linspace(0.0, config.late_scores_s, len(sizes)),
     )
     made_with = settings_of(scheduler_of(engine))
     stock, ours = Scheduler(**made_with), RankScheduler(**made_with)

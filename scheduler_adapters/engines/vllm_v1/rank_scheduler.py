@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Any, Final
 
 from scheduler_adapters.engines.engine_metrics import observers_from_environment
-from scheduler_adapters.engines.score_channel import receiver_from_environment
+from scheduler_adapters.engines.score_channel import ScoreReceiver, receiver_from_environment
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_policy,
     configured_think_end,
@@ -184,6 +184,7 @@ class RankMixin:
     waiting: RankQueue
     _lengthwise_holders = RankQueue(lengthwise)
     """The engine's queue of requests that wait and hold KV blocks."""
+    _lengthwise_receiver: ScoreReceiver | None = None
 
     def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
