@@ -223,7 +223,7 @@ def test_every_client_is_scored_and_the_short_finish_first(live: Live) -> None:
     assert live.sample("lengthwise_e2e_seconds_count") == NUM_CLIENTS
     assert live.sample("lengthwise_engine_requests_total", hint="scored") == NUM_CLIENTS
     assert live.sample("lengthwise_resident_requests") == 0
-    for name in ("ttfat_seconds", "qoe"):
+    for name in ("first_answer_seconds", "qoe"):
         assert live.sample(f"lengthwise_{name}_count", user_class="chat") == NUM_CLIENTS
     gaps = live.sample("lengthwise_tbt_seconds_count", user_class="chat", phase="answering")
     assert gaps == NUM_CLIENTS * (MAX_TOKENS - 1)

@@ -255,6 +255,28 @@ def test_observers_hear_of_every_request_from_its_arrival_to_its_end(engine: Any
     assert hearing.steps >= 4
 
 
+def test_a_thought_that_ends_the_prompt_is_told_before_the_first_token(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm import SamplingParams
+
+    scheduler, hearing = scheduler_of(engine), Hearing()
+    settings = scheduler.vllm_config.additional_config["lengthwise"]
+    ranker, params = scheduler.lengthwise, SamplingParams(max_tokens=1, detokenize=False)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setitem(settings, "think_end", [6, 7])
+            scheduler.lengthwise_start(ranker.policy, observers=[hearing])
+        for name, prompt in {"off": [5, 6, 7, 8], "on": [6, 7, 5, 5, 5, 5, 5]}.items():
+            engine.add_request(name, {"prompt_token_ids": prompt}, params)
+        finish(engine)
+    finally:
+        scheduler.lengthwise_start(ranker.policy)
+        scheduler.lengthwise.clock = ranker.clock
+    assert hearing.heard["off"] == ["queued", "admitted", "thinking ended", "finished"]
+    assert hearing.heard["on"] == ["queued", "admitted", "finished"]
+
+
 def test_aborted_requests_leave_no_state(engine: Any) -> None:
     scheduler = scheduler_of(engine)
     for number in range(200):
