@@ -30,9 +30,8 @@ FOLDER = ROOT / "mlruns/vllm_own"
 SDIST = "vllm-0.32.0.tar.gz"
 SHA256 = "d2c957d5eee3d0985012151315ddc62cbe0cd368fc96a5fc3510438d9dddf2ad"
 ROOMS = ("tests/v1/core", "tests/v1/kv_connector/unit")
-USES_A_SCHEDULER = re.compile(
-    r"sched\.(async_)?scheduler import|create_scheduler|create_vllm_config"
-    r"|(core|unit|)\.utils import"
+MAKES_A_SCHEDULER = re.compile(
+    r"create_scheduler|request_runner|\b(Async)?Scheduler\(|__new__\(Scheduler"
 )
 MANY = 10**6
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -41,11 +40,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "pars": {},
     "sarathi": {"max_tokens": MANY, "max_resident": MANY},
     "round-robin": {"quantum_tokens": MANY},
-    "slai": {"max_tokens": MANY, "max_resident": MANY, "max_decodes": MANY},
+    "slai": {"order": "fcfs", "max_tokens": MANY, "max_resident": MANY, "max_decodes": MANY},
     "pascal": {"think_end": [MANY]},
     "rad": {"max_started": MANY, "tile": MANY, "chunk": MANY},
 }
-"""Schedulers, with limits of their own lifted: the tests count with the engine's."""
+"""Schedulers with their own limits lifted, and new requests in the order in which they came."""
 
 
 def fetch_sdist(target: Path) -> None:
@@ -95,7 +94,7 @@ def run_tests(policy: str, folder: Path) -> dict[str, str]:
         str(path.relative_to(folder))
         for room in ROOMS
         for path in sorted((folder / room).rglob("test_*.py"))
-        if USES_A_SCHEDULER.search(path.read_text())
+        if MAKES_A_SCHEDULER.search(path.read_text())
     ]
     settings = {} if policy == "stock" else {"policy": policy, **SETTINGS[policy]}
     out = folder / f"{policy}.json"
@@ -109,7 +108,7 @@ def run_tests(policy: str, folder: Path) -> dict[str, str]:
         "LENGTHWISE_VLLM_OWN": json.dumps(settings),
         "LENGTHWISE_VLLM_OWN_OUT": str(out),
     }
-    options = ("-q", "-p", "plugin", "-p", "no:cacheprovider", "-c", "pytest.ini", "--tb=short")
+    options = ("-q", "-p", "plugin", "-p", "no:cacheprovider", "-c", "pytest.ini", "--tb=native")
     command = [sys.executable, "-m", "pytest", *options, "--continue-on-collection-errors", *files]
     out.unlink(missing_ok=True)
     with (folder / f"{policy}.log").open("w") as log:

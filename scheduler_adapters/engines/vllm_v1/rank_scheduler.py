@@ -373,7 +373,7 @@ class VllmBorder(VllmMemory):
         if item in self._undecided:
             return True
         if item.status is _COMPILING:
-            return item.structured_output_request.grammar is None
+            return getattr(item.structured_output_request, "grammar", None) is None
         if getattr(item, "num_stale_output_tokens", 0) and not item.drop_stale_output:
             return True
         if item.lora_request is None:

@@ -174,6 +174,35 @@ def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does
     assert made._lengthwise_step_start_s == 0.0
 
 
+@pytest.mark.parametrize(
+    ("pending", "can_be_freed", "hands_over", "evicts"),
+    [
+        (False, True, False, True),
+        (False, True, True, True),
+        (True, True, False, False),
+        (False, False, False, False),
+    ],
+)
+def test_a_resident_whose_blocks_come_free_only_later_is_not_evicted(
+    pending: bool, can_be_freed: bool, hands_over: bool, evicts: bool
+) -> None:
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmBorder
+
+    told: list[Any] = []
+    border = object.__new__(VllmBorder)
+    border._scheduler = SimpleNamespace(
+        running=["resident"],
+        connector=SimpleNamespace(has_pending_block_frees=lambda: pending),
+        requires_kv_delivery=hands_over,
+        _request_blocks_can_be_freed=lambda request: can_be_freed,
+        _preempt_request=lambda request, now_s, **kwargs: told.append((request, kwargs)),
+    )
+    assert border.evict("resident") == evicts
+    assert border._scheduler.running == ([] if evicts else ["resident"])
+    how = {"drop_stale_output": True} if hands_over else {}
+    assert told == ([("resident", how)] if evicts else [])
+
+
 def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
     requests = make_requests(
         prompt_tokens=[100, 70], output_tokens=[5, 9], arrival_s=[0.0, 1e4], scores=[2.0, 1.0]
