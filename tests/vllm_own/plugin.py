@@ -68,3 +68,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def pytest_sessionfinish() -> None:
     Path(os.environ["LENGTHWISE_VLLM_OWN_OUT"]).write_text(json.dumps(outcomes))
+
+
+def pytest_unconfigure() -> None:
+    os._exit(0)  # some tests leave threads of a connector behind, which never end
