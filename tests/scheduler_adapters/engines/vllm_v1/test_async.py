@@ -33,7 +33,7 @@ Steps = list[dict[str, int]]
 
 
 @pytest.fixture(scope="module")
-def settings() -> Iterator[dict[str, Any]]:
+def made_with() -> Iterator[dict[str, Any]]:
     """What a scheduler is made with, of an engine that was asked to schedule asynchronously."""
     config = OfflineConfig(
         scheduler="fcfs",
@@ -42,18 +42,27 @@ def settings() -> Iterator[dict[str, Any]]:
         max_num_batched_tokens=256,
         kv_cache_mib=1,
     )
-    with open_engine(
-        config, max_model_len=512, enable_prefix_caching=False, async_scheduling=True
-    ) as engine:
+    with open_engine(config, max_model_len=512, async_scheduling=True) as engine:
         scheduler = scheduler_of(engine)
         names = ("vllm_config", "kv_cache_config", "structured_output_manager", "block_size")
         yield {name: getattr(scheduler, name) for name in (*names, "hash_block_size")}
 
 
+@pytest.fixture(params=[False, True], ids=["all computed", "prefixes cached"])
+def settings(made_with: dict[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]:
+    made_with["vllm_config"].cache_config.enable_prefix_caching = request.param
+    return made_with
+
+
 def requests(count: int = 24) -> list[Any]:
+    """All prompts begin alike, as far as the shorter of two goes."""
     from vllm import SamplingParams
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.request import Request
 
+    init_none_hash(sha256)
+    hasher = get_request_block_hasher(32, sha256)
     dice = random.Random(0)
     made = []
     for number in range(count):
@@ -61,7 +70,11 @@ def requests(count: int = 24) -> list[Any]:
         hints = {SCORE: float(size), TBT_S: dice.choice([0.001, 10.0])}
         params = SamplingParams(max_tokens=size, ignore_eos=True, extra_args=hints)
         prompt = [5] * dice.randint(4, 150)
-        made.append(Request(str(number), prompt, params, None, arrival_time=time.time()))
+        made.append(
+            Request(
+                str(number), prompt, params, None, arrival_time=time.time(), block_hasher=hasher
+            )
+        )
     return made
 
 
