@@ -10,13 +10,13 @@ import pytest
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
-SIZE, BLOCKS, WINDOW, CHUNK = 16, 64, 40, 48
+SIZE, BLOCKS, WINDOW, CHUNK, MAX_LEN = 16, 64, 40, 48, 512
 
 
 class Engine:
     """vLLM's cache manager with what it is given by a scheduler; it computes tokens by itself."""
 
-    def __init__(self, *, windows: int = 0, caches: bool = True) -> None:
+    def __init__(self, *, windows: int = 0, caches: bool = True, states: str | None = None) -> None:
         import torch
         from vllm.utils.hashing import sha256
         from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -25,6 +25,7 @@ class Engine:
             FullAttentionSpec,
             KVCacheConfig,
             KVCacheGroupSpec,
+            MambaSpec,
             SlidingWindowSpec,
         )
 
@@ -33,13 +34,16 @@ class Engine:
         shape: dict[str, Any] = {
             "block_size": SIZE, "num_kv_heads": 1, "head_size": 8, "dtype": torch.float32
         }  # fmt: skip
-        specs = [FullAttentionSpec(**shape)]
+        specs: list[Any] = [FullAttentionSpec(**shape)]
         specs += [SlidingWindowSpec(**shape, sliding_window=WINDOW)] * windows
+        if states is not None:
+            state = {"shapes": ((4,),), "dtypes": (torch.float32,), "mamba_cache_mode": states}
+            specs += [MambaSpec(block_size=SIZE if caches else MAX_LEN, **state)] * 2
         groups = [KVCacheGroupSpec([str(at)], spec) for at, spec in enumerate(specs)]
         self.manager = KVCacheManager(
             KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=groups),
-            max_model_len=512,
-            scheduler_block_size=SIZE,
+            max_model_len=MAX_LEN,
+            scheduler_block_size=max(spec.block_size for spec in specs),
             hash_block_size=SIZE,
             max_in_flight_tokens=CHUNK,
             enable_caching=caches,
@@ -160,6 +164,19 @@ def test_what_a_request_takes_in_each_step_is_known_before(windows: int, caches:
         expected = memory.growth([request])
         assert engine.compute(request, 1) == expected
     assert memory.freed([request]) == BLOCKS - 1 - memory.free_blocks()
+
+
+@pytest.mark.parametrize("states", ["none", "align", "all"])
+def test_what_the_next_token_takes_in_a_model_with_state_space_layers_is_known(states: str) -> None:
+    engine = Engine(states=states, caches=states != "none")
+    request = engine.request("a", 130)
+    while request.num_computed_tokens < 130:
+        engine.compute(request, min(CHUNK, 130 - request.num_computed_tokens))
+    for _ in range(70):
+        engine.memory.release([request])
+        expected = engine.memory.growth([request])
+        assert engine.compute(request, 1) == expected
+    assert engine.memory.freed([request]) == BLOCKS - 1 - engine.memory.free_blocks()
 
 
 def test_a_request_whose_kv_was_loaded_computes_the_rest_and_one_token_at_least() -> None:
