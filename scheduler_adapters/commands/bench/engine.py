@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduler_adapters.engines.engine_clock import EngineClock, SteadyClock
+from scheduler_adapters.engines.engine_clock import EngineClock
 from scheduler_adapters.engines.vllm_v1.driver import (
     OfflineConfig,
     VllmDriver,
@@ -68,6 +68,12 @@ class BenchConfig:
     late_scores_s: float = 0.0
     """Seconds within which the requests of a burst get their scores, all equal, while they wait; 0:
     they get none. Either way the order is that of arrival."""
+    shape: str = "tiny"
+    """Shape of the random model, as in `validate`."""
+    kv_cache_mib: int = 256
+    """Memory for KV blocks."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of vLLM's engine, as in `validate`."""
     json: bool = False
     """Print one JSON object."""
 
@@ -86,9 +92,11 @@ class BenchConfig:
 
 
 def bench(config: BenchConfig) -> None:
-    """Compare our scheduler with vLLM's own: microseconds per step, tokens per CPU second.
+    """Compare our scheduler with vLLM's own: microseconds per step, tokens per second.
 
     python -m scheduler_adapters bench-engine --policy slai --json
+
+    Seconds are CPU seconds where the model computes on a CPU, else those of the wall clock.
     """
     names = ("policy", "running", "waiting", "prefix_caching")
     result = {name: getattr(config, name) for name in names}
@@ -97,7 +105,9 @@ def bench(config: BenchConfig) -> None:
         settings={**config.settings, "think_end": [_THINK_END]},
         max_num_seqs=config.running,
         max_num_batched_tokens=max(2048, config.running),
-        kv_cache_mib=256,
+        kv_cache_mib=config.kv_cache_mib,
+        shape=config.shape,
+        engine=config.engine,
     )
     caching = {"enable_prefix_caching": config.prefix_caching}
     with open_engine(offline, max_model_len=2048, **caching) as engine:
@@ -225,11 +235,11 @@ def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
 
     The difference of two such times within one step is steadier than that of two schedulers.
     """
-    from vllm.v1.core.sched.scheduler import Scheduler
-
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
 
-    class Timed(Scheduler):  # type: ignore[misc]
+    stock: Any = _stock_class(scheduler)
+
+    class Timed(stock):  # type: ignore[misc]
         began_ns = ended_ns = 0
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
@@ -267,16 +277,23 @@ def settings_of(scheduler: Any) -> dict[str, Any]:
     return {name: getattr(scheduler, name) for name in names}
 
 
-def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
-    """Tokens per CPU second of a whole engine on one burst, and how the two compare round by round.
+def _stock_class(scheduler: Any) -> type:
+    """Return the class that vLLM would schedule with; on a GPU it is the asynchronous one."""
+    from scheduler_adapters.engines.vllm_v1.versions import AsyncScheduler, Scheduler
 
-    Both schedulers serve it in one engine, in turn, by a steady clock: two processes, or two
-    moments of a machine, would differ by more than they do. As many steps of both mean that ours
-    made the batches of vLLM's own, and costs what is left.
+    asynchronous = scheduler.vllm_config.scheduler_config.async_scheduling
+    made: type = AsyncScheduler if asynchronous else Scheduler
+    return made
+
+
+def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, Any]:
+    """Tokens per second of a whole engine on one burst, and how the two compare round by round.
+
+    Both schedulers serve it in one engine, in turn, on a CPU by a steady clock: two processes, or
+    two moments of a machine, would differ by more than they do. As many steps of both mean that
+    ours made the batches of vLLM's own, and costs what is left.
     """
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankScheduler
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import scheduler as make_ours
 
     dice = random.Random(0)
     # Without scores or with equal ones, so that PARS makes the batches of FCFS: another order
@@ -291,9 +308,9 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
         score_s=np.linspace(0.0, config.late_scores_s, len(sizes)),
     )
     made_with = settings_of(scheduler_of(engine))
-    stock, ours = Scheduler(**made_with), RankScheduler(**made_with)
+    stock, ours = _stock_class(scheduler_of(engine))(**made_with), make_ours(**made_with)
     rates: dict[Any, list[float]] = {stock: [], ours: []}
-    clock = SteadyClock()
+    kind, clock = VllmDriver(engine).clock(None)
     for number in range(1 + config.throughput_rounds):
         for scheduler in (stock, ours) if number % 2 else (ours, stock):
             engine.engine_core.engine_core.scheduler = scheduler
@@ -304,8 +321,9 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
         del first[0]  # it loads code and fills memory
     ratios = [mine / theirs for mine, theirs in zip(rates[ours], rates[stock], strict=True)]
     return {
-        "tokens_per_cpu_s_stock": statistics.median(rates[stock]),
-        "tokens_per_cpu_s_ours": statistics.median(rates[ours]),
+        "clock": kind,
+        "tokens_per_s_stock": statistics.median(rates[stock]),
+        "tokens_per_s_ours": statistics.median(rates[ours]),
         "steps_per_burst_stock": stock.current_step / served,
         "steps_per_burst_ours": ours.current_step / served,
         "throughput_ratio": statistics.median(ratios),
@@ -315,8 +333,11 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, float]:
 
 
 def _tokens_per_s(driver: VllmDriver, burst: Requests, clock: EngineClock) -> float:
-    """Serve a burst in an idle engine: tokens per CPU second."""
+    """Serve a burst in an idle engine: tokens per second."""
     driver.serve(burst, clock=clock, seed=0)
     spent_s = clock()
-    driver.engine.step()  # by which the model forgets the last requests
+    core = driver.engine.engine_core.engine_core
+    # By then the model has forgotten the last requests, and no step is in flight.
+    while core.scheduler.has_finished_requests() or core.batch_queue:
+        driver.engine.step()
     return float(burst.output_tokens.sum()) / spent_s
