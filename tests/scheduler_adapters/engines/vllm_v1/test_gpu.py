@@ -22,7 +22,10 @@ from scheduler_adapters.timeline.timeline import read_timeline
 pytestmark = pytest.mark.gpu
 
 OFFLINE = "scheduler_adapters.engines.vllm_v1.offline"
-GRAPHS = {"enforce_eager": False, "compilation_config": {"mode": 0, "cudagraph_mode": "FULL"}}
+GRAPHS = {
+    "enforce_eager": False,
+    "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
+}
 NEVER_SAID = 511
 """The last token of the tiny model's vocabulary, as the end of thinking."""
 
