@@ -363,15 +363,18 @@ def test_the_operators_limit_of_long_prefills_stands(made: Callable[..., Any]) -
     sarathi = Sarathi(max_tokens=BUDGET)
     for policy in (sarathi, FCFS()):
         assert first_step(policy, prompts, **{THRESHOLD: 200}) == [200, 50, 50, 50]
-    assert first_step(sarathi, [400], **{THRESHOLD: 200}) == [400]
-    adaptive = {"long_prefill_token_threshold_adaptive": True}
-    assert first_step(sarathi, prompts, **{THRESHOLD: 9}, **adaptive) == [128, 50, 50, 50]
     assert first_step(RAD(chunk=256), prompts, **{THRESHOLD: 200}) == [200]
     assert first_step(RAD(chunk=64), prompts, **{THRESHOLD: 200}) == [64]
+    if not hasattr(made(sarathi).scheduler_config, ADAPTIVE):
+        return  # these versions of vLLM limit a lone prompt, too
+    assert first_step(sarathi, [400], **{THRESHOLD: 200}) == [400]
+    adaptive = {ADAPTIVE: True}
+    assert first_step(sarathi, prompts, **{THRESHOLD: 9}, **adaptive) == [128, 50, 50, 50]
     assert first_step(RAD(chunk=64), prompts, **{THRESHOLD: 9}, **adaptive) == [64]
 
 
 THRESHOLD = "long_prefill_token_threshold"
+ADAPTIVE = "long_prefill_token_threshold_adaptive"
 
 
 @marked
@@ -380,7 +383,10 @@ def test_no_more_requests_run_than_the_operator_wants(
     made: Callable[..., Any], policy: Policy
 ) -> None:
     requests = (request(str(number), 8, 6) for number in range(9))
-    steps = Served(made(policy, max_num_active_seqs=3), *requests).finish()
+    name = "max_num_active_seqs"
+    if not hasattr(made(policy).scheduler_config, name):
+        name = "max_num_seqs"  # the only limit of older versions
+    steps = Served(made(policy, **{name: 3}), *requests).finish()
     assert max(map(len, steps)) == 3
 
 
@@ -416,16 +422,17 @@ def test_the_next_turn_of_a_session_is_prefilled_as_its_first_was(
 ) -> None:
     scheduler = made(policy)
     served = Served(scheduler, request("other", 8, 40), request("session", 64, 3, resumable=True))
-    while len(served.answers["session"]) < 3:
+    for _ in range(6):
         served.step()
+    assert len(served.answers["session"]) == 3
     for _ in range(3):
         assert "session" not in served.step()
-    scheduler.add_request(request("session", 120, 4, resumable=True))
+    scheduler.add_request(request("session", 120, 3, resumable=True))
     steps = []
-    while len(served.answers["session"]) < 7:
+    while len(served.answers["session"]) < 6:
         steps.append(served.step().get("session", 0))
+        assert len(steps) < 12
     assert max(steps) >= 64
-    assert len(steps) < 12
     scheduler.add_request(request("session", 1, 1))  # the end of it
     assert "other" in scheduler.requests
     served.finish()
