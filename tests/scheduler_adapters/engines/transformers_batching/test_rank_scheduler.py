@@ -248,15 +248,17 @@ def test_an_unknown_layout_is_refused_before_anything_is_served(
 
 def test_in_a_burst_those_that_start_after_their_score_came_start_by_rank(model: Any) -> None:
     """Scores of requests that wait come between two steps, from another thread."""
-    manager = make_manager(model, use_policy(pars(), {}), max_requests_per_batch=2)
+    made: list[Any] = []
+    by_rank = ByRank(lambda: [state.lengthwise.rank for each in made for state in each._queue])
+    name = use_policy(pars(), {}, observers=[by_rank])
+    manager = make_manager(model, name, max_requests_per_batch=2)
     requests = late_burst(40)
     sizes = requests.output_tokens.tolist()
     for row, size in enumerate(sizes):
         manager.add_request([7, 11, 13 + row], request_id=str(row), max_new_tokens=size)
     manager.start()
     scheduler = require_ours(manager)
-    by_rank = ByRank(lambda: [state.lengthwise.rank for state in scheduler._queue])
-    scheduler._observers = (by_rank,)
+    made.append(scheduler)
     done: list[str] = []
     for row, size in enumerate(sizes):
         if row % 4 == 0:
