@@ -190,6 +190,7 @@ def test_a_resident_whose_blocks_come_free_only_later_is_not_evicted(
 
     told: list[Any] = []
     border = object.__new__(VllmBorder)
+    border.begin_step = lambda: None
     border._scheduler = SimpleNamespace(
         running=["resident"],
         connector=SimpleNamespace(has_pending_block_frees=lambda: pending),
