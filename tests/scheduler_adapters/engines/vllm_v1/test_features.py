@@ -10,10 +10,12 @@ import copy
 import random
 import re
 import time
+import tomllib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -155,6 +157,12 @@ def test_the_page_says_which_policies_only_order_the_queue() -> None:
     assert sorted(ordering + planning) == sorted(POLICIES)
     assert [plans_steps(load_policy(name)) for name in ordering] == [False] * len(ordering)
     assert [plans_steps(load_policy(name)) for name in planning] == [True] * len(planning)
+
+
+def test_what_is_installed_tells_vllm_of_the_refusals() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["vllm.general_plugins"]["lengthwise"].partition(":")
+    assert getattr(import_module(module), name) is require_early
 
 
 @pytest.fixture(scope="module")
