@@ -508,7 +508,8 @@ def test_a_pause_drains_or_holds_and_evicts_nobody(
     from vllm.v1.core.sched.interface import PauseState
 
     scheduler = made(policy)
-    served = Served(scheduler, *(request(f"old {n}", 8, 20) for n in range(SEATS)))
+    residents = [request(f"old {n}", 8, 20) for n in range(SEATS)]
+    served = Served(scheduler, *residents)
     for _ in range(12):
         served.step()
     for number in range(4):
@@ -519,6 +520,7 @@ def test_a_pause_drains_or_holds_and_evicts_nobody(
     drained = {name for step in served.finish() for name in step}
     assert drained == {f"old {n}" for n in range(SEATS)}
     assert {len(served.answers[name]) for name in drained} == {20}
+    assert sum(each.num_preemptions for each in residents) == 0
     scheduler.set_pause_state(PauseState.UNPAUSED)
     served.finish()
     assert {len(served.answers[f"new {n}"]) for n in range(4)} == {5}
