@@ -153,6 +153,8 @@ def test_a_request_whose_kv_was_loaded_runs_beside_others_that_have_long_to_go(
 def test_of_two_requests_whose_kv_was_loaded_the_better_rank_gets_the_seat(
     engine: Any, loads: Any, make: Callable[[], Policy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from scheduler_adapters.engines.vllm_v1.versions import layout_of
+
     cold = Served(engine, FCFS())
     cold.add("long", 140, 9)
     cold.add("short", 70, 9)
@@ -163,7 +165,7 @@ def test_of_two_requests_whose_kv_was_loaded_the_better_rank_gets_the_seat(
     served.add("short", 70, 9, score=1.0)
     served.step()
     # Both are being loaded by now; a third has the seat until then.
-    monkeypatch.setattr(scheduler_of(engine), "max_num_active_reqs", 1)
+    monkeypatch.setattr(scheduler_of(engine), layout_of(scheduler_of(engine)).seats, 1)
     served.add("computed", 40, 30, score=5.0)
     served.all()
     assert len(loads.asked) == 2
