@@ -177,11 +177,8 @@ def _make_engine(config: OfflineConfig, engine_args: Mapping[str, Any]) -> Any:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's code
-        import torch
         from vllm import EngineArgs, LLMEngine
 
-        # vLLM's attention on a CPU takes AMX tiles that its process has not asked Linux for.
-        torch.cpu._init_amx()
         return LLMEngine.from_engine_args(EngineArgs(**arguments))
 
 

@@ -180,9 +180,14 @@ def read_configuration(options: Sequence[str]) -> Any:
 def require_early() -> None:
     """Have vLLM refuse when it makes its configuration; its plugins are called in every process.
 
-    Nothing changes for a vLLM without our scheduler. Called again, it does nothing.
+    Each process also asks Linux for AMX tiles: vLLM's attention on a CPU takes them without, and is
+    killed where it computes before torch has asked. Nothing else changes for a vLLM without our
+    scheduler. Called again, it does nothing.
     """
+    import torch
     from vllm.config import VllmConfig
+
+    torch.cpu._init_amx()
 
     made = VllmConfig.__post_init__
     if made.__module__ == __name__:
