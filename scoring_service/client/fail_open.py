@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections import Counter, deque
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,14 +49,6 @@ class _Waiter:
     @property
     def is_cancelled(self) -> bool:
         return self.future.done() and self.future.result().outcome == "cancelled"
-
-    def give(self, answer: Answer) -> bool:
-        """Set the answer; False if the caller has one already."""
-        try:
-            self.future.set_result(answer)
-        except InvalidStateError:
-            return False
-        return True
 
 
 class FailOpenScorer(BlockingConnection):
@@ -142,9 +134,10 @@ class FailOpenScorer(BlockingConnection):
         return waiter.future.result()
 
     def _answer(self, waiter: _Waiter, score: Score | None, why: str) -> None:
-        if waiter.give(Answer(score, why)):
-            with self._counting:
-                self.counts[why] += 1
+        with self._counting:
+            if not waiter.future.done():
+                self.counts[why] += 1  # before the caller goes on
+                waiter.future.set_result(Answer(score, why))
 
     def _send_next(self) -> None:
         with self._lock:
