@@ -68,6 +68,8 @@ class Placement(ABC):
     """In tables and messages."""
     watch: Watch | None = None
     """For placements that read the counts which need one."""
+    tick_s: float = 0.05
+    """Time between two ticks."""
 
     @abstractmethod
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
@@ -77,6 +79,17 @@ class Placement(ABC):
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
     ) -> InstanceId:
         """Return the instance for a request that ended its thinking in `instance`: to stay."""
+        return instance
+
+    def at_prefill_end(
+        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
+    ) -> InstanceId | None:
+        """Return where a request goes on that was prefilled in an instance of role prefill.
+
+        None: nowhere yet. It holds its KV blocks, and it is asked for again, the first one first,
+        whenever a request ends, a prefill ends, a transfer lands, or at a tick. Where this is not
+        overridden requests stay.
+        """
         return instance
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> Sequence[Move | SetRole]:
@@ -90,6 +103,7 @@ PLACEMENTS: dict[str, str] = {
     "shortest-queue": "scheduler_adapters.placements.shortest_queue:ShortestQueue",
     "least-kv": "scheduler_adapters.placements.least_kv:LeastKv",
     "memory-aware": "scheduler_adapters.placements.memory_aware:MemoryAware",
+    "distserve": "scheduler_adapters.placements.distserve:DistServe",
     "pascal": "scheduler_adapters.placements.pascal:PascalPlacement",
 }
 """Name -> import path."""

@@ -140,7 +140,8 @@ class InstanceView:
     """Requests that answer and have not used up the watch's quantum for that."""
     paced_until_s: float = inf
     """When the first reader of an unfinished answer has no token left to read: tokens are read at
-    the watch's pace as they come, and answers without a token are not counted."""
+    the watch's pace as they come. Answers without a token are not counted, nor are those that got
+    one in the newest step: compare it with now, not with later times."""
 
     @property
     def num_requests(self) -> int:

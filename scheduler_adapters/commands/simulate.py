@@ -21,6 +21,7 @@ from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.metrics import Summary, statistic, summarize
 from scheduler_adapters.timeline.migrations import Migration
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
+from scheduler_adapters.views import Role
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.command_line import INTERRUPTED
 from scoring_service.errors import ConfigError, at_least, require
@@ -46,11 +47,13 @@ class SimulateConfig(Setup):
     placement: str | None = None
     """Simulate a cluster: name of the placement that says which instance serves a request, or
     import path package.module:callable. Names: round-robin, random, shortest-queue, least-kv,
-    memory-aware, pascal."""
+    memory-aware, distserve, pascal."""
     placement_settings: dict[str, Any] = field(default_factory=dict)
     """What the placement takes, e.g. {"migration": "never"}."""
     instances: int = 1
     """Equal instances of the cluster."""
+    prefill_instances: int | None = None
+    """Of these instances, the first so many only prefill, and the others only decode."""
     fabric_gb_per_s: float = 12.5
     """Of the link of each instance to the others, for KV that moves, GB/s."""
 
@@ -61,6 +64,9 @@ class SimulateConfig(Setup):
         require("fabric_gb_per_s", gb_per_s, 0 < gb_per_s < inf, "GB/s above 0")
         if self.placement is None and (self.instances > 1 or self.placement_settings):
             raise ConfigError(f"instances is {self.instances} without a placement; name one")
+        pool = self.prefill_instances
+        is_pool = pool is None or 1 <= pool < self.instances
+        require("prefill_instances", pool, is_pool, "1 or more, and less than the instances")
         if self.placement is not None and self.clients is not None:
             raise ConfigError(
                 f"clients is {self.clients} with a placement; a closed loop has one instance, so "
@@ -78,6 +84,15 @@ class SimulateConfig(Setup):
     def loaded_policy(self) -> Policy:
         """Return a fresh policy: one may count its steps."""
         return load_policy(self.policy, **self.settings)
+
+    def roles(self) -> list[Role] | None:
+        """Return the roles of the instances."""
+        if self.prefill_instances is None:
+            return None
+        num_decode = self.instances - self.prefill_instances
+        first: Role = "prefill"
+        others: Role = "decode"
+        return [first] * self.prefill_instances + [others] * num_decode
 
     def loaded_placement(self) -> Placement | None:
         """Return a fresh placement; None for a single instance."""
@@ -167,6 +182,7 @@ def _simulate(
         fabric=Fabric.of_model(
             config.profile.partition("@")[0], bytes_per_s=config.fabric_gb_per_s * 1e9
         ),
+        roles=config.roles(),
         kind=config.engine,
         observers=lambda number: observers,
     )

@@ -1,15 +1,17 @@
 """Many simulated instances under one clock: a placement says which of them serves a request.
 
-Order of events: by time; at one time transfers that land, then requests that end their thinking,
-then arrivals; of one kind by instance and number. Steps that start at that time start afterwards.
+Order of events: by time; at one time transfers that land, then such as start, then phases that end
+(thinking, prefill and, where prefills are handed over, requests), then arrivals, then the tick; of
+one kind by instance and number. Steps that start at that time start afterwards.
 
 A decision at time t sees every instance as it is after all its steps that started before t. For
-arrivals this follows from `Engine.advance(t)`. A phase ends at the end of a step, and only running
-the step shows when. So the instance in which a phase may end first runs first, and only up to the
-earliest time at which one may end elsewhere (`Engine.quiet_until_s`): when a phase does end, at e,
-no other instance has begun a step at e or later, and each is then advanced to e.
+arrivals and ticks `Engine.advance(t)` does that. A phase ends at the end of a step, and only the
+step itself shows when. So the instance in which a phase may end first runs first, and only up to
+the earliest time at which one may end elsewhere (`Engine.quiet_until_s`): when a phase does end, at
+e, no other instance has begun a step at e or later, and each is then advanced to e.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +21,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from scheduler_adapters.placement import Placement
+from scheduler_adapters.placement import Move, Placement, SetRole
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.engine import Engine, uncollected
 from scheduler_adapters.simulator.engine.live import Carried, Live, simulated_requests
@@ -31,11 +33,11 @@ from scheduler_adapters.simulator.telemetry import Telemetry
 from scheduler_adapters.timeline.migrations import Migration, join_moved
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import InstanceView, RequestView
+from scheduler_adapters.views import InstanceView, RequestView, Role
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.errors import ConfigError, InvalidDecision, require
 
-_LANDED, _PHASE_ENDED, _ARRIVED = range(3)
+_LANDED, _STARTED, _PHASE_ENDED, _ARRIVED, _TICKED = range(5)
 """Kinds of events, in the order in which they happen at one time."""
 
 
@@ -47,6 +49,8 @@ class ClusterRun:
     """Of all instances; `instance` is where a request was last."""
     migrations: Sequence[Migration]
     """In the order in which they landed."""
+    roles: Sequence[tuple[float, SetRole]]
+    """Changes of roles, with their times."""
 
 
 def simulate_cluster(
@@ -56,6 +60,7 @@ def simulate_cluster(
     instances: Sequence[Instance],
     *,
     fabric: Fabric | None = None,
+    roles: Sequence[Role] | None = None,
     kind: EngineKind = "plain",
     observers: Callable[[int], Iterable[EngineObserver]] = lambda instance: (),
     skip_ahead: bool = True,
@@ -67,6 +72,8 @@ def simulate_cluster(
     Args:
         make_policy: makes the policy of each instance.
         fabric: the network between instances; needed where the placement moves requests.
+        roles: of the instances at first; both for all where it is None. An instance of role prefill
+            hands its requests over when they have their first token.
         kind: that of `simulate`.
         observers: of each instance, by its number.
         skip_ahead: only changes how long a run takes.
@@ -89,6 +96,12 @@ def simulate_cluster(
         )
         for number, instance in enumerate(instances)
     ]
+    if roles is not None and len(roles) != len(instances):
+        raise ConfigError(
+            f"roles are {len(roles)} for {len(instances)} instances; give one to each"
+        )
+    for engine, role in zip(engines, roles or (), strict=False):
+        engine.own_view.role = role
     cluster = Cluster(requests, placement, engines, fabric)
     try:
         with uncollected():
@@ -102,6 +115,8 @@ class _Move(NamedTuple):
     """A request that is on its way between two instances."""
 
     row: int
+    live: Live
+    """As it was where it comes from."""
     view: RequestView
     carried: Carried
     source: int
@@ -129,6 +144,7 @@ class Cluster:
         self.moves: dict[int, _Move] = {}
         """Those whose KV is being transferred, by number."""
         self.num_transfers = self.num_transfer_events = 0
+        self.row_of = {one.request_id: row for row, one in enumerate(self.requests_by_row)}
         self.migrations: list[Migration] = []
         self.now_s = 0.0
         self.events: list[tuple[float, int, int, int, Callable[[], None]]] = []
@@ -142,13 +158,23 @@ class Cluster:
         """By instance the requests that came to it, in order: rows of the engine."""
         self.last_at = np.full((len(requests), 2), -1)
         """Where each request was last: instance, and row of its engine."""
+        self.roles: list[tuple[float, SetRole]] = []
+        self.parked: deque[_Move] = deque()
+        """Requests with their first token that wait in prefill instances for a place to go on."""
+        self.num_moves = np.zeros(len(requests), dtype=np.int64)
         self.views = InstanceViews(self)
-        changes_phase = type(placement).at_phase_change is not Placement.at_phase_change
-        self.watches_phases = changes_phase and len(engines) > 1
-        if self.watches_phases:
+        self.hands_over = overrides(placement, "at_prefill_end")
+        self.watches_phases = self.hands_over
+        if overrides(placement, "at_phase_change") and len(engines) > 1:
+            self.watches_phases = True
             for instance, engine in enumerate(engines):
-                engine.observe(_PhaseEnds(self, instance))
+                engine.observe(_ThinkingEnds(self, instance))
+        if self.hands_over:
+            for instance, engine in enumerate(engines):
+                engine.observe(_HandOvers(self, instance))
         self._expect_arrival(0)
+        if overrides(placement, "tick"):
+            self._expect_tick(0)
 
     def run(self) -> None:
         """Let everything happen."""
@@ -161,6 +187,11 @@ class Cluster:
                 heappop(self.events)[-1]()
         for engine in self.engines:
             engine.advance(inf)
+        if self.parked:
+            raise InvalidDecision(
+                f"placement {self.placement.name!r} left {len(self.parked)} prefilled requests in "
+                f"their instances, first {self.parked[0].view.request_id!r}; name one for each"
+            )
 
     def push(
         self, at_s: float, kind: int, number: int, second: int, action: Callable[[], None]
@@ -189,15 +220,19 @@ class Cluster:
         self.views.outdated.add(instance)
         if self.watches_phases:
             self.versions[instance] += 1
-            quiet_s = engine.quiet_until_s(next_s)
+            quiet_s = engine.quiet_until_s(next_s, heeds_ends=self.hands_over)
             if quiet_s < inf:
                 heappush(self.quiet, (quiet_s, instance, self.versions[instance]))
 
     def _engine(self, instance: int) -> Engine:
-        """Return an engine that has begun all its steps before now."""
-        if self.next_s[instance] < self.now_s:
+        """Return an engine that has begun all its steps before now, to do something to it.
+
+        A stalled one notes the time: what it can do afterwards it does not do earlier.
+        """
+        engine = self.engines[instance]
+        if self.next_s[instance] < self.now_s or engine.is_stalled:
             self.advance(instance, self.now_s)
-        return self.engines[instance]
+        return engine
 
     def _touched(self, instance: int) -> None:
         """Note that something was done to an engine from outside."""
@@ -221,6 +256,47 @@ class Cluster:
         self._submit(row, chosen, None)
         self._expect_arrival(row + 1)
 
+    def _expect_tick(self, number: int) -> None:
+        at_s = number * self.placement.tick_s
+        self.push(at_s, _TICKED, number, 0, partial(self._tick, number))
+
+    def _tick(self, number: int) -> None:
+        for change in self.placement.tick(self.now_s, self.views):
+            if isinstance(change, SetRole):
+                self._set_role(change)
+            else:
+                self._obey(change)
+        self._hand_over_parked()
+        for instance in range(len(self.engines)):
+            self._engine(instance)
+        is_pending = self.moves or any(kind != _LANDED for _, kind, *_ in self.events)
+        if is_pending or min(self.next_s) < inf:
+            self._expect_tick(number + 1)
+
+    def _set_role(self, change: SetRole) -> None:
+        known = isinstance(change.instance, int) and 0 <= change.instance < len(self.engines)
+        if not known or change.role not in ("prefill", "decode", "both"):
+            raise InvalidDecision(
+                f"placement {self.placement.name!r} answered {change}; name an instance and one of "
+                "the roles prefill, decode and both"
+            )
+        self.engines[change.instance].own_view.role = change.role
+        self.roles.append((self.now_s, change))
+
+    def _obey(self, move: Move) -> None:
+        """Move a request as a tick has it; not one that has finished or is being moved."""
+        row = self.row_of.get(move.request_id, -1)
+        if row < 0 or self.last_at[row, 0] < 0:
+            raise InvalidDecision(
+                f"placement {self.placement.name!r} moved request {move.request_id!r} to instance "
+                f"{move.to}, and it has not arrived; move one that was placed"
+            )
+        instance, own_row = self.last_at[row].tolist()
+        live = self._engine(instance).state.lives[own_row]
+        self._check(move.to, live.view)
+        if not live.is_gone and move.to != instance:
+            self._send(self._take_out(instance, live, keeps_kv=move.keeps_kv), move.to)
+
     def _submit(self, row: int, instance: int, carried: Carried | None) -> bool:
         engine, own_rows = self.engines[instance], self.rows[instance]
         is_held = engine.submit(self.requests_by_row[row], carried=carried)
@@ -238,34 +314,73 @@ class Cluster:
             )
 
     def end_phase(self, instance: int, live: Live) -> None:
-        """Ask where a request is to answer that ended its thinking just now, and move it there."""
+        """Ask where a request is to answer that ended its thinking just now, and move it there.
+
+        Not of one that a tick has moved during the step.
+        """
+        if live.is_gone:
+            return
         view = live.sync_view()
         chosen = self.placement.at_phase_change(view, instance, self.views)
         self._check(chosen, view)
         if chosen != instance:
-            self._move(instance, live, chosen)
+            self._send(self._take_out(instance, live), chosen)
 
-    def _move(self, source: int, live: Live, to: int) -> None:
-        """Stop a request, and copy its KV; it holds its blocks until that has landed."""
-        if self.transfers is None:
-            raise ConfigError(
-                f"placement {self.placement.name!r} moves requests, and nothing is between the "
-                "instances; give a fabric"
-            )
-        carried = self._engine(source).take_out(live, holds_blocks=True)
+    def end_prefill(self, instance: int, live: Live) -> None:
+        """Let a request wait for the place where it goes on, if its instance only prefills."""
+        if not live.is_gone and self.engines[instance].own_view.role == "prefill":
+            self.parked.append(self._take_out(instance, live))
+        self._hand_over_parked()
+
+    def _hand_over_parked(self) -> None:
+        """Let requests go on elsewhere, in order, as long as there is a place for the first."""
+        while self.parked:
+            move = self.parked[0]
+            chosen = self.placement.at_prefill_end(move.view, move.source, self.views)
+            if chosen is None:
+                return
+            self._check(chosen, move.view)
+            self.parked.popleft()
+            self._send(move, chosen)
+
+    def _take_out(self, source: int, live: Live, *, keeps_kv: bool = True) -> _Move:
+        """Stop a request; with its KV it holds its blocks until that has been copied."""
+        carried = self._engine(source).take_out(live, holds_blocks=keeps_kv)
+        if not keeps_kv:
+            carried = replace(carried, kv_tokens=0)
         self._touched(source)
         blocks = self.engines[source].state.instance.blocks(carried.kv_tokens)
         row = self.rows[source][live.row]
         # A copy, as the engine's own goes on changing.
         view = replace(live.view)
-        move = _Move(row, view, carried, source, to, blocks, self.now_s)
-        self.telemetry[to].book(view, blocks)
+        start_s = max(self.now_s, carried.available_s)
+        return _Move(row, live, view, carried, source, source, blocks, start_s)
+
+    def _send(self, move: _Move, to: int) -> None:
+        """Book a request at its destination, and copy its KV from when its last step has ended."""
+        move = move._replace(to=to)
+        self.telemetry[to].book(move.live, move.blocks)
         self.views.outdated.add(to)
         self.num_transfers += 1
-        self.moves[self.num_transfers] = move
-        block_tokens = self.engines[source].state.instance.block_tokens
-        num_bytes = blocks * block_tokens * self.transfers.fabric.kv_bytes_per_token
-        self.transfers.start(self.now_s, self.num_transfers, source, to, num_bytes)
+        number = self.num_transfers
+        if move.start_s > self.now_s:
+            self.push(move.start_s, _STARTED, number, 0, partial(self._start, move, number))
+        else:
+            self._start(move, number)
+
+    def _start(self, move: _Move, number: int) -> None:
+        if move.to == move.source or not move.blocks:
+            self._arrive_there(move)
+            return
+        if self.transfers is None:
+            raise ConfigError(
+                f"placement {self.placement.name!r} moves requests, and nothing is between the "
+                "instances; give a fabric"
+            )
+        self.moves[number] = move
+        block_tokens = self.engines[move.source].state.instance.block_tokens
+        num_bytes = move.blocks * block_tokens * self.transfers.fabric.kv_bytes_per_token
+        self.transfers.start(self.now_s, number, move.source, move.to, num_bytes)
         self._expect_landing(self.transfers)
 
     def _expect_landing(self, transfers: Transfers) -> None:
@@ -280,17 +395,23 @@ class Cluster:
         if event != self.num_transfer_events:
             return
         for number in transfers.land(self.now_s):
-            move = self.moves.pop(number)
-            source = self._engine(move.source)
-            source.release(move.carried.held_blocks, self.now_s)
-            self._touched(move.source)
-            self.telemetry[move.to].book(move.view, move.blocks, sign=-1)
-            carried = replace(move.carried, available_s=self.now_s, held_blocks=0)
-            if not self._submit(move.row, move.to, carried):
-                raise InvalidDecision(
-                    f"placement {self.placement.name!r} moved request {move.view.request_id!r} to "
-                    f"instance {move.to}, whose memory can never hold it; choose a larger one"
-                )
+            self._arrive_there(self.moves.pop(number))
+        self._expect_landing(transfers)
+        self._hand_over_parked()
+
+    def _arrive_there(self, move: _Move) -> None:
+        """Let a request go on at its destination, and free the blocks that it held."""
+        self._engine(move.source).release(move.carried.held_blocks, self.now_s)
+        self._touched(move.source)
+        self.telemetry[move.to].book(move.live, move.blocks, sign=-1)
+        carried = replace(move.carried, available_s=self.now_s, held_blocks=0)
+        if not self._submit(move.row, move.to, carried):
+            raise InvalidDecision(
+                f"placement {self.placement.name!r} moved request {move.view.request_id!r} to "
+                f"instance {move.to}, whose memory can never hold it; choose a larger one"
+            )
+        if move.to != move.source:
+            self.num_moves[move.row] += 1
             self.migrations.append(
                 Migration(
                     request_id=move.view.request_id,
@@ -302,7 +423,6 @@ class Cluster:
                     downtime_s=self.now_s - move.start_s,
                 )
             )
-        self._expect_landing(transfers)
 
     def outcome(self) -> ClusterRun:
         """Return what happened so far."""
@@ -311,24 +431,46 @@ class Cluster:
             for engine, rows in zip(self.engines, self.rows, strict=True)
         ]
         return ClusterRun(
-            timeline=join_moved(self.requests, parts, self.rows, self.last_at),
+            timeline=join_moved(self.requests, parts, self.rows, self.last_at, self.num_moves),
             migrations=tuple(self.migrations),
+            roles=tuple(self.roles),
         )
 
 
-class _PhaseEnds(EngineObserver):
-    """Stops an engine at the end of a step in which a request ended its thinking."""
+class _Stops(EngineObserver):
+    """Stops an engine at the end of a step in which something happens that concerns others."""
 
     def __init__(self, cluster: Cluster, instance: int) -> None:
         self.cluster = cluster
         self.instance = instance
 
-    def thinking_ended(self, request: RequestView, now_s: float) -> None:
-        cluster, engine = self.cluster, self.cluster.engines[self.instance]
+    def stop(
+        self, request: RequestView, now_s: float, order: int, then: Callable[[int, Live], None]
+    ) -> None:
+        engine = self.cluster.engines[self.instance]
         live = engine.state.lives[request.number]
-        action = partial(cluster.end_phase, self.instance, live)
-        cluster.push(now_s, _PHASE_ENDED, self.instance, live.row, action)
+        action = partial(then, self.instance, live)
+        self.cluster.push(now_s, _PHASE_ENDED, self.instance, 2 * live.row + order, action)
         engine.stop()
+
+
+class _ThinkingEnds(_Stops):
+    def thinking_ended(self, request: RequestView, now_s: float) -> None:
+        self.stop(request, now_s, 0, self.cluster.end_phase)
+
+
+class _HandOvers(_Stops):
+    """Tells of prefills that are done, and of requests that leave room for others."""
+
+    def prefill_ended(self, request: RequestView, now_s: float) -> None:
+        self.stop(request, now_s, 1, self.cluster.end_prefill)
+
+    def finished(self, request: RequestView, now_s: float) -> None:
+        self.stop(request, now_s, 1, self.cluster.end_prefill)
+
+
+def overrides(placement: Placement, method: str) -> bool:
+    return getattr(type(placement), method) is not getattr(Placement, method)
 
 
 class InstanceViews(Sequence[InstanceView]):

@@ -79,22 +79,27 @@ class Telemetry(EngineObserver):
             view.paced_until_s = self._paced_until_s(self.watch)
         return view
 
-    def book(self, request: RequestView, blocks: int, *, sign: int = 1) -> None:
+    def book(self, live: Live, blocks: int, *, sign: int = 1) -> None:
         """Book a request that is on its way here with `blocks` of KV; `sign` -1 takes it back."""
-        answers = request.generated_tokens > 0 and request.phase is Phase.ANSWERING
         self.num_booked += sign
         self.booked_blocks += sign * blocks
-        self.booked_fresh += sign * answers
-        self.booked_thinking += sign * (not answers)
+        if self.watch is None:
+            return
+        generated = generated_tokens(live)
+        if answers(live):
+            is_fresh = generated < live.reasoning_tokens + self.watch.quantum_tokens
+            self.booked_fresh += sign * is_fresh
+        else:
+            context = live.view.prompt_tokens + generated
+            self.booked_thinking += sign * (context <= self.watch.demote_above_tokens)
 
     def submitted(self, live: Live) -> None:
         """Note a request that was handed to the engine."""
         if self.watch is None or live.is_gone:
             return
-        generated = generated_tokens(live)
-        if generated >= max(1, live.reasoning_tokens):
+        if answers(live):
             self._answers(live)
-            if generated > live.reasoning_tokens:
+            if self._has_answered(live):
                 self._note_dry(live, self.watch)
         else:
             limit = self.watch.demote_above_tokens + 1 - live.view.prompt_tokens
@@ -144,7 +149,7 @@ class Telemetry(EngineObserver):
         A request of the newest step has got a token at its end, which is not before now: only
         those left out of it count, with KV blocks or without.
         """
-        dry, lives = self.dry, self.state.lives
+        dry, lives, load = self.dry, self.state.lives, self.state.load
         while dry:
             _, row, tokens = dry[0]
             if generated_tokens(lives[row]) == tokens and not lives[row].is_gone:
@@ -153,14 +158,22 @@ class Telemetry(EngineObserver):
         first_s = dry[0][0] if dry else inf
         for lane in self.engine.ranks.lanes:
             for cohort in lane.cohorts:
-                if cohort.last_tick != self.state.load.step - 1:
-                    left_out = filter(self._has_answered, cohort.members.values())
-                    first_s = min((self._dry_s(live, watch) for live in left_out), default=first_s)
+                if cohort.last_tick == load.step - 1 and self.engine.filler.step.is_steady:
+                    continue  # all of it was in the step, and no part has been left out
+                for live in cohort.members.values():
+                    last_s = cohort.last_s if cohort.counter > live.joined else live.last_token_s
+                    if last_s != load.last_step_end_s and self._has_answered(live):
+                        first_s = min(first_s, self._dry_s(live, watch))
         return first_s
 
 
 def generated_tokens(live: Live) -> int:
     return live.now_context - live.view.prompt_tokens
+
+
+def answers(live: Live) -> bool:
+    """Return whether a request has ended its thinking, or its prefill if it does not think."""
+    return generated_tokens(live) >= max(1, live.reasoning_tokens)
 
 
 def read_all_s(token_s: Floats, pace_s: float) -> float:

@@ -29,7 +29,11 @@ class Migration:
 
 
 def join_moved(
-    requests: Requests, parts: Sequence[Timeline], rows: Sequence[Sequence[int]], last_at: Ints
+    requests: Requests,
+    parts: Sequence[Timeline],
+    rows: Sequence[Sequence[int]],
+    last_at: Ints,
+    migrations: Ints,
 ) -> Timeline:
     """Return one timeline of several instances, between which requests may have moved.
 
@@ -39,6 +43,7 @@ def join_moved(
             once for every time that it came.
         last_at: where each request was last, (N, 2): instance, and its row there; -1 for requests
             that came to none.
+        migrations: how often each has moved, (N,).
     """
     came = last_at[:, 0] >= 0
     nowhere = np.flatnonzero(~came)
@@ -55,5 +60,5 @@ def join_moved(
         joined,
         first_answer_s=np.where(stays > 1, moved_answers_s, joined.first_answer_s),
         instance=np.where(came, joined.instance, 0),
-        migrations=stays - 1,
+        migrations=migrations,
     )

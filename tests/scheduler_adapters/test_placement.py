@@ -51,7 +51,7 @@ def test_placements_are_made_by_name_or_by_import_path():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("nearest", {}, "no placement named 'nearest'; use one of least-kv"),
+        ("nearest", {}, "no placement named 'nearest'; use one of distserve"),
         ("least-kv", {"seed": 1}, "placement 'least-kv' cannot be made with"),
         ("json:loads", {"s": "{}"}, "is dict; it must be a Placement"),
     ],

@@ -316,15 +316,15 @@ class Engine:
         """Let `advance` return before the next step."""
         self.state.until_s = -inf
 
-    def quiet_until_s(self, start_s: float) -> float:
-        """Return a time up to which no prefill and no thinking ends here.
+    def quiet_until_s(self, start_s: float, *, heeds_ends: bool = False) -> float:
+        """Return a time up to which no prefill, no thinking and, if heeded, no request ends here.
 
         `start_s` is that of the next step, which `advance` has returned.
         """
         state = self.state
         if state.num_waiting or state.num_prefilling or self.inbox:
             return start_s
-        if not state.num_reasoning:
+        if not state.num_reasoning and not (heeds_ends and state.residents):
             return inf
         steps = min(cohort.steps_to_event() for lane in self.ranks.lanes for cohort in lane.cohorts)
         # A little less, as sums of step times are rounded.
@@ -369,7 +369,7 @@ class Engine:
         """Return what a placement may see: one object, brought up to date."""
         state, load, view = self.state, self.state.load, self.own_view
         num_decoding = len(state.residents) - state.num_prefilling - state.num_returning
-        view.now_s = load.now_s
+        view.now_s = load.last_step_end_s
         view.used_blocks = load.used_blocks
         view.used_host_blocks = self.stored.used_host_blocks
         view.num_waiting = state.num_waiting + len(self.inbox)

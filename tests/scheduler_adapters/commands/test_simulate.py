@@ -264,11 +264,23 @@ def test_requests_that_reason_migrate_under_pascal_and_not_without_migration(cap
     assert counts[0] > 0 == counts[1]
 
 
+def test_distserve_prefills_in_its_first_instances_and_decodes_in_the_others(capsys, tmp_path):
+    path = tmp_path / "timeline.parquet"
+    pools = ("--placement=distserve", "--instances=3", "--prefill-instances=1")
+    _, out, _ = simulate(capsys, *pools, f"--out={path}", "--json")
+    timeline = read_timeline(path)
+    assert json.loads(out)["num_finished"] == 60
+    decoded = timeline.requests.output_tokens > 1
+    assert set(timeline.instance[decoded]) == {1, 2}
+    assert timeline.migrations.tolist() == decoded.astype(int).tolist()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--placement=distserve", "--prefill-instances=1"], "prefill_instances is 1; use 1 or"),
         (["--instances=2"], "instances is 2 without a placement; name one"),
-        (["--placement=nearest"], "no placement named 'nearest'; use one of least-kv"),
+        (["--placement=nearest"], "no placement named 'nearest'; use one of distserve"),
         (["--placement=random", "--instances=0"], "instances is 0; use 1 or more"),
         (["--placement=random", "--clients=2"], "clients is 2 with a placement"),
         (["--placement=random", "--fabric-gb-per-s=0"], "fabric_gb_per_s is 0"),

@@ -13,7 +13,7 @@ from math import inf, nextafter
 
 import numpy as np
 
-from scheduler_adapters.placement import Placement, Watch
+from scheduler_adapters.placement import Placement, SetRole, Watch
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.engine.engine import Engine
@@ -24,7 +24,7 @@ from scheduler_adapters.views import InstanceView
 from scheduler_adapters.workload.requests import Requests
 
 
-@dataclass
+@dataclass(eq=False)
 class Flight:
     row: int
     live: Live
@@ -43,6 +43,7 @@ class ReferenceCluster:
         make_policy: Callable[[], Policy],
         instances: Sequence[Instance],
         fabric: Fabric | None = None,
+        roles: Sequence[str] | None = None,
     ) -> None:
         self.requests = list(simulated_requests(requests))
         self.placement = placement
@@ -50,37 +51,59 @@ class ReferenceCluster:
             Engine(make_policy(), instance, skip_ahead=False, instance_id=i)
             for i, instance in enumerate(instances)
         ]
+        for engine, role in zip(self.engines, roles or [], strict=False):
+            engine.own_view.role = role
         self.transfers = Transfers(fabric or Fabric(kv_bytes_per_token=1))
         self.flights: dict[int, Flight] = {}
         self.at: dict[int, tuple[int, Live]] = {}
         """Where each request is or was last."""
-        self.ended: list[tuple[int, int, float]] = []
-        """(instance, row, time) of phases that have ended and were not told yet."""
+        self.ended: list[tuple[float, int, int, int, int, Live]] = []
+        """(time, instance, row of its engine, order, row, request) of what is to be told."""
+        self.starting: list[tuple[float, int, Flight]] = []
+        """(time, number, flight) of transfers that wait for the end of a step."""
+        self.parked: list[Flight] = []
+        self.left: list[Flight] = []
+        """All that are in no instance, the parked included."""
+        self.num_flights = 0
+        self.num_ticks = 0
         self.moves: list[tuple[str, int, int, float, float, int]] = []
         self.run()
 
     def run(self) -> None:
-        num_arrived = 0
+        num_arrived, has_ticked = 0, False
+        ticks = type(self.placement).tick is not Placement.tick
         while True:
-            next_s = inf
+            pending = [self.transfers.next_landing_s, *(one[0] for one in self.ended)]
+            pending += [one[0] for one in self.starting]
             if num_arrived < len(self.requests):
-                next_s = self.requests[num_arrived].arrival_s
-            next_s = min([next_s, self.transfers.next_landing_s, *(one[2] for one in self.ended)])
+                pending.append(self.requests[num_arrived].arrival_s)
             starts_s = [engine.advance(-inf) for engine in self.engines]
             first = int(np.argmin(starts_s))
+            next_s = min(pending)
+            if has_ticked:  # there is one more if anything was to come after this one
+                ticks, has_ticked = min(next_s, starts_s[first]) < inf, False
+            if ticks:
+                next_s = min(next_s, self.num_ticks * self.placement.tick_s)
             if starts_s[first] < next_s:
                 self.step(first, starts_s[first])
                 continue
             if next_s == inf:
                 break
-            for number in self.transfers.land(next_s):
-                self.land(self.flights.pop(number), next_s)
-            now, self.ended = (
-                [one for one in self.ended if one[2] == next_s],
-                [one for one in self.ended if one[2] > next_s],
-            )
-            for instance, row, _ in sorted(now):
-                self.end_phase(row, instance, next_s)
+            if landed := self.transfers.land(next_s):
+                for number in landed:
+                    self.land(self.flights.pop(number), next_s)
+                self.hand_over(next_s)
+            now = sorted((one for one in self.starting if one[0] == next_s), key=lambda one: one[1])
+            self.starting = [one for one in self.starting if one[0] > next_s]
+            for _, number, flight in now:
+                self.start(number, flight, next_s)
+            ended = sorted((one for one in self.ended if one[0] == next_s), key=lambda one: one[:4])
+            self.ended = [one for one in self.ended if one[0] > next_s]
+            for _, instance, _, order, row, live in ended:
+                if order:
+                    self.end_prefill(row, live, instance, next_s)
+                elif not live.is_gone:
+                    self.end_phase(row, instance, next_s)
             while (
                 num_arrived < len(self.requests) and self.requests[num_arrived].arrival_s == next_s
             ):
@@ -88,17 +111,85 @@ class ReferenceCluster:
                 chosen = self.placement.place(request, self.views(next_s))
                 self.submit(num_arrived, chosen, None)
                 num_arrived += 1
+            if ticks and next_s == self.num_ticks * self.placement.tick_s:
+                self.num_ticks += 1
+                self.tick(next_s)
+                has_ticked = True
 
     def step(self, instance: int, start_s: float) -> None:
-        """Run one step, and note which of its requests ended their thinking."""
+        """Run one step, and note which of its requests ended their thinking or their prefill."""
         engine = self.engines[instance]
         here = [(row, live) for row, (i, live) in self.at.items() if i == instance]
-        thought = {row for row, live in here if generated(live) < live.reasoning_tokens}
+        here = [(row, live) for row, live in here if not live.is_gone]
+        before = {
+            row: (generated(live), needs_prefill(live), live.view.preemptions) for row, live in here
+        }
         engine.advance(nextafter(start_s, inf))
+        now_s = engine.state.load.now_s
+        hands_over = type(self.placement).at_prefill_end is not Placement.at_prefill_end
         for row, live in here:
-            ended = row in thought and generated(live) == live.reasoning_tokens
-            if ended and not live.is_gone:
-                self.ended.append((instance, row, engine.state.load.now_s))
+            count, prefilled, preemptions = before[row]
+            prefilled |= live.view.preemptions > preemptions  # evicted, and admitted at once
+            grown = generated(live) > count
+            if grown and generated(live) == live.reasoning_tokens and not live.is_gone:
+                self.ended.append((now_s, instance, live.row, 0, row, live))
+            if hands_over and grown and (prefilled or live.is_gone):
+                self.ended.append((now_s, instance, live.row, 1, row, live))
+
+    def tick(self, now_s: float) -> None:
+        for change in self.placement.tick(now_s, self.views(now_s)):
+            if isinstance(change, SetRole):
+                self.engines[change.instance].own_view.role = change.role
+                continue
+            row = [one.request_id for one in self.requests].index(change.request_id)
+            instance, live = self.at[row]
+            if not live.is_gone and instance != change.to:
+                flight = self.take_out(row, now_s, keeps_kv=change.keeps_kv)
+                self.send(flight, change.to, now_s)
+        self.hand_over(now_s)
+
+    def end_prefill(self, row: int, live: Live, instance: int, now_s: float) -> None:
+        if not live.is_gone and self.engines[instance].own_view.role == "prefill":
+            self.parked.append(self.take_out(row, now_s))
+        self.hand_over(now_s)
+
+    def hand_over(self, now_s: float) -> None:
+        while self.parked:
+            flight = self.parked[0]
+            view = flight.live.view
+            chosen = self.placement.at_prefill_end(view, flight.source, self.views(now_s))
+            if chosen is None:
+                return
+            self.parked.pop(0)
+            self.send(flight, chosen, now_s)
+
+    def take_out(self, row: int, now_s: float, *, keeps_kv: bool = True) -> Flight:
+        instance, live = self.at[row]
+        engine = self.engines[instance]
+        carried = engine.withdraw(live.view.request_id, holds_blocks=keeps_kv)
+        if not keeps_kv:
+            carried = replace(carried, kv_tokens=0)
+        blocks = -(-carried.kv_tokens // 16)
+        start_s = max(now_s, carried.available_s)
+        flight = Flight(row, live, carried, instance, instance, start_s, blocks)
+        self.left.append(flight)
+        return flight
+
+    def send(self, flight: Flight, to: int, now_s: float) -> None:
+        flight.to = to
+        self.num_flights += 1
+        if flight.start_s > now_s:
+            self.starting.append((flight.start_s, self.num_flights, flight))
+        else:
+            self.start(self.num_flights, flight, now_s)
+
+    def start(self, number: int, flight: Flight, now_s: float) -> None:
+        if flight.to == flight.source or not flight.blocks:
+            self.land(flight, now_s)
+            return
+        self.flights[number] = flight
+        num_bytes = flight.blocks * 16 * self.transfers.fabric.kv_bytes_per_token
+        self.transfers.start(now_s, number, flight.source, flight.to, num_bytes)
 
     def submit(self, row: int, instance: int, carried: Carried | None) -> None:
         engine = self.engines[instance]
@@ -111,21 +202,17 @@ class ReferenceCluster:
         chosen = self.placement.at_phase_change(view, instance, self.views(now_s))
         if chosen == instance:
             return
-        engine = self.engines[instance]
-        carried = engine.withdraw(view.request_id, holds_blocks=True)
-        blocks = -(-carried.kv_tokens // 16)
-        number = len(self.moves) + len(self.flights) + 1
-        self.flights[number] = Flight(row, live, carried, instance, chosen, now_s, blocks)
-        num_bytes = blocks * 16 * self.transfers.fabric.kv_bytes_per_token
-        self.transfers.start(now_s, number, instance, chosen, num_bytes)
+        self.send(self.take_out(row, now_s), chosen, now_s)
 
     def land(self, flight: Flight, now_s: float) -> None:
+        self.left.remove(flight)
         self.engines[flight.source].release(flight.carried.held_blocks, now_s)
         self.submit(flight.row, flight.to, replace(flight.carried, available_s=now_s))
-        request_id = self.requests[flight.row].request_id
-        self.moves.append(
-            (request_id, flight.source, flight.to, flight.start_s, now_s, flight.blocks)
-        )
+        if flight.to != flight.source:
+            request_id = self.requests[flight.row].request_id
+            self.moves.append(
+                (request_id, flight.source, flight.to, flight.start_s, now_s, flight.blocks)
+            )
 
     def views(self, now_s: float) -> list[InstanceView]:
         return [self.view(engine) for engine in self.engines]
@@ -133,9 +220,9 @@ class ReferenceCluster:
     def view(self, engine: Engine) -> InstanceView:
         instance = engine.own_view.instance_id
         lives = [live for i, live in self.at.values() if i == instance and not live.is_gone]
-        lives = [live for live in lives if not any(f.live is live for f in self.flights.values())]
-        coming = [flight for flight in self.flights.values() if flight.to == instance]
-        leaving = [flight for flight in self.flights.values() if flight.source == instance]
+        left = [flight for flight in self.left if not any(one is flight for one in self.parked)]
+        coming = [flight for flight in left if flight.to == instance]
+        leaving = [flight for flight in self.left if flight.source == instance]
         waiting = [live for live in lives if live.is_waiting or live.is_moving]
         decodes = [
             live
@@ -147,8 +234,9 @@ class ReferenceCluster:
         used = sum(engine.memory.blocks_of(live) for live in residents)
         view = InstanceView(
             instance_id=instance,
-            now_s=engine.state.load.now_s,
+            now_s=engine.state.load.last_step_end_s,
             used_blocks=used + sum(flight.carried.held_blocks for flight in leaving),
+            role=engine.own_view.role,
             total_blocks=engine.state.instance.kv_blocks,
             block_tokens=16,
             used_host_blocks=sum(live.stored_blocks for live in lives if not live.is_brought),
@@ -157,6 +245,7 @@ class ReferenceCluster:
             num_reasoning=len(reasoning),
             num_answering=len(decodes) - len(reasoning),
             waiting_prompt_tokens=sum(live.view.prompt_tokens for live in waiting),
+            mean_step_s=engine.state.load.mean_step_s,
             booked_blocks=sum(flight.blocks for flight in coming),
         )
         if self.placement.watch is not None:
@@ -184,6 +273,10 @@ class ReferenceCluster:
                 read_s = max(token_s, read_s + watch.pace_s)
             if read_s > -inf:
                 view.paced_until_s = min(view.paced_until_s, read_s + watch.pace_s)
+
+
+def needs_prefill(live: Live) -> bool:
+    return live.prefill_left > 0 or (live.is_waiting and not live.stored_blocks)
 
 
 def generated(live: Live) -> int:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_adapters.placement import PLACEMENTS, Placement, Watch, load_placement
+from scheduler_adapters.placement import (
+    PLACEMENTS,
+    Move,
+    Placement,
+    SetRole,
+    Watch,
+    load_placement,
+)
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
@@ -85,6 +94,7 @@ class AnyPlacement(Placement):
                 view.num_fresh_answering,
                 now_s < view.paced_until_s,
                 view.now_s > now_s,
+                len(view.role),
             )
             total += (view.instance_id + 1) * sum(
                 (i + 3) * number for i, number in enumerate(numbers)
@@ -92,7 +102,52 @@ class AnyPlacement(Placement):
         return total % len(instances)
 
 
+@dataclass
+class AnyHandOver(AnyPlacement):
+    """Lets prefilled requests wait now and then, once in a while for ever."""
+
+    def __post_init__(self):
+        self.refused = 0
+
+    def at_prefill_end(self, request, instance, instances):
+        chosen = self._choice(request, instances, request.last_token_s)
+        self.refused += 1
+        return None if chosen == 0 and self.refused % 4 else chosen
+
+
+@dataclass
+class AnyTick(AnyHandOver):
+    """Moves requests at ticks, and changes roles."""
+
+    tick_s = 0.04
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.placed = []
+        self.num_ticks = 0
+
+    def place(self, request, instances):
+        self.placed.append(request)
+        return super().place(request, instances)
+
+    def tick(self, now_s, instances):
+        changes = []
+        self.num_ticks += 1
+        if self.num_ticks > 20:  # or requests would move for ever, and never run
+            return changes
+        for request in self.placed[-3:]:
+            to = self._choice(request, instances, now_s)
+            keeps_kv = (to + request.prompt_tokens) % 3 > 0
+            changes.append(Move(request_id=request.request_id, to=to, keeps_kv=keeps_kv))
+        if self.placed and self._choice(self.placed[0], instances, now_s) == 0:
+            role = ("prefill", "decode", "both")[len(self.placed) % 3]
+            changes.append(SetRole(instance=len(instances) - 1, role=role))
+        return changes
+
+
 placements = st.one_of(
+    st.builds(AnyTick, salt=st.integers(0, 9), moves=st.booleans()),
+    st.builds(AnyHandOver, salt=st.integers(0, 9), moves=st.booleans()),
     st.builds(AnyPlacement, salt=st.integers(0, 9), moves=st.booleans()),
     st.builds(
         load_placement,
@@ -109,15 +164,20 @@ placements = st.one_of(
 
 def fresh(placement: Placement) -> Placement:
     """Return a placement that has not counted or drawn anything."""
-    if placement.name == "round-robin" or placement.name == "random":
-        return type(placement)()
-    return placement
+    return deepcopy(placement)
 
 
-def check(requests, placement, policy, instance, host, count, fabric):
+def check(requests, placement, policy, instance, host, count, fabric, roles):
     instance = replace(instance, host=host) if policy.endswith("offload") else instance
     parts = (POLICIES[policy], [instance] * count, fabric)
-    walked = ReferenceCluster(requests, fresh(placement), parts[0], parts[1], fabric)
+    roles = roles[:count]
+    if placement.name == "distserve":  # which wants an instance for either part
+        roles[0], roles[-1] = ("prefill", "decode") if count > 1 else ("both", "both")
+    walked = ReferenceCluster(requests, fresh(placement), parts[0], parts[1], fabric, roles)
+    if walked.parked:  # the placement refused when nothing else was to come
+        with pytest.raises(InvalidDecision, match=f"left {len(walked.parked)} prefilled"):
+            simulate_cluster(requests, fresh(placement), *parts[:2], fabric=fabric, roles=roles)
+        return
     for skip_ahead in (True, False):
         run = simulate_cluster(
             requests,
@@ -125,6 +185,7 @@ def check(requests, placement, policy, instance, host, count, fabric):
             parts[0],
             parts[1],
             fabric=fabric,
+            roles=roles,
             skip_ahead=skip_ahead,
         )
         assert_runs_are_equal(run, walked)
@@ -154,6 +215,7 @@ anything = given(
     host=hosts,
     count=st.integers(1, 4),
     fabric=FABRICS,
+    roles=st.lists(st.sampled_from(["prefill", "decode", "both"]), min_size=4, max_size=4),
 )
 
 
@@ -350,3 +412,128 @@ def test_a_late_score_is_not_seen_at_the_arrival():
     )
     simulate_cluster(requests, Notes(), FCFS, [INSTANCE])
     assert seen == [3.0, None]
+
+
+class Pools(Placement):
+    """Prefills in 0, decodes in 1; says when it is asked about a prefill."""
+
+    name = "pools"
+
+    def __init__(self, refusals: float = 0) -> None:
+        self.refusals = refusals
+        self.asked: list[tuple[str, float]] = []
+
+    def place(self, request, instances):
+        return 0
+
+    def at_prefill_end(self, request, instance, instances):
+        self.asked.append((request.request_id, instances[instance].used_blocks))
+        self.refusals -= 1
+        return None if self.refusals >= 0 else 1
+
+
+def test_a_prefilled_request_waits_with_its_blocks_until_it_is_taken_and_is_asked_for_in_order():
+    requests = make_requests(
+        prompt_tokens=[16, 32], output_tokens=[3, 3], arrival_s=[0.0, 0.5], request_id=["a", "b"]
+    )
+    placement = Pools(refusals=1)
+    fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=32.0)
+    run = simulate_cluster(
+        requests, placement, FCFS, [SECONDS] * 2, fabric=fabric, roles=["prefill", "decode"]
+    )
+    # Asked at the end of each prefill; a is taken at the second one only, before b.
+    assert placement.asked == [("a", 1), ("a", 3), ("b", 3)]
+    starts_s = [(one.request_id, one.start_s, one.downtime_s) for one in run.migrations]
+    # Both copies start at 2 s and share the links.
+    assert starts_s == [("a", 1.0, pytest.approx(2.0)), ("b", 2.0, pytest.approx(1.5))]
+    np.testing.assert_allclose(run.timeline.first_token_s, [1.0, 2.0])
+
+
+def test_a_request_that_is_never_taken_is_an_invalid_decision():
+    requests = make_requests(prompt_tokens=[16], output_tokens=[3])
+    with pytest.raises(InvalidDecision, match="'pools' left 1 prefilled requests in their"):
+        simulate_cluster(
+            requests, Pools(inf), FCFS, [SECONDS] * 2, fabric=FABRIC, roles=["prefill", "decode"]
+        )
+
+
+class MovesAt(Placement):
+    name = "moves-at"
+    tick_s = 1.5
+
+    def __init__(self, *changes) -> None:
+        self.changes = changes
+
+    def place(self, request, instances):
+        return 0
+
+    def tick(self, now_s, instances):
+        return self.changes if now_s == 1.5 else ()
+
+
+@pytest.mark.parametrize("keeps_kv", [True, False])
+def test_a_tick_moves_a_request_from_the_end_of_its_step(keeps_kv):
+    requests = make_requests(prompt_tokens=[16], output_tokens=[4], request_id=["a"])
+    move = Move(request_id="a", to=1, keeps_kv=keeps_kv)
+    fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=32.0)
+    run = simulate_cluster(requests, MovesAt(move), FCFS, [SECONDS] * 2, fabric=fabric)
+    (moved,) = run.migrations
+    # Two blocks over the link at 32 bytes/s, or none at all; its step ends at 2 s.
+    assert (moved.start_s, moved.end_s) == ((2.0, 3.0) if keeps_kv else (2.0, 2.0))
+    after_s = [moved.end_s + 1, moved.end_s + 2]
+    np.testing.assert_allclose(run.timeline.token_s(0), [1, 2, *after_s])
+
+
+def test_a_tick_sets_roles_and_what_it_cannot_do_is_refused():
+    requests = make_requests(prompt_tokens=[16], output_tokens=[4], request_id=["a"])
+    role = SetRole(instance=1, role="decode")
+    run = simulate_cluster(requests, MovesAt(role), FCFS, [SECONDS] * 2)
+    assert run.roles == ((1.5, role),)
+    for wrong, message in (
+        (SetRole(instance=2, role="decode"), "name an instance and one of the roles"),
+        (SetRole(instance=0, role="both?"), "name an instance and one of the roles"),
+        (Move(request_id="b", to=1), "moved request 'b' to instance 1, and it has not arrived"),
+        (Move(request_id="a", to=2), "to instance 2; name one of the views"),
+    ):
+        with pytest.raises(InvalidDecision, match=message):
+            simulate_cluster(requests, MovesAt(wrong), FCFS, [SECONDS] * 2, fabric=FABRIC)
+    with pytest.raises(ConfigError, match="roles are 1 for 2 instances"):
+        simulate_cluster(requests, MovesAt(), FCFS, [SECONDS] * 2, roles=["both"])
+
+
+def test_who_is_moved_in_the_step_that_ends_its_thinking_is_not_asked_for():
+    asked = []
+
+    class Both(MovesAt):
+        def at_phase_change(self, request, instance, instances):
+            asked.append(request.request_id)
+            return instance
+
+    requests = make_requests(
+        prompt_tokens=[16], output_tokens=[4], reasoning_tokens=[2], request_id=["a"]
+    )
+    move = Move(request_id="a", to=1, keeps_kv=False)
+    run = simulate_cluster(requests, Both(move), FCFS, [SECONDS] * 2, fabric=FABRIC)
+    assert asked == []
+    np.testing.assert_allclose(run.timeline.token_s(0), [1, 2, 3, 4])
+    simulate_cluster(requests, Both(), FCFS, [SECONDS] * 2)
+    assert asked == ["a"]
+
+
+def test_a_stalled_instance_does_not_start_before_what_it_waited_for_has_left():
+    class FollowsAndMoves(Follow):
+        tick_s = 3.0
+
+        def tick(self, now_s, instances):
+            return [Move(request_id="1", to=1)] if now_s == 3.0 else ()
+
+    # What the first holds until 5.2 s leaves too little for the second, behind which the third is.
+    requests = make_requests(
+        prompt_tokens=[150, 200, 100],
+        output_tokens=[4, 1, 1],
+        reasoning_tokens=[2, 0, 0],
+        arrival_s=[0.0, 0.5, 0.6],
+    )
+    fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=50.0)
+    run = simulate_cluster(requests, FollowsAndMoves(), FCFS, [SECONDS] * 2, fabric=fabric)
+    assert run.timeline.scheduled_s.tolist() == [0.0, 3.0, 3.0]

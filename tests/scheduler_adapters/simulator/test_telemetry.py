@@ -14,16 +14,19 @@ from scheduler_adapters.simulator.engine.live import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.telemetry import Telemetry, read_all_s
-from scheduler_adapters.views import Phase, RequestView, StepRule
+from scheduler_adapters.views import StepRule
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
 REQUEST = SimulatedRequest("a", 0.0, prompt_tokens=16, output_tokens=10, reasoning_tokens=3)
 WATCH = Watch(quantum_tokens=4, demote_above_tokens=40, pace_s=1.5)
 
 
-class OneDecode(FCFS):
+class FewDecodes(FCFS):
+    def __init__(self, max_decodes: int) -> None:
+        self.rule = StepRule(max_decodes=max_decodes)
+
     def step_rule(self, load):
-        return StepRule(max_decodes=1)
+        return self.rule
 
 
 def telemetry(*requests: SimulatedRequest, watch: Watch | None = WATCH, **changes) -> Telemetry:
@@ -74,10 +77,14 @@ def test_a_withdrawn_request_is_no_longer_counted():
 
 
 def test_what_is_on_its_way_is_booked():
+    elsewhere = telemetry(REQUEST, REQUEST._replace(request_id="b", reasoning_tokens=9))
+    elsewhere.engine.advance(4.0)
+    answers, thinks = elsewhere.state.lives
+    for live in (answers, thinks):
+        elsewhere.engine.take_out(live)
     seen = telemetry()
-    answers = RequestView("b", 0, 0.0, 10, phase=Phase.ANSWERING, generated_tokens=3)
     seen.book(answers, 3)
-    seen.book(RequestView("c", 0, 0.0, 10), 0)
+    seen.book(thinks, 0)
     view = seen.view()
     assert (view.instance_id, view.num_waiting, view.booked_blocks) == (4, 2, 3)
     assert (view.num_thinking, view.num_fresh_answering, view.free_blocks) == (1, 1, 17)
@@ -104,13 +111,16 @@ def test_a_reader_has_read_all_some_time_after_an_eviction():
     assert seen.view().paced_until_s == np.inf
 
 
-def test_a_decode_that_is_left_out_of_steps_may_let_its_reader_wait():
-    engine = Engine(OneDecode(), SECONDS)
+@pytest.mark.parametrize("max_decodes", [1, 2])
+def test_a_decode_that_is_left_out_of_steps_may_let_its_reader_wait(max_decodes):
+    engine = Engine(FewDecodes(max_decodes), SECONDS)
     seen = Telemetry(engine, replace(WATCH, pace_s=0.2))
-    for request_id in "ab":
+    for request_id in "abc"[: max_decodes + 1]:
         engine.submit(REQUEST._replace(request_id=request_id, reasoning_tokens=0))
-    engine.advance(5.0)  # b has its first token from the prefill, and no other until a is done
+    engine.advance(5.0)  # the last has one token from its prefill, until another is done
     assert seen.view().paced_until_s == 1.0 + 0.2
+    seen.dry.append((0.5, max_decodes, 1))  # noted earlier, of an answer that is still as long
+    assert seen.view().paced_until_s == 0.5
     engine.advance(12.0)
     assert seen.view().paced_until_s == np.inf
 

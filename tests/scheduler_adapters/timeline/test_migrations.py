@@ -23,7 +23,8 @@ def test_tokens_of_all_instances_are_joined_in_time_and_the_rest_is_of_the_last(
     parts = [part([0], [[3.0, 4.0]]), part([1, 0], [[1.0, 1.5], [1.0, 2.0]])]
     parts[0].preemptions[0] = 7
     parts[0].finished_s[0] = 4.0
-    joined = join_moved(REQUESTS, parts, [[0], [1, 0]], np.array([[0, 0], [1, 0], [-1, -1]]))
+    last_at = np.array([[0, 0], [1, 0], [-1, -1]])
+    joined = join_moved(REQUESTS, parts, [[0], [1, 0]], last_at, np.array([1, 0, 0]))
     np.testing.assert_array_equal(joined.token_s(0), [1.0, 2.0, 3.0, 4.0])
     assert joined.first_answer_s[0] == 3.0
     assert joined.instance.tolist() == [0, 1, 0]

@@ -1,0 +1,54 @@
+"""DistServe: prompts are prefilled in some instances, and decoded in others that pull them."""
+
+from collections.abc import Sequence
+
+from scheduler_adapters.placement import InstanceId, Placement
+from scheduler_adapters.views import InstanceView, RequestView, Role
+from scoring_service.errors import ConfigError, require
+
+
+class DistServe(Placement):
+    """The shortest queue of prefill instances; then that of decode instances with room.
+
+    A decode instance pulls a prefilled request while the blocks of those that wait there are few
+    and its own are free; else the request waits where it was prefilled, and keeps its blocks.
+
+    Args:
+        max_waiting_fraction: of a decode instance's KV memory, for requests that wait there.
+
+    Source: DistServe, sections on placement and on pulling KV.
+    """
+
+    name = "distserve"
+
+    def __init__(self, *, max_waiting_fraction: float = 0.05) -> None:
+        share = max_waiting_fraction
+        require("max_waiting_fraction", share, 0 < share <= 1, "a share above 0, 1 at most")
+        self.max_waiting_fraction = max_waiting_fraction
+
+    def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
+        return _shortest(_of_role("prefill", instances))
+
+    def at_prefill_end(
+        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
+    ) -> InstanceId | None:
+        pulls = [view for view in _of_role("decode", instances) if self._pulls(request, view)]
+        return _shortest(pulls) if pulls else None
+
+    def _pulls(self, request: RequestView, view: InstanceView) -> bool:
+        context = request.prompt_tokens + request.generated_tokens
+        waiting_blocks = view.booked_blocks + view.waiting_prompt_tokens / view.block_tokens
+        is_short = waiting_blocks < self.max_waiting_fraction * view.total_blocks
+        return is_short and view.free_blocks >= -(-context // view.block_tokens)
+
+
+def _of_role(role: Role, instances: Sequence[InstanceView]) -> list[InstanceView]:
+    """Return the instances that have a role, or have both."""
+    found = [view for view in instances if view.role in (role, "both")]
+    if not found:
+        raise ConfigError(f"no instance has the role {role}; give roles, or --prefill-instances")
+    return found
+
+
+def _shortest(instances: Sequence[InstanceView]) -> InstanceId:
+    return min(instances, key=lambda view: (view.num_requests, view.instance_id)).instance_id
