@@ -39,7 +39,7 @@ test: export OMP_NUM_THREADS = 1
 test: lint
 	@$(PY) -m pytest -q
 	@$(PY) -m pytest -q -m slow
-	@for file in $$(grep -rlE 'mark(s)?.*\bvllm\b' tests --include='test_*.py' | sort); do \
+	@for file in $$(grep -rl 'mark\.vllm' tests --include='test_*.py' | sort); do \
 		$(PY) -m pytest -q -m vllm $$file; done
 
 mutants: setup
