@@ -226,7 +226,7 @@ def test_any_cluster_runs_as_if_every_step_were_walked(**parts):
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @anything
 def test_so_does_any_of_many_more_clusters(**parts):
     check(**parts)
