@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, Literal
 
-from scheduler_adapters.simulator.latency.facts import MODELS
-from scoring_service.errors import ConfigError, at_least, require
+from scheduler_adapters.simulator.latency.facts import facts_of
+from scoring_service.errors import at_least, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,9 +42,7 @@ class HostLink:
         Raises:
             ConfigError: no such model; the known ones are listed.
         """
-        if name not in MODELS:
-            raise ConfigError(f"no model named {name!r}; use one of {', '.join(MODELS)}")
-        return cls(kv_bytes_per_token=MODELS[name].kv_bytes_per_token, **changes)
+        return cls(kv_bytes_per_token=facts_of(name).kv_bytes_per_token, **changes)
 
 
 class Copies:

@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-from scheduler_adapters.simulator.latency.facts import MODELS
-from scoring_service.errors import ConfigError, at_least, require
+from scheduler_adapters.simulator.latency.facts import facts_of
+from scoring_service.errors import at_least, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +33,7 @@ class Fabric:
         Raises:
             ConfigError: no such model; the known ones are listed.
         """
-        if name not in MODELS:
-            raise ConfigError(f"no model named {name!r}; use one of {', '.join(MODELS)}")
-        return cls(kv_bytes_per_token=MODELS[name].kv_bytes_per_token, **changes)
+        return cls(kv_bytes_per_token=facts_of(name).kv_bytes_per_token, **changes)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from scoring_service.errors import ConfigError
+
 BLOCK_TOKENS = 16
 """Tokens per KV block, vLLM's default."""
 
@@ -87,3 +89,10 @@ MEASURED_GPUS = {
     "rtx-pro-6000": GpuFacts(96e9, 1.597e12, 504e12),
 }
 """GPUs with measurements only."""
+
+
+def facts_of(model: str) -> ModelFacts:
+    """Return the sizes of a model. Raises ConfigError for an unknown one; the known are listed."""
+    if model not in MODELS:
+        raise ConfigError(f"no model named {model!r}; use one of {', '.join(MODELS)}")
+    return MODELS[model]
