@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,6 +23,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from scoring_service.calibration import LengthCurve
 from scoring_service.errors import BundleError
 
 FORMAT: Final = 1
@@ -28,6 +31,17 @@ MANIFEST: Final = "manifest.json"
 TOKENIZER: Final = "tokenizer.json"
 FP32: Final = "model.onnx"
 INT8: Final = "model.int8.onnx"
+DIRECTION: Final = "higher_is_longer"
+MAX_MANIFEST_BYTES: Final = 16_777_216
+MAX_PROMPT_TOKENS: Final = 131_072
+"""A ranker reads hundreds; the longest prompt is run once when a bundle is loaded."""
+SYNTHETIC: Final = "synthetic"
+"""Id of the data set that is generated."""
+BANNER: Final = (
+    "SYNTHETIC DATA: prompts and lengths are invented; no figure here is about a real model"
+)
+_MAX_TEXT: Final = 200
+"""Characters of a name or label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +58,7 @@ class Manifest:
     """Prompts are cut to this many tokens, special tokens included."""
     files: Mapping[str, str] = field(default_factory=dict)
     """File name -> SHA-256, for every file of the bundle but the manifest."""
-    score_direction: str = "higher_is_longer"
+    score_direction: str = DIRECTION
     """The only direction there is."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """The resolved training configuration, enough to train again."""
@@ -63,10 +77,14 @@ class Manifest:
     format: int = FORMAT
 
     @property
+    def banner(self) -> str | None:
+        """What must stand above every figure of a ranker that was trained on invented prompts."""
+        return BANNER if self.dataset.get("id") == SYNTHETIC else None
+
+    @property
     def revision(self) -> str:
-        """Twelve hex digits that change when any file of the bundle changes."""
-        digest = hashlib.sha256(json.dumps(dict(self.files), sort_keys=True).encode())
-        return digest.hexdigest()[:12]
+        """Twelve hex digits that change when any file or any field of the manifest changes."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -152,25 +170,91 @@ def read_manifest(folder: Path) -> Manifest:
     """Read a bundle's manifest; its other files are neither read nor verified.
 
     Raises:
-        BundleError: not a bundle, or of a newer format.
+        BundleError: not a bundle, of a newer format, or a field is not what it may be.
     """
+    path = folder / MANIFEST
     try:
-        content = json.loads((folder / MANIFEST).read_text())
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise ValueError(f"it is larger than {MAX_MANIFEST_BYTES} bytes")
+        content = json.loads(path.read_text(), parse_constant=_finite, parse_float=_finite)
     except FileNotFoundError as error:
         raise BundleError(
             f"{folder} is not a model bundle (no {MANIFEST}); "
             "make one with `python -m training fit`"
         ) from error
-    except (OSError, ValueError) as error:
-        raise BundleError(f"{folder / MANIFEST} cannot be read: {error}") from error
-    known = {f.name for f in fields(Manifest)}
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path} cannot be read: {error}; export the bundle again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise BundleError(f"{folder / MANIFEST} is not of format {FORMAT}; export the bundle again")
-    if unknown := sorted(set(content) - known):
-        raise BundleError(
-            f"{folder / MANIFEST} has unknown keys {unknown}; export the bundle again"
-        )
+        raise BundleError(f"{path} is not of format {FORMAT}; export the bundle again")
+    if unknown := sorted(set(content) - {f.name for f in fields(Manifest)}):
+        raise BundleError(f"{path} has unknown keys {unknown}; export the bundle again")
     try:
-        return Manifest(**{**content, "history": tuple(content.get("history", ()))})
+        manifest = Manifest(**{**content, "history": tuple(content.get("history", ()))})
     except TypeError as error:
-        raise BundleError(f"{folder / MANIFEST} is incomplete: {error}") from error
+        raise BundleError(f"{path} is incomplete: {error}; export the bundle again") from error
+    _check(manifest, path)
+    return manifest
+
+
+def _finite(text: str) -> float:
+    """A number of a manifest; JSON's readers also take NaN, Infinity and 1e999."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def _check(manifest: Manifest, path: Path) -> None:
+    """Raise BundleError at the first field that is not of its type or range."""
+    rules = {
+        "name": (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters"),
+        "label": (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters"),
+        "label_tokenizer": (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters"),
+        "max_prompt_tokens": (
+            lambda value: type(value) is int and 1 <= value <= MAX_PROMPT_TOKENS,
+            f"a whole number from 1 to {MAX_PROMPT_TOKENS}",
+        ),
+        "files": (
+            _are_files,
+            f"names in the bundle's folder with their SHA-256, {TOKENIZER} and a model among them",
+        ),
+        "score_direction": (lambda value: value == DIRECTION, repr(DIRECTION)),
+        "training": (_is_object, "an object"),
+        "dataset": (_is_object, "an object"),
+        "metrics": (_is_object, "an object"),
+        "history": (lambda value: all(map(_is_object, value)), "a list of objects"),
+        "calibration": (_is_object, "an object, a curve for each target model"),
+        "golden": (
+            lambda value: _is_object(value) and all(map(_is_number, value.values())),
+            "an object, a number for each prompt",
+        ),
+        "mlflow_run_id": (lambda value: value is None or _is_text(value), "a text or null"),
+    }
+    for name, (is_right, right) in rules.items():
+        value = getattr(manifest, name)
+        if not is_right(value):
+            raise BundleError(
+                f"{path}: {name} is {value!r:.80}; it must be {right}: export the bundle again"
+            )
+    for target_model, curve in manifest.calibration.items():
+        LengthCurve.parse(target_model, curve)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MAX_TEXT and value.isprintable()
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_files(value: object) -> bool:
+    """Plain names that lie in the folder itself, each with a checksum."""
+    if not isinstance(value, dict):
+        return False
+    names = all(re.fullmatch(r"\w[\w.-]*", name) and name != MANIFEST for name in value)
+    sums = all(isinstance(s, str) and re.fullmatch(r"[0-9a-f]{64}", s) for s in value.values())
+    return names and sums and TOKENIZER in value and (FP32 in value or INT8 in value)

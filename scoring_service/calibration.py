@@ -4,6 +4,7 @@ A bundle's calibration is a curve per target model: scores in increasing order, 
 quantiles (and, where known, the mean) of the response lengths seen around it.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ class LengthCurve:
         Raises:
             BundleError: the entry breaks the format.
         """
+        if not target_model or not target_model.isprintable():
+            raise BundleError(
+                f"calibration names the target model {target_model!r:.80}; give printable text"
+            )
         try:
             scores = [float(score) for score in curve["scores"]]
             quantiles = {float(q): [float(t) for t in v] for q, v in curve["quantiles"].items()}
@@ -49,6 +54,15 @@ class LengthCurve:
             raise BundleError(
                 f"calibration of {target_model} needs increasing scores and as many tokens for "
                 f"each, got lengths {sorted(lengths)}; calibrate again"
+            )
+        tokens = [token for row in (expected, *quantiles.values()) for token in row]
+        are_tokens = all(0 <= token < math.inf for token in tokens)
+        if not (
+            are_tokens and all(map(math.isfinite, scores)) and all(0 < q < 1 for q in quantiles)
+        ):
+            raise BundleError(
+                f"calibration of {target_model} needs finite scores, tokens of at least 0 and "
+                "fractions between 0 and 1; calibrate again"
             )
         return cls(scores, expected, dict(sorted(quantiles.items())))
 

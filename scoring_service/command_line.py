@@ -150,7 +150,12 @@ def exit_code_of(run: Callable[[], int | None]) -> int:
     try:
         return run() or 0
     except LengthwiseError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # Foreign messages in it may have lines, and values control characters, of their own.
+        line = " ".join(str(error).split())
+        print(
+            "error: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in line),
+            file=sys.stderr,
+        )
         return 2
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
@@ -162,6 +167,12 @@ def exit_code_of(run: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def print_banner(text: str | None) -> None:
+    """Print the warning that belongs to a result, red on a terminal; None prints nothing."""
+    if text is not None:
+        print(f"\033[1;31m{text}\033[0m" if sys.stdout.isatty() else text)
 
 
 class JsonFormatter(logging.Formatter):

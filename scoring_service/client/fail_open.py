@@ -89,6 +89,8 @@ class FailOpenScorer(BlockingConnection):
         self._lock = threading.Lock()
         self._waiting: deque[_Waiter] = deque()
         self._in_flight = 0
+        self._answered_s = 0.0
+        """When the service last answered anybody."""
         self._counting = threading.Lock()
         self.counts: Counter[str] = Counter()
         """How often each `Answer.outcome` was given."""
@@ -118,6 +120,15 @@ class FailOpenScorer(BlockingConnection):
         except asyncio.CancelledError:  # then it need not be sent, if that has not happened yet
             self._answer(waiter, None, "cancelled")
             raise
+
+    def silent_since(self, asked_s: float) -> None:
+        """Count a failure of the service unless it has answered anybody since `asked_s`.
+
+        For a caller that goes on without its score and has it asked for further, for much longer
+        than it waits for a service that hangs. Seconds of `time.monotonic`.
+        """
+        if self._answered_s < asked_s:
+            self._breaker.failure()
 
     def _submit(self, prompt: str) -> _Waiter:
         waiter = _Waiter(prompt, time.monotonic() + self._timeout_s)
@@ -200,10 +211,12 @@ class FailOpenScorer(BlockingConnection):
 
     def _report(self, outcome: list[Score | ScoringError] | ScoringError) -> None:
         if isinstance(outcome, ServiceOverloaded) and outcome.retry_after_s:
+            self._answered_s = time.monotonic()
             self._breaker.pause(outcome.retry_after_s)
         elif isinstance(outcome, ScoringError) and not isinstance(outcome, InvalidPrompt):
             self._breaker.failure()
         else:
+            self._answered_s = time.monotonic()
             self._breaker.success()
 
 

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,13 @@ from scoring_service.bundle import ModelBundle
 from scoring_service.command_line import LOG_FORMATS, configure_logs
 from scoring_service.errors import ConfigError, require
 from scoring_service.server.supervisor import as_options, supervise
+from scoring_service.server.worker import (
+    END_S,
+    end_for_sure,
+    end_with_parent,
+    give_memory_back,
+    wait,
+)
 from scoring_service.service.config import ServerConfig
 
 if TYPE_CHECKING:
@@ -34,6 +41,9 @@ class ServeOptions:
     log_format: str = "text"
     """text or json."""
 
+    parent_pid: int | None = None
+    """End when this process, the supervisor, does; `processes` sets it."""
+
     def __post_init__(self) -> None:
         is_known = self.log_format in LOG_FORMATS
         require("log_format", repr(self.log_format), is_known, f"one of {', '.join(LOG_FORMATS)}")
@@ -50,8 +60,11 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     """
     configure_logs(options.log_format)
     if config.processes > 1:
-        supervise(config, as_options(options))
+        supervise(config, as_options(replace(options, parent_pid=os.getpid())))
         return
+    if options.parent_pid is not None:
+        end_with_parent(options.parent_pid)
+    give_memory_back()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from scoring_service.ranker.model import RankerModel
     from scoring_service.server.server import ScoringServer
@@ -70,7 +83,8 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     gc.collect()
     gc.freeze()
     print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)
-    stopped.wait()
+    wait(stopped, options.parent_pid)
+    end_for_sure(config.drain_notice_s + config.drain_grace_s + END_S)
     server.stop()
 
 

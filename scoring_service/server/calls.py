@@ -1,97 +1,138 @@
 """The way of every call, however it came in: token, deadline, answer or status, counts.
 
-A unary call on a thread, one without a thread, a stream and the Open Inference Protocol all pass
-through `Calls`; the files of these say only how messages are read and written.
+Calls of the service, its streams and the Open Inference Protocol all pass through `Calls`; the
+files of these say only how messages are read and written.
 """
 
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from scoring_service.errors import InvalidPrompt, ScoringError
-from scoring_service.proto.status import CODE_OF, abort, to_status, trailing_metadata
-from scoring_service.server.direct import FOREVER_S, DirectCall
+from scoring_service.errors import InvalidPrompt, ScoringError, ServiceOverloaded
+from scoring_service.proto.status import CODE_OF, to_status, trailing_metadata
 from scoring_service.server.metrics import Metrics
-from scoring_service.server.security import BearerTokens
+from scoring_service.server.security import Access
 from scoring_service.service.batching import Call
 from scoring_service.service.scoring import CallAnswer, ScoringService
+from scoring_service.transport.direct import DirectCall, Handle
+from scoring_service.transport.workers import Workers
 
+_ON_WORKER: Final = ("ScoreBatch", "Report", "ModelInfer")
+"""Methods whose requests may be large."""
 _FAILED: Final = "the service failed; its log says how"
 _log = logging.getLogger(__name__)
 Context: TypeAlias = grpc.ServicerContext
+
+
+class Asked(NamedTuple):
+    """What a request asks for, without the request itself: it may be large."""
+
+    prompts: Sequence[str]
+    target_model: str
+    write: Callable[[CallAnswer], Message]
+    """Makes the response of an answer; what it raises is the call's error."""
 
 
 class Calls:
     """Access, deadlines, errors and counts of the calls of one server.
 
     Args:
-        tokens: asked for calls without a thread, which pass no interceptor; None accepts all.
+        workers: read requests that may be large.
+        tokens: asked for every call but reports and streams; None accepts all.
+        report_tokens: asked for reports.
     """
 
     def __init__(
-        self, service: ScoringService, metrics: Metrics, tokens: BearerTokens | None = None
+        self,
+        service: ScoringService,
+        metrics: Metrics,
+        workers: Workers,
+        tokens: Access | None = None,
+        report_tokens: Access | None = None,
     ) -> None:
         self.service = service
         self._metrics = metrics
+        self._workers = workers
         self._tokens = tokens
+        self._report_tokens = report_tokens
 
-    def unary(
-        self, handle: Callable[[Any, Context], Message], request_type: type[Message]
-    ) -> grpc.RpcMethodHandler:
-        """Make the handler of a method on a thread.
+    def gate(self, method: str) -> Callable[[DirectCall], bool] | None:
+        """What decides whether a call's request is read; None where every one is.
 
-        Requests come as bytes and are parsed here: gRPC itself would answer INTERNAL to malformed
-        ones.
+        It asks for a token, and for room where requests are read by workers. On False the call has
+        its answer.
         """
-        method = request_type.DESCRIPTOR.name.removesuffix("Request")
+        tokens = self._report_tokens if method == "Report" else self._tokens
+        takes_room = method in _ON_WORKER
+        if tokens is None and not takes_room:
+            return None
 
-        def call(serialized: bytes, context: Context) -> Message:
+        def admit(direct: DirectCall) -> bool:
             try:
-                response = handle(parse(request_type, serialized), context)
-            except Exception as error:
-                abort(context, self.failed(method, error))
-            self.succeeded(method)
-            return response
+                if tokens is not None:
+                    tokens.check(direct.metadata)
+                if takes_room and self._workers.is_full:
+                    raise self._too_much()
+            except ScoringError as error:
+                self._fail(direct, method, error)
+                return False
+            return True
 
-        return grpc.unary_unary_rpc_method_handler(call, response_serializer=serialize)
+        return admit
+
+    def on_worker(self, method: str, handle: Handle, max_inline_bytes: int = 0) -> Handle:
+        """`handle`, on a worker for requests that would hold up the thread that serves all."""
+
+        def take(direct: DirectCall, serialized: bytes) -> None:
+            if len(serialized) <= max_inline_bytes:
+                handle(direct, serialized)
+            elif not self._workers.submit(len(serialized), partial(handle, direct, serialized)):
+                self._fail(direct, method, self._too_much())
+
+        return take
+
+    def answer(
+        self,
+        direct: DirectCall,
+        serialized: bytes,
+        request_type: type[Message],
+        answer: Callable[[Any], Message],
+    ) -> None:
+        """Answer a call whose response is known at once."""
+        method = method_of(request_type)
+        try:
+            response = serialize(answer(parse(request_type, serialized)))
+        except Exception as error:
+            self._fail(direct, method, error)
+            return
+        direct.respond(response)
+        self.succeeded(method)
 
     def direct(
         self,
         direct: DirectCall,
         serialized: bytes,
         request_type: type[Message],
-        begin: Callable[[Any, Call, Callable[[CallAnswer], None]], object],
-        write: Callable[[CallAnswer], Message],
+        read: Callable[[Any], Asked],
     ) -> None:
-        """Serve a call without a thread.
+        """Have prompts scored and answer the call when they are; does not wait.
 
         Args:
-            begin: gets the request, its caller and what to call with the answer.
-            write: makes the response of an answer; what it raises is the call's error.
+            read: the prompts of a request, and how to write their answer.
         """
-        method = request_type.DESCRIPTOR.name.removesuffix("Request")
-
-        def end(answer: CallAnswer) -> None:
-            try:
-                response = serialize(write(answer))
-            except Exception as error:
-                self._fail(direct, method, error)
-                return
-            direct.respond(response)
-            self._metrics.observe(answer)
-            self.succeeded(method)
-
+        method = method_of(request_type)
         try:
-            if self._tokens is not None:
-                self._tokens.check(direct.metadata)
+            asked = read(parse(request_type, serialized))
+            end = partial(self._end, direct, method, asked.write)
             call = self.caller(direct.deadline_s)
             direct.on_cancel = call.cancel
-            begin(parse(request_type, serialized), call, end)
-        except ScoringError as error:
+            self.service.begin(asked.prompts, asked.target_model, call, end)
+        except Exception as error:
             self._fail(direct, method, error)
 
     def score(self, prompts: Sequence[str], target_model: str, call: Call) -> CallAnswer:
@@ -106,15 +147,6 @@ class Calls:
             deadline_s = time.monotonic() + self.service.config.default_deadline_s
         return Call(deadline_s)
 
-    def caller_of(self, context: Context) -> Call:
-        """The caller behind a gRPC context: its deadline, and its cancellation."""
-        left_s = context.time_remaining()
-        is_limited = left_s is not None and left_s <= FOREVER_S
-        call = self.caller(time.monotonic() + left_s if is_limited else None)
-        if not context.add_callback(call.cancel):
-            call.cancel()
-        return call
-
     def succeeded(self, method: str) -> None:
         """Count a call that was answered."""
         self._metrics.count_call(method, "OK")
@@ -125,10 +157,37 @@ class Calls:
         self._metrics.count_call(method, CODE_OF[type(told)].name)
         return told
 
+    def _end(
+        self,
+        direct: DirectCall,
+        method: str,
+        write: Callable[[CallAnswer], Message],
+        answer: CallAnswer,
+    ) -> None:
+        try:
+            response = serialize(write(answer))
+        except Exception as error:
+            self._fail(direct, method, error)
+            return
+        direct.respond(response)
+        self._metrics.observe(answer)
+        self.succeeded(method)
+
     def _fail(self, direct: DirectCall, method: str, error: Exception) -> None:
         told = self.failed(method, error)
         status = to_status(told)
-        direct.fail(CODE_OF[type(told)], status.message, trailing_metadata(status))
+        direct.fail_if_open(CODE_OF[type(told)], status.message, trailing_metadata(status))
+
+    def _too_much(self) -> ServiceOverloaded:
+        return ServiceOverloaded(
+            "too many or too large requests wait to be read; try again later",
+            retry_after_s=max(self.service.batcher.predicted_wait_s(), 0.01),
+        )
+
+
+def method_of(request_type: type[Message]) -> str:
+    """Name of the method that takes such requests."""
+    return str(request_type.DESCRIPTOR.name).removesuffix("Request")
 
 
 def told_of(what: str, error: Exception) -> ScoringError:

@@ -1,16 +1,16 @@
 """Prometheus metrics: calls, stages, queue, cache, the model served and its live quality."""
 
 from collections.abc import Iterator
-from http.server import HTTPServer
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from scoring_service.errors import ConfigError
 from scoring_service.service.config import split_address
 from scoring_service.service.scoring import CallAnswer, Scored, ScoringService
+from scoring_service.transport.scrapes import ScrapeEndpoint
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _STAGES: Final = ("tokenize", "queue", "infer", "total")
@@ -60,16 +60,14 @@ class Metrics:
         """Count a new version of the model, loaded or refused."""
         self._reloads.labels(outcome).inc()
 
-    def serve(self, address: str) -> HTTPServer:
+    def serve(self, address: str, timeout_s: float) -> ScrapeEndpoint:
         """Answer scrapes at http://ADDRESS/metrics. Raises ConfigError if it cannot listen."""
         host, port = split_address("metrics_address", address)
-        try:
-            server, _ = start_http_server(port, host, self.registry)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot serve metrics on {address} ({error.strerror}); use another port"
-            ) from error
-        return server
+        return ScrapeEndpoint(host, port, self._page, timeout_s=timeout_s)
+
+    def _page(self, accept: str) -> tuple[bytes, str]:
+        write, kind = choose_encoder(accept)
+        return write(self.registry), kind
 
 
 class _ServiceState(Collector):

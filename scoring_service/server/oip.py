@@ -1,39 +1,41 @@
 """The Open Inference Protocol, so that clients of Triton, KServe and MLServer work unchanged.
 
-One model, named as the bundle; input "text" BYTES [N], output "score" FP32 [N] (higher = longer).
-The protocol knows no error per item: if one prompt cannot be scored, the call fails.
+One model, named as the bundle; input "text" BYTES [N] or [N, 1], output "score" FP32 of the same
+shape (higher = longer). Whatever else is asked for is refused. The protocol knows no error per
+item: if one prompt cannot be scored, the call fails.
 """
 
-import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
-import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from scoring_service.errors import InvalidPrompt, ScoringError
-from scoring_service.server.calls import Calls, Context
+from scoring_service.server.calls import Asked, Calls
+from scoring_service.service.scoring import CallAnswer
+from scoring_service.transport.direct import Handle
 
 SERVICE: Final = "inference.GRPCInferenceService"
 INPUT: Final = "text"
 OUTPUT: Final = "score"
 
 
-def _load_messages() -> dict[str, Any]:
-    """Message classes by name, from a pool of their own.
+POOL: Final = descriptor_pool.DescriptorPool()
+"""The protocol's own: the default pool belongs to a client of it that may live in this process."""
 
-    The default pool belongs to a client of the protocol that may live in this process.
-    """
+
+def _load_messages() -> dict[str, Any]:
+    """Message classes by name."""
     serialized = (files("scoring_service.proto") / "open_inference.desc").read_bytes()
     (file,) = descriptor_pb2.FileDescriptorSet.FromString(serialized).file
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    POOL.Add(file)
     return {
         message.name: message_factory.GetMessageClass(
-            pool.FindMessageTypeByName(f"{file.package}.{message.name}")
+            POOL.FindMessageTypeByName(f"{file.package}.{message.name}")
         )
         for message in file.message_type
     }
@@ -49,26 +51,27 @@ class OpenInference:
         self._calls = calls
         self._service = calls.service
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """The handlers to add to a server."""
-        calls = {
-            "ServerLive": lambda *_: MESSAGES["ServerLiveResponse"](live=True),
-            "ServerReady": lambda *_: MESSAGES["ServerReadyResponse"](ready=True),
-            "ServerMetadata": lambda *_: MESSAGES["ServerMetadataResponse"](
+    def methods(self) -> dict[str, Handle]:
+        """Name of each method -> how a call of it is handled."""
+        answers = {
+            "ServerLive": lambda _: MESSAGES["ServerLiveResponse"](live=True),
+            "ServerReady": lambda _: MESSAGES["ServerReadyResponse"](ready=True),
+            "ServerMetadata": lambda _: MESSAGES["ServerMetadataResponse"](
                 name="lengthwise", version="1"
             ),
-            "ModelReady": lambda request, _: MESSAGES["ModelReadyResponse"](
+            "ModelReady": lambda request: MESSAGES["ModelReadyResponse"](
                 ready=self._serves(request.name, request.version)
             ),
             "ModelMetadata": self._model_metadata,
-            "ModelInfer": self._model_infer,
         }
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {n: self._calls.unary(call, MESSAGES[f"{n}Request"]) for n, call in calls.items()},
-        )
+        answer, score = self._calls.answer, self._calls.direct
+        infer = partial(score, request_type=MESSAGES["ModelInferRequest"], read=self._read)
+        return {
+            name: partial(answer, request_type=MESSAGES[f"{name}Request"], answer=function)
+            for name, function in answers.items()
+        } | {"ModelInfer": self._calls.on_worker("ModelInfer", infer)}
 
-    def _model_metadata(self, request: Any, context: Context) -> Message:
+    def _model_metadata(self, request: Any) -> Message:
         self._check_model(request.name, request.version)
         response = MESSAGES["ModelMetadataResponse"](
             name=self._name, versions=[self._revision], platform="onnxruntime_onnx"
@@ -77,10 +80,13 @@ class OpenInference:
         response.outputs.add(name=OUTPUT, datatype="FP32", shape=[-1])
         return response
 
-    def _model_infer(self, request: Any, context: Context) -> Message:
+    def _read(self, request: Any) -> Asked:
         self._check_model(request.model_name, request.model_version)
-        prompts = _prompts(request)
-        answer = self._calls.score(prompts, "", self._calls.caller_of(context))
+        _check_outputs(request)
+        shape = list(request.inputs[0].shape) if request.inputs else []
+        return Asked(_prompts(request), "", partial(self._response, request.id, shape))
+
+    def _response(self, request_id: str, shape: Sequence[int], answer: CallAnswer) -> Message:
         scores = []
         for item in answer.items:
             if isinstance(item, ScoringError):
@@ -89,10 +95,10 @@ class OpenInference:
         response = MESSAGES["ModelInferResponse"](
             model_name=self._name,
             model_version=answer.revision,
-            id=request.id,
+            id=request_id,
             raw_output_contents=[struct.pack(f"<{len(scores)}f", *scores)],
         )
-        response.outputs.add(name=OUTPUT, datatype="FP32", shape=[len(scores)])
+        response.outputs.add(name=OUTPUT, datatype="FP32", shape=shape)
         return response
 
     def _serves(self, name: str, version: str) -> bool:
@@ -114,20 +120,29 @@ class OpenInference:
         return self._service.model.revision
 
 
+def _check_outputs(request: Any) -> None:
+    names = [tensor.name for tensor in request.outputs]
+    if names not in ([], [OUTPUT]):
+        raise InvalidPrompt(f"the outputs asked for are {names!r:.200}; there is one, {OUTPUT}")
+
+
 def _prompts(request: Any) -> list[str]:
     """The texts of a ModelInferRequest, in either of the protocol's two encodings."""
-    if len(request.inputs) != 1 or request.inputs[0].datatype != "BYTES":
-        names = [f"{tensor.name} {tensor.datatype}" for tensor in request.inputs]
-        raise InvalidPrompt(f"the inputs are {names}; send one, {INPUT} BYTES [N]")
+    names = [f"{tensor.name} {tensor.datatype}" for tensor in request.inputs]
+    if names != [f"{INPUT} BYTES"]:
+        raise InvalidPrompt(f"the inputs are {names!r:.200}; send one, {INPUT} BYTES [N]")
+    given = list(request.inputs[0].contents.bytes_contents)
     if request.raw_input_contents:
-        elements = list(_length_prefixed(b"".join(request.raw_input_contents)))
-    else:
-        elements = list(request.inputs[0].contents.bytes_contents)
+        if given or len(request.raw_input_contents) != 1:
+            raise InvalidPrompt("the texts come more than once; send them raw or as contents")
+        given = list(_length_prefixed(request.raw_input_contents[0]))
     shape = list(request.inputs[0].shape)
-    if math.prod(shape) != len(elements):
-        raise InvalidPrompt(f"shape {shape} does not fit {len(elements)} texts; make them agree")
+    if shape not in ([len(given)], [len(given), 1]):
+        raise InvalidPrompt(
+            f"shape {shape!r:.80} is not that of {len(given)} texts; send [{len(given)}]"
+        )
     try:
-        return [element.decode() for element in elements]
+        return [element.decode() for element in given]
     except UnicodeDecodeError as error:
         raise InvalidPrompt(f"a text is not UTF-8 ({error}); send UTF-8") from error
 

@@ -4,7 +4,7 @@ import hmac
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
@@ -14,8 +14,6 @@ from scoring_service.proto.status import abort
 from scoring_service.service.config import ServerConfig
 
 _log = logging.getLogger(__name__)
-_OPEN_TO_ALL: Final = "/grpc.health.v1.Health/"
-"""Load balancers and probes carry no token, and health tells no secret."""
 
 
 def server_credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
@@ -72,7 +70,7 @@ class _CertificateFiles:
 
 
 class BearerTokens(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Refuses calls without one of the tokens in a file, one per line. Health needs none.
+    """Refuses calls without one of the tokens in a file, one per line.
 
     Raises:
         ConfigError: the file cannot be read or holds no token.
@@ -90,13 +88,14 @@ class BearerTokens(grpc.ServerInterceptor):  # type: ignore[misc]
     def intercept_service(
         self, continuation: Callable[[Any], Any], call: grpc.HandlerCallDetails
     ) -> Any:
+        """For the methods that grpcio serves itself: streams."""
         handler = continuation(call)
-        if handler is None or call.method.startswith(_OPEN_TO_ALL):
+        if handler is None:
             return handler
         try:
             self.check(call.invocation_metadata)
         except AccessDenied as denied:
-            return _deny(denied, handler.request_streaming)
+            return _deny(denied)
         return handler
 
     def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
@@ -108,12 +107,31 @@ class BearerTokens(grpc.ServerInterceptor):  # type: ignore[misc]
             raise AccessDenied("no valid bearer token came with the call; send one")
 
 
-def _deny(denied: AccessDenied, is_streaming: bool) -> grpc.RpcMethodHandler:
-    """A handler that ends each call with that error."""
+class Nobody:
+    """Refuses every call."""
+
+    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """Raises AccessDenied."""
+        raise AccessDenied(
+            "reports are not taken here; start the service with report_token_file, and send one of "
+            "its tokens"
+        )
+
+
+Access: TypeAlias = BearerTokens | Nobody
+
+
+def report_access(config: ServerConfig) -> Access | None:
+    """Who may report lengths; None: everybody. A token for scores is none for reports."""
+    if config.report_token_file is not None:
+        return BearerTokens(config.report_token_file)
+    return None if config.token_file is None else Nobody()
+
+
+def _deny(denied: AccessDenied) -> grpc.RpcMethodHandler:
+    """A handler that ends each stream with that error."""
 
     def end(request: object, context: grpc.ServicerContext) -> NoReturn:
         abort(context, denied)
 
-    if is_streaming:
-        return grpc.stream_stream_rpc_method_handler(end)
-    return grpc.unary_unary_rpc_method_handler(end)
+    return grpc.stream_stream_rpc_method_handler(end)

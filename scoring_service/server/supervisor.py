@@ -7,26 +7,35 @@ deals connections (not calls) out among the processes: clients should open sever
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 from scoring_service.errors import ConfigError, ServiceUnavailable
+from scoring_service.server.worker import END_S
 from scoring_service.service.config import ServerConfig, split_address
 
 _log = logging.getLogger(__name__)
 READY = "serving "
-_RESTART_AFTER_S = 1.0
+_LOOK_S: Final = 0.5
+_START_S: Final = 120.0
+"""How long a process may take until it serves."""
+_SILENT_S: Final = 10.0
+"""How long one that serves may show no sign of life."""
+_PORT_S: Final = 2.0
+"""How long the port may still be held by the workers of a supervisor that was killed."""
 
 
 def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
-    """Run `config.processes` servers until SIGTERM or SIGINT; start those again that die.
+    """Run `config.processes` servers until SIGTERM or SIGINT; start those again that die or hang.
 
     Args:
         config: of the service; its cores are shared out among the processes.
@@ -36,24 +45,24 @@ def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
         ConfigError: the port is in use.
         ServiceUnavailable: a process did not start; it has printed why.
     """
-    with _hold_port(config.address) as held:
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    with _hold_port(config.address, config.drain_notice_s + _PORT_S) as held:
         host, _ = split_address("address", config.address)
         address = f"{host}:{held.getsockname()[1]}"
         children = [_Child(n, config, address, arguments) for n in range(config.processes)]
-        stopped = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopped.set())
         try:
-            lines = [child.start() for child in children]
-            print(lines[0], flush=True)
-            while not stopped.wait(_RESTART_AFTER_S):
+            for child in children:  # In turn: each times the model on cores of its own.
+                child.start()
+                if not child.wait_until_it_serves(stopped):
+                    return
+            print(children[0].line, flush=True)
+            while not stopped.wait(_LOOK_S):
                 for child in children:
-                    child.restart_if_dead()
+                    child.look_after()
         finally:
-            for child in children:
-                child.terminate()
-            for child in children:
-                child.wait(config.drain_notice_s + config.drain_grace_s + 5)
+            _end(children, config.drain_notice_s + config.drain_grace_s + END_S)
 
 
 class _Child:
@@ -65,42 +74,77 @@ class _Child:
         options = as_options(_share_of(config, number, address))
         self._command = [sys.executable, "-m", "scoring_service", "serve", *options, *arguments]
         self._process: subprocess.Popen[str] | None = None
+        self.line = ""
+        """With which it says that it serves; "" until it does."""
+        self._alive_at_s = 0.0
 
-    def start(self) -> str:
-        """Start it; returns the line with which it says that it serves."""
+    def start(self) -> None:
+        """Start it, and listen to it; does not wait. On the thread that lives as long as it may."""
         self._process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
-        if not line.startswith(READY):
-            raise ServiceUnavailable("a server process did not start; its message is above")
-        return line
+        self.line, self._alive_at_s = "", time.monotonic()
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
 
-    def restart_if_dead(self) -> None:
+    def wait_until_it_serves(self, stopped: threading.Event) -> bool:
+        """False if `stopped` is set first. Raises ServiceUnavailable if it ends or hangs."""
+        while not self.line:
+            if stopped.wait(0.02):
+                return False
+            if self._has_ended() or self._is_silent():
+                raise ServiceUnavailable("a server process did not start; its message is above")
+        return True
+
+    def look_after(self) -> None:
+        """Start it again if it has ended, and end it if it hangs."""
         assert self._process is not None
-        if self._process.poll() is None:
-            return
-        _log.error("process %d ended with %d", self._process.pid, self._process.returncode)
-        try:
+        if self._has_ended():
+            _log.error("process %d ended with %d", self._process.pid, self._process.returncode)
             self.start()
-        except ServiceUnavailable as error:
-            _log.error("%s; trying again", error)
+        elif self._is_silent():
+            _log.error("process %d shows no sign of life and is ended", self._process.pid)
+            self._process.kill()
 
     def terminate(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        """Ask it to end."""
+        if self._process is not None and not self._has_ended():
             self._process.terminate()
 
     def wait(self, timeout_s: float) -> None:
+        """Wait for its end, and end it if that takes longer."""
         if self._process is None:
             return
         try:
-            self._process.wait(timeout_s)
+            self._process.wait(max(timeout_s, 0.0))
         except subprocess.TimeoutExpired:
+            _log.error("process %d did not end in time and is killed", self._process.pid)
             self._process.kill()
             self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+
+    def _has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def _is_silent(self) -> bool:
+        limit_s = _SILENT_S if self.line else _START_S
+        return time.monotonic() - self._alive_at_s > limit_s
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                if process is self._process:
+                    self._alive_at_s = time.monotonic()
+                    if line.startswith(READY):
+                        self.line = line.strip()
+
+
+def _end(children: Sequence[_Child], timeout_s: float) -> None:
+    """End all, one that hangs by force, within `timeout_s` together."""
+    for child in children:
+        child.terminate()
+    until_s = time.monotonic() + timeout_s
+    for child in children:
+        child.wait(until_s - time.monotonic())
 
 
 def _share_of(config: ServerConfig, number: int, address: str) -> ServerConfig:
@@ -129,21 +173,29 @@ def as_options(settings: Any) -> list[str]:
     ]
 
 
-def _hold_port(address: str) -> socket.socket:
-    """A bound socket that does not listen: it keeps the port while the processes share it."""
+def _hold_port(address: str, timeout_s: float) -> socket.socket:
+    """A bound socket that does not listen: it keeps the port while the processes share it.
+
+    A port in use is waited for, so long that the workers of a killed supervisor leave it.
+    """
     host, port = split_address("address", address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    held = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # First without sharing, so that a port someone else serves is noticed.
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host.strip("[]"), port))
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind((host.strip("[]"), port))
-    except OSError as error:
-        held.close()
-        raise ConfigError(
-            f"cannot listen on {address} ({error.strerror}); use another port"
-        ) from error
-    return held
+    until_s = time.monotonic() + timeout_s
+    while True:
+        held = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            # First without sharing, so that a port someone else serves is noticed.
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host.strip("[]"), port))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            held.bind((host.strip("[]"), port))
+        except OSError as error:
+            held.close()
+            if error.errno == errno.EADDRINUSE and time.monotonic() < until_s:
+                time.sleep(0.1)
+                continue
+            raise ConfigError(
+                f"cannot listen on {address} ({error.strerror}); use another port"
+            ) from error
+        return held

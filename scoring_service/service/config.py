@@ -1,5 +1,6 @@
 """Settings of the service: the one source of defaults, for code and command line."""
 
+import math
 import os
 from dataclasses import dataclass, fields
 
@@ -36,13 +37,26 @@ class ServerConfig:
     """One-thread model runs that may go on at once; null: one per available core, or two where
     the model runs on a GPU: while one computes, the next batch gathers."""
     max_prompt_bytes: int = 1_048_576
-    """Longer prompts are refused, UTF-8 bytes. Long ones cost little: only their start is read."""
+    """Longer prompts are refused, UTF-8 bytes. Long ones cost little: only their start is read, at
+    most 64 characters for each token that the model reads, and no less than 4,096."""
     max_batch_prompts: int = 64
     """Most prompts in one ScoreBatch."""
     max_message_bytes: int = 4_194_304
     """Larger request messages are refused by the transport, bytes."""
     max_concurrent_calls: int = 64
-    """Calls in the server at once, each with a thread; more are refused at once."""
+    """Calls that are being scored at once, or wait to be read; more are refused at once."""
+    max_connections: int = 512
+    """Connections at once; more are closed at once."""
+    max_connection_calls: int = 256
+    """Calls open at once on one connection; the client's library holds more back."""
+    max_arriving_calls: int = 256
+    """Calls whose message has not come; the one that waits longest gives way to a new one. A burst
+    on a busy machine has many such; each may hold a message that is not yet whole."""
+    max_waiting_bytes: int = 33_554_432
+    """Of requests that have come and wait to be read; more are refused."""
+    arrival_timeout_s: float = 5.0
+    """How long a connection's handshake, a call's message, a scrape's request, and fetching an
+    answer may take, seconds."""
     max_queued_prompts: int = 1024
     """Prompts that may wait for a core; more are refused whatever their deadline."""
     default_deadline_s: float = 10.0
@@ -50,13 +64,18 @@ class ServerConfig:
     cache_entries: int = 65_536
     """Scores remembered, about 200 bytes each; 0 remembers none."""
     max_streams: int = 8
-    """Streams open at once; each holds two threads."""
+    """Streams open at once; each holds two threads. Where all are taken and a new one comes, the
+    one that was silent longest is ended."""
     max_stream_prompts: int = 64
     """Prompts of a stream that are read but not answered; beyond them the client has to wait."""
+    stream_idle_s: float = 300.0
+    """A stream without a request or an answer for so long is ended, seconds."""
     reload_poll_s: float | None = 5.0
     """How often to look for a new version of the bundle, seconds; null: never."""
     report_log: str | None = None
-    """JSONL file to append reported lengths to, for retraining; null keeps none."""
+    """JSONL file to append reported prompts and lengths to, for retraining; null keeps none."""
+    max_report_log_bytes: int = 268_435_456
+    """Of that file and the older one, FILE.1, together; what is older still is dropped."""
     metrics_address: str | None = None
     """HOST:PORT where Prometheus may scrape; null: nowhere."""
     drain_notice_s: float = 0.0
@@ -72,6 +91,11 @@ class ServerConfig:
     """PEM certificates of those who may sign clients' certificates; makes clients show one."""
     token_file: str | None = None
     """Bearer tokens that are accepted, one per line; null accepts every caller."""
+    report_token_file: str | None = None
+    """Bearer tokens that may report lengths, and nothing else; null: nobody may where token_file is
+    set, everybody where it is not."""
+    reflection: bool = False
+    """Answer server reflection, which lists services and messages to grpcurl and its like."""
     allow_plaintext: bool = False
     """Serve other machines without TLS, e.g. inside an encrypting mesh."""
 
@@ -84,6 +108,9 @@ class ServerConfig:
         poll_s, deadline_s = self.reload_poll_s, self.default_deadline_s
         require("reload_poll_s", poll_s, poll_s is None or poll_s > 0, "more than 0, or null")
         require("default_deadline_s", deadline_s, deadline_s > 0, "more than 0")
+        for name in ("arrival_timeout_s", "stream_idle_s"):
+            seconds = getattr(self, name)
+            require(name, seconds, 0 < seconds < math.inf, "a time, more than 0")
         split_address("address", self.address)
         if self.metrics_address is not None:
             split_address("metrics_address", self.metrics_address)

@@ -46,11 +46,11 @@ class ModelReloader:
         """Begin to watch."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop watching; a load under way ends first."""
+    def stop(self, timeout_s: float) -> None:
+        """Stop watching; a load under way may take so long to end."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(timeout_s)
 
     def poll(self) -> None:
         """Look once. A bundle that cannot be loaded leaves the old model serving."""

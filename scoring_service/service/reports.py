@@ -6,20 +6,18 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scoring_service.agreement import tau_b
 from scoring_service.calibration import LengthCurve
-from scoring_service.errors import ConfigError
+from scoring_service.service.report_log import ReportLog
 
 WINDOW: Final = 1000
 """Observations that the rolling figures look back on; one standard error of tau_b is about .02."""
 _FEWEST: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(NamedTuple):
     """One response that has ended."""
 
     target_model: str
@@ -41,46 +39,62 @@ class LiveQuality:
     expected_coverage: float | None
 
 
+class _Seen(NamedTuple):
+    """What a window keeps of an observation: no text."""
+
+    score: float
+    output_tokens: int
+    is_inside: bool
+    """Between the calibration's lowest and highest quantile."""
+
+
 class ReportBook:
-    """Keeps the last observations per target model, and writes all of them to a log.
+    """Keeps the last observations per target model, and writes those with a prompt to a log.
+
+    The figures are computed when observations come, so that to read them costs nothing.
 
     Args:
-        log: JSONL file to append to, one {"prompt", "model", "output_tokens", ...} per line, ready
-            to train on; None keeps no log.
-
-    Raises:
-        ConfigError: the log cannot be written.
+        log: one {"prompt", "model", "output_tokens", ...} per line, ready to train on; None:
+            no log.
     """
 
-    def __init__(self, log: str | None = None) -> None:
+    def __init__(self, log: ReportLog | None = None) -> None:
         self._lock = threading.Lock()
         self._revision = ""
-        self._observed: dict[str, deque[Observation]] = {}
-        try:
-            self._log = None if log is None else Path(log).open("a", encoding="utf-8")  # noqa: SIM115
-        except OSError as error:
-            raise ConfigError(
-                f"report_log {log} cannot be written ({error.strerror}); choose another place"
-            ) from error
+        self._windows: dict[str, deque[_Seen]] = {}
+        self._quality: dict[str, LiveQuality] = {}
+        self._log = log
 
-    def add(self, observations: Sequence[Observation], revision: str) -> int:
-        """Take observations in while `revision` is served; returns how many are of it."""
+    def add(
+        self, observations: Sequence[Observation], revision: str, curves: Mapping[str, LengthCurve]
+    ) -> int:
+        """Take observations in while `revision` is served; returns how many are of it.
+
+        Args:
+            curves: of the served revision, with one for each observation's target model.
+
+        Raises:
+            ScoringError: the log cannot be written; the figures have the observations.
+        """
+        current = [seen for seen in observations if seen.revision == revision]
         with self._lock:
             if revision != self._revision:
-                self._revision, self._observed = revision, {}
-            current = [seen for seen in observations if seen.revision == revision]
+                self._revision, self._windows, self._quality = revision, {}, {}
             for seen in current:
-                self._observed.setdefault(seen.target_model, deque(maxlen=WINDOW)).append(seen)
-            if self._log is not None:
-                self._log.writelines(_json_line(seen) for seen in observations)
-                self._log.flush()
+                window = self._windows.setdefault(seen.target_model, deque(maxlen=WINDOW))
+                window.append(_seen(seen, curves[seen.target_model]))
+            for name in {seen.target_model for seen in current}:
+                self._quality[name] = _quality(self._windows[name], curves[name])
+        # A line without a prompt could not be trained on.
+        lines = "".join(_json_line(seen) for seen in observations if seen.prompt)
+        if self._log is not None and lines:
+            self._log.append(lines)
         return len(current)
 
-    def quality(self, curves: Mapping[str, LengthCurve]) -> dict[str, LiveQuality]:
+    def quality(self) -> dict[str, LiveQuality]:
         """The rolling figures by target model."""
         with self._lock:
-            observed = {model: list(seen) for model, seen in self._observed.items()}
-        return {model: _quality(seen, curves.get(model)) for model, seen in observed.items()}
+            return dict(self._quality)
 
     def close(self) -> None:
         """Close the log."""
@@ -88,18 +102,21 @@ class ReportBook:
             self._log.close()
 
 
-def _quality(seen: Sequence[Observation], curve: LengthCurve | None) -> LiveQuality:
-    enough = len(seen) >= _FEWEST
-    tau = tau_b([s.score for s in seen], [s.output_tokens for s in seen]) if enough else math.nan
+def _seen(seen: Observation, curve: LengthCurve) -> _Seen:
+    quantiles = curve.at(seen.score).quantiles
+    is_inside = quantiles[min(quantiles)] <= seen.output_tokens <= quantiles[max(quantiles)]
+    return _Seen(seen.score, seen.output_tokens, is_inside)
+
+
+def _quality(window: Sequence[_Seen], curve: LengthCurve) -> LiveQuality:
+    if len(window) < _FEWEST:
+        return LiveQuality(len(window), None, None, None)
+    tau = tau_b([s.score for s in window], [s.output_tokens for s in window])
     known = None if math.isnan(tau) else tau
-    if not enough or curve is None or len(curve.quantiles) < 2:
-        return LiveQuality(len(seen), known, None, None)
-    low, high = min(curve.quantiles), max(curve.quantiles)
-    inside = 0
-    for observation in seen:
-        quantiles = curve.at(observation.score).quantiles
-        inside += quantiles[low] <= observation.output_tokens <= quantiles[high]
-    return LiveQuality(len(seen), known, inside / len(seen), high - low)
+    if len(curve.quantiles) < 2:
+        return LiveQuality(len(window), known, None, None)
+    coverage = sum(s.is_inside for s in window) / len(window)
+    return LiveQuality(len(window), known, coverage, max(curve.quantiles) - min(curve.quantiles))
 
 
 def _json_line(seen: Observation) -> str:

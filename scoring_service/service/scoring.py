@@ -1,20 +1,26 @@
 """The service without gRPC: check, look up, tokenize, run the model, estimate lengths."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from scoring_service.calibration import LengthCurve, LengthEstimate
 from scoring_service.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, MicroBatcher
-from scoring_service.service.cache import ScoreCache
+from scoring_service.service.cache import Key, ScoreCache
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.pending import PendingResults, Result, Timings
+from scoring_service.service.report_log import ReportLog
 from scoring_service.service.reports import LiveQuality, Observation, ReportBook
+
+_MAX_LOGGED: Final = 65_536
+"""Characters of a reported prompt that go to the log: far more than any ranker reads."""
+_MAX_REVISION: Final = 64
 
 
 class Scored(NamedTuple):
@@ -48,7 +54,9 @@ class ScoringService:
         self.cache = ScoreCache(config.cache_entries)
         self._calls = threading.BoundedSemaphore(config.max_concurrent_calls)
         self._streams = threading.BoundedSemaphore(config.max_streams)
-        self._reports = ReportBook(config.report_log)
+        path = config.report_log
+        log = None if path is None else ReportLog(path, config.max_report_log_bytes)
+        self._reports = ReportBook(log)
 
     def score_batch(self, prompts: Sequence[str], target_model: str, call: Call) -> CallAnswer:
         """Score prompts; one that cannot be scored gets an error, the others a score.
@@ -84,7 +92,7 @@ class ScoringService:
         call: Call,
         on_answer: Callable[[CallAnswer], None],
     ) -> PendingResults:
-        """`score_batch` that does not wait.
+        """`score_batch` that does not wait, and keeps of a prompt no more than is read.
 
         Args:
             on_answer: called once with the answer, on a thread of the batcher, or on this one
@@ -96,8 +104,14 @@ class ScoringService:
             raise InvalidPrompt(f"the batch has {len(prompts)} prompts; send 1 to {limit}")
         model = self.model
         curve = _length_curve(model, target_model)
-        keys = [self._refusal(p) or ScoreCache.key(model.revision, p) for p in prompts]
-        wanted = {k: p for k, p in zip(keys, prompts, strict=True) if isinstance(k, tuple)}
+        wanted: dict[Key, str] = {}
+        keys: list[Key | InvalidPrompt] = []
+        for start in map(self.start_of, prompts):
+            if isinstance(start, str):
+                keys.append(key := ScoreCache.key(model.revision, start))
+                wanted[key] = start
+            else:
+                keys.append(start)
         if not self._calls.acquire(blocking=False):
             raise ServiceOverloaded(
                 f"{self.config.max_concurrent_calls} calls are being served, the most there may "
@@ -116,20 +130,40 @@ class ScoringService:
         pending.begin()
         return pending
 
+    def start_of(self, prompt: str) -> str | InvalidPrompt:
+        """As much of a prompt as decides about its score, or why it cannot be scored."""
+        # One character more than is read says that there was more.
+        return self._refusal(prompt) or prompt[: self.model.tokenizer.max_chars + 1]
+
     def report(self, observations: Sequence[Observation]) -> int:
         """Record observed lengths; returns how many are of the served revision.
 
         Raises:
-            InvalidPrompt: more than `max_batch_prompts`.
+            InvalidPrompt: more than `max_batch_prompts`, a target model that the served bundle does
+                not know, a score that no ranker gives, or a prompt beyond the limit.
+            ScoringError: they are counted, but the log cannot be written.
         """
         limit = self.config.max_batch_prompts
         if len(observations) > limit:
             raise InvalidPrompt(f"{len(observations)} observations came; send at most {limit}")
-        return self._reports.add(observations, self.model.revision)
+        model = self.model
+        kept = []
+        for seen in observations:
+            if not seen.target_model:
+                raise InvalidPrompt("an observation names no target model; send which one answered")
+            _length_curve(model, seen.target_model)
+            if not math.isfinite(seen.score) or len(seen.revision) > _MAX_REVISION:
+                raise InvalidPrompt(
+                    f"score {seen.score}, revision {seen.revision!r:.40}; send what Score answered"
+                )
+            if seen.prompt and (refusal := self._refusal(seen.prompt)) is not None:
+                raise refusal
+            kept.append(seen._replace(prompt=seen.prompt[:_MAX_LOGGED]))
+        return self._reports.add(kept, model.revision, model.length_curves)
 
     def quality(self) -> dict[str, LiveQuality]:
         """Rolling quality of the served revision by target model."""
-        return self._reports.quality(self.model.length_curves)
+        return self._reports.quality()
 
     @contextmanager
     def stream_place(self) -> Iterator[None]:

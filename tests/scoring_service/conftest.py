@@ -26,13 +26,8 @@ def tiny_model(tiny_bundle: ModelBundle) -> RankerModel:
     return RankerModel.load(tiny_bundle)
 
 
-@pytest.fixture(params=["direct", "threads"])
-def server(
-    request: pytest.FixtureRequest, tiny_model: RankerModel, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ScoringServer]:
-    """Serving `Score` without threads, and as on a grpcio that has not what that needs."""
-    if request.param == "threads":
-        monkeypatch.setattr("scoring_service.server.server.supports", lambda server: False)
+@pytest.fixture
+def server(tiny_model: RankerModel) -> Iterator[ScoringServer]:
     config = ServerConfig(
         address="127.0.0.1:0", max_prompt_bytes=1000, max_batch_prompts=8, max_message_bytes=4000
     )

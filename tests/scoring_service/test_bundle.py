@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from scoring_service.__main__ import main
 from scoring_service.bundle import FP32, INT8, MANIFEST, TOKENIZER, ModelBundle, read_manifest
 from scoring_service.errors import BundleError
 
@@ -29,13 +30,14 @@ def test_what_is_written_is_loaded(bundle):
     assert again.tokenizer_path.name == TOKENIZER
 
 
-def test_the_revision_changes_with_any_file_and_with_nothing_else(bundle):
+def test_the_revision_changes_with_any_file_and_any_field(bundle):
     manifest = bundle.manifest
     assert len(manifest.revision) == 12
-    assert replace(manifest, name="other").revision == manifest.revision
-    for name in manifest.files:
-        changed = {**manifest.files, name: "0" * 64}
-        assert replace(manifest, files=changed).revision != manifest.revision
+    assert replace(manifest).revision == manifest.revision
+    changes = [{"name": "other"}, {"calibration": {}}, {"golden": {"yes": 1.0}}]
+    changes += [{"files": {**manifest.files, name: "0" * 64}} for name in manifest.files]
+    found = {replace(manifest, **change).revision for change in changes}
+    assert len(found - {manifest.revision}) == len(changes)
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("x")])
@@ -56,6 +58,70 @@ def test_a_missing_or_damaged_file_is_refused(bundle, damage):
 def test_a_manifest_of_another_kind_is_refused(bundle, values, message):
     change_manifest(bundle, **values)
     with pytest.raises(BundleError, match=message):
+        read_manifest(bundle.path)
+
+
+SUM = "0" * 64
+CURVE = {"scores": [0.0, 1.0], "quantiles": {"0.5": [1.0, 2.0]}}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", ""),
+        ("name", "x" * 201),
+        ("name", "two\nlines"),
+        ("name", 3),
+        ("label", None),
+        ("label_tokenizer", ["t"]),
+        ("max_prompt_tokens", 0),
+        ("max_prompt_tokens", 1_000_000_000),
+        ("max_prompt_tokens", 32.0),
+        ("max_prompt_tokens", True),
+        ("files", []),
+        ("files", {FP32: SUM}),
+        ("files", {TOKENIZER: SUM}),
+        ("files", {FP32: SUM, TOKENIZER: "abc"}),
+        ("files", {FP32: SUM, TOKENIZER: SUM, "../secret": SUM}),
+        ("files", {FP32: SUM, TOKENIZER: SUM, "/etc/passwd": SUM}),
+        ("files", {FP32: SUM, TOKENIZER: SUM, MANIFEST: SUM}),
+        ("score_direction", "lower_is_longer"),
+        ("training", "x"),
+        ("dataset", [1]),
+        ("metrics", 1),
+        ("history", [1, 2]),
+        ("history", 5),
+        ("calibration", [CURVE]),
+        ("calibration", {"m": {**CURVE, "scores": [1.0, 0.0]}}),
+        ("calibration", {"m": {**CURVE, "quantiles": {"1.5": [1.0, 2.0], "0.5": [1.0, 2.0]}}}),
+        ("calibration", {"m": {**CURVE, "quantiles": {"0.5": [-1.0, 2.0]}}}),
+        ("calibration", {"a\nb": CURVE}),
+        ("golden", {"yes": "1"}),
+        ("golden", {"yes": True}),
+        ("golden", {"yes": float("nan")}),
+        ("golden", {"yes": float("inf")}),
+        ("mlflow_run_id", 7),
+        ("format", 1.5),
+    ],
+)
+def test_a_field_that_is_not_of_its_type_or_range_is_one_error_line(bundle, capsys, field, value):
+    change_manifest(bundle, **{field: value})
+    assert main(["serve", "--bundle", str(bundle.path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ['{"format": 1, "golden": {"a": 1e999}}', "[" * 100_000])
+def test_numbers_beyond_all_limits_and_endless_brackets_are_refused(bundle, text):
+    (bundle.path / MANIFEST).write_text(text)
+    with pytest.raises(BundleError, match="cannot be read"):
+        read_manifest(bundle.path)
+
+
+def test_a_manifest_of_many_megabytes_is_not_read(bundle, monkeypatch):
+    monkeypatch.setattr("scoring_service.bundle.MAX_MANIFEST_BYTES", 10)
+    with pytest.raises(BundleError, match="larger than 10 bytes"):
         read_manifest(bundle.path)
 
 

@@ -18,6 +18,7 @@ from scoring_service.command_line import (
     INTERRUPTED,
     POSITIONAL,
     JsonFormatter,
+    exit_code_of,
     parse,
     run_command,
     run_main,
@@ -243,3 +244,11 @@ def test_a_json_log_line_is_one_object_with_the_trace_inside():
     entry = json.loads(line)
     assert entry["message"] == "failed on this"
     assert "indeed" in entry["exception"]
+
+
+def test_an_error_with_lines_and_control_characters_in_it_is_one_printable_line(capsys):
+    def fail():
+        raise ConfigError("of a\n  foreign\tlibrary \x1b[31mred")
+
+    assert exit_code_of(fail) == 2
+    assert capsys.readouterr().err == "error: of a foreign library \\x1b[31mred\n"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from scoring_service.errors import BundleError
-from scoring_service.tokenizing import PromptTokenizer
+from scoring_service.tokenizing import PromptTokenizer, TokenizedPrompt
 
 WORDS = st.one_of(
     st.text(max_size=20),
@@ -71,6 +71,69 @@ def test_ids_equal_those_of_the_full_minilm_tokenizer(minilm, text, max_tokens):
 def minilm():
     path = minilm_tokenizer()
     return PromptTokenizer(path, 8), reference(path, 8)
+
+
+DENSE = st.text(alphabet="ab漢字か\uf900!?.,[]#_-'\"{}:\u0301\u00a0 \n", min_size=30, max_size=400)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=DENSE, max_tokens=st.integers(3, 12))
+def test_a_cut_before_punctuation_or_a_chinese_character_changes_no_id(
+    tiny_bundle, text, max_tokens
+):
+    assert_same(tiny_bundle.tokenizer_path, max_tokens, text)
+
+
+@pytest.mark.parametrize(
+    "added", [{"content": "a#b", "normalized": False}, {"content": "ab", "single_word": True}]
+)
+@settings(max_examples=50, deadline=None)
+@given(text=st.text(alphabet="ab#漢_ ", min_size=30, max_size=200), max_tokens=st.integers(3, 9))
+def test_a_cut_never_makes_or_breaks_an_added_token(
+    tiny_bundle, tmp_path_factory, text, max_tokens, added
+):
+    tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
+    tokenizer.add_tokens([AddedToken(**added)])
+    path = tmp_path_factory.mktemp("added") / "tokenizer.json"
+    tokenizer.save(str(path))
+    assert_same(path, max_tokens, text)
+
+
+def read_by(tokenizer: PromptTokenizer, prompt: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Characters of `prompt` that reach the tokenizer in one piece, at most."""
+    lengths: list[int] = []
+    real = tokenizer._tokenizer
+
+    class Counting:
+        def encode_batch_fast(self, texts):
+            lengths.extend(map(len, texts))
+            return real.encode_batch_fast(texts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer, "_tokenizer", Counting())
+        tokenizer.tokenize([prompt])
+    return max(lengths)
+
+
+@pytest.mark.parametrize("text", ["!", "漢字", '{"a":1,"b":[2,3]},', "(x+y)*"])
+def test_of_text_without_spaces_only_the_start_is_read(tiny_bundle, monkeypatch, text):
+    tokenizer = PromptTokenizer(tiny_bundle.tokenizer_path, 128)
+    assert read_by(tokenizer, text * (1_000_000 // len(text)), monkeypatch) <= 128 * 5.5 + 1
+    assert_same(tiny_bundle.tokenizer_path, 128, text * 1000)
+
+
+@pytest.mark.parametrize("text", ["👩🏽‍🚀", "\u0301", " ", "x", "각", "\u200d", "a" * 150 + " "])
+def test_text_of_few_tokens_is_read_up_to_a_limit(tiny_bundle, monkeypatch, text):
+    tokenizer = PromptTokenizer(tiny_bundle.tokenizer_path, 128)
+    prompt = text * (1_000_000 // len(text))
+    assert read_by(tokenizer, prompt, monkeypatch) <= tokenizer.max_chars == 8192
+    (start,) = tokenizer.tokenize([prompt[:8192]])
+    assert tokenizer.tokenize([prompt]) == [TokenizedPrompt(start.ids, True)]
+
+
+def test_words_of_63_characters_are_read_exactly(tiny_bundle):
+    assert_same(tiny_bundle.tokenizer_path, 128, f"{'漢' * 3}{'é' * 63} " * 500)
+    assert_same(tiny_bundle.tokenizer_path, 128, f"{'👩' * 63} " * 500)
 
 
 def test_a_batch_equals_its_prompts_one_by_one(tiny_bundle):

@@ -13,9 +13,9 @@ def test_our_service_scores_every_prompt_anew(tiny_bundle, client):
 
 def test_an_open_inference_peer_asks_for_the_model_by_the_protocol(server, monkeypatch):
     asked = []
-    real = server.service.score_batch
+    real = server.service.begin
     monkeypatch.setattr(
-        server.service, "score_batch", lambda *call: (asked.append(call[0]), real(*call))[1]
+        server.service, "begin", lambda *call: (asked.append(call[0]), real(*call))[1]
     )
     name = server.service.model.manifest.name
     monkeypatch.setattr("scoring_service.bench.peers.MODEL_NAME", name)

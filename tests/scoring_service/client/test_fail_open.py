@@ -13,7 +13,7 @@ from scoring_service.client import Score, ScoringClient
 from scoring_service.client.async_client import AsyncScoringClient
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.fail_open import FailOpenScorer
-from scoring_service.errors import ServiceUnavailable
+from scoring_service.errors import InvalidPrompt, ServiceUnavailable
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 
@@ -31,14 +31,15 @@ def test_it_gives_the_scores_that_the_plain_client_gives(scorer, client):
 
 def test_concurrent_callers_share_calls(server, scorer, monkeypatch):
     sizes, gathered = [], threading.Event()
-    real = server.service.score_batch
+    real = server.service.begin
 
     def counting(prompts, *rest):
         sizes.append(len(prompts))
-        gathered.wait(60)
         return real(prompts, *rest)
 
-    monkeypatch.setattr(server.service, "score_batch", counting)
+    monkeypatch.setattr(server.service, "begin", counting)
+    scorer_of_model, run = server.service.model.scorer, server.service.model.scorer.score
+    monkeypatch.setattr(scorer_of_model, "score", lambda ids: (gathered.wait(60), run(ids))[1])
     prompts = [f"essay {n}" for n in range(40)]
     with ThreadPoolExecutor(40) as pool:
         asked = [pool.submit(scorer.score, prompt) for prompt in prompts]
@@ -71,7 +72,8 @@ def test_no_service_is_none_and_is_soon_left_alone():
 
 def test_a_hanging_service_costs_the_budget_and_is_soon_left_alone(server, monkeypatch):
     proceed = threading.Event()
-    monkeypatch.setattr(server.service, "score_batch", lambda *_: proceed.wait(60))
+    real = server.service.begin
+    monkeypatch.setattr(server.service, "begin", lambda *call: (proceed.wait(60), real(*call))[1])
     breaker = CircuitBreaker(open_s=3600, max_open_s=3600)
     with FailOpenScorer(server.target, budget_s=0.1, breaker=breaker) as scorer:
         assert [scorer.score("yes") for _ in range(8)] == [None] * 8
@@ -79,6 +81,20 @@ def test_a_hanging_service_costs_the_budget_and_is_soon_left_alone(server, monke
         assert scorer.counts["timeout"] >= 3
         assert scorer.counts["breaker_open"] > 0
     proceed.set()
+
+
+def test_a_service_is_silent_while_it_answers_nobody():
+    with FailOpenScorer("127.0.0.1:1", breaker=CircuitBreaker(max_failures=2)) as scorer:
+        for outcome in ([], InvalidPrompt("empty")):
+            asked_s = time.monotonic()
+            scorer.silent_since(asked_s)
+            scorer._report(outcome)
+            scorer.silent_since(asked_s)  # it has answered somebody meanwhile
+            assert scorer._breaker.allow()
+        scorer._report(ServiceUnavailable("gone"))
+        assert scorer._breaker.allow()
+        scorer.silent_since(time.monotonic())
+        assert not scorer._breaker.allow()
 
 
 def test_it_recovers_when_the_service_is_back(tiny_model):
@@ -109,7 +125,8 @@ def test_the_event_loop_is_not_blocked(server, scorer):
 
 def test_asyncio_callers_get_none_too(server, monkeypatch):
     proceed = threading.Event()
-    monkeypatch.setattr(server.service, "score_batch", lambda *_: proceed.wait(60))
+    real = server.service.begin
+    monkeypatch.setattr(server.service, "begin", lambda *call: (proceed.wait(60), real(*call))[1])
 
     async def main(target: str, budget_s: float):
         with FailOpenScorer(target, budget_s=budget_s) as scorer:
@@ -122,7 +139,7 @@ def test_asyncio_callers_get_none_too(server, monkeypatch):
 
 def test_a_prompt_whose_caller_was_cancelled_is_not_sent_and_blames_nobody(server, monkeypatch):
     entered, proceed, asked = threading.Event(), threading.Event(), []
-    real = server.service.score_batch
+    real = server.service.begin
 
     def slow(prompts, *rest):
         asked.extend(prompts)
@@ -130,7 +147,7 @@ def test_a_prompt_whose_caller_was_cancelled_is_not_sent_and_blames_nobody(serve
         proceed.wait(60)
         return real(prompts, *rest)
 
-    monkeypatch.setattr(server.service, "score_batch", slow)
+    monkeypatch.setattr(server.service, "begin", slow)
 
     async def main():
         breaker = CircuitBreaker(max_failures=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import grpc
@@ -13,43 +14,67 @@ from scoring_service.errors import AccessDenied, InvalidPrompt, ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.calls import Calls, parse, told_of
 from scoring_service.server.metrics import Metrics
+from scoring_service.server.rpc import _read
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.scoring import ScoringService
+from scoring_service.transport.workers import Workers
 
 
 @pytest.fixture
 def calls(tiny_model):
     service = ScoringService(tiny_model, ServerConfig(default_deadline_s=5.0))
-    return Calls(service, Metrics(service))
+    workers = Workers(1, max_tasks=1, max_bytes=1000)
+    yield Calls(service, Metrics(service), workers)
+    workers.close()
 
 
-class Context:
-    def __init__(self, left_s, is_open=True):
-        self.left_s, self.is_open, self.callbacks = left_s, is_open, []
+class Direct:
+    """A call without a wire."""
 
-    def time_remaining(self):
-        return self.left_s
+    def __init__(self):
+        self.code, self.metadata, self.deadline_s, self.answer = None, (), None, None
+        self.ended = threading.Event()
 
-    def add_callback(self, callback):
-        self.callbacks.append(callback)
-        return self.is_open
+    def respond(self, message):
+        self.answer = message
+        self.ended.set()
+
+    def fail_if_open(self, code, details, trailing=None):
+        self.code = code
+        self.ended.set()
 
 
-@pytest.mark.parametrize(("left_s", "expected_s"), [(2.0, 2.0), (None, 5.0), (9.2e9, 5.0)])
-def test_a_caller_without_a_deadline_has_the_services(calls, left_s, expected_s):
+def test_a_large_request_is_read_by_a_worker_and_refused_where_too_many_wait(calls):
+    def score(direct, serialized):
+        threads.append(threading.current_thread().name)
+        calls.direct(direct, serialized, pb.ScoreRequest, _read)
+
+    threads: list[str] = []
+    take = calls.on_worker("Score", score, max_inline_bytes=10)
+    small, large = Direct(), Direct()
+    take(small, pb.ScoreRequest(prompt="yes").SerializeToString())
+    take(large, pb.ScoreRequest(prompt="yes " * 100).SerializeToString())
+    assert small.ended.wait(60)
+    assert large.ended.wait(60)
+    assert threads[0] == threading.current_thread().name
+    assert threads[1].startswith("worker")
+
+    gate, begun, refused = threading.Event(), threading.Event(), Direct()
+    assert calls._workers.submit(1, lambda: (begun.set(), gate.wait(60)))
+    assert begun.wait(60)
+    take(refused, pb.ScoreRequest(prompt="yes " * 100).SerializeToString())
+    assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert not calls.gate("ScoreBatch")(Direct())
+    assert calls.gate("Score") is None
+    gate.set()
+
+
+@pytest.mark.parametrize(("given_s", "expected_s"), [(2.0, 2.0), (None, 5.0)])
+def test_a_caller_without_a_deadline_has_the_services(calls, given_s, expected_s):
     before_s = time.monotonic()
-    call = calls.caller_of(Context(left_s))
+    call = calls.caller(None if given_s is None else before_s + given_s)
     assert before_s + expected_s <= call.deadline_s <= time.monotonic() + expected_s
-
-
-def test_a_caller_that_is_gone_already_is_cancelled(calls):
-    assert calls.caller_of(Context(1.0, is_open=False)).cancelled
-    context = Context(1.0)
-    call = calls.caller_of(context)
-    assert not call.cancelled
-    context.callbacks[0]()
-    assert call.cancelled
 
 
 def test_a_defect_is_logged_and_not_shown(caplog):
@@ -74,10 +99,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_token_is_asked_for_in_every_way(tiny_model, tmp_path, monkeypatch, direct):
-    if not direct:
-        monkeypatch.setattr("scoring_service.server.server.supports", lambda server: False)
+def test_a_token_is_asked_for_in_every_way(tiny_model, tmp_path):
     (tmp_path / "tokens").write_text("secret\n")
     config = ServerConfig(address="127.0.0.1:0", token_file=str(tmp_path / "tokens"))
     server = ScoringServer(tiny_model, config)

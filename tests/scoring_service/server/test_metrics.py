@@ -53,10 +53,9 @@ def test_reloads_are_counted_by_outcome(metrics):
 
 
 def test_a_port_that_is_taken_is_a_config_error(metrics):
-    server = metrics.serve("127.0.0.1:0")
+    endpoint = metrics.serve("127.0.0.1:0", 60)
     try:
         with pytest.raises(ConfigError, match="use another port"):
-            metrics.serve(f"127.0.0.1:{server.server_port}")
+            metrics.serve(f"127.0.0.1:{endpoint.port}", 60)
     finally:
-        server.shutdown()
-        server.server_close()
+        endpoint.close()

@@ -45,7 +45,7 @@ def ask(target):
 
 
 def tensor(shape, **fields):
-    return {"name": "text", "datatype": "BYTES", "shape": shape, **fields}
+    return {"name": "text", "datatype": "BYTES", "shape": shape} | fields
 
 
 def raw(*texts: bytes) -> bytes:
@@ -73,6 +73,16 @@ def test_both_encodings_of_text_give_the_scores(ask):
     assert scores[0] < scores[2]
     assert one.id == "7"
     assert list(one.outputs[0].shape) == [3]
+    assert list(other.outputs[0].shape) == [3, 1]
+
+
+def one_text(*inputs, **fields):
+    text = {"raw_input_contents": [raw(b"yes")]}
+    return {"model_name": "tiny", "inputs": list(inputs), **text, **fields}
+
+
+def test_the_one_output_may_be_asked_for(ask):
+    assert ask("ModelInfer", **one_text(tensor([1]), outputs=[{"name": "score"}])).outputs
 
 
 @pytest.mark.parametrize(
@@ -86,6 +96,17 @@ def test_both_encodings_of_text_give_the_scores(ask):
         {"model_name": "tiny", "inputs": [tensor([1])], "raw_input_contents": [b"\x01"]},
         {"model_name": "tiny", "inputs": [tensor([1])], "raw_input_contents": [raw(b"")]},
         {"model_name": "tiny", "inputs": [tensor([1])], "raw_input_contents": [raw(b"x" * 1001)]},
+        one_text(tensor([1], name="prompt")),
+        one_text(tensor([1], datatype="FP32")),
+        one_text(tensor([1]), tensor([1])),
+        one_text(tensor([])),
+        one_text(tensor([1, 1, 1])),
+        one_text(tensor([-1, -1])),
+        one_text(tensor([2, 2]), raw_input_contents=[raw(b"a", b"b", b"c", b"d")]),
+        one_text(tensor([2]), raw_input_contents=[raw(b"a"), raw(b"b")]),
+        one_text(tensor([1], contents={"bytes_contents": [b"yes"]})),
+        one_text(tensor([1]), outputs=[{"name": "label"}]),
+        one_text(tensor([1]), outputs=[{"name": "score"}, {"name": "score"}]),
     ],
 )
 def test_a_request_that_is_wrong_is_an_invalid_argument(ask, request_fields):
@@ -98,7 +119,7 @@ def test_a_failure_is_internal_and_its_calls_are_counted(server, ask, monkeypatc
     def failing(*arguments):
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr(server.service, "score_batch", failing)
+    monkeypatch.setattr(server.service, "begin", failing)
     with pytest.raises(grpc.RpcError) as failure:
         ask("ModelInfer", model_name="tiny", inputs=[tensor([1])], raw_input_contents=[raw(b"x")])
     assert failure.value.code() is grpc.StatusCode.INTERNAL

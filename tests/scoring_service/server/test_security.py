@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scoring_service.client import ScoringClient
+from scoring_service.client import Observed, Score, ScoringClient
 from scoring_service.client.channel import ClientSecurity, is_loopback
 from scoring_service.errors import AccessDenied, ConfigError, ServiceUnavailable
 from scoring_service.server.server import ScoringServer
@@ -201,3 +201,25 @@ def test_incomplete_or_unreadable_settings_are_refused(tiny_model, settings):
 def test_half_a_client_certificate_is_refused():
     with pytest.raises(ConfigError, match="belong together"):
         ClientSecurity(ca_file="a", certificate_file="b")
+
+
+def test_a_token_for_scores_is_none_for_reports_and_the_other_way_round(serve, tmp_path):
+    for name in ("score", "report"):
+        (tmp_path / name).write_text(f"{name}-secret\n")
+    tokens = {"token_file": str(tmp_path / "score")}
+    closed = serve(**tokens)
+    opened = serve(**tokens, report_token_file=str(tmp_path / "report"))
+
+    def report(target: str, token: str) -> int:
+        security = ClientSecurity(token=token)
+        with ScoringClient(target, timeout_s=60, security=security) as client:
+            seen = Observed(Score(1.0, "r", 1, False), 5, "tiny-llm")
+            return client.report([seen])
+
+    assert report(opened, "report-secret") == 0
+    for target, token in ((opened, "score-secret"), (closed, "score-secret")):
+        with pytest.raises(AccessDenied):
+            report(target, token)
+    with pytest.raises(AccessDenied):
+        score(opened, token="report-secret")
+    assert score(closed, token="score-secret") == score(opened, token="score-secret")

@@ -22,10 +22,14 @@ def children_of(pid: int) -> list[int]:
     return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+GRACE_S = 2.0
+
+
 @pytest.fixture
 def supervisor(tiny_bundle):
     command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
     command += ["--bundle", str(tiny_bundle.path), "--address", "127.0.0.1:0"]
+    command += ["--drain-grace-s", str(GRACE_S)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     assert line.startswith("serving tiny"), line
@@ -79,6 +83,55 @@ def test_two_processes_share_a_port_survive_a_death_and_end_together(supervisor)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert not any(answers(target))
+
+
+def exists(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition, timeout_s=60.0):
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_killed_supervisor_leaves_no_orphan_and_its_port_is_free(supervisor, tiny_bundle):
+    process, target = supervisor
+    children = children_of(process.pid)
+    os.kill(children[0], signal.SIGSTOP)  # Even one that hangs, once it goes on.
+    process.kill()
+    process.wait(60)
+    os.kill(children[0], signal.SIGCONT)
+    wait_until(lambda: not any(map(exists, children)))
+    command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
+    command += ["--bundle", str(tiny_bundle.path), "--address", target]
+    again = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert again.stdout.readline().strip().endswith(target)
+    again.terminate()
+    assert again.wait(60) == 0
+    again.stdout.close()
+
+
+@pytest.mark.slow
+def test_a_hung_process_is_killed_at_the_end_and_replaced_before(supervisor):
+    process, target = supervisor
+    hung, well = children_of(process.pid)
+    os.kill(hung, signal.SIGSTOP)
+    wait_until(lambda: hung not in children_of(process.pid))
+    wait_until(lambda: len(children_of(process.pid)) == 2)
+    assert well in children_of(process.pid)
+    deadline_s = time.monotonic() + 60
+    while not all(answers(target)):
+        assert time.monotonic() < deadline_s
+    os.kill(well, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert not exists(well)
 
 
 @pytest.mark.slow

@@ -55,6 +55,14 @@ def test_the_same_files_again_change_nothing(write_bundle, service, reloader, fo
     assert outcomes == []
 
 
+def test_a_new_calibration_takes_over(service, reloader, folder, outcomes):
+    curve = {"scores": [0.0], "quantiles": {"0.5": [7.0]}}
+    rewrite(folder, calibration={"another-llm": curve})
+    reloader.poll()
+    assert outcomes == [LOADED]
+    assert set(service.model.length_curves) == {"another-llm"}
+
+
 def damage_model(folder):
     (folder / FP32).write_bytes(b"damaged")
 

@@ -11,7 +11,9 @@ from scoring_service.client import Observed, Score, ScoringClient
 from scoring_service.errors import ConfigError, InvalidPrompt
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.reports import Observation, ReportBook
+from scoring_service.service.report_log import ReportLog
+from scoring_service.service.reports import WINDOW, Observation, ReportBook
+from scoring_service.service.scoring import ScoringService
 
 
 def seen(score: float, tokens: int, revision: str = "r1") -> Observation:
@@ -19,31 +21,74 @@ def seen(score: float, tokens: int, revision: str = "r1") -> Observation:
 
 
 def test_quality_is_of_the_served_revision_only(tiny_model):
-    book = ReportBook()
-    assert book.add([seen(n, n * 10) for n in range(30)], "r1") == 30
-    assert book.quality({})["tiny-llm"].tau_b == pytest.approx(1)
-    assert book.add([seen(n, -n, "r1") for n in range(30)], "r2") == 0
-    assert book.quality({}) == {}
+    book, curves = ReportBook(), tiny_model.length_curves
+    assert book.add([seen(n, n * 10) for n in range(30)], "r1", curves) == 30
+    assert book.quality()["tiny-llm"].tau_b == pytest.approx(1)
+    assert book.add([seen(n, -n, "r1") for n in range(30)], "r2", curves) == 0
+    assert book.quality() == {}
 
 
 def test_coverage_counts_lengths_between_the_outer_quantiles(tiny_model):
     book = ReportBook()
-    book.add([seen(0.0, tokens) for tokens in [100] * 15 + [5000] * 5], "r1")
-    quality = book.quality(tiny_model.length_curves)["tiny-llm"]
+    lengths = [100] * 15 + [5000] * 5
+    book.add([seen(0.0, tokens) for tokens in lengths], "r1", tiny_model.length_curves)
+    quality = book.quality()["tiny-llm"]
     assert quality.coverage == pytest.approx(0.75)
     assert quality.expected_coverage == pytest.approx(0.4)
 
 
 def test_few_observations_make_no_claim(tiny_model):
     book = ReportBook()
-    book.add([seen(n, n) for n in range(5)], "r1")
-    quality = book.quality(tiny_model.length_curves)["tiny-llm"]
+    book.add([seen(n, n) for n in range(5)], "r1", tiny_model.length_curves)
+    quality = book.quality()["tiny-llm"]
     assert (quality.num_observed, quality.tau_b, quality.coverage) == (5, None, None)
 
 
-def test_a_log_that_cannot_be_written_is_a_config_error(tmp_path):
-    with pytest.raises(ConfigError, match="report_log"):
-        ReportBook(str(tmp_path / "nowhere" / "log.jsonl"))
+def test_a_window_is_bounded_and_holds_no_prompt(tiny_model):
+    book = ReportBook()
+    for start in range(0, 3 * WINDOW, 50):
+        one = [seen(n, n)._replace(prompt="x" * 1000) for n in range(start, start + 50)]
+        book.add(one, "r1", tiny_model.length_curves)
+    assert book.quality()["tiny-llm"].num_observed == WINDOW
+    (window,) = book._windows.values()
+    assert not any(isinstance(value, str) for entry in window for value in entry)
+
+
+def test_to_read_the_figures_computes_nothing(tiny_model, monkeypatch):
+    book = ReportBook()
+    book.add([seen(n, n) for n in range(30)], "r1", tiny_model.length_curves)
+    monkeypatch.setattr("scoring_service.service.reports.tau_b", None)
+    assert book.quality()["tiny-llm"].tau_b == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target_model": "invented"}, "knows tiny-llm"),
+        ({"target_model": ""}, "names no target model"),
+        ({"score": float("nan")}, "send what Score answered"),
+        ({"score": float("inf")}, "send what Score answered"),
+        ({"revision": "r" * 65}, "send what Score answered"),
+        ({"prompt": "x" * 2_000_000}, "2000000 bytes"),
+    ],
+)
+def test_an_observation_that_cannot_be_is_refused_with_its_call(tiny_model, change, message):
+    service = ScoringService(tiny_model, ServerConfig())
+    with pytest.raises(InvalidPrompt, match=message):
+        service.report([seen(1.0, 5), seen(1.0, 5)._replace(**change)])
+    assert service.quality() == {}
+
+
+def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_path):
+    from training.data.records import FieldMap, read_records
+
+    log = ReportLog(str(tmp_path / "log.jsonl"), 10_000)
+    book = ReportBook(log)
+    reported = [seen(1.0, 5), seen(1.0, 6)._replace(prompt="Say hello.\n\0")]
+    book.add(reported, "r1", tiny_model.length_curves)
+    book.close()
+    records, _ = read_records(tmp_path / "log.jsonl", FieldMap())
+    assert [(record.prompt, record.output_tokens) for record in records] == [("Say hello.\n\0", 6)]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from scoring_service.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.service.batching import Call
 from scoring_service.service.config import ServerConfig
+from scoring_service.service.pending import PendingResults
 from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import Scored, ScoringService
 
@@ -40,6 +41,23 @@ def test_a_prompt_is_measured_in_bytes_and_refused_alone(service):
     assert "empty" in str(ask(service, "", "yes").items[0])
 
 
+def test_what_is_kept_of_a_prompt_is_what_is_read(tiny_model, monkeypatch):
+    service = ScoringService(tiny_model, ServerConfig())
+    kept = []
+    monkeypatch.setattr(
+        "scoring_service.service.scoring.PendingResults",
+        lambda *args: kept.extend(args[3].values()) or PendingResults(*args),
+    )
+    end = "a" * 500_000
+    one, other = ask(service, "yes " * 2000 + end, "yes " * 2000 + end + "b").items
+    assert one == other
+    assert one.truncated
+    limit = tiny_model.tokenizer.max_chars
+    assert [len(prompt) for prompt in kept] == [limit + 1]
+    whole, more = ask(service, "\u0301" * limit, "\u0301" * (limit + 1)).items
+    assert (whole.truncated, more.truncated) == (False, True)
+
+
 def test_equal_prompts_of_a_call_have_equal_scores_in_its_order(service):
     first, other, again = ask(service, "yes", "essay", "yes").items
     assert first == again
@@ -66,7 +84,8 @@ def test_a_stream_beyond_the_places_is_refused_and_places_come_back(service):
 
 
 def test_reports_are_limited_and_counted_by_revision(service):
-    seen = [Observation("m", 5, 1.0, revision) for revision in (service.model.revision, "x", "x")]
+    revisions = (service.model.revision, "x", "x")
+    seen = [Observation("tiny-llm", 5, 1.0, revision) for revision in revisions]
     assert service.report(seen) == 1
     assert service.report(seen[:1] * 3) == 3
     with pytest.raises(InvalidPrompt, match="4 observations"):

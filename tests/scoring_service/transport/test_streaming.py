@@ -6,13 +6,15 @@ import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import grpc
 import pytest
 
 from scoring_service.client import Score, ScoringClient
 from scoring_service.errors import InvalidPrompt, ScoringTimeout, ServiceOverloaded
-from scoring_service.server.rpc import SERVICE, ScoringRpcs
+from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.server.rpc import SERVICE
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 
@@ -79,19 +81,18 @@ def test_the_deadline_of_a_streamed_prompt_runs_from_its_arrival(tiny_model, mon
     server = ScoringServer(tiny_model, config)
     server.start()
     arrived, gate, deadlines_s = threading.Semaphore(0), threading.Event(), []
-    arrive, score_batch = ScoringRpcs._arrived, server.service.score_batch
+    start_of, score_batch = server.service.start_of, server.service.score_batch
 
-    def counted(rpcs, request):
-        found = arrive(rpcs, request)
+    def counted(prompt):
         arrived.release()
-        return found
+        return start_of(prompt)
 
     def held(prompts, target_model, call):
         gate.wait(60)
         deadlines_s.append(call.deadline_s)
         return score_batch(prompts, target_model, call)
 
-    monkeypatch.setattr(ScoringRpcs, "_arrived", counted)
+    monkeypatch.setattr(server.service, "start_of", counted)
     monkeypatch.setattr(server.service, "score_batch", held)
     with ScoringClient(server.target) as client, ThreadPoolExecutor(1) as pool:
         prompts, begun_s = [f"poem {n}" for n in range(12)], time.monotonic()
@@ -165,3 +166,75 @@ def test_malformed_bytes_end_their_stream_with_invalid_argument(server):
         with pytest.raises(grpc.RpcError) as failure:
             list(stream)
     assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@contextmanager
+def one_silent_stream(model, **settings):
+    """A client of a service with one place for streams, and its stream, silent after one prompt."""
+    config = ServerConfig(address="127.0.0.1:0", max_streams=1, **settings)
+    server = ScoringServer(model, config)
+    server.start()
+    gate = threading.Event()
+
+    def then_silent():
+        yield "yes"
+        gate.wait(60)
+
+    with ScoringClient(server.target, timeout_s=60) as client:
+        idle = client.score_stream(then_silent())
+        next(idle)
+        yield client, idle, gate
+    server.stop()
+
+
+def test_an_idle_stream_is_ended_and_gives_its_place_back(tiny_model):
+    with one_silent_stream(tiny_model, stream_idle_s=0.3) as (client, idle, gate):
+        with pytest.raises(ScoringTimeout, match="silent too long"):
+            next(idle)
+        gate.set()
+        assert len(list(client.score_stream(["no"]))) == 1
+
+
+def test_the_most_silent_stream_gives_way_to_a_new_one(tiny_model):
+    with one_silent_stream(tiny_model, arrival_timeout_s=0.05) as (client, idle, gate):
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s:
+            try:
+                assert len(list(client.score_stream(["no"]))) == 1
+                break
+            except ServiceOverloaded:
+                time.sleep(0.05)
+        with pytest.raises(ScoringTimeout, match="silent too long"):
+            next(idle)
+        gate.set()
+
+
+def test_a_stream_whose_answers_are_not_read_is_broken_off(tiny_model):
+    config = ServerConfig(
+        address="127.0.0.1:0", max_streams=1, stream_idle_s=0.3, arrival_timeout_s=0.3
+    )
+    server = ScoringServer(tiny_model, config)
+    server.start()
+    request = pb.StreamRequest(id="x" * 200, prompt="yes").SerializeToString()
+    options = [("grpc.http2.bdp_probe", 0)]
+    with grpc.insecure_channel(server.target, options) as channel:
+        # Answers to so many requests are more than the client's window of 64 KiB holds.
+        call = channel.stream_stream(f"/{SERVICE}/ScoreStream")(iter([request] * 20_000))
+        places = server.service._streams
+        deadline_s = time.monotonic() + 60
+        while places.acquire(blocking=False):  # Until the stream has its place.
+            places.release()
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+        assert places.acquire(timeout=60)
+        places.release()
+        call.cancel()
+    server.stop()
+
+
+def test_the_id_of_a_prompt_is_short(server):
+    request = pb.StreamRequest(id="x" * 257, prompt="yes").SerializeToString()
+    with grpc.insecure_channel(server.target) as channel:
+        stream = channel.stream_stream(f"/{SERVICE}/ScoreStream")(iter([request]), timeout=60)
+        with pytest.raises(grpc.RpcError, match="257 characters"):
+            list(stream)

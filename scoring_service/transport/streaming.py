@@ -18,7 +18,7 @@ class UnorderedMap(Generic[Request, Response]):
     Args:
         answer: must not raise; runs on `workers`.
         workers: where one task reads the requests and others answer them.
-        max_unanswered: requests read but not answered, at most: the client must wait.
+        max_unanswered: requests read whose answers are not fetched, at most: the client must wait.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class UnorderedMap(Generic[Request, Response]):
         self._unanswered = 1  # the reader itself counts until it has read everything
         self._closed = False
         self.error: ScoringError | None = None
-        """What ended the requests before their end, if it was their own fault."""
+        """What ended the requests before their end, if it was the client's fault."""
 
     def run(self, requests: Iterator[Request]) -> Iterator[Response]:
         """The results. Ends when all requests are read and answered, or after `close`."""
@@ -42,6 +42,13 @@ class UnorderedMap(Generic[Request, Response]):
             if result is None:
                 return
             yield result
+            # Only now: answers that the client does not fetch must not pile up.
+            self._places.release()
+
+    def end(self, error: ScoringError) -> None:
+        """Read and answer no more, and say why."""
+        self.error = error
+        self.close()
 
     def close(self) -> None:
         """Read and answer no more: the client is gone."""
@@ -71,7 +78,6 @@ class UnorderedMap(Generic[Request, Response]):
             if not self._closed:
                 self._results.put(self._answer(request))
         finally:
-            self._places.release()
             self._finish_one()
 
     def _finish_one(self) -> None:

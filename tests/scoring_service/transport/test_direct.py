@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from scoring_service.server.direct import DirectMethod, supports
+from scoring_service.transport.direct import DirectMethod, Places, supports
 
 METHOD = "/test.Service/Method"
 
@@ -18,19 +18,24 @@ METHOD = "/test.Service/Method"
 class Echo:
     """A server whose one method does what its message says; `held` calls are answered by hand."""
 
-    def __init__(self, max_calls=1000):
+    def __init__(self, timeout_s=60.0, max_arriving=1000, admit=None):
         self.held, self.cancelled = [], []
+        self.places = Places.make(timeout_s=timeout_s, max_arriving=max_arriving)
         self.server = grpc.server(ThreadPoolExecutor(2))
         assert supports(self.server)
-        self.method = DirectMethod(self.server, METHOD, self.handle, max_calls=max_calls)
+        self.method = DirectMethod(self.server, METHOD, self.handle, self.places, admit)
         port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
         self.method.start()
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        self.target = f"127.0.0.1:{port}"
+        self.channel = grpc.insecure_channel(self.target)
         self.call = self.channel.unary_unary(METHOD)
 
     def handle(self, call, message):
         call.on_cancel = lambda: self.cancelled.append(message)
+        if message == b"count":
+            self.count(call, 0)
+            return
         if message == b"raise":
             raise ValueError("as told")
         if message == b"answer, then raise":
@@ -44,6 +49,13 @@ class Echo:
             threading.Timer(0.001, call.respond, [b"elsewhere"]).start()
         else:
             call.respond(message)
+
+    def count(self, call, number):
+        """Send 0 to 4, each when the one before has gone."""
+        if number == 5:
+            call.fail(grpc.StatusCode.OK, "")
+        else:
+            call.send(b"%d" % number, lambda: self.count(call, number + 1))
 
     def wait_for(self, condition):
         deadline_s = time.monotonic() + 60
@@ -126,18 +138,81 @@ def test_a_passed_deadline_cancels_the_call_and_is_known_to_the_handler(echo):
     assert unlimited.result(60) == b"at last"
 
 
-def test_calls_beyond_the_limit_are_refused_until_others_end(echo):
-    echo = echo(max_calls=2)
-    held = [echo.call.future(b"hold", timeout=60) for _ in range(2)]
-    echo.wait_for(lambda: len(echo.held) == 2)
-    with pytest.raises(grpc.RpcError) as caught:
-        echo.call(b"one more", timeout=60)
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    for call in echo.held:
-        call.respond(b"done")
-    assert [future.result(60) for future in held] == [b"done"] * 2
+def stalled(channel):
+    """A call that is opened and never sends its message."""
+    done = threading.Event()
+
+    def messages():
+        done.wait(60)
+        yield from ()
+
+    call = channel.stream_unary(METHOD).future(messages(), timeout=60)
+    call.add_done_callback(lambda _: done.set())
+    return call
+
+
+def test_a_call_whose_message_does_not_come_is_ended(echo):
+    echo = echo(timeout_s=0.05)
+    call = stalled(echo.channel)
+    echo.wait_for(lambda: echo.places.arriving.sweep() or call.done())
+    assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "message of the call did not come" in call.details()
     echo.wait_for(lambda: echo.num_open == 0)
-    assert echo.call(b"one more", timeout=60) == b"one more"
+    assert echo.call(b"next", timeout=60) == b"next"
+
+
+def test_of_too_many_calls_without_a_message_the_oldest_is_ended(echo):
+    echo = echo(max_arriving=2)
+    calls = []
+    for number in range(1, 5):
+        calls.append(stalled(echo.channel))
+        echo.wait_for(lambda number=number: echo.num_open == min(number, 2))
+    echo.wait_for(lambda: calls[0].done() and calls[1].done())
+    assert [call.done() for call in calls] == [True, True, False, False]
+    assert {call.code() for call in calls[:2]} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert echo.call(b"next", timeout=60) == b"next"
+    for call in calls:
+        call.cancel()
+    echo.wait_for(lambda: echo.num_open == 0)
+
+
+def test_a_call_that_is_not_admitted_is_answered_before_its_message_is_read(echo):
+    def refuse(call):
+        call.fail(grpc.StatusCode.PERMISSION_DENIED, "as told")
+        return False
+
+    echo = echo(admit=refuse)
+    for call in (stalled(echo.channel), echo.call.future(b"x" * 1_000_000, timeout=60)):
+        echo.wait_for(call.done)
+        assert call.code() is grpc.StatusCode.PERMISSION_DENIED
+    echo.wait_for(lambda: echo.num_open == 0)
+    assert not echo.places.arriving
+
+
+def test_an_answer_that_its_client_does_not_take_is_broken_off(echo):
+    echo = echo(timeout_s=0.05)
+    stopped = threading.Event()
+
+    def messages():  # Its end is never sent, nor its answer of several megabytes fetched.
+        yield b"x" * 3_000_000
+        stopped.wait(60)
+
+    # With a window of 64 KiB, and a connection that has it.
+    options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(echo.target, options) as channel:
+        call = channel.stream_stream(METHOD)(messages(), timeout=60)
+        echo.wait_for(lambda: len(echo.places.leaving) == 1)
+        echo.wait_for(lambda: echo.places.leaving.sweep() or echo.num_open == 0)
+        stopped.set()
+        call.cancel()
+    assert echo.call(b"next", timeout=60) == b"next"
+
+
+def test_a_call_may_have_several_answers(echo):
+    echo = echo()
+    call = echo.channel.unary_stream(METHOD)(b"count", timeout=60)
+    assert list(call) == [b"0", b"1", b"2", b"3", b"4"]
+    echo.wait_for(lambda: echo.num_open == 0)
 
 
 def test_a_call_without_its_message_is_refused(echo):

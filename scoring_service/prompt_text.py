@@ -1,0 +1,55 @@
+"""The text that a ranker scores, out of what the OpenAI API takes as a prompt.
+
+A ranker learns from single prompts, so of a conversation it sees the newest message of the user.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+MAX_CHARACTERS: Final = 16_384
+"""Only the start of a prompt is sent: rankers read a few hundred tokens, services refuse megabytes
+(and with one such prompt all others of its batch)."""
+
+
+def of_completion(body: Mapping[str, Any]) -> str | None:
+    """Return the prompt of a /v1/completions body; None for token ids and for several prompts.
+
+    Several prompts in one body share their parameters, so one score would have to fit them all.
+    """
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    return start_of(prompt)
+
+
+def of_chat(body: Mapping[str, Any]) -> str | None:
+    """Return the user's newest message in a /v1/chat/completions body; None if it has no text."""
+    messages = body.get("messages")
+    return of_messages(messages) if isinstance(messages, list) else None
+
+
+def of_response(body: Mapping[str, Any]) -> str | None:
+    """Return the text, or the user's newest item, of a /v1/responses body; None without text."""
+    given = body.get("input")
+    return of_messages(given) if isinstance(given, list) else start_of(given)
+
+
+def of_messages(messages: Sequence[Any]) -> str | None:
+    """Return the text of the user's newest message; None if there is none."""
+    for message in reversed(messages):
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            return _text(message.get("content"))
+    return None
+
+
+def _text(content: object) -> str | None:
+    """A string as it is; of a list of parts those that are text, joined by line ends."""
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        content = "\n".join(part for part in parts if isinstance(part, str))
+    return start_of(content)
+
+
+def start_of(prompt: object) -> str | None:
+    """Return the part of a prompt that is scored; None if it is no text, or empty."""
+    return prompt[:MAX_CHARACTERS] if isinstance(prompt, str) and prompt else None

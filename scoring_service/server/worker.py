@@ -1,0 +1,62 @@
+"""A server process until its end: it shows signs of life and goes with its supervisor."""
+
+import ctypes
+import logging
+import os
+import platform
+import signal
+import threading
+import time
+from typing import Final
+
+BEAT: Final = "alive"
+"""Written to standard output under a supervisor, once in `BEAT_S`."""
+BEAT_S: Final = 1.0
+END_S: Final = 1.0
+"""How long a process may take beyond its notice and grace."""
+_PR_SET_PDEATHSIG: Final = 1
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BYTES: Final = 262_144
+_log = logging.getLogger(__name__)
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Get SIGTERM when the parent ends, however it does; only on Linux, elsewhere see `wait`."""
+    if platform.system() == "Linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent_pid:  # It ended before it could be asked for.
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def give_memory_back() -> None:
+    """Have large blocks, those of megabytes of messages, returned to the system when they are free.
+
+    glibc raises the size from which it does so with each such block, up to 32 MiB.
+    """
+    if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def wait(stopped: threading.Event, parent_pid: int | None) -> None:
+    """Return when `stopped` is set, or when the parent, if there is one, is gone."""
+    if parent_pid is None:
+        stopped.wait()
+        return
+    while not stopped.wait(BEAT_S):
+        try:
+            print(BEAT, flush=True)
+        except OSError:
+            break
+        if os.getppid() != parent_pid:
+            break
+
+
+def end_for_sure(after_s: float) -> None:
+    """End this process in so many seconds, whatever still runs in it."""
+
+    def end() -> None:
+        time.sleep(after_s)
+        _log.error("something did not end in time; the process ends without it")
+        os._exit(1)
+
+    threading.Thread(target=end, name="end", daemon=True).start()

@@ -1,0 +1,106 @@
+"""An HTTP endpoint for scrapes: one thread, however many connections are silent."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from scoring_service.errors import ConfigError
+
+_MAX_REQUEST_BYTES: Final = 8192
+_STATUS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+Page = Callable[[str], tuple[bytes, str]]
+"""Makes body and content type for the value of a request's Accept header."""
+
+
+class ScrapeEndpoint:
+    """Answers GET /metrics, and closes each connection.
+
+    Args:
+        page: called on the endpoint's thread.
+        timeout_s: for a request to arrive and its answer to leave.
+        max_connections: beyond which the oldest is closed.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+
+    def __init__(
+        self, host: str, port: int, page: Page, *, timeout_s: float, max_connections: int = 64
+    ) -> None:
+        self._page = page
+        self._timeout_s = timeout_s
+        self._max_connections = max_connections
+        self._open: dict[asyncio.StreamWriter, None] = {}
+        self._loop = asyncio.new_event_loop()
+        listen = asyncio.start_server(self._serve, host.strip("[]"), port, limit=_MAX_REQUEST_BYTES)
+        try:
+            self._server = self._loop.run_until_complete(listen)
+        except OSError as error:
+            self._loop.close()
+            raise ConfigError(
+                f"cannot serve metrics on {host}:{port} ({error.strerror}); use another port"
+            ) from error
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._thread = threading.Thread(target=self._run, name="scrapes", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and close what is open."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(self._timeout_s)
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._server.close()
+        while tasks := asyncio.all_tasks(self._loop):
+            for writer in self._open:
+                writer.transport.abort()
+            ended, _ = self._loop.run_until_complete(asyncio.wait(tasks, timeout=self._timeout_s))
+            if not ended:
+                break
+        # What was aborted is closed in the round after.
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open[writer] = None
+        if len(self._open) > self._max_connections:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                writer.write(self._answer(await reader.readuntil(b"\r\n\r\n")))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # A client that is silent, endless or gone gets no answer.
+        finally:
+            self._open.pop(writer, None)
+            writer.transport.abort()
+
+    def _answer(self, request: bytes) -> bytes:
+        first, *headers = request.decode("latin-1").split("\r\n")
+        method, _, target = first.partition(" ")
+        path = target.partition(" ")[0].partition("?")[0]
+        if not target.rpartition(" ")[2].startswith("HTTP/1."):
+            return _response(400)
+        if method != "GET":
+            return _response(405)
+        if path not in ("/", "/metrics"):
+            return _response(404)
+        fields = (line.partition(":") for line in headers)
+        accept = next((value for name, _, value in fields if name.lower() == "accept"), "")
+        body, kind = self._page(accept.strip())
+        return _response(200, body, kind)
+
+
+def _response(status: int, body: bytes = b"", kind: str = "text/plain") -> bytes:
+    head = (
+        f"HTTP/1.1 {status} {_STATUS[status]}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + body

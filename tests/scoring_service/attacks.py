@@ -1,0 +1,214 @@
+"""Hostile clients of the scoring service, each bounded and on loopback: for tests and `make soak`.
+
+An attack is a function of a target and a number of seconds; it ends by itself and leaves nothing
+behind on its own side. `honest` asks meanwhile what a scheduler asks, and counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from scoring_service.client import ScoringClient
+from scoring_service.errors import ScoringError
+from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.server.rpc import SERVICE
+
+Attack = Callable[[str, float], object]
+
+
+def open_channel(target: str) -> grpc.Channel:
+    """A connection of its own; gRPC would share one among the channels of a process."""
+    return grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)])
+
+
+@dataclass
+class Honest:
+    """What honest callers met."""
+
+    scored: int = 0
+    failed: int = 0
+    errors: list[str] = field(default_factory=list)
+    slowest_health_s: float = 0.0
+
+    @property
+    def goodput(self) -> float:
+        return self.scored / max(self.scored + self.failed, 1)
+
+
+@contextmanager
+def honest_callers(target: str, *, timeout_s: float, pause_s: float = 0.01) -> Iterator[Honest]:
+    """A scheduler and an orchestrator that ask until the block ends."""
+    seen, stopped = Honest(), threading.Event()
+
+    def ask() -> None:
+        with ScoringClient(target, timeout_s=timeout_s) as client:
+            for number in itertools.count():
+                try:
+                    client.score(f"essay {number}")
+                    seen.scored += 1
+                except ScoringError as error:
+                    seen.failed += 1
+                    seen.errors.append(str(error)[:200])
+                if stopped.wait(pause_s):
+                    return
+
+    def probe() -> None:
+        with open_channel(target) as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check
+            while not stopped.wait(pause_s):
+                begun_s = time.monotonic()
+                check(health_pb2.HealthCheckRequest(), timeout=60)
+                seen.slowest_health_s = max(seen.slowest_health_s, time.monotonic() - begun_s)
+
+    with ThreadPoolExecutor(2) as pool:
+        callers = [pool.submit(ask), pool.submit(probe)]
+        try:
+            yield seen
+        finally:
+            stopped.set()
+        for caller in callers:
+            caller.result(120)
+
+
+def stalled_calls(target: str, seconds: float, *, calls: int = 300) -> None:
+    """Calls of every method that never send their message."""
+    done = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        done.wait(seconds)
+        yield from ()
+
+    methods = [f"/{SERVICE}/{name}" for name in ("Score", "ScoreBatch", "Info", "Report")]
+    methods += ["/grpc.health.v1.Health/Check", "/inference.GRPCInferenceService/ModelInfer"]
+    with open_channel(target) as channel:
+        opened = [
+            channel.stream_unary(methods[n % len(methods)]).future(nothing(), timeout=seconds + 60)
+            for n in range(calls)
+        ]
+        done.wait(seconds)
+        done.set()
+        for call in opened:
+            call.cancel()
+
+
+def idle_streams(target: str, seconds: float, *, streams: int = 12) -> None:
+    """Streams that ask once and then say nothing."""
+    done = threading.Event()
+
+    def once() -> Iterator[bytes]:
+        yield pb.StreamRequest(id="1", prompt="yes").SerializeToString()
+        done.wait(seconds)
+
+    with open_channel(target) as channel:
+        method = channel.stream_stream(f"/{SERVICE}/ScoreStream")
+        opened = [method(once(), timeout=seconds + 60) for _ in range(streams)]
+        done.wait(seconds)
+        done.set()
+        for call in opened:
+            call.cancel()
+
+
+def silent_connections(target: str, seconds: float, *, connections: int = 300) -> None:
+    """TCP connections on which nothing is said."""
+    host, _, port = target.rpartition(":")
+    opened = [socket.create_connection((host, int(port)), timeout=60) for _ in range(connections)]
+    time.sleep(seconds)
+    for connection in opened:
+        connection.close()
+
+
+def watchers(target: str, seconds: float, *, number: int = 1000) -> None:
+    """Health watches that come, go and break off."""
+    until_s = time.monotonic() + seconds
+    channel = open_channel(target)
+    for count in range(number):
+        if time.monotonic() > until_s:
+            break
+        call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        if count % 3:
+            call.cancel()
+        if count % 100 == 99:
+            channel.close()
+            channel = open_channel(target)
+    channel.close()
+
+
+HEAVY_TEXTS = {
+    "one character": "!" * 1_000_000,
+    "Chinese": "漢字" * 100_000,
+    "minified JSON": json.dumps([{"a": n, "b": "x"} for n in range(40_000)], separators=(",", ":")),
+    "emoji": "👩🏽‍🚀" * 30_000,
+    "combining marks": "a" + "\u0301" * 500_000,
+    "Hangul": "각" * 300_000,
+    "long words": ("a" * 99 + " ") * 10_000,
+}
+
+
+def heavy_texts(target: str, seconds: float, *, clients: int = 4) -> None:
+    """Prompts that cost as much as their sender can make them cost, each another one."""
+    until_s = time.monotonic() + seconds
+
+    def send(client_number: int) -> None:
+        with ScoringClient(target, timeout_s=60) as client:
+            for count in itertools.count(client_number):
+                if time.monotonic() > until_s:
+                    return
+                text = list(HEAVY_TEXTS.values())[count % len(HEAVY_TEXTS)]
+                # Different at the start: equal ones would come from the cache.
+                client.score_batch([f"{client_number} {count} {text}"])
+
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(send, range(clients)))
+
+
+def invented_reports(target: str, seconds: float) -> None:
+    """Reports about models that nobody knows, and with prompts of megabytes."""
+    until_s = time.monotonic() + seconds
+    with open_channel(target) as channel:
+        report = channel.unary_unary(f"/{SERVICE}/Report")
+        for count in itertools.count():
+            if time.monotonic() > until_s:
+                return
+            name = "tiny-llm" if count % 10 == 0 else f"invented-{count}"
+            text = "x" * 1_000_000 if count % 50 == 0 else ""
+            seen = pb.Observation(target_model=name, output_tokens=5, score=1.0, prompt=text)
+            report.future(
+                pb.ReportRequest(observations=[seen] * 3).SerializeToString(), timeout=60
+            ).exception()
+
+
+def malformed_messages(target: str, seconds: float) -> None:
+    """Bytes that are no messages, to every method, reflection included."""
+    until_s = time.monotonic() + seconds
+    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    with open_channel(target) as channel:
+        while time.monotonic() < until_s:
+            for name in ("Score", "ScoreBatch", "Report", "Info"):
+                channel.unary_unary(f"/{SERVICE}/{name}").future(b"\xff\xff", timeout=60).code()
+            for stream in (f"/{SERVICE}/ScoreStream", reflection):
+                channel.stream_stream(stream)(iter([b"\xff\xff"]), timeout=60).code()
+
+
+ATTACKS: dict[str, Attack] = {
+    attack.__name__: attack
+    for attack in (
+        stalled_calls,
+        idle_streams,
+        silent_connections,
+        watchers,
+        heavy_texts,
+        invented_reports,
+        malformed_messages,
+    )
+}

@@ -1,0 +1,27 @@
+"""The loader of MLflow's flavour gives the scores that the service gives."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from scoring_service.bundle import ModelBundle
+from scoring_service.errors import BundleError
+from scoring_service.ranker.model import RankerModel
+from scoring_service.ranker.pyfunc import _load_pyfunc
+
+PROMPTS = ["write a long poem", "yes"]
+
+
+def test_a_loaded_model_scores_like_the_service(tiny_bundle: ModelBundle) -> None:
+    frame = pd.DataFrame({"prompt": PROMPTS}, index=[7, 3])
+    scores = _load_pyfunc(str(tiny_bundle.path)).predict(frame)
+    served = RankerModel.load(tiny_bundle)
+    expected = [served.scorer.score([t.ids])[0] for t in served.tokenizer.tokenize(PROMPTS)]
+    assert scores.score.tolist() == expected
+    assert list(scores.index) == [7, 3]
+
+
+def test_a_folder_that_is_no_bundle_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(BundleError, match="not a model bundle"):
+        _load_pyfunc(str(tmp_path))

@@ -1,0 +1,163 @@
+"""One hostile client must not take the service from the others: each attack for a second.
+
+`make soak` runs all of them together for ten minutes. Figures of time are not asserted: another
+process may have the cores.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from scoring_service.bench.processes import rss_bytes
+from scoring_service.client import Score, ScoringClient
+from scoring_service.server.rpc import SERVICE
+from scoring_service.server.server import ScoringServer
+from scoring_service.service.config import ServerConfig
+from tests.scoring_service.attacks import ATTACKS, HEAVY_TEXTS, honest_callers, stalled_calls
+from tests.soak import soak
+
+
+@contextmanager
+def serving(bundle, *options):
+    """A server process and its HOST:PORT."""
+    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
+    command += ["--address", "127.0.0.1:0", "--drain-grace-s", "1", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process, process.stdout.readline().split()[-1]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_costs_honest_callers_nothing_and_ends_with_the_process(tiny_bundle, name):
+    with serving(tiny_bundle, "--reflection", "true") as (process, target):
+        with honest_callers(target, timeout_s=60) as honest:
+            ATTACKS[name](target, 1.5)
+        assert honest.scored > 0
+        assert honest.failed == 0, honest.errors[:3]
+        assert rss_bytes(process.pid) < 300e6
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_stalled_calls_take_no_place_of_a_score_and_are_ended(tiny_model):
+    config = ServerConfig(
+        address="127.0.0.1:0", max_concurrent_calls=2, max_arriving_calls=8, arrival_timeout_s=0.3
+    )
+    server = ScoringServer(tiny_model, config)
+    server.start()
+    with ThreadPoolExecutor(1) as pool, ScoringClient(server.target, timeout_s=60) as client:
+        attack = pool.submit(stalled_calls, server.target, 1.0, calls=90)
+        asked = 0
+        while not attack.done():
+            assert isinstance(client.score(f"poem {asked}"), Score)
+            assert client.info().name == "tiny"
+            assert isinstance(client.score_batch([f"essay {asked}"])[0], Score)
+            asked += 1
+        attack.result()
+    assert asked
+    deadline_s = time.monotonic() + 60
+    while any(method._num_open for method in server._direct):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    server.stop()
+
+
+def test_a_connection_that_says_nothing_is_closed(tiny_model):
+    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0", arrival_timeout_s=0.2))
+    server.start()
+    host, _, port = server.target.rpartition(":")
+    silent = [socket.create_connection((host, int(port)), timeout=60) for _ in range(50)]
+    for connection in silent:
+        while connection.recv(1000):  # The server's own preface, then the end.
+            pass
+        connection.close()
+    server.stop()
+
+
+def test_connections_beyond_the_limit_are_closed_and_others_go_on(tiny_model):
+    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0", max_connections=5))
+    server.start()
+    host, _, port = server.target.rpartition(":")
+    with ScoringClient(server.target, timeout_s=60) as client:
+        assert isinstance(client.score("yes"), Score)
+        crowd = [socket.create_connection((host, int(port)), timeout=60) for _ in range(20)]
+        deadline_s = time.monotonic() + 60
+        closed = 0
+        for connection in crowd:
+            connection.settimeout(0.2)
+            try:
+                closed += connection.recv(1) == b""
+            except (ConnectionError, TimeoutError) as error:
+                closed += isinstance(error, ConnectionError)
+        assert closed >= 10
+        assert time.monotonic() < deadline_s
+        assert isinstance(client.score("no"), Score)
+    for connection in crowd:
+        connection.close()
+    server.stop()
+
+
+def test_no_prompt_is_read_on_the_thread_that_serves_all_calls(tiny_model, monkeypatch):
+    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0"))
+    server.start()
+    real, held, gate = tiny_model.tokenizer.tokenize, threading.Event(), threading.Event()
+
+    def slow_for_large(prompts):
+        if len(prompts[0]) > 1000:
+            held.set()
+            gate.wait(60)
+        return real(prompts)
+
+    monkeypatch.setattr(tiny_model.tokenizer, "tokenize", slow_for_large)
+    with ScoringClient(server.target, timeout_s=60) as client, ThreadPoolExecutor(1) as pool:
+        large = pool.submit(client.score, HEAVY_TEXTS["emoji"])
+        assert held.wait(60)
+        assert isinstance(client.score("yes"), Score)
+        gate.set()
+        assert isinstance(large.result(60), Score)
+    server.stop()
+
+
+@pytest.mark.parametrize("name", ["Score", "ScoreBatch", "Report", "Info"])
+def test_a_stop_does_not_wait_for_a_call_without_its_message(tiny_model, name):
+    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0", drain_grace_s=600))
+    server.start()
+    gate = threading.Event()
+
+    def nothing():
+        gate.wait(60)
+        yield from ()
+
+    with grpc.insecure_channel(server.target) as channel:
+        call = channel.stream_unary(f"/{SERVICE}/{name}").future(nothing(), timeout=60)
+        deadline_s = time.monotonic() + 60
+        while not server._places.arriving:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+        server.stop()
+        gate.set()
+        assert call.code() is not grpc.StatusCode.OK
+
+
+@pytest.mark.slow
+def test_all_attacks_together_lose_no_honest_call():
+    found = soak(10.0)
+    assert found["failed"] == 0, found
+    assert found["exit_status"] == 0, found
+    assert found["scored"] > 0
+    assert found["peak_mb"] < 300

@@ -1,0 +1,78 @@
+"""A process ends: when it is told to, when its supervisor is gone, and if something in it hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+from scoring_service.server.worker import BEAT, wait
+
+PYTHON = [sys.executable, "-c"]
+
+
+def test_a_worker_goes_on_until_it_is_stopped_or_its_parent_is_gone(monkeypatch, capsys):
+    monkeypatch.setattr("scoring_service.server.worker.BEAT_S", 0.001)
+    wait(threading.Event(), os.getppid() + 1)
+    assert capsys.readouterr().out.splitlines() == [BEAT]
+    stopped = threading.Event()
+    threading.Timer(0.05, stopped.set).start()
+    wait(stopped, os.getppid())
+    assert set(capsys.readouterr().out.splitlines()) == {BEAT}
+    stopped = threading.Event()
+    threading.Timer(0.01, stopped.set).start()
+    wait(stopped, None)
+
+
+def test_a_process_ends_though_something_in_it_hangs():
+    code = (
+        "import threading; from scoring_service.server.worker import end_for_sure;"
+        "end_for_sure(0.05); threading.Thread(target=threading.Event().wait).start()"
+    )
+    assert subprocess.run([*PYTHON, code], capture_output=True, timeout=60).returncode == 1
+
+
+def test_a_process_ends_with_its_parent():
+    code = (
+        "import os, time; from scoring_service.server.worker import end_with_parent;"
+        "end_with_parent({}); print(flush=True); time.sleep(60)"
+    )
+    orphan = subprocess.run([*PYTHON, code.format(1)], capture_output=True, timeout=60)
+    assert orphan.returncode == -signal.SIGTERM
+    # A parent that waits for the sign of its child's life, and leaves.
+    inner = code.format("os.getppid()")
+    parent = (
+        "import subprocess, sys, os;"
+        f"p = subprocess.Popen([sys.executable, '-c', {inner!r}], stdout=subprocess.PIPE);"
+        "p.stdout.readline(); print(p.pid, flush=True); os._exit(0)"
+    )
+    run = subprocess.run([*PYTHON, parent], stdout=subprocess.PIPE, text=True, timeout=60)
+    child = int(run.stdout)
+    fd = None
+    try:
+        fd = os.pidfd_open(child)
+    except ProcessLookupError:
+        return
+    import select
+
+    assert select.select([fd], [], [], 60)[0], "the child lives on"
+    os.close(fd)
+
+
+def test_large_blocks_are_given_back_when_they_are_free():
+    code = (
+        "from scoring_service.bench.processes import rss_bytes; import os, sys;"
+        "from scoring_service.server.worker import give_memory_back;"
+        "give_memory_back();"
+        "before = rss_bytes(os.getpid());"
+        # Sizes that glibc, left alone, would keep in its heap behind the small one after them.
+        "blocks = [[bytearray(n), bytes(1000)] for n in range(2_000_000, 20_000_000, 1_000_000)];"
+        "keep = [block[1] for block in blocks]; del blocks;"
+        "blocks = [[bytearray(900_000), bytes(1000)] for _ in range(50)];"
+        "keep += [block[1] for block in blocks]; del blocks;"
+        "print(rss_bytes(os.getpid()) - before)"
+    )
+    run = subprocess.run([*PYTHON, code], capture_output=True, text=True, timeout=60)
+    assert int(run.stdout) < 10_000_000, run.stderr

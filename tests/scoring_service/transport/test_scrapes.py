@@ -1,0 +1,121 @@
+"""An endpoint that silent, endless and vanished clients cannot hold up."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+
+import pytest
+
+from scoring_service.errors import ConfigError
+from scoring_service.transport.scrapes import ScrapeEndpoint
+
+
+@pytest.fixture
+def serve():
+    made = []
+
+    def start(page=lambda accept: (b"up 1\n", "text/plain"), **settings):
+        settings = {"timeout_s": 60, "max_connections": 64} | settings
+        made.append(ScrapeEndpoint("127.0.0.1", 0, page, **settings))
+        return made[-1]
+
+    yield start
+    for endpoint in made:
+        endpoint.close()
+
+
+def get(endpoint, path="/metrics", method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)
+    connection.request(method, path, headers=headers)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response.status, body
+
+
+def test_a_scrape_gets_the_page_for_what_it_accepts(serve):
+    endpoint = serve(lambda accept: (accept.encode(), "text/plain"))
+    assert get(endpoint, Accept="application/openmetrics-text") == (
+        200,
+        b"application/openmetrics-text",
+    )
+    assert get(endpoint, "/metrics?name=x")[0] == 200
+    assert get(endpoint, "/secrets")[0] == 404
+    assert get(endpoint, method="POST")[0] == 405
+
+
+def connect(endpoint, sent=b"GET /metrics HTTP/1.1\r\nHost: x\r\n"):
+    connection = socket.create_connection(("127.0.0.1", endpoint.port), timeout=60)
+    connection.sendall(sent)
+    return connection
+
+
+def is_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_half_requests_take_no_thread_and_no_one_s_place(serve):
+    endpoint, threads = serve(), threading.active_count()
+    half = [connect(endpoint) for _ in range(500)]
+    assert get(endpoint) == (200, b"up 1\n")
+    assert threading.active_count() == threads
+    assert all(is_closed(connection) for connection in half[:400])
+    for connection in half:
+        connection.close()
+
+
+def test_a_request_that_does_not_end_is_closed(serve):
+    with connect(serve(timeout_s=0.1)) as connection:
+        assert is_closed(connection)
+
+
+@pytest.mark.parametrize("sent", [b"x" * 20_000, b"\r\n\r\n", b"\0" * 100 + b"\r\n\r\n"])
+def test_what_is_no_request_is_closed(serve, sent):
+    endpoint = serve()
+    with connect(endpoint, sent) as connection:
+        while connection.recv(1000):
+            pass
+    assert get(endpoint)[0] == 200
+
+
+def test_an_answer_that_nobody_reads_is_dropped(serve):
+    endpoint = serve(lambda accept: (b"x" * 50_000_000, "text/plain"), timeout_s=0.2)
+    connection = connect(endpoint, b"GET /metrics HTTP/1.1\r\n\r\n")
+    deadline_s = time.monotonic() + 60
+    while not endpoint._open:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+    while endpoint._open:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    connection.close()
+
+
+def test_a_page_that_fails_costs_its_own_connection(serve, caplog):
+    broken = [True]
+
+    def page(accept):
+        if broken.pop():
+            raise ValueError("as told")
+
+    endpoint = serve(lambda accept: page(accept) if broken else (b"up", "text/plain"))
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        get(endpoint)
+    assert get(endpoint) == (200, b"up")
+
+
+def test_a_port_that_is_taken_is_a_config_error_and_a_closed_one_is_free(serve):
+    endpoint = serve()
+    with pytest.raises(ConfigError, match="use another port"):
+        ScrapeEndpoint("127.0.0.1", endpoint.port, lambda accept: (b"", ""), timeout_s=1)
+    silent = connect(endpoint, b"")
+    endpoint.close()
+    again = ScrapeEndpoint("127.0.0.1", endpoint.port, lambda accept: (b"", ""), timeout_s=1)
+    again.close()
+    silent.close()
