@@ -22,7 +22,8 @@ _COMMANDS: Final = {
     "compare": ("compare", "rank the same prompts by two bundles, and compare tau_b"),
     "promote": ("promote", "make a version the champion, if it beats the present one"),
     "export": ("export", "write the bundle of a run into a folder"),
-    "collect": ("collect", "measure response lengths at an OpenAI-compatible endpoint"),
+    "fetch": ("data.fetch", "build the table of a data card from its public source"),
+    "collect": ("data.collect", "measure response lengths at an OpenAI-compatible endpoint"),
     "monitor": ("monitor", "check a bundle against logged lengths for drift"),
 }
 COMMANDS: Final[Commands] = {
@@ -57,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def configure_logging() -> None:
     """Log our messages to stderr without a prefix, and of libraries only warnings."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("training").setLevel(logging.INFO)
+    for name in ("training", "scoring_service.tables"):
+        logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     # Lightning sets its parent logger's level whenever it is imported.
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)

@@ -20,8 +20,17 @@ class DataConfig:
     """Prompts and lengths that a run learns from."""
 
     dataset: str = "alpaca-vicuna7b"
-    """Id of a data card, or the path of a card.yaml or of a table (.parquet, .jsonl, .csv).
-    Validation and test prompts come from here."""
+    """Id of a data card, or the path of a card.yaml, of a table (.parquet, .jsonl, .csv) or of a
+    log (OpenAI-style, vLLM, LiteLLM, Langfuse). Validation and test prompts come from here."""
+    prompt_column: str = "prompt"
+    """Of a table without a card: a column or a path into it, such as request.messages."""
+    length_column: tuple[str, ...] = ()
+    """Tokens, also by path (usage.completion_tokens); several are repeated samples of each prompt;
+    default: output_tokens."""
+    model_column: str | None = None
+    """The model that responded; default: the column model, if there is one."""
+    on_bad_rows: Literal["error", "skip"] = "error"
+    """What a row without a prompt or a length does: end the run, or be left out and counted."""
     also: tuple[str, ...] = ()
     """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
     compared within a data set only."""
@@ -203,7 +212,8 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
     try:
         made = {key: make(**values[key]) for key, make in parts.items() if make is not MISSING}
         data = made["data"]  # JSON has no tuples.
-        made["data"] = replace(data, also=tuple(data.also), heads=tuple(data.heads))
+        lists = ("also", "heads", "length_column")
+        made["data"] = replace(data, **{name: tuple(getattr(data, name)) for name in lists})
         return TrainConfig(**{**values, **made})
     except (TypeError, KeyError) as error:
         raise ConfigError(f"not a training configuration of this version: {error}") from error

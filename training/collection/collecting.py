@@ -13,9 +13,10 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from scoring_service.errors import ConfigError, DataError, at_least, require
+from scoring_service.tables.columns import PROMPT, require_columns
 from training.collection.answers import AnswerLog
 from training.data.cards import card_path, refuse_foreign_card, write_card
-from training.data.records import prompt_hash, prompts_of, read_table, require_columns
+from training.data.records import prompt_hash, prompts_of, read_table
 
 _OURS: Final = frozenset({"messages", "prompt", "n", "best_of", "stream"})
 
@@ -121,8 +122,8 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
 
 def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
     """Return the distinct prompts of a table in its order, and the number of repeats."""
-    frame = read_table(path)
-    require_columns(frame, [column], path)
+    frame = read_table(path, [column])
+    require_columns(frame, [column], path, {column: PROMPT})
     distinct: dict[str, str] = {}
     for prompt in prompts_of(frame[column], path):
         distinct.setdefault(prompt_hash(prompt), prompt)

@@ -65,7 +65,7 @@ def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) 
     cost = fit_cost(samples)
     content = describe(samples, cost)
     run_id, figure = _log(samples, cost, content, store.mlruns_dir)
-    result = content | {"mlflow_run_id": run_id}
+    result = content | {"mlflow_run_id": run_id, "figure": figure}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(to_json(result, indent=1) + "\n")
 
@@ -73,7 +73,7 @@ def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) 
         _print(samples, cost)
         print(f"figure in {figure}; cost in {options.out}")
 
-    print_result(result | {"out": str(options.out), "figure": figure}, output, show)
+    print_result(result | {"out": str(options.out)}, output, show)
 
 
 def _log(

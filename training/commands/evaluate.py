@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from scoring_service.agreement import tau_b
 from scoring_service.bundle import ModelBundle
+from scoring_service.command_line import print_banner
 from scoring_service.errors import DataError
 from scoring_service.strict_json import finite_or_null
 from training.commands.options import OutputOptions, print_result
@@ -88,6 +89,7 @@ def evaluate(
         "coverage": None if target is None else coverage(curves[target], scores, lengths),
         "baselines": _baselines(own, kept, lengths),
         "revision": bundle.manifest.revision,
+        "banner": bundle.manifest.banner,
     }
     if np.ptp(lengths) == 0:
         logger.warning("tau_b is undefined: all %d lengths are %g", len(kept), lengths[0])
@@ -113,6 +115,7 @@ def _baselines(
 
 
 def _print(result: Mapping[str, Any]) -> None:
+    print_banner(result["banner"])
     rows = {
         "prompts": result["n"],
         "seen in training": result["num_seen_in_training"],

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scoring_service.command_line import POSITIONAL, run_command
+from scoring_service.command_line import POSITIONAL, print_banner, run_command
 from scoring_service.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.config import TrainConfig
@@ -121,10 +121,12 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     from training.release.publish import write_test_prompts
     from training.release.tracking import Tracker
 
+    card = prepared.data.card
     tracker = Tracker(options.mlruns_dir, run_name=config.name, run_id=run_id)
     with tracker, _without_torn_checkpoints(options.checkpoints):
         if run_id is None:
-            tracker.log_params(asdict(config) | {"card_sha256": prepared.data.card.digest})
+            tracker.log_params(asdict(config) | {"dataset": card.id, "card_sha256": card.digest})
+            tracker.log_data(prepared)
             _begin(config, options, tracker.run_id)
         trained = learn(
             config,
@@ -156,6 +158,7 @@ def _publish(prepared: Prepared, trained: Trained, out: Path, tracker: Tracker) 
     version, verdict = register(tracker, bundle, prepared.splits)
     return {
         "dataset": bundle.manifest.dataset["id"],
+        "banner": bundle.manifest.banner,
         "label": label,
         "train_prompts": bundle.manifest.dataset["train_prompts"],
         "test_prompts": bundle.manifest.dataset["test_prompts"],
@@ -206,6 +209,7 @@ def _without_torn_checkpoints(folder: Path) -> Iterator[None]:
 
 def _print_result(result: dict[str, Any]) -> None:
     low, high = result["tau_b_ci"]
+    print_banner(result.get("banner"))
     print(f"test prompts            {result['test_prompts']}, ranked by {result['label']}")
     print(f"tau_b                   {result['tau_b']:.3f}  (95% interval {low:.3f} to {high:.3f})")
     print(f"tau_b, TF-IDF + ridge   {result['tau_b_tfidf_ridge']:.3f}  (same training prompts)")

@@ -10,6 +10,7 @@ import numpy as np
 
 from scoring_service.bundle import Manifest, ModelBundle, sha256_of
 from scoring_service.errors import ConfigError, DataError, require
+from scoring_service.tables.reading import OnBadRows
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.records import FieldMap, PromptResponse, read_records
 from training.evaluation.calibration import target_of
@@ -26,7 +27,8 @@ class MonitorOptions:
     bundle: str
     """Folder, NAME/VERSION or NAME@champion."""
     log: str
-    """Parquet, JSONL or CSV file, the newest row last."""
+    """A table (.parquet, .jsonl, .csv) or a log (of an OpenAI-style gateway, vLLM, LiteLLM,
+    Langfuse), the newest row last."""
     window: int = 1000
     """Rows."""
     gate_tau_b: float | None = None
@@ -36,20 +38,23 @@ class MonitorOptions:
     require_certainty: bool = False
     """Exit with 1 only beyond chance."""
     prompt_column: str = "prompt"
+    """A column, or a path into it, such as request.messages."""
     length_column: str | None = None
-    """Tokens; default: the bundle's label."""
+    """Tokens, also by path (usage.completion_tokens); default: the bundle's label."""
     model_column: str | None = None
     """The model that responded."""
     model: str | None = None
     """Only rows of this model."""
+    on_bad_rows: OnBadRows = "error"
+    """What a row without a prompt or a length does: end the command, or be left out and counted."""
 
     def __post_init__(self) -> None:
         enough = f"{MIN_ROWS} or more, fewer rows tell nothing"
         require("window", self.window, self.window >= MIN_ROWS, enough)
         if (gate := self.gate_tau_b) is not None:
             require("gate_tau_b", gate, -1 <= gate <= 1, "a tau_b in [-1, 1]")
-        if (self.model is None) != (self.model_column is None):
-            raise ConfigError("model and model_column go together; give both or neither")
+        if self.model_column is not None and self.model is None:
+            raise ConfigError("model_column is given without model; add --model NAME")
 
 
 def main(options: MonitorOptions, store: StoreOptions, output: OutputOptions) -> int:
@@ -133,7 +138,9 @@ def _read_log(manifest: Manifest, options: MonitorOptions) -> tuple[list[PromptR
         output_tokens=(options.length_column or manifest.label,),
         model=options.model_column,
     )
-    records, num_empty = read_records(options.log, fields, model=options.model)
+    records, num_empty = read_records(
+        options.log, fields, model=options.model, on_bad_rows=options.on_bad_rows
+    )
     if len(records) < MIN_ROWS:
         raise DataError(
             f"{len(records)} rows with a length; give {MIN_ROWS} or more, fewer tell nothing",

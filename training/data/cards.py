@@ -2,7 +2,8 @@
 
 A card is `datasets/<id>/card.yaml`, or any path to such a file. Records are looked for in
 --data-dir, then $LENGTHWISE_DATA, then on the Hugging Face hub if the card names a repository
-there; last, the seeded synthetic set takes their place, with a warning. For your own logs the path
+there; last, the seeded synthetic set takes their place, with a warning. A set that `fetch` built
+lies there in a folder with a card of its own. For your own logs the path
 of the table is enough if its columns have the names of `PromptResponse`.
 
 A table that was collected gets its card from `write_card`.
@@ -12,16 +13,18 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from scoring_service.bundle import sha256_of
+from scoring_service.bundle import BANNER, sha256_of
 from scoring_service.errors import ConfigError, DataError
+from scoring_service.tables.files import SUFFIXES, is_file_name, name_of
+from training.config import DataConfig
 from training.data import synthetic
-from training.data.records import TABLE_SUFFIXES, FieldMap, PromptResponse, read_table, to_records
+from training.data.records import FieldMap, PromptResponse, read_table, to_records
 
 CARDS: Final = Path(__file__).resolve().parents[2] / "datasets"
 CARD: Final = "card.yaml"
@@ -92,8 +95,8 @@ def read_card(dataset: str) -> Card:
     except FileNotFoundError as error:
         known = ", ".join(sorted(folder.parent.name for folder in CARDS.glob(f"*/{CARD}")))
         raise DataError(
-            f"no data set {dataset!r}; use one of {known}, a card.yaml, or a table "
-            f"({', '.join(TABLE_SUFFIXES)})"
+            f"no data set {dataset!r}; use one of {known}, a card.yaml, or the path of a table or "
+            f"log ({', '.join(SUFFIXES)}, also .gz and .zst, or without suffix)"
         ) from error
     except (OSError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
@@ -120,18 +123,25 @@ def _names(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
+def load_data(
+    dataset: str, data_dir: str | None = None, columns: DataConfig | None = None
+) -> LoadedData:
     """Return the checked records of a card; the module says where they are looked for.
+
+    `columns` names those of a table or log without a card.
 
     Raises:
         DataError: the card or the data is wrong, or an explicit `data_dir` lacks the file.
     """
-    if Path(dataset).suffix in TABLE_SUFFIXES:
-        return _own_table(Path(dataset))
+    if not dataset.endswith(".yaml") and is_file_name(dataset):
+        return _own_table(Path(dataset), columns or DataConfig())
     card = read_card(dataset)
     if card.source == "generated":
         return _synthetic(card)
     for root, required in _roots(dataset, data_dir):
+        own = root / card.id / CARD  # as `fetch` writes it
+        if own.is_file() and not dataset.endswith(".yaml"):
+            return _from_folder(read_card(str(own)), own.parent, str(own.parent))
         if (root / card.path).is_file():
             return _from_folder(card, root, str(root / card.path))
         if required:
@@ -144,21 +154,28 @@ def load_data(dataset: str, data_dir: str | None = None) -> LoadedData:
     return _synthetic(read_card("synthetic"))
 
 
-def _own_table(path: Path) -> LoadedData:
-    """Return the records of a table without a card, with columns named as in `PromptResponse`."""
-    frame = read_table(path)
-    optional = ("model", "sample", "reasoning_tokens", "answer_tokens", "group")
-    present: dict[str, Any] = {name: name for name in optional if name in frame.columns}
+def _own_table(path: Path, columns: DataConfig) -> LoadedData:
+    """Return the records of a table or log; columns that are not named have our names."""
+    named = FieldMap(
+        prompt=columns.prompt_column,
+        output_tokens=columns.length_column or ("output_tokens",),
+        model=columns.model_column,
+    )
+    frame = read_table(path, named.columns(), columns.on_bad_rows)
+    optional = ("sample", "reasoning_tokens", "answer_tokens", "group")
+    present: dict[str, Any] = {name: name for name in optional if name in frame}
+    if named.model is None and "model" in frame:
+        present["model"] = "model"
     card = Card(
-        id=path.stem,
+        id=name_of(path),
         path=path.name,
-        fields=FieldMap(**present),
+        fields=replace(named, **present),
         tokenizer="unknown",
         records=len(frame),
         sha256=sha256_of(path),
         digest=sha256_of(path),
     )
-    records, num_empty = to_records(frame, card.fields, path=path)
+    records, num_empty = to_records(frame, card.fields, path=path, on_bad_rows=columns.on_bad_rows)
     return LoadedData(card=card, records=records, origin=str(path), num_empty=num_empty)
 
 
@@ -215,13 +232,11 @@ def _download(card: Card, hub: str) -> Path | None:
 
 
 def _synthetic(card: Card) -> LoadedData:
-    records, attainable = synthetic.generate(card.records or 0, seed=card.split_seed)
-    logger.warning(
-        "SYNTHETIC DATA: %d generated prompts; the best attainable tau_b is %.3f by construction. "
-        "Nothing measured on it says anything about a real model.",
-        len(records),
-        attainable,
+    prompts = (card.records or 0) // synthetic.SAMPLES
+    records, attainable = synthetic.generate(
+        prompts, seed=card.split_seed, samples=synthetic.SAMPLES
     )
+    logger.warning("%s; the best attainable tau_b is %.3f by construction", BANNER, attainable)
     return LoadedData(
         card=card,
         records=records,

@@ -55,8 +55,9 @@ def prepare(config: TrainConfig, data_dir: str | None) -> Prepared:
     Raises:
         DataError: the data breaks its card, or has no order to learn.
     """
-    data = load_data(config.data.dataset, data_dir)
-    also = [(load_data(name, data_dir), times) for name, times in map(_times, config.data.also)]
+    data = load_data(config.data.dataset, data_dir, config.data)
+    named = map(_times, config.data.also)
+    also = [(load_data(name, data_dir, config.data), times) for name, times in named]
     first, *heads = (
         _prepare_label(_labelled_by(config, label), data, also)
         for label in (config.data.label, *config.data.heads)

@@ -7,20 +7,22 @@ columns; every row is checked here, once.
 from __future__ import annotations
 
 import hashlib
-import math
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scoring_service.errors import DataError
+from scoring_service.tables import reading
+from scoring_service.tables.columns import LENGTH, MODEL, PROMPT, require_columns
+from scoring_service.tables.reading import SKIP, OnBadRows
+from scoring_service.tables.values import count_of, prompt_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-TABLE_SUFFIXES: Final = (".parquet", ".jsonl", ".csv")
-_NO_ROWS: Final = "the table has no rows; give some"
+_OF_FIT: Final = " (of fit: --data.prompt-column, --data.length-column)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,63 +74,60 @@ def prompt_hash(prompt: str, salt: str = "") -> str:
     return hashlib.sha256(f"{salt}|{normalise(prompt)}".encode()).hexdigest()
 
 
-def read_table(path: str | Path) -> pd.DataFrame:
-    """Read a parquet, JSONL or CSV file through the `datasets` library.
+def read_table(
+    path: str | Path, columns: Sequence[str] = (), on_bad_rows: OnBadRows = "error"
+) -> pd.DataFrame:
+    """Read a table or a log; parquet and CSV through the `datasets` library.
+
+    `columns` that the table lacks are looked up as paths (`usage.completion_tokens`).
 
     Raises:
         DataError: no such file, another format, empty, or damaged.
     """
+    return reading.read_table(Path(path), _load, columns=columns, on_bad_rows=on_bad_rows)
+
+
+def _load(path: Path, kind: str) -> pd.DataFrame:
     import datasets
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # Errors are raised as well.
-    path = Path(path)
-    make = (datasets.Dataset.from_parquet, datasets.Dataset.from_json, datasets.Dataset.from_csv)
-    readers = dict(zip(TABLE_SUFFIXES, make, strict=True))
-    if path.suffix not in readers:
-        raise DataError(
-            f"format {path.suffix!r} is unknown; use one of {sorted(readers)}", path=path
-        )
-    if not path.is_file() or path.stat().st_size == 0:
-        state = "is empty" if path.is_file() else "does not exist"
-        raise DataError(f"the file {state}; give a table", path=path)
+    make = {"parquet": datasets.Dataset.from_parquet, "csv": datasets.Dataset.from_csv}[kind]
     # A private cache: the shared one goes stale when a file changes, and a damaged one breaks runs.
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as cache:
         try:
-            table = readers[path.suffix](str(path), cache_dir=cache, keep_in_memory=True)
-            frame: pd.DataFrame = table.to_pandas()
+            frame: pd.DataFrame = make(str(path), cache_dir=cache, keep_in_memory=True).to_pandas()
         except Exception as error:
             if _has_no_rows(path, error):
-                raise DataError(_NO_ROWS, path=path) from error
+                raise DataError(reading.NO_ROWS, path=path) from error
             reason = str(error.__cause__ or error).splitlines()[0]
-            raise DataError(f"cannot be read as {path.suffix[1:]}: {reason}", path=path) from error
-    if frame.empty:
-        raise DataError(_NO_ROWS, path=path)
+            raise DataError(f"cannot be read as {kind}: {reason}", path=path) from error
     return frame
 
 
-def require_columns(frame: pd.DataFrame, names: Sequence[str], path: str | Path | None) -> None:
-    """Check that a table has these columns."""
-    if missing := [name for name in names if name not in frame.columns]:
-        have = ", ".join(map(str, frame.columns))
-        raise DataError(
-            f"no column {', '.join(map(repr, missing))}; the columns are: {have}", path=path
-        )
-
-
 def to_records(
-    frame: pd.DataFrame, fields: FieldMap, *, model: str = "", path: str | Path | None = None
+    frame: pd.DataFrame,
+    fields: FieldMap,
+    *,
+    model: str = "",
+    path: str | Path | None = None,
+    on_bad_rows: OnBadRows = "error",
 ) -> tuple[list[PromptResponse], int]:
     """Check every row and turn it into records, one per length column.
 
     Returns the records and the number of lengths of 0, which are dropped: an aborted request says
     nothing about the length of its response.
 
+    A row with a prompt that is empty or no text, or with a length that is missing, negative or no
+    number, is bad: an error that names the row, or left out and counted.
+
     Raises:
-        DataError: a column is missing, a prompt is empty or not text, a length is missing, negative
-            or not a number. The message names the row.
+        DataError: a column is missing, or a row is bad and `on_bad_rows` is "error".
     """
-    require_columns(frame, fields.columns(), path)
+    options = {fields.prompt: PROMPT, **dict.fromkeys(fields.output_tokens, LENGTH)}
+    require_columns(frame, fields.columns(), path, options, _OF_FIT)
+    if on_bad_rows == "skip":
+        frame = _without_bad_rows(frame, fields, path)
     prompts = prompts_of(frame[fields.prompt], path)
     models = [str(name) for name in frame[fields.model]] if fields.model else [model] * len(prompts)
     groups = [str(name) for name in frame[fields.group]] if fields.group else [""] * len(prompts)
@@ -160,34 +159,68 @@ def to_records(
 
 
 def read_records(
-    path: str | Path, fields: FieldMap, *, model: str | None = None
+    path: str | Path,
+    fields: FieldMap,
+    *,
+    model: str | None = None,
+    on_bad_rows: OnBadRows = "error",
 ) -> tuple[list[PromptResponse], int]:
-    """Read and check a table; returns what `to_records` does, of one model if one is named."""
-    records, num_empty = to_records(read_table(path), fields, path=path)
+    """Read and check a table; returns what `to_records` does, of one model if one is named.
+
+    A log says itself which model responded.
+    """
+    frame = read_table(path, fields.columns(), on_bad_rows)
+    if model is not None and fields.model is None:
+        require_columns(frame, ["model"], path, {"model": MODEL})
+        fields = replace(fields, model="model")
+    records, num_empty = to_records(frame, fields, path=path, on_bad_rows=on_bad_rows)
     return [r for r in records if model is None or r.model == model], num_empty
+
+
+def _without_bad_rows(
+    frame: pd.DataFrame, fields: FieldMap, path: str | Path | None
+) -> pd.DataFrame:
+    """Return the rows that can be used; the others are counted and logged."""
+    parts = [
+        name for name in (fields.sample, fields.reasoning_tokens, fields.answer_tokens) if name
+    ]
+    counts = [*fields.output_tokens, *parts]
+    reasons: Counter[str] = Counter()
+    good = []
+    for row in frame[[fields.prompt, *counts]].itertuples(index=False):
+        prompt, *numbers = row
+        wrong = [name for name, cell in zip(counts, numbers, strict=True) if count_of(cell) is None]
+        why = ("prompt is no text" if prompt_of(prompt) is None else "") or (
+            f"{wrong[0]} is no number of tokens" if wrong else ""
+        )
+        reasons.update([why] if why else [])
+        good.append(not why)
+    reading.say_left_out(reasons, len(frame), path)
+    if not any(good):
+        raise DataError(
+            "not one row can be used; give the columns of prompts and lengths", path=path
+        )
+    return frame[good]
 
 
 def _has_no_rows(path: Path, error: Exception) -> bool:
     """Return whether `datasets` failed because the table is empty; it has no error for that."""
-    if path.suffix == ".csv":
-        return "corresponds to no data" in str(error)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return path.suffix == ".parquet" and bool(pq.read_metadata(path).num_rows == 0)
+        return "corresponds to no data" in str(error) or pq.read_metadata(path).num_rows == 0
     except (pa.ArrowException, OSError):
         return False
 
 
 def prompts_of(column: pd.Series[Any], path: str | Path | None) -> list[str]:
     """Return the checked prompts of a column, in its order."""
-    prompts = column.tolist()
-    for row, prompt in enumerate(prompts):
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise DataError(
-                f"prompt is {prompt!r}; give non-empty text or drop the row", path=path, row=row
-            )
+    prompts = []
+    for row, value in zip(column.index, column.tolist(), strict=True):
+        if (prompt := prompt_of(value)) is None:
+            raise DataError(f"prompt is {value!r}, no text; {SKIP}", path=path, row=row)
+        prompts.append(prompt)
     return prompts
 
 
@@ -203,23 +236,10 @@ def _remainder(total: list[int], part: list[int], path: str | Path | None) -> li
 
 
 def _counts(frame: pd.DataFrame, column: str | None, path: str | Path | None) -> list[int]:
-    if column is None:
-        return []
-    values = frame[column].tolist()
-    wrong = [row for row, value in enumerate(values) if not _is_count(value)]
-    if wrong:
-        # One word in a column of a CSV makes text of every number in it; name the word.
-        words = (row for row in wrong if not str(values[row]).strip().isdigit())
-        row = next(words, wrong[0])
-        raise DataError(
-            f"{column} is {values[row]!r}; give a whole number of tokens >= 0 or drop the row",
-            path=path,
-            row=row,
-        )
-    return [int(value) for value in values]
-
-
-def _is_count(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and value >= 0 and value == int(value)
+    counts = []
+    for row, value in zip(frame.index, frame[column].tolist() if column else [], strict=False):
+        if (count := count_of(value)) is None:
+            text = f"{column} is {value!r}, not a whole number of tokens >= 0; {SKIP}"
+            raise DataError(text, path=path, row=row)
+        counts.append(count)
+    return counts

@@ -1,9 +1,10 @@
-"""Labelled prompts of any table, whose columns are named by options."""
+"""Labelled prompts of any table or log, whose columns are named by options."""
 
 import logging
 from dataclasses import dataclass
 
 from scoring_service.errors import DataError
+from scoring_service.tables.reading import OnBadRows
 from training.data.labels import LabelledPrompt, label_prompts
 from training.data.records import FieldMap, read_records
 
@@ -15,16 +16,21 @@ class TableOptions:
     """A table and its columns."""
 
     data: str
-    """Parquet, JSONL or CSV file."""
+    """A table (.parquet, .jsonl, .csv) or a log (of an OpenAI-style gateway, vLLM, LiteLLM,
+    Langfuse)."""
     prompt_column: str = "prompt"
+    """A column, or a path into it, such as request.messages."""
     length_column: tuple[str, ...] = ()
-    """Tokens; several columns are repeated samples of each prompt; default: the bundle's label."""
+    """Tokens, also by path (usage.completion_tokens); several are repeated samples of each prompt;
+    default: the bundle's label."""
     group_column: str | None = None
     """Task or cluster: also give tau_b within groups."""
     model_column: str | None = None
     """The model that responded; needed if the table holds several."""
     model: str | None = None
     """Only rows of this model."""
+    on_bad_rows: OnBadRows = "error"
+    """What a row without a prompt or a length does: end the command, or be left out and counted."""
 
 
 def read_prompts(options: TableOptions, label: str) -> list[LabelledPrompt]:
@@ -38,7 +44,9 @@ def read_prompts(options: TableOptions, label: str) -> list[LabelledPrompt]:
         model=options.model_column,
         group=options.group_column,
     )
-    records, num_empty = read_records(options.data, fields, model=options.model)
+    records, num_empty = read_records(
+        options.data, fields, model=options.model, on_bad_rows=options.on_bad_rows
+    )
     models = sorted({record.model for record in records})
     if len(models) != 1:
         known = ", ".join(models[:9]) if models else f"not {options.model!r}"

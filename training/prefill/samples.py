@@ -15,8 +15,9 @@ import pandas as pd
 
 from scoring_service.bundle import sha256_of
 from scoring_service.errors import ConfigError, DataError
+from scoring_service.tables.columns import require_columns
 from training.data.cards import ENVIRONMENT
-from training.data.records import read_table, require_columns
+from training.data.records import read_table
 
 NUMBERS: Final = ("prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s")
 SPLITWISE: Final = "splitwise-sim/perf_model.csv"

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
 
 import lightning as L
@@ -15,6 +16,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from tokenizers import Tokenizer
 
+from scoring_service.errors import DataError
 from training.config import TrainConfig
 from training.data.splits import Splits
 from training.ranker.callbacks import ResumableInterrupt, TerminalProgress
@@ -167,6 +169,13 @@ def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path
         for category in (UserWarning, FutureWarning, DeprecationWarning):
             warnings.filterwarnings("ignore", category=category, module="lightning")
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=False)
+            # With other classes than those of weights a checkpoint could run code when it is read.
+            trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
+        except UnpicklingError as error:
+            raise DataError(
+                "the checkpoint is damaged or holds more than weights and numbers; delete it and "
+                "train anew",
+                path=start,
+            ) from error
         except SystemExit as error:  # Lightning raises it on Ctrl-C.
             raise KeyboardInterrupt from error

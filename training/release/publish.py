@@ -33,6 +33,8 @@ from training.ranker.data_module import tokenize
 from training.ranker.encoder import PromptScorer, in_buckets, save_scorer
 from training.ranker.learning import Trained
 from training.release.champion import Promotion, judge
+from training.release.mlflow_model import write_model_files
+from training.release.registry import figures_of, show_tau_b
 from training.release.tracking import Tracker
 
 BUNDLE: Final = "bundle"
@@ -197,6 +199,9 @@ def log_results(
     prefix = "" if bundle.path.name == BUNDLE else f"{bundle.manifest.label}/"
     tracker.log_folder(bundle.path, bundle.path.name)
     with tempfile.TemporaryDirectory() as folder:
+        write_model_files(Path(folder, "model"), texts(splits.test[:2]))
+        tracker.log_folder(Path(folder, "model"), bundle.path.name)
+    with tempfile.TemporaryDirectory() as folder:
         save_scorer(Path(folder), trained.scorer, trained.tokenizer)
         tracker.log_folder(Path(folder), f"{prefix}{CHECKPOINT}")
     low, high = metrics["tau_b_ci"]
@@ -218,7 +223,13 @@ def register(tracker: Tracker, bundle: ModelBundle, splits: Splits) -> tuple[str
     """
     name = bundle.manifest.name
     verdict = judge(bundle, tracker.champion(name), splits.test)
-    version = tracker.register(name, bundle.path.name, {"verdict": verdict.reason})
+    figures = figures_of(bundle.manifest)
+    description = (
+        f"{bundle.manifest.banner or 'Length ranker'}: tau_b {show_tau_b(figures)} on "
+        f"{len(splits.test)} test prompts of {figures['dataset']}, by {bundle.manifest.label}"
+    )
+    tags = {"verdict": verdict.reason, "revision": bundle.manifest.revision}
+    version = tracker.register(name, bundle.path.name, tags, description)
     if verdict.promoted:
         tracker.promote(name, version)
     return version, verdict

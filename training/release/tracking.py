@@ -6,6 +6,7 @@ A store is a folder: `<root>/mlflow.db` (sqlite) and `<root>/artifacts`. To look
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Mapping
@@ -18,17 +19,19 @@ from urllib.request import url2pathname
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Metric
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-from scoring_service.bundle import ModelBundle
+from scoring_service.bundle import BANNER, SYNTHETIC, ModelBundle
 from scoring_service.errors import BundleError, ConfigError
 from scoring_service.mlflow_store import MlflowStore
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import MLFlowLogger
     from matplotlib.figure import Figure
+
+    from training.data.prepared import Prepared
 
 EXPERIMENT: Final = "lengthwise"
 CHAMPION: Final = "champion"
@@ -190,6 +193,27 @@ class Tracker(Store):
         for key, value in _flatten(params).items():
             self.client.log_param(self.run_id, key, value)
 
+    def log_data(self, prepared: Prepared) -> None:
+        """Log the data set that is used as an input of the run, and mark a run on invented data.
+
+        It may be another one than the settings ask for: without a data folder it is the synthetic
+        one.
+        """
+        card = prepared.data.card
+        source = json.dumps({"origin": prepared.data.origin, "commit": card.commit})
+        data = Dataset(card.id, (card.sha256 or card.digest)[:36], "lengthwise", source)
+        tags = [InputTag("mlflow.data.context", "training")]
+        self.client.log_inputs(self.run_id, [DatasetInput(data, tags)])
+        banner = BANNER if card.id == SYNTHETIC else ""
+        tags_of_run = {
+            "dataset": card.id,
+            "data_sha256": card.sha256,
+            "mlflow.note.content": banner,
+        }
+        for key, value in tags_of_run.items():
+            if value:
+                self.client.set_tag(self.run_id, key, value)
+
     def log_metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
         """Log final figures, or those of one point of a curve."""
         now_ms = int(time.time() * 1000)
@@ -224,14 +248,18 @@ class Tracker(Store):
             self._system_metrics.finish()
         self.client.set_terminated(self.run_id, status=status)
 
-    def register(self, name: str, bundle: str, tags: Mapping[str, str]) -> str:
+    def register(
+        self, name: str, bundle: str, tags: Mapping[str, str], description: str = ""
+    ) -> str:
         """Register that artefact of this run as a new version of the model; returns the version."""
         try:
             self.client.get_registered_model(name)
         except MlflowException:
             self.client.create_registered_model(name)
         source = f"{self.client.get_run(self.run_id).info.artifact_uri}/{bundle}"
-        version = self.client.create_model_version(name, source, self.run_id, tags=dict(tags))
+        version = self.client.create_model_version(
+            name, source, self.run_id, tags=dict(tags), description=description or None
+        )
         return str(version.version)
 
 

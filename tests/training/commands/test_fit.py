@@ -90,7 +90,7 @@ def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
     for name in (FP32, INT8):  # What an export of old wrote is not read.
         (artifacts / "bundle" / name).unlink()
     content = json.loads((artifacts / "bundle" / MANIFEST).read_text())
-    content["calibration"]["llama"] = {}
+    content["calibration"]["llama"] = {"scores": [0.0], "quantiles": {"0.5": [1.0]}}
     (artifacts / "bundle" / MANIFEST).write_text(json.dumps(content))
     again = tmp_path / "deep" / "again"
     rebuild = ["export", "--run", run, "--out", str(again), "--mlruns-dir", str(mlruns)]

@@ -134,7 +134,7 @@ def test_a_gate_of_ones_own_and_what_may_be_chance(
         (log_rows(30), ["--gate-tau-b", "7"], "gate_tau_b is 7"),
         (log_rows(30), ["--length-column", "tokens"], "no column 'tokens'"),
         (log_rows(30), ["--target-model", "gpt-9"], "but for tiny-llm"),
-        (log_rows(30), ["--model", "gpt-9"], "give both or neither"),
+        (log_rows(30), ["--model-column", "model"], "add --model NAME"),
         (log_rows(30), ["--model", "gpt-9", "--model-column", "model"], "0 rows"),
     ],
 )

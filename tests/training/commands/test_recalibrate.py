@@ -32,7 +32,8 @@ def test_recalibration_adds_a_model_and_leaves_the_scores_alone(
     assert "target_model is empty" in capsys.readouterr().err
     written = ModelBundle.load(out)
     assert set(written.manifest.calibration) == {"tiny-llm", "other"}
-    assert written.manifest.revision == tiny_bundle.manifest.revision
+    assert written.manifest.files == tiny_bundle.manifest.files
+    assert written.manifest.revision != tiny_bundle.manifest.revision
 
     assert (
         main(["evaluate", "--bundle", str(out), "--target-model", "other", "--json", *columns]) == 0

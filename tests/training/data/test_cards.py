@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,9 @@ import pytest
 
 from scoring_service.bundle import sha256_of
 from scoring_service.errors import ConfigError, DataError
+from tests.scoring_service.tables import logs
+from tests.scoring_service.tables.logs import write_lines
+from training.config import DataConfig
 from training.data.cards import (
     CARDS,
     card_path,
@@ -85,6 +89,35 @@ def test_a_written_card_loads_the_table_it_describes(tmp_path: Path) -> None:
         data = load_data(str(card_path(table)))
         assert [record.output_tokens for record in data.records] == [3, 4][:rows]
         assert (data.card.id, data.card.tokenizer) == ("my-lengths", "t")
+
+
+def test_a_log_needs_no_card(tmp_path: Path) -> None:
+    data = load_data(str(write_lines(tmp_path / "gate.v2.jsonl", logs.OPENAI)))
+    assert data.card.id == "gate.v2"
+    assert [(r.prompt, r.output_tokens, r.model) for r in data.records] == [
+        *[("one", 10, "m"), ("two", 20, "m"), ("three", 30, "m"), ("four", 40, "m")],
+    ]
+    assert [r.reasoning_tokens for r in data.records] == [0, 0, 0, 25]
+    (tmp_path / "server.log").write_text(logs.VLLM_OLD)
+    assert [r.output_tokens for r in load_data(str(tmp_path / "server.log")).records] == [4, 1]
+
+
+def test_columns_of_a_table_without_a_card_are_named_by_settings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"chat": [{"role": "user", "content": f"p{n}"}], "n": {"out": n}} for n in (3, 4)]
+    rows.append({"chat": [], "n": {"out": 5}})
+    path = str(write_lines(tmp_path / "chats", rows))
+    with pytest.raises(
+        DataError, match=r"give --prompt-column chat --length-column n\.out \(of fit"
+    ):
+        load_data(path)
+    named = DataConfig(prompt_column="chat", length_column=("n.out",))
+    with pytest.raises(DataError, match=r"row 2: prompt is \[\], no text; .*--data\.on-bad-rows"):
+        load_data(path, None, named)
+    records = load_data(path, None, replace(named, on_bad_rows="skip")).records
+    assert [(r.prompt, r.output_tokens) for r in records] == [("p3", 3), ("p4", 4)]
+    assert "1 of 3 rows left out: 1 because prompt is no text" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from scoring_service.errors import DataError
+from tests.scoring_service.tables import logs
 from training.data.records import (
     FieldMap,
     normalise,
@@ -69,7 +70,7 @@ def test_a_missing_column_is_named_beside_the_columns_there_are() -> None:
         ("logs.parquet", b"", "is empty"),
         ("logs.csv", b"prompt,output_tokens\n", "no rows"),
         ("logs.parquet", b"not parquet at all", "cannot be read as parquet"),
-        ("logs.jsonl", b'{"prompt": "a"', "cannot be read as jsonl"),
+        ("logs.jsonl", b'{"prompt": "a"', "cannot be read as JSON"),
         ("logs.xlsx", b"x", "'.xlsx' is unknown"),
     ],
 )
@@ -169,3 +170,37 @@ def test_records_of_one_model_are_chosen_after_the_check(tmp_path: Path) -> None
     assert [record.prompt for record in records] == ["a", "c"]
     assert dropped == 1
     assert len(read_records(path, FieldMap(model="llm"))[0]) == 2
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"output_tokens": ["3", "five", "7"]},
+        {"output_tokens": [3.0, float("nan"), 7.0]},
+        {"prompt": ["a", None, "c"]},
+    ],
+)
+def test_bad_rows_can_be_left_out(
+    columns: dict[str, list[object]], caplog: pytest.LogCaptureFixture
+) -> None:
+    records, dropped = to_records(table(**columns), FieldMap(), on_bad_rows="skip")
+    assert [(r.prompt, r.output_tokens) for r in records] == [("a", 3), ("c", 7)]
+    assert dropped == 0
+    assert "1 of 3 rows left out" in caplog.text
+
+
+def test_a_table_of_bad_rows_only_is_refused() -> None:
+    with pytest.raises(DataError, match="not one row can be used"):
+        to_records(table(output_tokens=["x"] * 3), FieldMap(), on_bad_rows="skip")
+
+
+def test_a_log_names_the_model_of_each_row(tmp_path: Path) -> None:
+    rows = [logs.chat("one", 10), logs.chat("two", 20)]
+    rows[1]["request"]["model"] = "other"
+    path = logs.write_lines(tmp_path / "log.jsonl", rows)
+    records, _ = read_records(path, FieldMap(), model="other")
+    assert [record.prompt for record in records] == ["two"]
+    path = tmp_path / "logs.csv"
+    table(llm=["x", "y", "x"]).to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"no column 'model'; .*give --model-column llm"):
+        read_records(path, FieldMap(), model="x")

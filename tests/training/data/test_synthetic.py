@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from scoring_service.agreement import tau_b
-from training.data.synthetic import MANNERS, TASKS, generate
+from training.data.labels import label_prompts, observed
+from training.data.synthetic import MANNERS, SAMPLES, TASKS, generate
+from training.evaluation.baselines import tfidf_ridge
 
 
-def test_the_synthetic_set_is_as_predictable_as_it_says() -> None:
-    records, attainable = generate(3000, seed=1)
-    again, _ = generate(3000, seed=1)
-    assert records == again
+def test_the_synthetic_set_is_the_same_for_a_seed_and_as_long_as_real_answers() -> None:
+    records, _ = generate(3000, seed=1)
+    assert records == generate(3000, seed=1)[0]
     assert records != generate(3000, seed=2)[0]
     assert len({record.prompt for record in records}) == 3000
     lengths = [record.output_tokens for record in records]
-    assert min(lengths) >= 1
-    assert 0.8 < attainable < 0.95
-    assert tau_b(lengths, lengths) == pytest.approx(1.0)
+    assert min(lengths) >= 3
+    assert max(lengths) <= 512
+    assert np.quantile(lengths, [0.1, 0.5, 0.9]).tolist() == pytest.approx([17, 106, 278], rel=0.02)
+
+
+def test_it_is_as_predictable_as_vicunas_answers() -> None:
+    records, attainable = generate(6000, seed=0, samples=SAMPLES)
+    prompts, merged = label_prompts(records)
+    assert (len(prompts), merged) == (6000, 6000)
+    train, test = prompts[:4000], prompts[4000:]
+    lengths = observed(test)
+    assert tau_b(tfidf_ridge(train, "geometric_mean", test), lengths) == pytest.approx(
+        0.52, abs=0.02
+    )
+    assert attainable == pytest.approx(0.61, abs=0.02)
+    second = [item.lengths[1] for item in test]
+    assert tau_b(second, lengths) == pytest.approx(0.64, abs=0.02)
 
 
 def test_a_manner_shifts_a_long_task_more_than_a_short_one() -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from scoring_service.errors import DataError
+from tests.scoring_service.tables import logs
 from training.data.tables import TableOptions, read_prompts
 
 
@@ -47,3 +48,11 @@ def test_a_model_must_be_chosen_where_the_table_holds_several(table: str) -> Non
     assert [(p.model, p.observed, p.group) for p in read_prompts(one, "")] == [("n", 7, "x")]
     with pytest.raises(DataError, match="not 'o'"):
         read_prompts(TableOptions(data=table, model_column="llm", model="o", **columns), "")  # type: ignore[arg-type]
+
+
+def test_a_log_is_read_like_a_table(tmp_path: Path) -> None:
+    path = str(logs.write_lines(tmp_path / "log.jsonl", logs.LITELLM))
+    prompts = read_prompts(TableOptions(data=path, model="m"), "output_tokens")
+    assert [(item.prompt, item.observed) for item in prompts] == [("one", 12), ("two", 30)]
+    (reasoned,) = read_prompts(TableOptions(data=path, on_bad_rows="skip"), "reasoning_tokens")
+    assert (reasoned.prompt, reasoned.observed) == ("two", 20)

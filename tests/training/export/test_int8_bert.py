@@ -54,6 +54,19 @@ def test_prompts_that_no_range_was_taken_from_score_nearly_as_they_were_trained_
 
 
 @pytest.mark.parametrize("scorer", POOLINGS, indirect=True)
+def test_no_pair_of_neighbouring_weights_saturates_a_processor_without_vnni(
+    scorer: PromptScorer, ids: list[list[int]]
+) -> None:
+    graph = int8_bert.build_int8(scorer, int8_bert.observe_ranges(scorer, ids)).graph
+    constants = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    products = [node for node in graph.node if node.op_type == "MatMulIntegerToFloat"]
+    assert products
+    for node in products:
+        weights = np.abs(constants[node.input[1]].astype(int))  # (what flows in, what flows out)
+        assert (255 * (weights[::2] + weights[1::2]) < 2**15).all()
+
+
+@pytest.mark.parametrize("scorer", POOLINGS, indirect=True)
 def test_a_score_does_not_depend_on_company_by_one_bit(
     scorer: PromptScorer, ids: list[list[int]], tmp_path: Path
 ) -> None:

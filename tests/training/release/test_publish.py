@@ -97,7 +97,9 @@ def make_store() -> Callable[[], object]:
         def champion(self, name: str) -> None:
             return None
 
-        def register(self, name: str, bundle: str, tags: dict[str, str]) -> str:
+        def register(
+            self, name: str, bundle: str, tags: dict[str, str], description: str = ""
+        ) -> str:
             assert tags["verdict"]
             return "1"
 

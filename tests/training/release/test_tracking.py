@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from scoring_service.bundle import BANNER
+from training.config import DataConfig, TrainConfig
+from training.data.prepared import prepare
+
 
 def test_a_run_notes_what_the_machine_did(mlruns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from training.release.tracking import Tracker
@@ -19,3 +23,19 @@ def test_a_run_notes_what_the_machine_did(mlruns: Path, monkeypatch: pytest.Monk
         time.sleep(0.02)
     tracker.finish()
     assert 0 <= metrics["system/cpu_utilization_percentage"] <= 100
+
+
+def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
+    mlruns: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from training.release.tracking import Tracker
+
+    monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
+    config = TrainConfig(data=DataConfig(dataset="gpteacher-gpt4"))
+    prepared = prepare(config, None)
+    with Tracker(mlruns, run_name="x", system_metrics=False) as tracker:
+        tracker.log_data(prepared)
+    run = tracker.client.get_run(tracker.run_id)
+    (used,) = run.inputs.dataset_inputs
+    assert used.dataset.name == run.data.tags["dataset"] == "synthetic"
+    assert run.data.tags["mlflow.note.content"] == BANNER

@@ -1,0 +1,45 @@
+"""The `fetch` command: what it builds, leaves out and prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.training.sources.github import open_hub
+from training.__main__ import main
+
+
+def test_all_leaves_out_what_must_be_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    place = ["--out", str(tmp_path), "--mirror"]
+    with open_hub() as hub:
+        assert main(["fetch", "--all", *place, hub.address, "--json"]) == 0
+        sets = json.loads(capsys.readouterr().out)["sets"]
+        assert [each["id"] for each in sets] == ["arena-hard", "gpteacher-gpt4", "zeroeval"]
+        assert "alpaca-eval is left out: licence" in caplog.text
+        assert main(["fetch", "alpaca-eval", "zeroeval", *place, hub.address]) == 0
+    out = capsys.readouterr().out
+    assert "alpaca-eval          built, 2 rows, licence repository Apache-2.0; data CC BY-NC" in out
+    assert "zeroeval             was there, 3 rows" in out
+    assert f"next: python -m training fit demo --data-dir {tmp_path} --data.dataset alpaca" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name data sets of alpaca-davinci003, "),
+        (["gpteacher-gpt4", "--all"], "or give --all"),
+        (["planbench"], "cannot be read by this version"),
+        (["gpteacher-gpt4", "--mirror", "http://127.0.0.1:1"], "check the network"),
+    ],
+)
+def test_what_cannot_be_fetched_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fetch", *arguments, "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].startswith("error: ")
+    assert message in error

@@ -1,0 +1,39 @@
+"""A registered version is a model that MLflow loads by its alias, with signature and example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from scoring_service.bundle import ModelBundle
+from training.export.scores import score_prompts
+from training.release.mlflow_model import write_model_files
+
+PROMPTS = ["write a long poem", "yes"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_loads_the_champion_and_it_predicts(
+    tiny_bundle: ModelBundle, mlruns: Path, tmp_path: Path
+) -> None:
+    import mlflow
+
+    from training.release.tracking import Tracker
+
+    write_model_files(tmp_path / "model", PROMPTS)
+    with Tracker(mlruns, run_name="x", system_metrics=False) as tracker:
+        tracker.log_folder(tiny_bundle.path, "bundle")
+        tracker.log_folder(tmp_path / "model", "bundle")
+        version = tracker.register("loadable", "bundle", {"revision": "r"}, "a ranker")
+        tracker.promote("loadable", version)
+    model = mlflow.pyfunc.load_model("models:/loadable@champion")
+    frame = pd.DataFrame({"prompt": PROMPTS})
+    assert model.predict(frame).score.tolist() == score_prompts(tiny_bundle, PROMPTS).tolist()
+    assert model.metadata.signature.inputs.input_names() == ["prompt"]
+    assert model.metadata.saved_input_example_info is not None
+    assert tracker.client.get_model_version("loadable", version).description == "a ranker"
+    champion = tracker.champion("loadable")
+    assert champion is not None
+    assert champion.manifest == tiny_bundle.manifest

@@ -1,0 +1,71 @@
+"""A fetched set is found by its id, is what its card says, and is not fetched twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scoring_service.bundle import sha256_of
+from scoring_service.errors import ConfigError, DataError
+from tests.training.sources.github import Hub, open_hub
+from training.data.cards import CARDS, load_data, read_card
+from training.sources.fetching import check_id, fetch, is_free
+from training.sources.layouts import LAYOUTS
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with open_hub() as hub:
+        yield hub
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_set_is_built_and_loaded_by_its_id(name: str, hub: Hub, tmp_path: Path) -> None:
+    fetched = fetch(read_card(name), tmp_path, hub.address)
+    assert not fetched.was_there
+    assert sorted(path.name for path in (tmp_path / name).iterdir()) in (
+        ["card.yaml", "lengths.parquet"],
+        ["card.yaml", "lengths.parquet", "prompts.parquet"],
+    )
+    assert fetched.sha256 == sha256_of(tmp_path / name / "lengths.parquet")
+    data = load_data(name, str(tmp_path))
+    assert data.origin == str(tmp_path / name)
+    assert data.card.licence == read_card(name).licence
+    assert "Built from" in data.card.notes
+    assert all(record.prompt and record.output_tokens > 0 for record in data.records)
+
+
+def test_what_is_there_stays_and_what_is_damaged_is_built_again(hub: Hub, tmp_path: Path) -> None:
+    card = read_card("gpteacher-gpt4")
+    first = fetch(card, tmp_path, hub.address)
+    asked = hub.asked.total()
+    again = fetch(card, tmp_path, hub.address)
+    assert again.was_there
+    assert hub.asked.total() == asked
+    (tmp_path / card.id / "lengths.parquet").write_bytes(b"")
+    assert fetch(card, tmp_path, hub.address) == first
+
+
+def test_another_layout_is_one_line(hub: Hub, tmp_path: Path) -> None:
+    hub.files["teknium1/GPTeacher"]["Codegen/codegen-instruct.json"] = b'[{"question": "?"}]'
+    with pytest.raises(DataError, match=r"GPTeacher does not have the layout it had \(KeyError"):
+        fetch(read_card("gpteacher-gpt4"), tmp_path, hub.address)
+
+
+def test_the_licence_decides_what_comes_unasked() -> None:
+    free = {
+        path.parent.name
+        for path in CARDS.glob("*/card.yaml")
+        if is_free(read_card(path.parent.name))
+    }
+    assert {"gpteacher-gpt4", "arena-hard", "zeroeval", "mmlu-pro-cot"} <= free
+    assert not free & {"alpaca-davinci003", "alpaca-eval", "alpaca-vicuna7b"}
+
+
+def test_a_set_that_cannot_be_built_says_which_can() -> None:
+    with pytest.raises(ConfigError, match=r"source of 'planbench' cannot be read .*gpteacher-gpt4"):
+        check_id("planbench")
+    with pytest.raises(DataError, match="no data set 'nothing'"):
+        check_id("nothing")

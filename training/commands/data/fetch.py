@@ -1,0 +1,71 @@
+"""`python -m training fetch`: build the tables of data cards from their public sources."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from scoring_service.command_line import POSITIONAL
+from scoring_service.errors import ConfigError
+from training.commands.options import OutputOptions, print_result
+from training.data.cards import Card
+from training.sources.fetching import Fetched, check_id, fetch, is_free
+from training.sources.layouts import LAYOUTS
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchOptions:
+    """The sets, and where they come from and go to."""
+
+    ids: tuple[str, ...] = field(default=(), metadata=POSITIONAL)
+    """Ids of data cards."""
+    all: bool = False
+    """Every set whose licence allows commercial use; the others must be named."""
+    out: Path = Path("mlruns/data")
+    """Folder of the data sets; each gets a folder of its own."""
+    mirror: str | None = None
+    """Address of a mirror of GitHub, with /trees/OWNER/NAME/COMMIT (a tree in GitHub's form) and
+    /raw/OWNER/NAME/COMMIT/PATH."""
+
+    def __post_init__(self) -> None:
+        if bool(self.ids) == self.all:
+            raise ConfigError(f"name data sets of {', '.join(LAYOUTS)}, or give --all")
+
+
+def main(options: FetchOptions, output: OutputOptions) -> None:
+    """Build the table of a data card from its public repository at the pinned commit.
+
+    Every file is checked by the hash that git has of it; what is there already is not fetched
+    again, so the same command continues an interrupted one. Lengths are counted with BERT's
+    WordPiece, as the card says. OUT/ID gets the tables and a card of their own. The licence is
+    shown; sets for non-commercial use only come when they are named.
+
+    example:
+      python -m training fetch gpteacher-gpt4 --out data
+      python -m training fit demo --data-dir data --data.dataset gpteacher-gpt4 --out run
+    """
+    sets = [fetch(card, options.out, options.mirror) for card in _chosen(options)]
+    result = {"out": str(options.out), "sets": [asdict(each) for each in sets]}
+    print_result(result, output, lambda: _print(sets, options.out))
+
+
+def _chosen(options: FetchOptions) -> list[Card]:
+    cards = [check_id(name) for name in options.ids or LAYOUTS]
+    if options.all:
+        named = [card for card in cards if not is_free(card)]
+        for card in named:
+            logger.info("%s is left out: licence %s; name it to fetch it", card.id, card.licence)
+        cards = [card for card in cards if card not in named]
+    return cards
+
+
+def _print(sets: Sequence[Fetched], out: Path) -> None:
+    for each in sets:
+        state = "was there" if each.was_there else "built"
+        print(f"{each.id:20} {state}, {each.records:,} rows, licence {each.licence}")
+        print(f"{'':20} SHA-256 of the table {each.sha256}")
+    print(
+        f"next: python -m training fit demo --data-dir {out} --data.dataset {sets[0].id} --out run"
+    )

@@ -1,0 +1,158 @@
+"""A data card's tables, built from its public source at the pinned commit.
+
+    fetch(read_card("gpteacher-gpt4"), Path("mlruns/data"))
+
+writes OUT/ID/lengths.parquet, where the card joins them OUT/ID/prompts.parquet, and
+OUT/ID/card.yaml, which `load_data` takes instead of the repository's card. The repository's cards
+describe a part of the same rows: a tenth of the prompts and some models are kept apart there.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from scoring_service.bundle import sha256_of
+from scoring_service.errors import ConfigError, DataError
+from training.data.cards import CARD, CARDS, Card, read_card
+from training.ranker.encoder import find_backbone
+from training.sources.layouts import LAYOUTS
+from training.sources.repositories import RemoteFile, Repository
+
+_BATCH: Final = 1000
+"""Texts tokenized together."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A data set that is in its folder."""
+
+    id: str
+    card: str
+    """Path of its card."""
+    records: int
+    licence: str
+    sha256: str
+    """Of the table of lengths."""
+    was_there: bool
+
+
+def is_free(card: Card) -> bool:
+    """Return whether a card's licence allows commercial use, as far as the card says."""
+    return "NC" not in card.licence and not card.licence.startswith("none")
+
+
+def check_id(name: str) -> Card:
+    """Return the card of a set that can be built.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if name not in LAYOUTS:
+        read_card(name)
+        raise ConfigError(
+            f"the source of {name!r} cannot be read by this version; "
+            f"use one of {', '.join(LAYOUTS)}, or put the table that its card describes in place"
+        )
+    return read_card(name)
+
+
+def fetch(card: Card, out: Path, mirror: str | None = None) -> Fetched:
+    """Download the files of a card's source, build its tables and write their card.
+
+    A set that is there and whole is left alone; an interrupted download continues.
+
+    Raises:
+        DataError: the source cannot be had, or is not what it was.
+    """
+    layout, folder = LAYOUTS[card.id], out / card.id
+    logger.info("%s: licence %s", card.id, card.licence)
+    if (there := _there(folder)) is not None:
+        return there
+    repository = Repository(source=card.source, commit=card.commit, mirror=mirror)
+    files = repository.files(layout.files)
+    raw = folder / "source"
+    places = repository.download(files, raw)
+    try:
+        tables = layout.build(places, count_tokens)
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise DataError(
+            f"{card.source} does not have the layout it had ({type(error).__name__}: {error}); "
+            "delete the folder and fetch again",
+            path=raw,
+        ) from error
+    for name, table in tables.items():
+        table.to_parquet(folder / f"{name}.parquet", index=False)
+    _write_card(card, folder, len(tables["lengths"]), files)
+    shutil.rmtree(raw)
+    fetched = _there(folder)
+    assert fetched is not None
+    return replace(fetched, was_there=False)
+
+
+def count_tokens(texts: Sequence[str]) -> list[int]:
+    """Return the BERT WordPiece tokens of each text, without special tokens."""
+    from tokenizers import Tokenizer
+
+    source = find_backbone("auto").source
+    local = Path(source) / "tokenizer.json"
+    if local.is_file():
+        tokenizer = Tokenizer.from_file(str(local))
+    else:
+        tokenizer = Tokenizer.from_pretrained(source)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    counts: list[int] = []
+    for start in range(0, len(texts), _BATCH):
+        batch = tokenizer.encode_batch(texts[start : start + _BATCH], add_special_tokens=False)
+        counts += [len(encoding.ids) for encoding in batch]
+    return counts
+
+
+def _there(folder: Path) -> Fetched | None:
+    """Return the data set of a folder, if its tables are those that its card describes."""
+    path = folder / CARD
+    if not path.is_file():
+        return None
+    card = read_card(str(path))
+    expected = {card.path: card.sha256}
+    if card.prompts is not None:
+        expected[card.prompts.path] = card.prompts.sha256
+    for name, digest in expected.items():
+        if not (folder / name).is_file() or sha256_of(folder / name) != digest:
+            return None
+    return Fetched(
+        id=card.id,
+        card=str(path),
+        records=card.records or 0,
+        licence=card.licence,
+        sha256=card.sha256,
+        was_there=True,
+    )
+
+
+def _write_card(card: Card, folder: Path, records: int, files: Sequence[RemoteFile]) -> None:
+    """Write the repository's card with the tables that were built; last, so it stands for all."""
+    content = yaml.safe_load((CARDS / card.id / CARD).read_text())
+    lengths, prompts = folder / "lengths.parquet", folder / "prompts.parquet"
+    came = sha256("".join(f"{file.path} {file.sha}\n" for file in files).encode()).hexdigest()
+    content |= {
+        "path": lengths.name,
+        "sha256": sha256_of(lengths),
+        "records": records,
+        "notes": f"{content['notes'].strip()} Built from {len(files)} files of the source; SHA-256 "
+        f"over their paths and git hashes: {came}",
+    }
+    if card.prompts is not None:
+        content["prompts"] |= {"path": prompts.name, "sha256": sha256_of(prompts)}
+    part = folder / f".{CARD}"
+    part.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    os.replace(part, folder / CARD)
