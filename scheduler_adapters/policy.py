@@ -177,7 +177,7 @@ def no_rule(policy: Policy, load: LoadView, instead: object) -> InvalidDecision:
 
 
 POLICIES: dict[str, str] = {
-    "fcfs": "scheduler_adapters.policies.fcfs:FCFS",
+    "fcfs": "scheduler_adapters.policies.fcfs:fcfs",
     "pars": "scheduler_adapters.policies.shortest_predicted:pars",
     "pointwise": "scheduler_adapters.policies.shortest_predicted:pars",
     "listwise": "scheduler_adapters.policies.shortest_predicted:pars",

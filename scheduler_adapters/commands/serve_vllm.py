@@ -27,7 +27,12 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_think_end,
 )
 from scheduler_adapters.engines.vllm_v1.features import read_configuration, require_features
-from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig, ScoreConfig
+from scheduler_adapters.engines.vllm_v1.middleware import (
+    VARIABLE,
+    MiddlewareConfig,
+    ScoreConfig,
+    hash_of,
+)
 from scheduler_adapters.planner.capabilities import require_capabilities, require_think_end
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline import live_log as timeline_log
@@ -59,6 +64,8 @@ class ServeConfig(ScoreConfig):
     classes: Path | None = None
     """JSON file of user classes with TBT targets, and of the API keys and the header that tell
     them; an example stands above."""
+    client_hints: bool = False
+    """Whether every client may send its own score, class and target; else only trusted keys may."""
     timeline: Path | None = None
     """Write every finished request with its token times to this .jsonl file; for read_timeline."""
     host: str = "127.0.0.1"
@@ -96,6 +103,8 @@ class ServeConfig(ScoreConfig):
                 token=self.scorer_token,
             ),
             classes=None if self.classes is None else str(self.classes.resolve()),
+            client_hints=self.client_hints,
+            key_hashes=[hash_of(key) for key in _api_keys(self.vllm)],
         )
 
     @property
@@ -109,17 +118,20 @@ def run(config: ServeConfig) -> None:
 
     Each request for a completion, chat or response is scored by the scoring service on its way in;
     without a score within the deadline it is ranked by the median of the others, and counted
-    (/metrics: lengthwise_*). What a request carries in vllm_xargs itself wins: lengthwise_score,
-    lengthwise_quantiles, lengthwise_class, lengthwise_tbt_s.
+    (/metrics: lengthwise_*). What a client writes into vllm_xargs itself is dropped and counted
+    (lengthwise_score, lengthwise_quantiles, lengthwise_class, lengthwise_tbt_s), unless its key is
+    among the trusted_keys of --classes, or --client-hints true lets every client.
 
     Examples:
       python -m scoring_service serve --bundle BUNDLE --address 127.0.0.1:50051
       python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer 127.0.0.1:50051
       python -m scheduler_adapters serve-vllm MODEL --scorer HOST:PORT -- --max-num-seqs 64
 
-    A --classes file; the API key is asked first, then the header, then the default:
+    A --classes file; the API key is asked first, then the header of a trusted proxy, then the
+    default:
       {"classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
-       "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "default": "batch"}
+       "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "trusted_proxies": ["10.0.0.0/8"],
+       "default": "batch", "trusted_keys": ["sk-gate"]}
 
     GET /lengthwise/load answers what a router wants to know of each engine, as JSON.
 
@@ -129,7 +141,7 @@ def run(config: ServeConfig) -> None:
     """
     check(config)
     command = [sys.executable, "-m", *server_module(config.model), *server_options(config)]
-    log.info("starting %s", " ".join(command))
+    log.info("starting %s", " ".join(_redacted(command)))
     sys.stdout.flush()
     middleware = config.middleware
     if METRICS_FOLDER not in os.environ:
@@ -140,6 +152,32 @@ def run(config: ServeConfig) -> None:
     if config.timeline is not None:
         os.environ[timeline_log.VARIABLE] = str(config.timeline.resolve())
     os.execv(command[0], command)
+
+
+def _api_keys(options: Sequence[str]) -> list[str]:
+    """The API keys that vLLM will accept; none where it takes every request."""
+    keys, follows = [], False
+    for word in options:
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            follows = name.replace("_", "-") == "--api-key"
+            keys += [value] if follows and equals else []
+        elif follows:
+            keys.append(word)
+    return [key for key in keys or [os.environ.get("VLLM_API_KEY", "")] if key]
+
+
+def _redacted(command: Sequence[str]) -> list[str]:
+    """The command for the log: without the API keys, which are the words behind their option."""
+    shown, is_secret = [], False
+    for word in command:
+        if word.startswith("--"):
+            name, equals, _ = word.partition("=")
+            is_secret = "api-key" in name.replace("_", "-")
+            shown.append(f"{name}=..." if is_secret and equals else word)
+        else:
+            shown.append("..." if is_secret else word)
+    return shown
 
 
 def check(config: ServeConfig) -> None:

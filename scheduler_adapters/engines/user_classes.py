@@ -1,15 +1,19 @@
 """Classes of users, told apart by API key or by a header that a gateway sets.
 
     {"classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
-     "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "default": "batch"}
+     "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "trusted_proxies": ["10.0.0.0/8"],
+     "default": "batch", "trusted_keys": ["sk-gate"]}
 
 A class may have a target time between tokens, in seconds. The key is asked first, then the header,
-then `default`; a class that is not in `classes` counts as none. Imports no engine.
+if the request comes from a trusted proxy, then `default`; a class that is not in `classes` counts
+as none. Requests with a trusted key may carry hints of their own. Imports no engine.
 """
 
+import hmac
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +21,9 @@ from typing import Any, Final
 from scheduler_adapters.planner.hints import TBT_S, USER_CLASS
 from scoring_service.errors import ConfigError
 
-_KEYS: Final = frozenset({"classes", "api_keys", "header", "default"})
+_KEYS: Final = frozenset(
+    {"classes", "api_keys", "header", "trusted_proxies", "default", "trusted_keys"}
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,10 +36,21 @@ class UserClasses:
     """Bearer token -> class."""
     header: str | None = None
     """Name of a header that holds the class; for gateways, since clients can set it too."""
+    trusted_proxies: Sequence[str] = ()
+    """Addresses or networks of those gateways; from elsewhere the header means nothing."""
     default: str | None = None
     """Class of all others; None: they have none."""
+    trusted_keys: Sequence[str] = ()
+    """Bearer tokens whose requests may carry hints of their own."""
 
     def __post_init__(self) -> None:
+        if self.header is not None and not self.trusted_proxies:
+            raise ConfigError(
+                f"header {self.header!r} could be sent by anybody; name the gateways that set it, "
+                '"trusted_proxies": ["10.0.0.1"]'
+            )
+        for address in self.trusted_proxies:
+            _network(address)
         for name in [*self.api_keys.values(), *([self.default] if self.default else [])]:
             if name not in self.tbt_s:
                 raise ConfigError(f"no class {name!r}; use one of {', '.join(sorted(self.tbt_s))}")
@@ -41,13 +58,34 @@ class UserClasses:
             if tbt_s is not None and not (isfinite(tbt_s) and tbt_s > 0):
                 raise ConfigError(f"tbt_s of class {name!r} is {tbt_s}; use seconds > 0")
 
-    def of(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-        """Return the class of a request with these (lower-case) ASGI headers, or None."""
+    def of(self, headers: Iterable[tuple[bytes, bytes]], client: str | None = None) -> str | None:
+        """Return the class of a request with these (lower-case) ASGI headers, or None.
+
+        Args:
+            client: address that the request comes from; None: not known, so no trusted proxy.
+        """
         sent = dict(headers)
-        scheme, _, token = sent.get(b"authorization", b"").decode("latin-1").partition(" ")
-        by_key = self.api_keys.get(token.strip()) if scheme.lower() == "bearer" else None
-        name = by_key or sent.get((self.header or "").lower().encode(), b"").decode("latin-1")
+        name = self.api_keys.get(bearer_token(sent))
+        if name is None and self.header is not None and self._is_proxy(client):
+            name = sent.get(self.header.lower().encode(), b"").decode("latin-1")
         return name if name in self.tbt_s else self.default
+
+    def has_key(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether the request's key says its class, so that nothing else may."""
+        return bearer_token(dict(headers)) in self.api_keys
+
+    def trusts(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether a request with these headers may carry hints of its own."""
+        key = bearer_token(dict(headers)).encode()
+        # Every key is compared, so that the time taken reveals nothing.
+        return any([hmac.compare_digest(key, trusted.encode()) for trusted in self.trusted_keys])
+
+    def _is_proxy(self, client: str | None) -> bool:
+        try:
+            address = ip_address(client or "")
+        except ValueError:
+            return False
+        return any(address in _network(proxy) for proxy in self.trusted_proxies)
 
     def hints(self, name: str | None) -> dict[str, str | float]:
         """Return the hints that a request of class `name` carries to the scheduler."""
@@ -55,6 +93,19 @@ class UserClasses:
             return {}
         tbt_s = self.tbt_s[name]
         return {USER_CLASS: name} | ({} if tbt_s is None else {TBT_S: tbt_s})
+
+
+def bearer_token(headers: Mapping[bytes, bytes]) -> str:
+    """The bearer token of a request; "" where it has none."""
+    scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _network(address: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(address, strict=False)
+    except ValueError as error:
+        raise ConfigError(f"trusted proxy {address!r} is no IP address or network") from error
 
 
 def read_user_classes(path: Path) -> UserClasses:

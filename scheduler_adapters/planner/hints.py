@@ -34,6 +34,8 @@ QUANTILES: Final = "lengthwise_quantiles"
 USER_CLASS: Final = "lengthwise_class"
 TBT_S: Final = "lengthwise_tbt_s"
 TICKET: Final = "lengthwise_ticket"
+CLIENT_HINTS: Final = frozenset({SCORE, QUANTILES, USER_CLASS, TBT_S})
+"""Those that a client may send itself, where it may."""
 
 _MOST: Final = 100
 """Pairs of quantiles, and characters of a class: clients must not make ranks and metrics slow."""

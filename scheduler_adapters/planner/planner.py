@@ -44,7 +44,7 @@ class Planner(Generic[Item]):
         """Return the next step, or None where there is nothing to do; evicts in the engine."""
         load = self._ranker.load
         self._border.begin_step()
-        self.residents.count()
+        self.residents.step_planned()
         if not (load.num_decoding or load.num_prefilling or load.num_waiting):
             return None
         self.residents.expire_in_time()

@@ -17,9 +17,9 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from scheduler_adapters.planner.hints import HintCounts, ticket_of
-from scheduler_adapters.planner.late_scores import LateScores, Quantiles
+from scheduler_adapters.planner.late_scores import LateScore, LateScores
 from scheduler_adapters.planner.recent_median import RecentMedian
-from scheduler_adapters.policy import Policy, ask_rank
+from scheduler_adapters.policy import Policy, ask_rank, describe
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from scoring_service.errors import InvalidDecision
@@ -43,6 +43,8 @@ class Tracked:
     """Whether an end of thinking was generated, or stands at the end of the prompt."""
     prefill_seen: bool = False
     """Whether a step of the prefill in progress has ended, and the policy was asked for that."""
+    late_score: LateScore | None = None
+    """A score that came while the request ran: used if it waits again."""
 
 
 class Ranker:
@@ -110,7 +112,7 @@ class Ranker:
         if tracked.view.score is None and ticket is not None:
             late = self.late_scores.expect(ticket, tracked)
             if late is not None:
-                self._give(tracked.view, late.score, late.quantiles)
+                self._give(tracked, late)
         self._median.arrived(tracked.view)
         tracked.thinking_over = self.is_thought_over(prompt)
         self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
@@ -135,24 +137,21 @@ class Ranker:
                 observer.thinking_ended(tracked.view, started_s)
 
     def take_late_scores(self, *queues: "RankedQueue[Any]") -> None:
-        """Give the requests of these queues the scores that have come in `late_scores`."""
+        """Give the requests of these queues the scores that have come in `late_scores`.
+
+        A request that has left them meanwhile, for a seat, is given its score if it waits again.
+        """
         for tracked, late in self.late_scores.take():
+            tracked.late_score = late
             for queue in queues:
-                self.score_arrived(tracked, late.score, late.quantiles, queue=queue)
+                item = queue.remove(tracked.view.number)
+                if item is not None:
+                    self.rerank(tracked)
+                    queue.add(item, tracked.view.number, tracked.rank)
 
-    def score_arrived(
-        self, tracked: Tracked, score: float, quantiles: Quantiles, *, queue: "RankedQueue[Any]"
-    ) -> None:
-        """Rank a request by a score that came after it; unless it has left the queue meanwhile."""
-        item = queue.remove(tracked.view.number)
-        if item is not None:
-            self._give(tracked.view, score, quantiles)
-            self._median.add(score)
-            self.rerank(tracked)
-            queue.add(item, tracked.view.number, tracked.rank)
-
-    def _give(self, view: RequestView, score: float, quantiles: Quantiles) -> None:
-        view.score, view.quantiles = score, quantiles
+    def _give(self, tracked: Tracked, late: LateScore) -> None:
+        tracked.view.score, tracked.view.quantiles = late.score, late.quantiles
+        tracked.late_score = None
         self.hint_counts.late += 1
 
     def requeue(self, tracked: Tracked, *, generated_tokens: int, preemptions: int) -> None:
@@ -167,6 +166,9 @@ class Ranker:
 
     def rerank(self, tracked: Tracked) -> None:
         """Ask for the rank of a request again after something happened, unless it is sticky."""
+        if tracked.late_score is not None and tracked.view.phase is Phase.WAITING:
+            self._median.add(tracked.late_score.score)
+            self._give(tracked, tracked.late_score)
         if not tracked.rank.sticky:
             self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
 
@@ -196,23 +198,34 @@ class Ranker:
         load.mean_step_s += (load.now_s - began_s - load.mean_step_s) / load.step
 
     def take(self, tracked: Tracked, rank: Rank) -> None:
-        """Give the request a rank that the policy made for it or for its like."""
-        tracked.view.previous = rank
-        tracked.rank = rank if tracked.priority is None else _after(tracked.priority, tracked, rank)
+        """Give the request a rank that the policy made for it or for its like.
+
+        Raises:
+            InvalidDecision: the engine's own priority goes first, and the lane leaves no room.
+        """
+        tracked.view.previous = tracked.rank = rank
+        if tracked.priority is not None:
+            if not (isinstance(rank.lane, int) and -_LANES <= 2 * rank.lane < _LANES):
+                raise InvalidDecision(
+                    f"policy {describe(self.policy)} ranked request {tracked.view.request_id!r} in "
+                    f"lane {rank.lane!r}; under the engine's own priority use whole numbers from "
+                    "-2**31 to 2**31 - 1"
+                )
+            tracked.rank = _after(tracked.priority, tracked, rank)
         tracked.ask_at_tokens = tracked.view.generated_tokens + rank.valid_tokens
 
 
 _MAX_SUCCESSORS = 100
 _MAX_TOKENS_BEHIND_THOUGHT = 4
 """The thoughts of earlier turns stand further back: question and header of the answer follow."""
-_LANE_BITS = 32
+_LANES = 2**32
 
 
 def _after(priority: int, tracked: Tracked, rank: Rank) -> Rank:
     """Return the rank among those of its priority, ties by arrival; its `then` stays as it is."""
     key: Any = (rank.key, tracked.view.arrival_s)
     evict_key = None if rank.evict_key is None else (priority, *rank.evict_key)
-    return rank._replace(lane=(priority << _LANE_BITS) + rank.lane, key=key, evict_key=evict_key)
+    return rank._replace(lane=priority * _LANES + rank.lane, key=key, evict_key=evict_key)
 
 
 def ends_thinking(output: Sequence[int], num_new: int, marker: tuple[int, ...]) -> bool:

@@ -156,6 +156,19 @@ class Residents(Generic[Item]):
             self.see_tokens(item)
         self.left(name)
 
+    def step_planned(self) -> None:
+        """A step is about to be planned: bring the residents and the load view up to date.
+
+        Asynchronous engines plan it while the one before runs. A prefill that ends in that one is a
+        decode from here on, though its first token has yet to come.
+        """
+        for item in list(self.prefilling.values()):
+            view = self.border.tracked(item).view
+            if self.border.computed(item) >= view.context_tokens:
+                self._start_decode(item)
+                self._rerank(item)
+        self.count()
+
     def step_ended(self, *, thinking_may_end: bool = True) -> None:
         """Rank the residents that the step has changed, and those whose rank has ended with it.
 

@@ -28,3 +28,8 @@ class OffloadingFCFS(FCFS):
 
     def step_rule(self, load: LoadView) -> StepRule:
         return _TO_HOST
+
+
+def fcfs(*, offload: bool = False) -> Policy:
+    """Return FCFS; what it evicts is computed anew, or kept in host memory (`offload`)."""
+    return OffloadingFCFS() if offload else FCFS()

@@ -335,8 +335,11 @@ def _serve(
             score = LateScore(hints_of(requests, row)[TICKET], float(requests.score[row]))
             ranker.late_scores.inbox.append(score)
         clock.note_speed()
+        began_s = marks[-1][1]
+        # Clocks that run apart must not let a request start before it has arrived.
+        marks.append((time.monotonic(), clock()))
         outputs = engine.step()
-        began_s, now_s = marks[-1][1], clock()
+        now_s = clock()
         marks.append((time.monotonic(), now_s))
         took(now_s - began_s)
         for output in outputs:

@@ -1,8 +1,9 @@
 """Scores for clients that know nothing of them: ASGI middleware for vLLM's OpenAI server.
 
 It asks the scoring service for each completion, chat and responses request and writes score,
-quantiles of the length, class and TBT target into the body's `vllm_xargs`, unless the client has
-written them itself (`hints.py` names the keys). It fails open: a request waits `deadline_s` at
+quantiles of the length, class and TBT target into the body's `vllm_xargs` (`hints.py` names the
+keys). What a client has written there itself is dropped, unless its key may (`user_classes.py`) or
+all may (`client_hints`); the class of a key stays. It fails open: a request waits `deadline_s` at
 most, and where no score can be had in time it goes on without one, to be ranked by the median. The
 score is asked for up to `late_s` longer, and sent after the request (`late_asking.py`). Answers,
 streams included, are passed on untouched. At `/lengthwise/load` it answers itself: a JSON list with
@@ -10,19 +11,22 @@ the newest report of each engine, for a router (`engine_metrics.load_report`).
 
 `serve-vllm` starts vLLM with it. By hand: set `LENGTHWISE_MIDDLEWARE` to the JSON of a
 `MiddlewareConfig`, and add `--middleware scheduler_adapters.engines.vllm_v1.middleware.VllmScores`.
-vLLM checks API keys behind it, so refused requests are scored as well. Imports no engine.
+vLLM checks API keys behind it; so that refused requests cost no score, it is told their hashes
+(`key_hashes`). Imports no engine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import hashlib
+import hmac
 import json
 import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -30,12 +34,23 @@ from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
-from scheduler_adapters.engines import prompt_text
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
 from scheduler_adapters.engines.score_channel import ScoreSender
-from scheduler_adapters.engines.user_classes import UserClasses, read_user_classes
+from scheduler_adapters.engines.user_classes import (
+    UserClasses,
+    bearer_token,
+    read_user_classes,
+)
 from scheduler_adapters.engines.vllm_v1.late_asking import RETRIED, LateAsking
-from scheduler_adapters.planner.hints import SCORE, TICKET, score_hints
+from scheduler_adapters.planner.hints import (
+    CLIENT_HINTS,
+    SCORE,
+    TBT_S,
+    TICKET,
+    USER_CLASS,
+    score_hints,
+)
+from scoring_service import prompt_text
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import Answer, FailOpenScorer
 from scoring_service.errors import ConfigError
@@ -88,6 +103,11 @@ class MiddlewareConfig(ScoreConfig):
     """TLS and token towards the scoring service."""
     classes: str | None = None
     """JSON file of user classes, see `user_classes.py`."""
+    client_hints: bool = False
+    """Whether every client may send its own score, quantiles, class and target."""
+    key_hashes: Sequence[str] = field(default_factory=list)
+    """SHA-256 of vLLM's API keys, in hex; requests with another key are not scored. None of them:
+    all are."""
     max_body_bytes: int = 16 << 20
     """Larger bodies (images, ...) pass unread and unscored."""
     metrics_dir: str | None = None
@@ -119,6 +139,12 @@ class ScoreMetrics:
             "Requests by what became of their score: scored, explicit (sent by the client), late "
             "(not within the deadline), unscored; the reason says why there is none.",
             ["outcome", "reason"],
+            registry=registry,
+        )
+        self.client_hints = Counter(
+            "lengthwise_client_hints",
+            "Requests that carried hints of their own, by whether these were kept or dropped.",
+            ["outcome"],
             registry=registry,
         )
         self.waited_s = Histogram(
@@ -159,6 +185,10 @@ class ScoreMiddleware:
     late: LateAsking | None = None
     """None: a score that misses the deadline is not used."""
     classes: UserClasses = field(default_factory=UserClasses)
+    client_hints: bool = False
+    """Whether every client may send hints of its own."""
+    key_hashes: Sequence[str] = ()
+    """As of `MiddlewareConfig`."""
     max_body_bytes: int = 16 << 20
     metrics_folder: Path | None = None
     """Where the engines leave their reports; None: they leave none."""
@@ -168,6 +198,9 @@ class ScoreMiddleware:
             await _send_json(send, read_loads(self.metrics_folder))
             return
         wanted = _PROMPT_OF.get(_path(scope)) if _is_json_post(scope) else None
+        if wanted is not None and not self._is_let_in(scope):
+            self.metrics.count("unscored", "no_key")
+            wanted = None
         if wanted is None:
             await self.app(scope, receive, send)
             return
@@ -180,10 +213,11 @@ class ScoreMiddleware:
                 self.metrics.count("unscored", "too_large" if content is None else "unreadable")
             await self.app(scope, _replay(messages, receive), send)
             return
-        forged = body[XARGS].pop(TICKET, None)
-        hints = self.classes.hints(self.classes.of(scope["headers"]))
+        is_changed = self._drop_hints(body, scope)
+        client = (scope.get("client") or (None,))[0]
+        hints = self.classes.hints(self.classes.of(scope["headers"], client))
         hints |= await self._score(body, prompt_of(body))
-        if _attach(body, hints) or forged is not None:
+        if _attach(body, hints) or is_changed:
             scope, messages = _with_body(scope, json.dumps(body).encode())
         receive = _replay(messages, receive)
         ticket = body[XARGS].get(TICKET)
@@ -194,6 +228,27 @@ class ScoreMiddleware:
             await self.app(scope, receive, _stopping(self.late, ticket, send))
         finally:
             self.late.stop(ticket)
+
+    def _is_let_in(self, scope: Scope) -> bool:
+        """Whether vLLM will take the request's key."""
+        found = hash_of(bearer_token(dict(scope["headers"])))
+        # Every key is compared, so that the time taken reveals nothing.
+        matches = [hmac.compare_digest(found, accepted) for accepted in self.key_hashes]
+        return not matches or any(matches)
+
+    def _drop_hints(self, body: dict[str, Any], scope: Scope) -> bool:
+        """Take those of the client's own hints out that it may not send. Whether there were any."""
+        carried, headers = body[XARGS], scope["headers"]
+        may = self.client_hints or self.classes.trusts(headers)
+        own = carried.keys() & CLIENT_HINTS
+        if own:
+            self.metrics.client_hints.labels("kept" if may else "dropped").inc()
+        dropped = carried.keys() & {TICKET} if may else own | (carried.keys() & {TICKET})
+        if may and self.classes.has_key(headers):
+            dropped |= own & {USER_CLASS, TBT_S}
+        for key in dropped:
+            del carried[key]
+        return bool(dropped)
 
     async def _score(self, body: Mapping[str, Any], prompt: str | None) -> dict[str, Any]:
         if SCORE in body[XARGS]:
@@ -208,6 +263,8 @@ class ScoreMiddleware:
             await asyncio.wait({asking}, timeout=self.deadline_s)
             self.metrics.waited_s.observe(time.monotonic() - started_s)
             answer = asking.result() if asking.done() else Answer(None, "timeout")
+            if not asking.done() and self.late is not None:
+                self.scorer.silent_since(started_s)
             if answer.score is None:
                 late = answer.outcome == "timeout"
                 self.metrics.count("late" if late else "unscored", answer.outcome)
@@ -251,9 +308,16 @@ class VllmScores(ScoreMiddleware):
             deadline_s=config.deadline_s,
             late=late,
             classes=read_user_classes(Path(config.classes)) if config.classes else UserClasses(),
+            client_hints=config.client_hints,
+            key_hashes=config.key_hashes,
             max_body_bytes=config.max_body_bytes,
             metrics_folder=Path(folder) if folder else None,
         )
+
+
+def hash_of(key: str) -> str:
+    """An API key as `MiddlewareConfig.key_hashes` holds it: SHA-256, in hex."""
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _scorer(config: MiddlewareConfig, budget_s: float) -> FailOpenScorer | None:
@@ -271,8 +335,9 @@ def _is_json_post(scope: Scope) -> bool:
     if scope["type"] != "http" or scope["method"] != "POST":
         return False
     headers = dict(scope["headers"])
-    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    return media_type == b"application/json" and b"content-encoding" not in headers
+    media_type: bytes = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    # vLLM decodes no content encoding, so a body that says it has one is read as it is.
+    return media_type == b"application/json"
 
 
 def _asks_load(scope: Scope) -> bool:

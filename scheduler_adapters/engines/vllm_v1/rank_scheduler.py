@@ -68,6 +68,7 @@ CAPABILITIES: Final = frozenset(
 _RUNNING: Final = RequestStatus.RUNNING
 _READY: Final = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 _COMPILING: Final = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+_BETWEEN_TURNS: Final = RequestStatus.WAITING_FOR_STREAMING_REQ
 
 
 class RankQueue(RequestQueue):  # type: ignore[misc]
@@ -370,7 +371,7 @@ class VllmBorder(VllmMemory):
         return [one for one in holders if one.status in _READY or one.request_id in done]
 
     def is_blocked(self, item: Request, newcomers: Sequence[Request]) -> bool:
-        if item in self._undecided:
+        if item in self._undecided or item.status is _BETWEEN_TURNS:
             return True
         if item.status is _COMPILING:
             return getattr(item.structured_output_request, "grammar", None) is None
@@ -394,7 +395,7 @@ class VllmBorder(VllmMemory):
         return output
 
     def ending_in(self, items: Iterable[Request], token: int) -> list[Request]:
-        return [item for item in items if item._output_token_ids[-1] == token]
+        return [item for item in items if item._output_token_ids[-1:] == [token]]
 
     def evict(self, item: Request) -> bool:
         # The guards of the engine's own preemption: blocks that come free later help nobody now.

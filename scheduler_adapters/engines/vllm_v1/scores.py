@@ -14,8 +14,8 @@ from copy import copy
 from math import isfinite
 from typing import Any, Protocol, TypeVar
 
-from scheduler_adapters.engines import prompt_text
 from scheduler_adapters.planner.hints import SCORE, score_hints
+from scoring_service import prompt_text
 from scoring_service.client import Score, ScoringClient
 from scoring_service.errors import ConfigError
 

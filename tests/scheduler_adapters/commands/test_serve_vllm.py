@@ -15,7 +15,7 @@ import pytest
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import serve_vllm as vllm_serve
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
-from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig
+from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig, hash_of
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
@@ -205,3 +205,29 @@ def test_wrong_settings_are_refused(
     capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     assert said in refusal(capsys, "m", *arguments)
+
+
+def test_the_log_shows_no_api_key() -> None:
+    words = ["vllm", "--api-key", "sk-1", "sk-2", "--api-key=sk-3", "--api_key", "sk-4", "--port=1"]
+    shown = " ".join(vllm_serve._redacted(words))
+    assert "sk-" not in shown
+    assert "--port=1" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "expected"),
+    [
+        ([], "", []),
+        ([], "sk-0", ["sk-0"]),
+        (["--api-key", "sk-1", "sk-2", "--port", "1"], "sk-0", ["sk-1", "sk-2"]),
+        (["--api-key=sk-3", "--seed=1", "--api_key=sk-4"], "", ["sk-3", "sk-4"]),
+        (["--api-key-file", "x"], "", []),
+    ],
+)
+def test_the_middleware_knows_vllms_keys_by_their_hashes(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], variable: str, expected: list[str]
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", variable)
+    config = vllm_serve.ServeConfig(model="m", vllm=options)
+    assert config.middleware.key_hashes == [hash_of(key) for key in expected]
+    assert not any(key in config.middleware.to_json() for key in expected)

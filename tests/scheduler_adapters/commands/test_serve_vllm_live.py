@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -89,10 +89,9 @@ class ScoringProcess:
 
 @dataclass
 class Live:
-    """The running server and its scoring service."""
+    """The running server."""
 
     url: str
-    scoring: ScoringProcess
     pid: int
     timeline: Path
 
@@ -124,39 +123,58 @@ class Live:
         each = (p.memory_info().rss for p in [server, *server.children(recursive=True)])
         return sum(each) / 2**20
 
-    def wait_until_idle(self) -> None:
+    def wait_until(self, name: str, value: float, **labels: str) -> None:
+        """Until /metrics shows that value."""
         deadline_s = time.monotonic() + 60
-        while sum(self.sample(f"vllm:num_requests_{state}") for state in ("running", "waiting")):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.2)
+        while (found := self.sample(name, **labels)) != value:
+            assert time.monotonic() < deadline_s, f"{name} is {found}, not {value}"
+            time.sleep(0.1)
+
+    def wait_until_idle(self) -> None:
+        for state in ("waiting", "running"):
+            self.wait_until(f"vllm:num_requests_{state}", 0)
 
 
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle) -> Iterator[Live]:
-    folder = tmp_path_factory.mktemp("serve")
+@contextmanager
+def serving(folder: Path, scorer: str, own: list[str], vllms: list[str]) -> Iterator[Live]:
+    """`serve-vllm` with a tiny model, and options of its own and of vLLM, until the block ends."""
     model = make_tiny_model(folder / "model")
     write_tokenizer(model)
-    (folder / "classes.json").write_text(json.dumps(CLASSES))
-    scoring = ScoringProcess(tiny_bundle.path)
     port = free_port()
+    timeline, log = folder / "timeline.jsonl", folder / "log"
     command = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", str(model)]
-    command += ["--policy=pars", f"--port={port}", f"--scorer={scoring.address}"]
-    command += ["--deadline-s=3", "--target-model=tiny-llm", f"--classes={folder / 'classes.json'}"]
-    command += [f"--timeline={folder / 'timeline.jsonl'}", "--"]
+    command += ["--policy=pars", f"--port={port}", f"--scorer={scorer}", f"--timeline={timeline}"]
+    command += [*own, "--"]
     command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
-    command += ["--max-model-len=1024", f"--max-num-seqs={SEATS}", "--max-num-batched-tokens=256"]
-    command += [f"--kv-cache-memory-bytes={32 << 20}", "--enforce-eager"]
+    command += ["--max-num-batched-tokens=256", "--enforce-eager"]
+    command += [f"--kv-cache-memory-bytes={32 << 20}", *vllms]
     environment = {**os.environ, **ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-    log = folder / "log"
     with log.open("w") as written:
         server = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
     try:
         wait_until_healthy(f"http://127.0.0.1:{port}", server, log)
-        yield Live(f"http://127.0.0.1:{port}", scoring, server.pid, folder / "timeline.jsonl")
+        yield Live(f"http://127.0.0.1:{port}", server.pid, timeline)
     finally:
         server.terminate()
         server.wait(timeout=60)
-        scoring.kill()
+
+
+@pytest.fixture(scope="module")
+def scoring(tiny_bundle: ModelBundle) -> Iterator[ScoringProcess]:
+    process = ScoringProcess(tiny_bundle.path)
+    yield process
+    process.kill()
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, scoring: ScoringProcess) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("serve")
+    (folder / "classes.json").write_text(json.dumps(CLASSES))
+    own = ["--deadline-s=3", "--target-model=tiny-llm", f"--classes={folder / 'classes.json'}"]
+    own.append("--client-hints=true")
+    vllms = ["--max-model-len=1024", f"--max-num-seqs={SEATS}"]
+    with serving(folder, scoring.address, own, vllms) as live:
+        yield live
 
 
 def wait_until_healthy(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
@@ -192,16 +210,19 @@ async def stream(
     return kind, time.monotonic()
 
 
-async def burst(live: Live, kill_after: int | None = None) -> list[str]:
-    """All clients at once, short and long prompts shuffled; the kinds in order of completion."""
+async def burst(live: Live, dies: ScoringProcess | None = None) -> list[str]:
+    """All clients at once, short and long prompts shuffled; the kinds in order of completion.
+
+    A scoring service that dies is killed once 8 are done.
+    """
     kinds = [kind for kind in PROMPTS for _ in range(NUM_CLIENTS // 2)]
     random.Random(0).shuffle(kinds)
     openai = client(live)
     tasks = [asyncio.create_task(stream(openai, n, kind)) for n, kind in enumerate(kinds)]
-    if kill_after is not None:
-        while sum(task.done() for task in tasks) < kill_after:
+    if dies is not None:
+        while sum(task.done() for task in tasks) < 8:
             await asyncio.sleep(0.005)
-        live.scoring.kill()
+        dies.kill()
     finished = await asyncio.gather(*tasks)
     await openai.close()
     return [kind for kind, _ in sorted(finished, key=lambda one: one[1])]
@@ -255,15 +276,17 @@ def test_a_router_reads_the_load_of_an_idle_engine(live: Live) -> None:
     assert report["on_time"]
 
 
-def test_the_scoring_service_dies_and_returns_and_no_request_fails(live: Live) -> None:
-    asyncio.run(burst(live, kill_after=8))
+def test_the_scoring_service_dies_and_returns_and_no_request_fails(
+    live: Live, scoring: ScoringProcess
+) -> None:
+    asyncio.run(burst(live, dies=scoring))
     before = live.outcomes()
     order = asyncio.run(burst(live))
     counts = live.outcomes_since(before)
     assert counts.total() == NUM_CLIENTS
     assert counts.keys() <= {"unscored breaker_open", "unscored unavailable", "late timeout"}
     assert abs(lead(order)) < NUM_CLIENTS / 8  # by arrival, and those are shuffled
-    live.scoring.start()
+    scoring.start()
     deadline_s, before = time.monotonic() + 60, live.outcomes()
     while not live.outcomes_since(before)["scored"]:
         assert time.monotonic() < deadline_s

@@ -20,11 +20,17 @@ def test_a_class_file_says_who_is_who(tmp_path: Path) -> None:
         "classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
         "api_keys": {"sk-1": "chat"},
         "header": "X-User-Class",
+        "trusted_proxies": ["10.0.0.1"],
         "default": "batch",
+        "trusted_keys": ["sk-gate"],
     }
     classes = read_user_classes(write(tmp_path / "classes.json", content))
     assert classes.of([(b"authorization", b"bearer sk-1")]) == "chat"
-    assert classes.of([(b"x-user-class", b"chat")]) == "chat"
+    assert classes.of([(b"x-user-class", b"chat")], "10.0.0.1") == "chat"
+    assert classes.of([(b"x-user-class", b"chat")], "10.0.0.2") == "batch"
+    assert classes.trusts([(b"authorization", b"Bearer sk-gate")])
+    assert not classes.trusts([(b"authorization", b"Bearer sk-1")])
+    assert not classes.trusts([])
     assert classes.of([]) == "batch"
     assert classes.hints("chat") == {"lengthwise_class": "chat", "lengthwise_tbt_s": 0.05}
     assert classes.hints("batch") == {"lengthwise_class": "batch"}
@@ -43,6 +49,8 @@ def test_a_class_file_says_who_is_who(tmp_path: Path) -> None:
         ({"classes": {"a": 5}}, "classes.json"),
         ({"classes": {"a": {}}, "api_keys": {"k": "b"}}, "no class 'b'"),
         ({"classes": {"a": {}}, "default": "b"}, "no class 'b'"),
+        ({"classes": {"a": {}}, "header": "X-Class"}, "name the gateways"),
+        ({"classes": {}, "header": "X", "trusted_proxies": ["gate"]}, "no IP address"),
     ],
 )
 def test_a_wrong_class_file_is_refused(tmp_path: Path, content: Any, said: str) -> None:

@@ -15,8 +15,10 @@ from scheduler_adapters.planner.hints import TICKET, HintCounts
 from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
 from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
+from scoring_service.errors import InvalidDecision
 
 ranks = st.builds(
     Rank,
@@ -167,6 +169,32 @@ def test_where_the_engine_does_not_sort_by_priority_it_changes_nothing() -> None
     assert tracked.rank is tracked.view.previous
 
 
+@pytest.mark.parametrize("lane", [2**31, -(2**31) - 1, 0.5])
+def test_a_lane_that_has_no_place_behind_a_priority_is_refused(lane: Any) -> None:
+    class Lanes(Policy):
+        def rank(self, request: RequestView, load: LoadView) -> Rank:
+            return Rank(lane=lane)
+
+    track(Ranker(Lanes(), Clock()), None)
+    with pytest.raises(InvalidDecision, match=rf"Lanes.*lane {lane!r}; .*2\*\*31 - 1"):
+        track(Ranker(Lanes(), Clock(), by_priority=True), None)
+
+
+def test_the_outermost_lanes_stay_within_their_priority() -> None:
+    class Lanes(Policy):
+        def rank(self, request: RequestView, load: LoadView) -> Rank:
+            return Rank(lane=int(request.score or 0))
+
+    ranker = Ranker(Lanes(), Clock(), by_priority=True)
+    lanes = [
+        ranker.track("r", age_s=0.0, prompt_tokens=3, carried={"lengthwise_score": lane},
+                     priority=priority).rank.lane
+        for priority in (-1, 0, 1)
+        for lane in (-(2**31), 0, 2**31 - 1)
+    ]  # fmt: skip
+    assert lanes == sorted({*lanes})
+
+
 def test_clocks_that_disagree_make_no_request_arrive_in_the_future() -> None:
     assert track(Ranker(pars(), Clock()), 1.0, age_s=-5.0).view.arrival_s == 1000.0
 
@@ -205,6 +233,31 @@ def test_a_late_score_moves_a_request_that_waits_and_no_other() -> None:
     inbox.append(LateScore("waits", -9.0))
     ranker.take_late_scores(queue)
     assert list(queue) == [waits, early, after, middle]
+
+
+def test_a_score_that_comes_while_its_request_runs_counts_once_that_waits_again() -> None:
+    ranker = Ranker(pars(), Clock())
+    queue: RankedQueue[Tracked] = RankedQueue()
+    first = track(ranker, 5.0)
+    runs = ranker.track("runs", age_s=0, prompt_tokens=3, carried=None, ticket="runs")
+    fill(queue, first)
+    runs.view.phase = Phase.PREFILL
+    ranker.late_scores.inbox.append(LateScore("runs", 9.0, ((0.5, 1.0),)))
+    ranker.take_late_scores(queue)
+    runs.view.phase = Phase.ANSWERING
+    ranker.rerank(runs)
+    assert (runs.view.score, ranker.hint_counts.late) == (None, 0)
+    ranker.requeue(runs, generated_tokens=2, preemptions=1)
+    fill(queue, runs)
+    assert (runs.view.score, runs.view.quantiles) == (9.0, ((0.5, 1.0),))
+    assert list(queue) == [first, runs]  # the median stood where the first does
+    assert (runs.rank.key, ranker.hint_counts.late) == ((9.0,), 1)
+    for _ in range(3):  # the median of four scores, once there are so many
+        ranker.track("other", age_s=0, prompt_tokens=3, carried={"lengthwise_score": 9.0})
+    assert track(ranker, None).rank.key == (9.0,)
+    runs.view.score = 1.0
+    ranker.requeue(runs, generated_tokens=3, preemptions=2)
+    assert runs.view.score == 1.0  # it is given once
 
 
 def test_a_late_score_counts_for_the_median_and_the_guard_still_counts_from_the_arrival() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
+from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.views import Capability, LoadView, RequestView
 from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
@@ -18,6 +19,11 @@ def test_requests_start_in_the_order_in_which_they_came():
 def test_a_rank_is_asked_for_once():
     rank = FCFS().rank(RequestView("r", 0, 0.0, 10), LoadView())
     assert (rank.key, rank.sticky) == ((), True)
+
+
+def test_it_is_had_by_name_with_host_memory_and_without():
+    assert type(load_policy("fcfs")) is FCFS
+    assert type(load_policy("fcfs", offload=True)) is OffloadingFCFS
 
 
 def test_what_is_evicted_goes_to_the_host_and_is_not_computed_again():

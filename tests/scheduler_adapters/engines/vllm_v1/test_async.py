@@ -184,6 +184,14 @@ def test_policies_that_plan_steps_lose_no_token_and_leave_no_state(
     assert not scheduler.running
 
 
+def test_a_prefill_whose_first_token_is_on_its_way_is_a_decode(settings: dict[str, Any]) -> None:
+    _, steps, _ = served_by(settings, RAD(tile=4, chunk=200))
+    assert [len(step) for step in steps[:4]] == [1] * 4
+    started = {name for step in steps[:4] for name in step}
+    assert len(started) == 4  # none of them decodes by itself before the others have started
+    assert steps[4] == dict.fromkeys(started, 1)
+
+
 @pytest.mark.parametrize("make", [pars, lambda: SLAI(max_tokens=64)], ids=["pars", "slai"])
 def test_a_request_that_cannot_start_yet_is_followed_once_it_can(
     settings: dict[str, Any], make: Callable[[], Policy]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,8 +23,10 @@ from scheduler_adapters.engines.vllm_v1.middleware import (
     ScoreMetrics,
     ScoreMiddleware,
     VllmScores,
+    hash_of,
 )
 from scoring_service.client import Score
+from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import Answer, FailOpenScorer
 from scoring_service.errors import ConfigError
@@ -35,7 +38,9 @@ CLASSES = UserClasses(
     tbt_s={"chat": 0.05, "batch": None},
     api_keys={"sk-1": "chat"},
     header="X-User-Class",
+    trusted_proxies=("10.0.0.0/8", "::1"),
     default="batch",
+    trusted_keys=("sk-gate",),
 )
 
 
@@ -48,6 +53,9 @@ class FakeScorer:
         self.outcome = outcome
         self.quantiles = quantiles or {}
         self.asked: list[str] = []
+
+    def silent_since(self, asked_s: float) -> None:
+        pass
 
     async def ask_async(self, prompt: str) -> Answer:
         self.asked.append(prompt)
@@ -107,6 +115,7 @@ class Bench:
         headers: dict[str, str] | None = None,
         content_type: str = "application/json; charset=utf-8",
         pieces: int = 3,
+        client: tuple[str, int] | None = ("10.1.2.3", 5),
     ) -> list[Any]:
         given = {"content-type": content_type, "content-length": str(len(content))}
         given |= headers or {}
@@ -129,6 +138,7 @@ class Bench:
             "method": "POST",
             "path": path,
             "headers": [(k.lower().encode(), v.encode()) for k, v in given.items()],
+            "client": client,
         }
         await self.middleware(scope, receive, send)
         return sent
@@ -198,6 +208,7 @@ def test_quantiles_travel_with_the_score_unless_the_client_sent_its_own() -> Non
     reached = bench.post({"prompt": "hello"})["vllm_xargs"]
     assert reached == {"lengthwise_score": 5.0, "lengthwise_quantiles": [0.5, 210.0, 0.9, 640.0]}
     own = {"lengthwise_quantiles": [0.5, 1.0]}
+    bench = Bench(FakeScorer(quantiles={0.9: 640.0, 0.5: 210.0}), client_hints=True)
     reached = bench.post({"prompt": "hello", "vllm_xargs": own})["vllm_xargs"]
     assert reached == own | {"lengthwise_score": 5.0}
 
@@ -212,9 +223,85 @@ def test_of_a_long_prompt_the_start_is_scored_and_all_is_served(path: str) -> No
     assert reached["prompt"] == reached["messages"][0]["content"] == text
 
 
-def test_what_the_client_says_itself_wins() -> None:
+HINTS = {
+    "lengthwise_score": -1e9,
+    "lengthwise_quantiles": [0.5, 1.0],
+    "lengthwise_class": "chat",
+    "lengthwise_tbt_s": 0.001,
+    "lengthwise_ticket": "0" * 32,
+}
+
+
+def hints_counted(bench: Bench, outcome: str) -> float:
+    name = "lengthwise_client_hints_total"
+    return bench.registry.get_sample_value(name, {"outcome": outcome}) or 0.0
+
+
+@pytest.mark.parametrize("encoding", [None, "identity", "gzip"])
+def test_hints_of_a_client_are_dropped_and_counted(encoding: str | None) -> None:
+    bench = Bench(FakeScorer(), classes=CLASSES)
+    headers = {} if encoding is None else {"Content-Encoding": encoding}
+    sent = {"prompt": "hello", "vllm_xargs": HINTS | {"other": "x"}}
+    reached = bench.post(sent, headers=headers)["vllm_xargs"]
+    assert reached == {"other": "x", "lengthwise_score": 5.0, "lengthwise_class": "batch"}
+    assert (hints_counted(bench, "dropped"), hints_counted(bench, "kept")) == (1, 0)
+    assert bench.count("scored") == 1
+    assert bench.count("explicit") == 0
+
+
+@pytest.mark.parametrize("key", [None, "Bearer sk-wrong", "Basic sk-right", "Bearer"])
+def test_a_request_that_vllm_refuses_costs_no_score(key: str | None) -> None:
     scorer = FakeScorer()
-    bench = Bench(scorer, classes=CLASSES)
+    bench = Bench(scorer, key_hashes=[hash_of("sk-other"), hash_of("sk-right")])
+    sent = {"prompt": "hello", "vllm_xargs": HINTS}
+    assert bench.post(sent, headers={} if key is None else {"Authorization": key}) == sent
+    assert scorer.asked == []
+    assert bench.count("unscored", "no_key") == 1
+    bench.post({"prompt": "hello"}, headers={"Authorization": "Bearer sk-right"})
+    assert scorer.asked == ["hello"]
+
+
+@pytest.mark.parametrize("outcome", ["unavailable", "timeout"])
+def test_hints_of_a_client_are_dropped_where_no_score_comes_either(outcome: str) -> None:
+    reached = Bench(FakeScorer(outcome)).post({"prompt": "hello", "vllm_xargs": HINTS})
+    assert reached["vllm_xargs"] == {}
+
+
+def test_a_trusted_key_may_send_hints_and_the_class_of_a_key_stays() -> None:
+    bench = Bench(FakeScorer(), classes=CLASSES)
+    given = {key: value for key, value in HINTS.items() if key != "lengthwise_ticket"}
+    gate = {"Authorization": "Bearer sk-gate"}
+    assert bench.post({"prompt": "x", "vllm_xargs": HINTS}, headers=gate)["vllm_xargs"] == given
+    assert (hints_counted(bench, "dropped"), hints_counted(bench, "kept")) == (0, 1)
+
+    bench = Bench(FakeScorer(), classes=CLASSES, client_hints=True)
+    own = {"lengthwise_score": 7, "lengthwise_class": "batch", "lengthwise_tbt_s": 9.0}
+    headers = {"Authorization": "Bearer sk-1"}
+    reached = bench.post({"prompt": "x", "vllm_xargs": own}, headers=headers)["vllm_xargs"]
+    assert reached == CHAT | {"lengthwise_score": 7}
+
+
+@pytest.mark.parametrize(
+    ("client", "hints"),
+    [
+        (("10.9.9.9", 1), {"lengthwise_class": "chat", "lengthwise_tbt_s": 0.05}),
+        (("::1", 1), {"lengthwise_class": "chat", "lengthwise_tbt_s": 0.05}),
+        (("192.168.0.1", 1), {"lengthwise_class": "batch"}),
+        (("testclient", 1), {"lengthwise_class": "batch"}),
+        (None, {"lengthwise_class": "batch"}),
+    ],
+)
+def test_the_header_counts_from_a_trusted_proxy_only(
+    client: tuple[str, int] | None, hints: dict[str, Any]
+) -> None:
+    bench = Bench(None, classes=CLASSES)
+    reached = bench.post({"prompt": "x"}, headers={"X-User-Class": "chat"}, client=client)
+    assert reached["vllm_xargs"] == hints
+
+
+def test_what_the_client_says_itself_wins_where_it_may() -> None:
+    scorer = FakeScorer()
+    bench = Bench(scorer, classes=CLASSES, client_hints=True)
     explicit = {"lengthwise_score": 7, "lengthwise_class": "vip", "other": "x"}
     reached = bench.post({"prompt": "hello", "vllm_xargs": explicit})
     assert reached["vllm_xargs"] == explicit
@@ -510,6 +597,42 @@ def test_against_a_real_service_it_scores_fails_open_and_recovers(tiny_bundle: A
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
         service.stop()
+
+
+def test_a_service_that_never_answers_is_left_alone_after_three_requests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, tiny_bundle: Any
+) -> None:
+    """However long their scores may come late."""
+    model, proceed = RankerModel.load(tiny_bundle), threading.Event()
+    real = model.scorer.score
+    service = ScoringServer(model, ServerConfig(address="127.0.0.1:0", drain_grace_s=0))
+    monkeypatch.setattr(model.scorer, "score", lambda ids: (proceed.wait(60), real(ids))[1])
+    service.start()
+    bench = Bench(None)
+    monkeypatch.setattr(
+        "scheduler_adapters.engines.vllm_v1.middleware.ScoreMetrics",
+        lambda: bench.middleware.metrics,
+    )
+    config = MiddlewareConfig(scorer=service.target, deadline_s=0.2, late_s=3000.0)
+    monkeypatch.setenv(VARIABLE, config.to_json())
+    monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
+    made = VllmScores(bench.server)
+    assert made.scorer is not None
+    made.scorer._breaker = CircuitBreaker(open_s=3600.0, max_open_s=3600.0)
+    bench.middleware = made
+
+    async def main() -> None:
+        for number in range(5):
+            await bench.call(b'{"prompt": "hello %d"}' % number, "/v1/completions")
+
+    asyncio.run(main())
+    assert bench.count("late", "timeout") == 3
+    assert bench.count("unscored", "breaker_open") == 2
+    proceed.set()
+    made.scorer.close()
+    assert made.late is not None
+    made.late._sender.close()
+    service.stop()
 
 
 def test_vllms_middleware_takes_its_settings_from_the_environment(

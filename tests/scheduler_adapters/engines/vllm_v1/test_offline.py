@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -98,7 +99,7 @@ def test_the_oracle_admits_by_length_and_answers_sooner(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--requests=nowhere.jsonl"], "error: nowhere.jsonl: cannot be read"),
+        (["--requests=nowhere.jsonl"], "error: nowhere.jsonl: the file does not exist"),
         (["--requests={burst}", "--scheduler=shortest"], "error: no policy named 'shortest'"),
         (["--requests={burst}", '--settings={"a": 1}'], "the stock scheduler takes none"),
         (["--requests={burst}", "--max-num-seqs=0"], "error: max_num_seqs is 0"),
@@ -137,3 +138,32 @@ def test_a_cpu_clock_skips_the_time_until_the_next_arrival(tmp_path: Path) -> No
     timeline = read_timeline(out)
     assert 0 < timeline.first_token_s[0] < timeline.finished_s[0] < 1e4
     assert 1e5 <= timeline.scheduled_s[1] < timeline.finished_s[1] < 1.1e5
+
+
+def test_a_rate_takes_the_place_of_the_files_arrivals(tmp_path: Path) -> None:
+    requests, out = write_burst(tmp_path / "burst.jsonl", count=30), tmp_path / "timeline.jsonl"
+    arguments = [f"--requests={requests}", f"--out={out}", "--clock=cpu", "--scheduler=pars"]
+    arguments += ["--num-requests=20", "--rate-per-s=0.5", "--json"]
+    done = subprocess.run([*COMMAND, *arguments], check=True, stdout=subprocess.PIPE, text=True)
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["num_finished"] == summary["num_requests"] == 20
+    timeline = read_timeline(out)
+    arrival_s = timeline.requests.arrival_s
+    assert (np.diff(arrival_s) > 0).all()
+    assert 10 < arrival_s[-1] < 100  # 20 requests, one every two seconds
+    assert (timeline.scheduled_s >= arrival_s).all()
+    assert summary["e2e_s"]["mean"] < arrival_s[-1]
+
+
+def test_the_engine_arguments_shown_for_a_gpu_are_vllms(tmp_path: Path) -> None:
+    from vllm import EngineArgs
+    from vllm.config import CompilationConfig, KernelConfig
+
+    page = (Path(__file__).parents[4] / "docs/results/gpu.md").read_text()
+    shown = {*re.findall(r"(?:--engine |GPU_TESTS_ENGINE=)'(.*)'", page)}
+    assert len(shown) > 1
+    for text in shown:
+        engine = json.loads(text)
+        KernelConfig(**engine.pop("kernel_config"))
+        CompilationConfig(**engine.pop("compilation_config", {}))
+        EngineArgs(model=str(tmp_path), **engine)  # A folder is not looked up elsewhere.

@@ -103,7 +103,13 @@ def servers(
     stock = [*module, "vllm.entrypoints.openai.api_server", f"--model={model}", "--host=127.0.0.1"]
     ours = [*module, "scheduler_adapters", "serve-vllm", str(model), "--policy=pars"]
     ours += [f"--scorer={scoring.target}", "--deadline-s=20", "--target-model=tiny-llm"]
-    ours += [f"--classes={folder / 'classes.json'}", f"--port={ports.ours}", "--", *OPTIONS]
+    ours += [
+        f"--classes={folder / 'classes.json'}",
+        "--client-hints=true",
+        f"--port={ports.ours}",
+        "--",
+        *OPTIONS,
+    ]
     environment = {**os.environ, **ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     started: dict[int, subprocess.Popen[bytes]] = {}
     logs = {port: folder / f"log-{port}" for port in ports}

@@ -1,0 +1,65 @@
+"""Tensor parallelism in the real vLLM: two workers, and one scheduler that serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.planner.hints import SCORE
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+COUNT, SEATS = 12, 4
+SIZES = {str(number): 4 + 7 * number % 30 for number in range(COUNT)}
+"""Tokens of each answer."""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    # A worker's arithmetic in bfloat16 depends on who shares a step.
+    arguments = {"tensor_parallel_size": 2, "dtype": "float32", "max_model_len": 256}
+    with open_engine(OfflineConfig(scheduler="pars", max_num_seqs=SEATS), **arguments) as engine:
+        assert engine.vllm_config.parallel_config.world_size == 2
+        yield engine
+
+
+def serve(engine: Any) -> dict[str, list[int]]:
+    """The answers, in the order in which they ended."""
+    from vllm import SamplingParams
+
+    for name, size in SIZES.items():
+        params = SamplingParams(
+            max_tokens=size, ignore_eos=True, detokenize=False, temperature=0,
+            extra_args={SCORE: size},
+        )  # fmt: skip
+        engine.add_request(name, {"prompt_token_ids": [3 + int(name), 5, 8]}, params)
+    done = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finished:
+                done[output.request_id] = list(output.outputs[0].token_ids)
+    return done
+
+
+def test_two_workers_give_every_policy_the_same_answers_and_pars_the_shortest_first(
+    engine: Any,
+) -> None:
+    policies = {
+        "fcfs": FCFS(), "pars": pars(), "slai": SLAI(max_decodes=3),
+        "round-robin": RoundRobin(quantum_tokens=5),
+    }  # fmt: skip
+    made = {}
+    for name, policy in policies.items():
+        scheduler_of(engine).lengthwise_start(policy)
+        made[name] = serve(engine)
+    assert {name: len(tokens) for name, tokens in made["fcfs"].items()} == SIZES
+    assert all(answers == made["fcfs"] for answers in made.values())
+    by_size = sorted(SIZES, key=SIZES.__getitem__)
+    assert list(made["pars"])[:SEATS] == by_size[:SEATS]
