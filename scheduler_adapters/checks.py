@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_adapters.placement import InstanceId, Placement, load_placement
+from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import (
     Policy,
@@ -29,7 +29,8 @@ from scheduler_adapters.policy import (
     flaw_of,
     load_policy,
 )
-from scheduler_adapters.simulator.cluster import simulate_cluster
+from scheduler_adapters.simulator.cluster import ClusterRun, overrides, simulate_cluster
+from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, Chunk, LatencyModel
@@ -78,29 +79,62 @@ def check_placement(placement: Callable[[], Placement] | str) -> list[str]:
         InvalidDecision: the placement broke a law; the message says which, on which workload.
     """
     make, kept = _maker(placement, load_placement), []
+    tried = _CheckedPlacement(make()).placement
+    cases: dict[str, dict[str, Any]] = {"": {}, ", with instances that die": {"outages": _OUTAGES}}
+    if overrides(tried, "at_prefill_end"):
+        cases[", in pools"] = {"roles": ["prefill", "decode", "both"]}
+    checked = _CheckedTicks if overrides(tried, "tick") else _CheckedPlacement
     for workload, (requests, instance) in _workloads().items():
-        made = _CheckedPlacement(make())
-        run = partial(simulate_cluster, requests, make_policy=FCFS, instances=[instance] * 3)
-        fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=1000.0)
-        one, other = (run(placement=tried, fabric=fabric).timeline for tried in (made, make()))
-        same = np.array_equal(_decided(one), _decided(other), equal_nan=True)
-        laws = {
-            "every_request_finishes_once_with_all_its_tokens": _unfinished(one),
-            "times_are_in_order": _disorder(one),
-            "equal_runs_are_equal": "" if same else "a second run differs; seed what is random",
-        }
-        for law, complaint in laws.items():
-            if complaint:
-                raise InvalidDecision(
-                    f"placement {made.name!r} breaks the law {law!r} on the workload "
-                    f"{workload!r}: {complaint}"
-                )
-            kept.append(f"{workload}: {law}")
+        for case, options in cases.items():
+            made = checked(make())
+            run = partial(
+                simulate_cluster,
+                requests,
+                make_policy=FCFS,
+                instances=[instance] * 3,
+                fabric=Fabric(kv_bytes_per_token=1, bytes_per_s=1000.0),
+                **options,
+            )
+            for law, complaint in _laws_of_placements(run, made, make).items():
+                if complaint:
+                    raise InvalidDecision(
+                        f"placement {made.name!r} breaks the law {law!r} on the workload "
+                        f"{workload + case!r}: {complaint}"
+                    )
+                kept.append(f"{workload}{case}: {law}")
     return kept
+
+
+_OUTAGES = (
+    Outage(instance=2, at_s=0.05, until_s=0.6),
+    Outage(instance=0, at_s=0.3, until_s=0.9),
+)
+
+
+def _laws_of_placements(
+    run: Callable[..., ClusterRun], made: _CheckedPlacement, make: Callable[[], Placement]
+) -> dict[str, str]:
+    """Return the complaint of each law, "" where it is kept, of two runs that should be equal."""
+    try:
+        one, other = run(placement=made).timeline, run(placement=make()).timeline
+    except InvalidDecision as error:
+        return {"decisions_can_be_carried_out": str(error)}
+    same = np.array_equal(_decided(one), _decided(other), equal_nan=True)
+    return {
+        "decisions_can_be_carried_out": "",
+        "views_are_only_read": made.complaint,
+        "every_request_finishes_once_with_all_its_tokens": _unfinished(one),
+        "times_are_in_order": _disorder(one),
+        "equal_runs_are_equal": "" if same else "a second run differs; seed what is random",
+    }
 
 
 def _decided(timeline: Timeline) -> NDArray[Any]:
     return np.stack([timeline.instance, timeline.migrations, timeline.finished_s])
+
+
+Made = TypeVar("Made")
+Chosen = TypeVar("Chosen", InstanceId, InstanceId | None)
 
 
 class _CheckedPlacement(Placement):
@@ -109,7 +143,11 @@ class _CheckedPlacement(Placement):
     def __init__(self, placement: Placement) -> None:
         if not isinstance(placement, Placement):
             raise ConfigError(f"{placement!r} was made; it must be a Placement")
+        self.complaint = ""
+        """The first view that was changed."""
         self.placement, self.name, self.watch = placement, placement.name, placement.watch
+        self.watches_prefills = placement.watches_prefills
+        self.hands_over_from, self.tick_s = placement.hands_over_from, placement.tick_s
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
         before = _shown(request), [replace(view) for view in instances]
@@ -122,22 +160,34 @@ class _CheckedPlacement(Placement):
         chosen = self.placement.at_phase_change(request, instance, instances)
         return self._kept(before, request, instances, chosen)
 
+    def at_prefill_end(
+        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
+    ) -> InstanceId | None:
+        before = _shown(request), [replace(view) for view in instances]
+        chosen = self.placement.at_prefill_end(request, instance, instances)
+        return self._kept(before, request, instances, chosen)
+
     def _kept(
         self,
         before: tuple[RequestView, list[InstanceView]],
         request: RequestView,
         instances: Sequence[InstanceView],
-        chosen: InstanceId,
-    ) -> InstanceId:
+        chosen: Chosen,
+    ) -> Chosen:
         if (_shown(request), list(instances)) != before:
-            raise InvalidDecision(
-                f"placement {self.name!r}, request {request.request_id!r}: the decision changed "
-                "a view; views are read-only"
-            )
+            self.complaint = self.complaint or f"deciding on {request.request_id!r} changed one"
         return chosen
 
 
-Made = TypeVar("Made")
+class _CheckedTicks(_CheckedPlacement):
+    """One that is asked at ticks, too: then waiting requests are asked for again."""
+
+    def tick(self, now_s: float, instances: Sequence[InstanceView]) -> Sequence[Move | SetRole]:
+        before = [replace(view) for view in instances]
+        changes = self.placement.tick(now_s, instances)
+        if list(instances) != before:
+            self.complaint = self.complaint or f"the tick at {now_s} s changed one"
+        return changes
 
 
 def _maker(made: Callable[[], Made] | str, load: Callable[[str], Made]) -> Callable[[], Made]:

@@ -11,15 +11,16 @@ import path; router and endpoint picker are to call the same object.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from scheduler_adapters.policy import load_named_class
 from scheduler_adapters.views import InstanceView, RequestView, Role, require_at_least
-from scoring_service.errors import require
+from scoring_service.errors import ConfigError, require
 
 InstanceId = int
+MoveHow = Literal["copy", "live", "recompute"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +29,9 @@ class Move:
 
     request_id: str
     to: InstanceId
-    keeps_kv: bool = True
-    """Whether its KV goes along; else prompt and generated tokens are prefilled anew."""
+    how: MoveHow = "copy"
+    """copy: it stops while its KV is copied; live: most is copied while it decodes; recompute: the
+    KV stays behind, so prompt and generated tokens are prefilled anew."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +70,14 @@ class Placement(ABC):
     """In tables and messages."""
     watch: Watch | None = None
     """For placements that read the counts which need one."""
+    watches_prefills: bool = False
+    """Whether views are to say how much is to be prefilled (`InstanceView.prefill_tokens`)."""
     tick_s: float = 0.05
     """Time between two ticks."""
+    hands_over_from: tuple[Role, ...] = ("prefill",)
+    """Roles of the instances for which `at_prefill_end` is asked."""
+    made_for: tuple[str | None, str | None] = None, None
+    """Model and device that its numbers were measured on; others are refused. None: any."""
 
     @abstractmethod
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
@@ -88,13 +96,31 @@ class Placement(ABC):
 
         None: nowhere yet. It holds its KV blocks, and it is asked for again, the first one first,
         whenever a request ends, a prefill ends, a transfer lands, or at a tick. Where this is not
-        overridden requests stay.
+        overridden requests stay. In instances of other roles, where `hands_over_from` has them,
+        None lets it stay.
         """
         return instance
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> Sequence[Move | SetRole]:
         """Return what is to change now; asked at regular times."""
         return ()
+
+
+def of_role(role: Role, instances: Iterable[InstanceView]) -> list[InstanceView]:
+    """Return the instances that have a role, or have both.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = [view for view in instances if view.role in (role, "both")]
+    if not found:
+        raise ConfigError(f"no instance has the role {role}; give roles, or --prefill-instances")
+    return found
+
+
+def fewest_requests(instances: Iterable[InstanceView]) -> InstanceId:
+    """Return the instance with the fewest requests, of equals the lowest id."""
+    return min(instances, key=lambda view: (view.num_requests, view.instance_id)).instance_id
 
 
 PLACEMENTS: dict[str, str] = {
@@ -105,6 +131,9 @@ PLACEMENTS: dict[str, str] = {
     "memory-aware": "scheduler_adapters.placements.memory_aware:MemoryAware",
     "distserve": "scheduler_adapters.placements.distserve:DistServe",
     "pascal": "scheduler_adapters.placements.pascal:PascalPlacement",
+    "memory-aware-pools": "scheduler_adapters.placements.memory_aware:MemoryAwarePools",
+    "splitwise": "scheduler_adapters.placements.splitwise:Splitwise",
+    "phasor": "scheduler_adapters.placements.phasor:Phasor",
 }
 """Name -> import path."""
 

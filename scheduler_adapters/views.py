@@ -7,7 +7,7 @@ Times are seconds on the engine's one monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from math import inf
@@ -67,6 +67,16 @@ class RequestView:
     median_score: float | None = None
     """Of a request without a score: the median of the scores before it, fixed at its arrival. None
     where there were none."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return self.prompt_tokens + self.generated_tokens
+
+    def expected_tokens(self, otherwise: int) -> int:
+        """Return the predicted median of its output, or `otherwise` where none is predicted."""
+        known = [tokens for fraction, tokens in self.quantiles if fraction >= 0.5]
+        return int(known[0]) if known else otherwise
 
     def enqueued_s(self, queue: tuple[float, ...], now_s: float) -> float:
         """Return when this request entered `queue`: `now_s` if it is another one than last time.
@@ -142,6 +152,16 @@ class InstanceView:
     """When the first reader of an unfinished answer has no token left to read: tokens are read at
     the watch's pace as they come. Answers without a token are not counted, nor are those that got
     one in the newest step: compare it with now, not with later times."""
+    num_migrating: int = 0
+    """Requests that are copied from here or to here while they decode, until they have moved."""
+    prefill_tokens: int = 0
+    """Tokens that are still to be prefilled here, those of the step under way included. This and
+    the next are kept for placements with `watches_prefills`."""
+    prefill_squares: int = 0
+    """Sum of l^2 - p^2 over the same requests, l the tokens of one and p those prefilled: with the
+    number of tokens it gives the time of their prefills."""
+    decodes: Callable[[], Sequence[RequestView]] = tuple
+    """Returns the requests that decode here, made when it is called, in no order."""
 
     @property
     def num_requests(self) -> int:
@@ -157,6 +177,15 @@ class InstanceView:
     def free_blocks(self) -> int:
         """KV blocks that are neither used nor booked."""
         return self.total_blocks - self.used_blocks - self.booked_blocks
+
+    @property
+    def unclaimed_blocks(self) -> int:
+        """Free KV blocks that no waiting prompt needs; may be below 0."""
+        return self.free_blocks - self.blocks_of(self.waiting_prompt_tokens)
+
+    def blocks_of(self, tokens: int) -> int:
+        """Return the KV blocks that hold so many tokens."""
+        return -(-tokens // self.block_tokens)
 
 
 class Rank(NamedTuple):

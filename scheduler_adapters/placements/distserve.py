@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from scheduler_adapters.placement import InstanceId, Placement
-from scheduler_adapters.views import InstanceView, RequestView, Role
-from scoring_service.errors import ConfigError, require
+from scheduler_adapters.placement import InstanceId, Placement, fewest_requests, of_role
+from scheduler_adapters.views import InstanceView, RequestView
+from scoring_service.errors import require
 
 
 class DistServe(Placement):
@@ -27,28 +27,15 @@ class DistServe(Placement):
         self.max_waiting_fraction = max_waiting_fraction
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
-        return _shortest(_of_role("prefill", instances))
+        return fewest_requests(of_role("prefill", instances))
 
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
     ) -> InstanceId | None:
-        pulls = [view for view in _of_role("decode", instances) if self._pulls(request, view)]
-        return _shortest(pulls) if pulls else None
+        pulls = [view for view in of_role("decode", instances) if self._pulls(request, view)]
+        return fewest_requests(pulls) if pulls else None
 
     def _pulls(self, request: RequestView, view: InstanceView) -> bool:
-        context = request.prompt_tokens + request.generated_tokens
         waiting_blocks = view.booked_blocks + view.waiting_prompt_tokens / view.block_tokens
         is_short = waiting_blocks < self.max_waiting_fraction * view.total_blocks
-        return is_short and view.free_blocks >= -(-context // view.block_tokens)
-
-
-def _of_role(role: Role, instances: Sequence[InstanceView]) -> list[InstanceView]:
-    """Return the instances that have a role, or have both."""
-    found = [view for view in instances if view.role in (role, "both")]
-    if not found:
-        raise ConfigError(f"no instance has the role {role}; give roles, or --prefill-instances")
-    return found
-
-
-def _shortest(instances: Sequence[InstanceView]) -> InstanceId:
-    return min(instances, key=lambda view: (view.num_requests, view.instance_id)).instance_id
+        return is_short and view.free_blocks >= view.blocks_of(request.context_tokens)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scheduler_adapters.placement import InstanceId, Placement
+from scheduler_adapters.placement import InstanceId, Placement, of_role
 from scheduler_adapters.views import InstanceView, RequestView
 
 
@@ -16,3 +16,20 @@ class MemoryAware(Placement):
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
         return min(instances, key=lambda view: (-view.free_blocks, view.instance_id)).instance_id
+
+
+class MemoryAwarePools(MemoryAware):
+    """The same among prefill instances, and then among decode instances with room."""
+
+    name = "memory-aware-pools"
+
+    def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
+        return super().place(request, of_role("prefill", instances))
+
+    def at_prefill_end(
+        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
+    ) -> InstanceId | None:
+        chosen = super().place(request, of_role("decode", instances))
+        view = next(view for view in instances if view.instance_id == chosen)
+        has_room = view.unclaimed_blocks >= view.blocks_of(request.context_tokens)
+        return chosen if has_room else None

@@ -66,21 +66,16 @@ class PascalPlacement(Placement):
         chosen = min(paced or instances, key=load)
         if self.migration == "adaptive" and not self._has_room(request, chosen, 0):
             here = next(view for view in instances if view.instance_id == instance)
-            own_blocks = -(-self._context(request) // here.block_tokens)
-            if self._has_room(request, here, own_blocks):
+            if self._has_room(request, here, here.blocks_of(request.context_tokens)):
                 return instance
         return chosen.instance_id
 
     def _has_room(self, request: RequestView, view: InstanceView, own_blocks: int) -> bool:
-        needed = -(-self._context(request) // view.block_tokens)
-        reserve = -(-self.reserve_tokens // view.block_tokens)
-        return view.free_blocks + own_blocks >= needed + reserve
-
-    def _context(self, request: RequestView) -> int:
-        return request.prompt_tokens + request.generated_tokens
+        needed = view.blocks_of(request.context_tokens) + view.blocks_of(self.reserve_tokens)
+        return view.free_blocks + own_blocks >= needed
 
 
 def _kv(view: InstanceView) -> tuple[int, InstanceId]:
     """KV blocks on GPU and host, those on their way here, and those that prompts wait for."""
     blocks = view.used_blocks + view.used_host_blocks + view.booked_blocks
-    return blocks + -(-view.waiting_prompt_tokens // view.block_tokens), view.instance_id
+    return blocks + view.blocks_of(view.waiting_prompt_tokens), view.instance_id

@@ -85,6 +85,14 @@ class Instance:
         """Return the KV blocks that hold `tokens`, a number or an array."""
         return -(-tokens // self.block_tokens)
 
+    def prefill_s(self, tokens: int) -> float:
+        """Return the seconds of one prompt's prefill, in steps of `max_tokens`."""
+        size = self.max_tokens or tokens
+        return sum(
+            self.latency.step_s(0, 0, [(done, min(size, tokens - done))])
+            for done in range(0, tokens, size)
+        )
+
     def cannot_hold(self, prompt_tokens: Tokens, output_tokens: Tokens) -> NDArray[np.bool_]:
         """Return which requests (N,) do not fit even alone."""
         reserve = max(self.watermark_blocks, self.decode_headroom_blocks)

@@ -12,6 +12,9 @@ from scoring_service.errors import ConfigError, require
 
 log = logging.getLogger(__name__)
 
+UNLIMITED_BLOCKS = 10**9
+"""More than any run fills."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceConfig:
@@ -29,6 +32,9 @@ class InstanceConfig:
     KV; not modelled are prefixes shared between requests. vllm runs in plain Python only."""
     kv_blocks: int | None = None
     """KV memory in blocks of 16 tokens; none: what the profile's GPU leaves."""
+    unlimited_kv: bool = False
+    """KV memory without a limit: the oracle that shows what a limit costs. Raise max_num_seqs, too.
+    """
     host_gb_per_s: float | None = None
     """Host memory for evicted KV: what its link carries, GB/s (50: PCIe 5 x16); none: what is
     evicted is computed anew. Policies use it that have "offload": true in their settings."""
@@ -37,6 +43,8 @@ class InstanceConfig:
 
     def __post_init__(self) -> None:
         gb_per_s = self.host_gb_per_s
+        if self.unlimited_kv and self.kv_blocks is not None:
+            raise ConfigError(f"kv_blocks is {self.kv_blocks} with unlimited_kv; use one of them")
         if gb_per_s is None and self.host_blocks is not None:
             raise ConfigError(f"host_blocks is {self.host_blocks}; give host_gb_per_s as well")
         if gb_per_s is not None:
@@ -55,6 +63,8 @@ class InstanceConfig:
         )
         if self.kv_blocks is not None:
             instance = replace(instance, kv_blocks=self.kv_blocks)
+        if self.unlimited_kv:
+            instance = replace(instance, kv_blocks=UNLIMITED_BLOCKS)
         if self.host_gb_per_s is not None:
             host = HostLink.of_model(
                 self.profile.partition("@")[0],

@@ -72,12 +72,14 @@ class Transfers:
         self._share()
 
     def cancel(self, now_s: float, number: int) -> None:
-        """Give up a transfer that has not landed."""
+        """Give up a transfer that has not landed, if it has begun."""
         self._end_transfers(now_s)
-        self._pass(now_s)
-        if self.moving.pop(number, None) is None:
+        if number in self.moving:
+            self._pass(now_s)
+            del self.moving[number]
+            self._share()
+        else:
             self.landing = sorted(entry for entry in self.landing if entry[1] != number)
-        self._share()
 
     @property
     def next_landing_s(self) -> float:

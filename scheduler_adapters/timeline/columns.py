@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping, Sequence
 from math import nan
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_adapters.timeline.timeline import Timeline, nth_token_s
+from scheduler_adapters.timeline.timeline import Timeline, at_ticks, nth_token_tick
 from scheduler_adapters.workload.requests import Floats, Ints, Requests
 
 
@@ -21,10 +23,9 @@ class TimelineRecord:
         self.finished_s: list[float] = []
         self.preemptions: list[int] = []
         self.tick_s = array("d")
+        self.start_s: dict[int, float] = {}
+        """By tick when its step started, where that was not at the tick before."""
         self._run_rows, self._run_counts, self._run_ticks = array("q"), array("q"), array("q")
-        self._pieces_of: dict[int, list[int]] = {}
-        """By row where its runs begin in the columns of ticks; brought up to date when asked."""
-        self._num_indexed = self._ticks_indexed = 0
 
     def add_rows(self, count: int) -> None:
         """Make room for further requests."""
@@ -33,30 +34,24 @@ class TimelineRecord:
         self.finished_s += [nan] * count
         self.preemptions += [0] * count
 
-    def run(self, row: int, first_tick: int, last_tick: int) -> None:
-        """Record that the request emitted one token at each of these ticks."""
-        self.add_runs(row, (first_tick, last_tick))
-
-    def add_runs(self, row: int, ticks: array[int] | tuple[int, int]) -> None:
+    def add_runs(self, row: int, ticks: Sequence[int]) -> None:
         """Record several runs of one request: first tick, last tick, first tick, ..."""
         self._run_rows.append(row)
         self._run_counts.append(len(ticks) // 2)
         self._run_ticks.extend(ticks)
 
-    def token_s(self, row: int) -> list[float]:
-        """Return when the tokens came out that are recorded of one request."""
-        counts, ticks, tick_s = self._run_counts, self._run_ticks, self.tick_s
-        for number in range(self._num_indexed, len(counts)):
-            end = self._ticks_indexed + 2 * counts[number]
-            pieces = self._pieces_of.setdefault(self._run_rows[number], [])
-            pieces += range(self._ticks_indexed, end, 2)
-            self._ticks_indexed = end
-        self._num_indexed = len(counts)
-        own = sorted((ticks[at], ticks[at + 1]) for at in self._pieces_of.get(row, ()))
-        return [one for first, last in own for one in tick_s[first : last + 1]]
+    def token_s(self, ticks: Sequence[int]) -> list[float]:
+        """Return when the tokens of runs came out: first tick, last tick, first tick, ..."""
+        runs = zip(ticks[::2], ticks[1::2], strict=True)
+        return [one for first, last in runs for one in self.tick_s[first : last + 1]]
 
-    def timeline(self, requests: Requests, rejected: NDArray[np.bool_]) -> Timeline:
-        """Return what happened so far; requests without a row have not been handed over yet."""
+    def timeline(
+        self, requests: Requests, rejected: NDArray[np.bool_], *, earlier_tokens: Ints | int = 0
+    ) -> Timeline:
+        """Return what happened so far; requests without a row have not been handed over yet.
+
+        `earlier_tokens` (N,) came out elsewhere.
+        """
         missing = len(requests) - len(self.finished_s)
         return timeline_of_columns(
             requests,
@@ -67,6 +62,8 @@ class TimelineRecord:
             np.array(self.preemptions + [0] * missing, dtype=np.int64),
             np.array(self.tick_s, dtype=np.float64),
             self._runs(),
+            start_s=self.start_s,
+            earlier_tokens=earlier_tokens,
         )
 
     def _runs(self) -> Ints:
@@ -84,17 +81,29 @@ def timeline_of_columns(
     preemptions: Ints,
     tick_s: Floats,
     runs: Ints,
+    *,
+    start_s: Mapping[int, float] = MappingProxyType({}),
+    earlier_tokens: Ints | int = 0,
 ) -> Timeline:
-    """Return the timeline of one instance; `runs` (row, first tick, last tick) in any order."""
+    """Return the timeline of one instance; `runs` (row, first tick, last tick) in any order.
+
+    The last two are those of `TimelineRecord`; steps without a `start_s` follow the one before.
+    """
     runs = _joined(runs.reshape(-1, 3))
-    answer_s = first_token_s.copy()
+    answer_s, answer_scheduled_s = first_token_s.copy(), np.full(len(requests), np.nan)
     if requests.reasoning_tokens.any():
-        answer_s = nth_token_s(requests.reasoning_tokens, runs, tick_s)
+        tick = nth_token_tick(requests.reasoning_tokens - earlier_tokens, runs)
+        answer_s = at_ticks(tick_s, tick)
+        steps_s = np.append(np.nan, tick_s[:-1])
+        steps_s[list(start_s)] = list(start_s.values())
+        thinks = requests.reasoning_tokens > 0
+        answer_scheduled_s[thinks] = at_ticks(steps_s, tick[thinks])
     return Timeline(
         requests=requests,
         scheduled_s=scheduled_s,
         first_token_s=first_token_s,
         first_answer_s=answer_s,
+        answer_scheduled_s=answer_scheduled_s,
         finished_s=finished_s,
         preemptions=preemptions,
         rejected=rejected,

@@ -7,6 +7,7 @@ them. It costs a little per token, so it is off unless asked for. Aborted reques
 import json
 import os
 from dataclasses import dataclass, field
+from math import isnan, nan
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ class _Open:
     token_s: list[float] = field(default_factory=list)
     reasoning_tokens: int | None = None
     """None until the end of thinking is told."""
+    answer_scheduled_s: float = nan
 
 
 class TimelineLog(EngineObserver):
@@ -43,6 +45,8 @@ class TimelineLog(EngineObserver):
     def __init__(self, path: str, *, start_s: float, instance: int = 0) -> None:
         self.start_s = start_s
         self._instance = instance
+        self._step_end_s = nan
+        """Of the newest step; the next one follows it, as long as a request is there."""
         self._open: dict[str, _Open] = {}
         self._lines: list[str] = []
         try:
@@ -58,6 +62,8 @@ class TimelineLog(EngineObserver):
 
     def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
         if (served := self._open.get(request.request_id)) is not None:
+            if served.reasoning_tokens == len(served.token_s) > 0:  # its first answering token
+                served.answer_scheduled_s = self._step_end_s
             served.token_s.extend([now_s] * num_tokens)
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
@@ -85,6 +91,7 @@ class TimelineLog(EngineObserver):
             "preemptions": request.preemptions,
             "rejected": False,
             "instance": self._instance,
+            "answer_scheduled_s": self._since_or_none(done.answer_scheduled_s),
             "token_s": [self._since(token_s) for token_s in done.token_s],
         }
         self._lines.append(json.dumps(row) + "\n")
@@ -93,6 +100,7 @@ class TimelineLog(EngineObserver):
         self._open.pop(request.request_id, None)
 
     def stepped(self, now_s: float) -> None:
+        self._step_end_s = now_s
         if self._lines:
             os.write(self._file, "".join(self._lines).encode())
             self._lines.clear()
@@ -105,6 +113,9 @@ class TimelineLog(EngineObserver):
 
     def _since(self, instant_s: float) -> float:
         return round(max(0.0, instant_s - self.start_s), 6)
+
+    def _since_or_none(self, instant_s: float) -> float | None:
+        return None if isnan(instant_s) else self._since(instant_s)
 
 
 def require_writable(path: Path) -> None:

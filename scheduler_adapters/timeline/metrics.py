@@ -5,11 +5,15 @@
 | `ttft_s` | first output token - arrival |
 | `first_answer_s` | first answering token - arrival (TTFT where nothing is reasoning) |
 | `ttfat_s` | first answering token - end of reasoning, of requests that reason |
+| `blocking_s` | start of the step that gave it - end of reasoning, of requests that reason |
 | `tbt_s` | gaps between consecutive output tokens, pooled over all requests |
 | `tpot_s` | (last token - first token) / (output tokens - 1) |
 | `e2e_s` | last output token - arrival |
 | `queueing_s` | first scheduled - arrival |
 | `normalized_latency_s` | E2E / output tokens |
+
+`qoe` is that of `qoe.py`, without a unit; `qoe_violations` the share of requests below .95. KV that
+is computed anew after reasoning counts as blocked, but for the last step of that.
 
 Percentiles interpolate linearly between order statistics. Requests that did not finish are counted:
 they have no E2E, but the tokens they emitted count.
@@ -20,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from scheduler_adapters.timeline.qoe import qoe, violation_fraction
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Floats, Ints
 
@@ -53,6 +58,9 @@ class Summary:
     ttft_s: Statistic
     first_answer_s: Statistic
     ttfat_s: Statistic
+    blocking_s: Statistic
+    qoe: Statistic
+    qoe_violations: float
     tbt_s: Statistic
     tpot_s: Statistic
     e2e_s: Statistic
@@ -78,11 +86,12 @@ def summarize(timeline: Timeline, *, warm_up_s: float = 0.0) -> Summary:
         timeline = timeline.take(timeline.requests.arrival_s >= warm_up_s)
     requests = timeline.requests
     finished = ~np.isnan(timeline.finished_s)
-    e2e_s = (timeline.finished_s - requests.arrival_s)[finished]
+    e2e_s = timeline.e2e_s()[finished]
     gaps_s, gap_counts = token_gaps(timeline)
     num_tokens = int((timeline.runs[:, 2] - timeline.runs[:, 1] + 1).sum())
     last_s = timeline.tick_s[timeline.runs[:, 2]].max(initial=-np.inf)
     makespan_s = max(0.0, float(last_s - requests.arrival_s.min(initial=np.inf)))
+    reasoned_s, qoes = timeline.reasoned_s(), qoe(timeline)
     return Summary(
         num_requests=len(requests),
         num_finished=int(finished.sum()),
@@ -93,9 +102,12 @@ def summarize(timeline: Timeline, *, warm_up_s: float = 0.0) -> Summary:
         makespan_s=makespan_s,
         output_tokens_per_s=num_tokens / makespan_s if makespan_s else 0.0,
         requests_per_s=int(finished.sum()) / makespan_s if makespan_s else 0.0,
-        ttft_s=statistic(timeline.first_token_s - requests.arrival_s),
+        ttft_s=statistic(timeline.ttft_s()),
         first_answer_s=statistic(timeline.first_answer_s - requests.arrival_s),
-        ttfat_s=statistic(timeline.first_answer_s - timeline.reasoned_s()),
+        ttfat_s=statistic(timeline.first_answer_s - reasoned_s),
+        blocking_s=statistic(timeline.answer_scheduled_s - reasoned_s),
+        qoe=statistic(qoes),
+        qoe_violations=violation_fraction(qoes),
         tbt_s=statistic(gaps_s, gap_counts),
         tpot_s=statistic(tpot_s(timeline)),
         e2e_s=statistic(e2e_s),

@@ -16,7 +16,7 @@ from scheduler_adapters.workload.requests import Ints, Requests
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Migration:
-    """One request that went from one instance to another with its KV."""
+    """One request that went from one instance to another."""
 
     request_id: str
     source: int
@@ -26,6 +26,9 @@ class Migration:
     kv_blocks: int
     downtime_s: float
     """Of these seconds, those in which the request could not run."""
+    stages: int = 1
+    """In which its KV was copied; 0: it was left behind. During all but the last of several it
+    decoded."""
 
 
 def join_moved(
@@ -55,10 +58,14 @@ def join_moved(
     last[nowhere] = starts[-1] + np.arange(len(nowhere))
     joined = join_timelines(requests, [*parts, nothing], all_rows, last=last)
     stays = np.bincount(np.concatenate(all_rows), minlength=len(requests))
+    answer_scheduled_s = np.full(len(requests), np.nan)
+    for own, part in zip(all_rows, [*parts, nothing], strict=True):
+        np.fmin.at(answer_scheduled_s, own, part.answer_scheduled_s)
     moved_answers_s = nth_token_s(requests.reasoning_tokens, joined.runs, joined.tick_s)
     return replace(
         joined,
         first_answer_s=np.where(stays > 1, moved_answers_s, joined.first_answer_s),
+        answer_scheduled_s=answer_scheduled_s,
         instance=np.where(came, joined.instance, 0),
         migrations=migrations,
     )

@@ -33,6 +33,8 @@ class Timeline:
     first_token_s: Floats
     first_answer_s: Floats
     """First token after the end of thinking; the first token where nothing is reasoning."""
+    answer_scheduled_s: Floats
+    """Start of the step that gave this token, of requests that reason; NaN where not known."""
     finished_s: Floats
     preemptions: Ints
     rejected: NDArray[np.bool_]
@@ -63,6 +65,14 @@ class Timeline:
         pieces = [self.tick_s[start : stop + 1] for _, start, stop in self.runs[first:last]]
         return np.concatenate([*pieces, np.empty(0)])
 
+    def ttft_s(self) -> Floats:
+        """Return first token - arrival of each request (N,); NaN where there was none."""
+        return self.first_token_s - self.requests.arrival_s
+
+    def e2e_s(self) -> Floats:
+        """Return last token - arrival of each request (N,); NaN where it did not finish."""
+        return self.finished_s - self.requests.arrival_s
+
     def reasoned_s(self) -> Floats:
         """Return when each request's last reasoning token came out (N,); NaN where none did."""
         return nth_token_s(self.requests.reasoning_tokens - 1, self.runs, self.tick_s)
@@ -73,17 +83,31 @@ def nth_token_s(number: Ints, runs: Ints, tick_s: Floats) -> Floats:
 
     Runs and ticks are those of a `Timeline`.
     """
+    return at_ticks(tick_s, nth_token_tick(number, runs))
+
+
+def at_ticks(values: Floats, ticks: Ints) -> Floats:
+    """Return the values (K,) at these ticks (N,); NaN for tick -1."""
+    return np.append(values, np.nan)[ticks]
+
+
+def nth_token_tick(number: Ints, runs: Ints) -> Ints:
+    """Return the tick at which token `number` (N,) of each request came out; -1 where none did."""
     tokens = runs[:, 2] - runs[:, 1] + 1
-    after = np.cumsum(tokens)
-    # Tokens of the same request before this run.
-    total_before = after - tokens
-    first_of_row: NDArray[np.int64] = np.searchsorted(runs[:, 0], runs[:, 0])
-    before = total_before - total_before[first_of_row]
+    before = tokens_before(runs)
     wanted = number[runs[:, 0]]
     holds = (before <= wanted) & (wanted < before + tokens)
-    token_s = np.full(len(number), np.nan)
-    token_s[runs[holds, 0]] = tick_s[runs[holds, 1] + wanted[holds] - before[holds]]
-    return token_s
+    tick = np.full(len(number), -1)
+    tick[runs[holds, 0]] = runs[holds, 1] + wanted[holds] - before[holds]
+    return tick
+
+
+def tokens_before(runs: Ints) -> Ints:
+    """Return by run (R,) how many tokens its request had before it."""
+    tokens = runs[:, 2] - runs[:, 1] + 1
+    total_before = np.cumsum(tokens) - tokens
+    first_of_row: NDArray[np.int64] = np.searchsorted(runs[:, 0], runs[:, 0])
+    return np.asarray(total_before - total_before[first_of_row])
 
 
 def join_timelines(
@@ -133,6 +157,7 @@ def timeline_from_token_times(
     rejected: ArrayLike = False,
     instance: ArrayLike = 0,
     migrations: ArrayLike = 0,
+    answer_scheduled_s: ArrayLike = np.nan,
 ) -> Timeline:
     """Return the timeline of an engine that reports the time of each token of each request.
 
@@ -157,6 +182,7 @@ def timeline_from_token_times(
         scheduled_s=_filled(scheduled_s, count, np.float64),
         first_token_s=tick_of(np.zeros(count, np.int64)),
         first_answer_s=tick_of(requests.reasoning_tokens),
+        answer_scheduled_s=_filled(answer_scheduled_s, count, np.float64),
         finished_s=tick_of(requests.output_tokens - 1),
         preemptions=_filled(preemptions, count, np.int64),
         rejected=_filled(rejected, count, np.bool_),
@@ -220,14 +246,13 @@ def read_timeline(path: str | PathLike[str]) -> Timeline:
         DataError: no such file, or a column is missing.
     """
     path = Path(path)
-    table = read_table(path, _WRITTEN, text=("request_id", "user_class"))
+    table = read_table(path, _WRITTEN)
     if "token_s" not in table:
         raise DataError("no column 'token_s'; write it with token times", path=path)
     # Engines write requests as they finish; `make_requests` would sort these columns alone.
     table = table.sort_values("arrival_s", kind="stable")
     columns = {name: table[name].to_numpy() for name in _WRITTEN}
-    if "migrations" in table:
-        columns["migrations"] = table["migrations"].to_numpy()
+    columns |= {name: table[name].to_numpy() for name in _NEWER if name in table}
     requests = make_requests(
         path=path, scores=columns.pop("score"), **{name: columns.pop(name) for name in _GIVEN}
     )
@@ -243,3 +268,5 @@ _GIVEN = (
 )
 _WRITTEN = (*_GIVEN, "score", "scheduled_s", "preemptions", "rejected", "instance")
 """Columns of a file that `read_timeline` needs; the rest follows from the token times."""
+_NEWER = ("migrations", "answer_scheduled_s")
+"""Columns that older files lack."""

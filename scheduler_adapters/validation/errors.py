@@ -20,12 +20,7 @@ METRICS: Final = ("ttft", "tpot", "e2e")
 
 def latencies(timeline: Timeline) -> dict[str, Floats]:
     """Return each of METRICS per request, seconds; NaN where it is undefined."""
-    arrival_s = timeline.requests.arrival_s
-    return {
-        "ttft": timeline.first_token_s - arrival_s,
-        "tpot": tpot_s(timeline),
-        "e2e": timeline.finished_s - arrival_s,
-    }
+    return {"ttft": timeline.ttft_s(), "tpot": tpot_s(timeline), "e2e": timeline.e2e_s()}
 
 
 def mape(simulated: Floats, real: Floats) -> float:

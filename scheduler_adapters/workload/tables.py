@@ -1,4 +1,4 @@
-"""Tables of files: parquet, CSV and JSON lines, read and written whole."""
+"""Tables of files: parquet, CSV, JSON and logs of requests, read and written whole."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,39 +6,37 @@ from pathlib import Path
 import pandas as pd
 
 from scoring_service.errors import DataError
+from scoring_service.tables import reading
+from scoring_service.tables.columns import require_columns
+from scoring_service.tables.reading import OnBadRows
 
 
 def read_table(
-    path: Path, columns: Sequence[str] = (), *, text: Sequence[str] = ()
+    path: Path,
+    columns: Sequence[str] = (),
+    *,
+    paths: Sequence[str] = (),
+    on_bad_rows: OnBadRows = "error",
 ) -> pd.DataFrame:
-    """Return the table of a .parquet, .csv, .csv.gz or .jsonl file with at least these columns.
+    """Return the table of a file with at least these columns; `scoring_service.tables` reads it.
 
-    JSON says nothing of types: columns of `text` stay text where all values look like numbers.
+    `paths` that are no columns are looked up in the cells (`usage.completion_tokens`).
 
     Raises:
         DataError: no such file, another format, or a column is missing.
     """
-    readers: dict[str, Callable[[Path], pd.DataFrame]] = {
-        ".parquet": pd.read_parquet,
-        ".csv": pd.read_csv,
-        ".jsonl": lambda path: pd.read_json(
-            path, lines=True, dtype=dict.fromkeys(text, str) or None
-        ),
-    }
-    reader = readers.get(Path(path.name.removesuffix(".gz")).suffix.replace("ndjson", "jsonl"))
-    if reader is None:
-        raise DataError("has no known format; use .csv, .csv.gz, .parquet or .jsonl", path=path)
+    table = reading.read_table(path, _load, columns=paths, on_bad_rows=on_bad_rows)
+    require_columns(table, columns, path)
+    return table
+
+
+def _load(path: Path, kind: str) -> pd.DataFrame:
     try:
-        table = reader(path)
+        return pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise DataError(
             f"cannot be read ({error}); give a whole file of the format its suffix names", path=path
         ) from error
-    for name in columns:
-        if name not in table:
-            there = ", ".join(map(str, table.columns))
-            raise DataError(f"no column {name!r}; there are {there}", path=path)
-    return table
 
 
 def write_whole(path: Path, write: Callable[[Path], object], *, make_folder: bool = False) -> Path:

@@ -1,11 +1,14 @@
-"""Requests of trace files: the columns of public traces under our names, times in seconds.
+"""Requests of trace files and logs: the columns of public traces under our names, times in seconds.
 
 requests = read_trace("trace.parquet")
+requests = read_trace("gateway.jsonl", columns={"output_tokens": "response.usage.total_tokens"})
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -20,6 +23,12 @@ from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.scores import PromptScorer
 from scheduler_adapters.workload.tables import read_table
 from scoring_service.errors import DataError, ScoringError
+from scoring_service.tables.columns import ARRIVAL, LENGTH, PROMPT, PROMPT_TOKENS, require_columns
+from scoring_service.tables.reading import OnBadRows, say_left_out
+from scoring_service.tables.values import count_of, prompt_of
+
+_SINCE_1970: Final = 1e9
+"""Times above are seconds since 1970, not since the start of a trace."""
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +57,20 @@ a column called timestamp are not read: some traces mean seconds, others millise
 
 
 def read_trace(
-    path: str | PathLike[str], *, limit: int | None = None, scorer: PromptScorer | None = None
+    path: str | PathLike[str],
+    *,
+    limit: int | None = None,
+    scorer: PromptScorer | None = None,
+    columns: Mapping[str, str] | None = None,
+    on_bad_rows: OnBadRows = "error",
 ) -> Requests:
-    """Return the requests of a CSV (also .gz), parquet or JSONL file with both token columns.
+    """Return the requests of a table with both token columns, or of a log.
 
-    Column names of common public traces are understood (`COLUMN_NAMES`). A trace without arrival
-    times arrives at 0 s, which is logged. `limit` keeps the first rows, which is logged too. With
-    a `scorer` the column `prompt` is scored, and its tokens are counted where there is no column of
-    prompt tokens.
+    Column names of common public traces are understood (`COLUMN_NAMES`); `columns` gives others for
+    ours, also paths into nested cells. A trace without arrival times arrives at 0 s, which is
+    logged. `limit` keeps the first rows, which is logged too. With a `scorer` the column `prompt`
+    is scored, and its tokens are counted where there is no column of prompt tokens. A row without a
+    number of tokens or a time is an error, or left out and counted.
 
     Raises:
         DataError: no such file, another format, a missing column, an id that is there twice, or a
@@ -63,19 +78,20 @@ def read_trace(
         ScoringError: not one prompt could be scored.
     """
     path = Path(path)
-    table = read_table(path)
-    if table.empty:
-        raise DataError("there are no requests; give at least one", path=path)
+    given = dict(columns or {})
+    table = read_table(path, paths=list(given.values()), on_bad_rows=on_bad_rows)
     if limit is not None and limit < len(table):
         num_there = f"{len(table):,}"
         log.info("the first %s of %s requests of %s are read", f"{limit:,}", num_there, path)
         table = table.iloc[:limit]
     if scorer is not None:
-        table = _scored(table, scorer, path)
-    names = _names_of(table, path)
-    columns = {ours: table[name].to_numpy() for ours, name in names.items()}
+        table = _scored(table, scorer, path, given.get("prompt", "prompt"))
+    names = _names_of(table, path, given)
+    if on_bad_rows == "skip":
+        table = _without_bad_rows(table, names, path)
+    values = {ours: table[name].to_numpy() for ours, name in names.items()}
     if "arrival_s" in names:
-        columns["arrival_s"] = _in_seconds(names["arrival_s"], table[names["arrival_s"]], path)
+        values["arrival_s"] = _in_seconds(names["arrival_s"], table[names["arrival_s"]], path)
     else:
         log.info(
             "no arrival times among the columns %s: all requests arrive at 0 s where no rate is "
@@ -83,21 +99,21 @@ def read_trace(
             "clock)",
             ", ".join(map(str, table.columns)),
         )
-    repeated = pd.Series(columns.get("request_id", [])).duplicated().to_numpy()
+    repeated = pd.Series(values.get("request_id", [])).duplicated().to_numpy()
     if repeated.any() and names["request_id"] == "prompt_id":
-        del columns["request_id"]  # several answers to one prompt are requests of their own
+        del values["request_id"]  # several answers to one prompt are requests of their own
     elif repeated.any():
         row = int(repeated.argmax())
         raise DataError(
-            f"request_id is {columns['request_id'][row]}; it must be another one for each request",
+            f"request_id is {values['request_id'][row]}; it must be another one for each request",
             path=path,
             row=row,
         )
-    return make_requests(**columns, path=path)
+    return make_requests(**values, path=path)
 
 
-def _names_of(table: pd.DataFrame, path: Path) -> dict[str, str]:
-    """The names in `table` of those of our columns that it has."""
+def _names_of(table: pd.DataFrame, path: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """The names in `table` of those of our columns that it has; `given` ones must be there."""
     has_unit = {name: str(name).lower() != "timestamp" for name in table}
     clear = [name for name, said in has_unit.items() if said or not is_numeric_dtype(table[name])]
     found = {
@@ -105,28 +121,38 @@ def _names_of(table: pd.DataFrame, path: Path) -> dict[str, str]:
         for ours, names in COLUMN_NAMES.items()
         if set(names).intersection(clear)
     }
-    for needed in ("prompt_tokens", "output_tokens"):
-        if needed not in found:
-            hint = ""
-            if needed == "prompt_tokens" and "prompt" in table:
-                hint = ", or add --scores bundle:PATH, whose tokenizer counts those of 'prompt'"
-            raise DataError(f"no column {needed!r}; {_columns_there(table)}{hint}", path=path)
+    found |= {ours: name for ours, name in given.items() if ours in COLUMN_NAMES}
+    needed = [found.get(name, name) for name in ("prompt_tokens", "output_tokens")]
+    options = dict(zip(needed, (PROMPT_TOKENS, LENGTH), strict=True))
+    options[found.get("arrival_s", "")] = ARRIVAL
+    has_prompts = given.get("prompt", "prompt") in table
+    hint = ", or add --scores bundle:PATH, whose tokenizer counts prompt tokens" * has_prompts
+    require_columns(table, [*needed, *found.values()], path, options, hint)
     return found
 
 
-def _columns_there(table: pd.DataFrame) -> str:
-    return f"there are {', '.join(map(str, table.columns))}; rename one"
+def _without_bad_rows(table: pd.DataFrame, names: Mapping[str, str], path: Path) -> pd.DataFrame:
+    """Return the rows whose tokens and time can be read; the others are counted and logged."""
+    reasons: Counter[str] = Counter()
+    good = np.full(len(table), True)
+    for ours in ("prompt_tokens", "output_tokens"):
+        column = names[ours]
+        is_count = np.array([(count_of(cell) or 0) > 0 for cell in table[column]])
+        reasons[f"{column} is no whole number of tokens >= 1"] += int((good & ~is_count).sum())
+        good &= is_count
+    if "arrival_s" in names:
+        has_time = table[names["arrival_s"]].notna().to_numpy()
+        reasons[f"{names['arrival_s']} is missing"] += int((good & ~has_time).sum())
+        good &= has_time
+    say_left_out(reasons, len(table), path)
+    return table[good]
 
 
-def _scored(table: pd.DataFrame, scorer: PromptScorer, path: Path) -> pd.DataFrame:
+def _scored(table: pd.DataFrame, scorer: PromptScorer, path: Path, column: str) -> pd.DataFrame:
     """Return the table with the scores of its prompts; how many have none is logged."""
-    if "prompt" not in table:
-        raise DataError(
-            f"no column 'prompt' to score; {_columns_there(table)}, or use other --scores",
-            path=path,
-        )
-    # A missing prompt is NaN in the table; to a scorer it is empty.
-    prompts = [prompt if isinstance(prompt, str) else "" for prompt in table["prompt"]]
+    require_columns(table, [column], path, {column: PROMPT})
+    # To a scorer a missing prompt is empty.
+    prompts = [prompt_of(prompt) or "" for prompt in table[column]]
     log.info("scoring %d prompts", len(prompts))
     scored = scorer.score_prompts(prompts)
     num_unscored = int(np.isnan(scored.values).sum())
@@ -150,7 +176,8 @@ def _in_seconds(name: str, column: pd.Series[Any], path: Path) -> NDArray[Any]:
     if not is_datetime64_any_dtype(column):
         with suppress(TypeError, ValueError):  # what is no number may be a time of day
             numbers = column.to_numpy(dtype=np.float64)
-            return numbers / 1e3 if name.endswith("_ms") else numbers
+            numbers = numbers / 1e3 if name.endswith("_ms") else numbers
+            return numbers - numbers.min() if numbers.min() > _SINCE_1970 else numbers
     try:
         times = pd.to_datetime(column, format="ISO8601")
         return (times - times.min()).dt.total_seconds().to_numpy()

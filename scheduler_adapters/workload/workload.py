@@ -15,10 +15,13 @@ import numpy as np
 
 from scheduler_adapters.workload import arrivals
 from scheduler_adapters.workload.arrivals import CLASS_STREAM, LENGTH_STREAM
+from scheduler_adapters.workload.mixes import REASONING_LENGTHS, draw_lengths
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
 from scheduler_adapters.workload.scores import open_prompt_scorer, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
+from scoring_service.bundle import read_manifest
 from scoring_service.errors import ConfigError, DataError, at_least, require
+from scoring_service.tables.reading import OnBadRows
 
 SCORES: Final = ("trace", "oracle", "synthetic", "constant")
 _SHOCK: Final = 5.0
@@ -29,7 +32,22 @@ class WorkloadConfig:
     """Requests, their arrivals and their scores."""
 
     trace: Path | None = None
-    """.csv, .csv.gz, .parquet or .jsonl with token columns; none: a seeded log-normal mix."""
+    """.csv, .parquet or .jsonl (also .gz, .zst) with token columns, or a log (of an OpenAI-style
+    gateway, vLLM, LiteLLM, Langfuse); none: seeded lengths."""
+    prompt_column: str | None = None
+    """The prompts of the trace: a column, or a path into it; default: prompt."""
+    length_column: str | None = None
+    """Output tokens, also by path (usage.completion_tokens); default: as public traces name it."""
+    prompt_tokens_column: str | None = None
+    """Prompt tokens, also by path; default: as public traces name it."""
+    arrival_column: str | None = None
+    """Seconds, or times of day; default: as public traces name it."""
+    on_bad_rows: OnBadRows = "error"
+    """What a row without tokens or time does: end the command, or be left out and counted."""
+    lengths: str = "chat"
+    """Lengths where there is no trace: chat, which does not reason (log-normal); with reasoning the
+    fits alpaca-eval, arena-hard, reasoning-heavy and half-reasoning-heavy, or, from the data folder
+    that $LENGTHWISE_DATA names, misguided-attention, planbench and pm-llm-benchmark."""
     num_requests: int = 2000
     """At most this many requests of the trace."""
     rate_per_s: float | None = None
@@ -56,6 +74,10 @@ class WorkloadConfig:
         at_least("num_requests", self.num_requests, 1)
         at_least("seed", self.seed, 0)
         _check_classes(self.classes)
+        names = ("chat", *REASONING_LENGTHS)
+        require("lengths", repr(self.lengths), self.lengths in names, "one of " + ", ".join(names))
+        if self.trace is not None and self.lengths != "chat":
+            raise ConfigError(f"lengths is {self.lengths!r} beside a trace; use one of them")
         is_known = self.scores in (None, *SCORES) or self.scores_prompts
         known = f"one of {', '.join(SCORES)}, bundle:PATH or service:HOST:PORT"
         require("scores", repr(self.scores), is_known, known)
@@ -81,11 +103,19 @@ class WorkloadConfig:
         Raises:
             DataError, ScoringError: as `read_trace`; the trace has no scores that are asked for.
         """
-        if self.trace is None:
+        if self.trace is None and self.lengths != "chat":
+            requests = draw_lengths(self.lengths, self.num_requests, seed=self.seed)
+        elif self.trace is None:
             requests = synthetic_requests(self.num_requests, seed=self.seed)
         else:
             scorer = open_prompt_scorer(str(self.scores)) if self.scores_prompts else None
-            requests = read_trace(self.trace, limit=self.num_requests, scorer=scorer)
+            requests = read_trace(
+                self.trace,
+                limit=self.num_requests,
+                scorer=scorer,
+                columns=self._columns(),
+                on_bad_rows=self.on_bad_rows,
+            )
             if self.scores == "trace" and np.isnan(requests.score).all():
                 raise DataError(
                     "has no scores in a column 'score'; use other --scores", path=self.trace
@@ -93,6 +123,16 @@ class WorkloadConfig:
         if self.classes:
             requests = self._classified(requests)
         return requests if self.rate_per_s is None else self.at_rate(requests, self.rate_per_s)
+
+    def _columns(self) -> dict[str, str]:
+        """The columns that are named, under our names."""
+        named = {
+            "prompt": self.prompt_column,
+            "output_tokens": self.length_column,
+            "prompt_tokens": self.prompt_tokens_column,
+            "arrival_s": self.arrival_column,
+        }
+        return {ours: name for ours, name in named.items() if name is not None}
 
     def at_rate(self, requests: Requests, rate_per_s: float) -> Requests:
         """Return the requests with arrivals of this workload's process at another rate."""
@@ -103,6 +143,12 @@ class WorkloadConfig:
         }
         arrival_s = arrive[self.arrivals](len(requests), rate_per_s=rate_per_s, seed=self.seed)
         return replace(requests, arrival_s=arrival_s)
+
+    @property
+    def banner(self) -> str | None:
+        """What must stand above the figures, if the scores are those of an invented data set."""
+        kind, _, place = (self.scores or "").partition(":")
+        return read_manifest(Path(place)).banner if kind == "bundle" else None
 
     def score_source(self, requests: Requests) -> str:
         """Return where scores come from: as asked for, else the trace, else synthetic ones."""

@@ -32,7 +32,7 @@ def test_without_a_choice_it_is_none():
 
 
 def test_a_move_takes_the_kv_along_unless_it_says_otherwise():
-    assert Move(request_id="a", to=1).keeps_kv
+    assert Move(request_id="a", to=1).how == "copy"
 
 
 def test_shares_and_sums_of_a_view_follow_from_its_counts():

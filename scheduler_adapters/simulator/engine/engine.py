@@ -10,6 +10,7 @@ import gc
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from math import inf
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.filling import StepFiller
-from scheduler_adapters.simulator.engine.live import Carried, Live, SimulatedRequest
+from scheduler_adapters.simulator.engine.live import GONE, Carried, Live, SimulatedRequest
 from scheduler_adapters.simulator.engine.memory import KvMemory
 from scheduler_adapters.simulator.engine.offload import StoredBlocks
 from scheduler_adapters.simulator.engine.ranks import RankKeeper
@@ -47,7 +48,7 @@ class Engine:
     """
 
     __slots__ = (
-        "earlier_token_s", "filler", "habits", "inbox", "is_stalled", "memory", "num_indexed",
+        "earlier_tokens", "filler", "habits", "inbox", "is_stalled", "memory", "num_indexed",
         "own_view", "queued", "ranks", "row_of", "runner", "state", "stored",
     )  # fmt: skip
 
@@ -78,9 +79,10 @@ class Engine:
             used_blocks=0,
             total_blocks=instance.kv_blocks,
             block_tokens=instance.block_tokens,
+            decodes=self.decodes,
         )
-        self.earlier_token_s: dict[int, tuple[float, ...]] = {}
-        """When tokens came out in the instances before, by row."""
+        self.earlier_tokens: dict[int, int] = {}
+        """Tokens that came out in the instances before, by row."""
         self.is_stalled = False
         """Whether nothing can run before the next arrival or landing."""
         self.row_of: dict[str, int] = {}
@@ -89,6 +91,7 @@ class Engine:
 
     def observe(self, observer: EngineObserver) -> None:
         """Tell an observer from now on."""
+        self.filler.step.repeats = False
         self.state.events.add(observer)
 
     def run(self, requests: Requests) -> Timeline:
@@ -145,11 +148,13 @@ class Engine:
         live.last_token_s = carried.last_token_s
         view.preemptions = record.preemptions[live.row] = carried.preemptions
         view.queue, view.queue_entered_s = carried.queue, carried.queue_entered_s
-        self.earlier_token_s[live.row] = carried.token_s
+        live.other_token_s = carried.token_s
+        self.earlier_tokens[live.row] = len(carried.token_s)
         if carried.scheduled_s is not None:
             record.scheduled_s[live.row] = carried.scheduled_s
         if carried.token_s:
             record.first_token_s[live.row] = carried.token_s[0]
+        live.reserved_blocks = carried.reserved_blocks
         if carried.kv_tokens:
             live.is_brought = True
             live.stored_blocks = self.state.instance.blocks(carried.kv_tokens)
@@ -191,11 +196,12 @@ class Engine:
         if live.rank is None:
             self.inbox.remove(live)
             self._look_at_inbox()
+            self._unreserve(live)
         else:
             self._release(live)
         live.version += 1
         live.is_gone = True
-        self.is_stalled = False
+        self.is_stalled = self.filler.step.repeats = False
         held_blocks = used_blocks - state.load.used_blocks if holds_blocks else 0
         state.load.used_blocks += held_blocks
         state.held_blocks += held_blocks
@@ -203,6 +209,7 @@ class Engine:
         view = live.sync_view()
         for tell in state.events.withdrawn:
             tell(view, state.load.now_s)
+        state.lives[live.row] = GONE
         scheduled_s = state.record.scheduled_s[live.row]
         return Carried(
             available_s=state.load.now_s,
@@ -221,26 +228,45 @@ class Engine:
     def token_s(self, live: Live) -> list[float]:
         """Return when the tokens of a request came out so far, here and in instances before."""
         record, cohort = self.state.record, live.cohort
-        token_s = [*self.earlier_token_s.get(live.row, ()), *record.token_s(live.row)]
+        token_s = [*live.other_token_s, *record.token_s(live.run_ticks)]
         if cohort is not None and cohort.counter > live.joined:
-            ticks = cohort.ticks_of(live)
-            for first, last in zip(ticks[::2], ticks[1::2], strict=True):
-                token_s += record.tick_s[first : last + 1]
+            token_s += record.token_s(cohort.ticks_of(live))
         return token_s
 
+    def reserve(self, blocks: int) -> bool:
+        """Keep free blocks for a request whose KV is being copied here; returns whether there are
+        so many. Give them back by `release`, or with the request as `Carried.reserved_blocks`.
+        """
+        state, memory = self.state, self.memory
+        spare = max(state.instance.watermark_blocks, memory.headroom)
+        if blocks and state.load.used_blocks + blocks + spare > memory.total_blocks:
+            return False
+        state.held_blocks += blocks
+        state.load.used_blocks += blocks
+        self.filler.step.repeats = False
+        return True
+
     def release(self, blocks: int, now_s: float) -> None:
-        """Give back blocks that a withdrawn request has held until now."""
+        """Give back blocks that a request has held until now which left, or did not come."""
         state = self.state
         state.held_blocks -= blocks
         state.load.used_blocks -= blocks
+        self.filler.step.repeats = False
         if self.is_stalled:
             self.is_stalled = False
             state.load.now_s = max(state.load.now_s, now_s)
 
+    def _unreserve(self, live: Live) -> None:
+        """Free the blocks that were kept for a request."""
+        self.state.held_blocks -= live.reserved_blocks
+        self.state.load.used_blocks -= live.reserved_blocks
+        live.reserved_blocks = 0
+
     def _find(self, request_id: str) -> Live:
         lives = self.state.lives
         for live in lives[self.num_indexed :]:
-            self.row_of[live.view.request_id] = live.row
+            if not live.is_gone:
+                self.row_of[live.view.request_id] = live.row
         self.num_indexed = len(lives)
         row = self.row_of.get(request_id)
         if row is None or lives[row].is_gone:
@@ -298,13 +324,18 @@ class Engine:
                 return start_s
             load.now_s = start_s
             if stored.next_landing_s <= start_s:
+                step.repeats = False
                 stored.land()
-            if ranks.late_scores:
+            if ranks.late_scores and ranks.next_score_s <= start_s:
+                step.repeats = False
                 ranks.take_late_scores()
             if state.next_arrival_s <= start_s:
                 self._deliver()
             if timers and timers[0][0] <= start_s:
+                step.repeats = False
                 ranks.expire()
+            if step.repeats and runner.repeat():
+                continue
             evictions = state.evictions_without_token
             filler.fill()
             if step.placed or step.chunks:
@@ -326,7 +357,13 @@ class Engine:
             return start_s
         if not state.num_reasoning and not (heeds_ends and state.residents):
             return inf
-        steps = min(cohort.steps_to_event() for lane in self.ranks.lanes for cohort in lane.cohorts)
+        cohorts = [cohort for lane in self.ranks.lanes for cohort in lane.cohorts]
+        steps = min(cohort.steps_to_event() for cohort in cohorts)
+        if heeds_ends:
+            # Whoever is evicted may be admitted to the same step, and end its second prefill.
+            free_blocks = self.memory.total_blocks - self.memory.headroom - state.load.used_blocks
+            growths = max(0, free_blocks) // len(state.residents)
+            steps = min(steps, 1 + growths * state.instance.block_tokens)
         # A little less, as sums of step times are rounded.
         return start_s + steps * state.instance.latency.shortest_step_s * (1 - 1e-9)
 
@@ -349,6 +386,7 @@ class Engine:
             known_s = self.habits.known_s(now_s, state.record.tick_s, is_idle=is_idle)
             if state.next_arrival_s > known_s:
                 return
+        self.filler.step.repeats = False
         fresh = []
         while state.next_arrival_s <= known_s:
             live = inbox.popleft()
@@ -360,6 +398,10 @@ class Engine:
         load.now_s = known_s
         for live in fresh:
             ranks.arrive(live)
+            if live.reserved_blocks:
+                self._unreserve(live)
+                if len(state.residents) < self.filler.step.budget.seats:
+                    self.memory.admit(live)
             if self.queued:
                 for tell in self.queued:
                     tell(live.sync_view(), known_s)
@@ -382,13 +424,20 @@ class Engine:
         view.mean_step_s = load.mean_step_s
         return view
 
+    def decodes(self) -> list[RequestView]:
+        """Return the requests that decode, as copies."""
+        lives = self.state.residents.values()
+        return [replace(live.sync_view()) for live in lives if live.cohort is not None]
+
     def timeline(self, requests: Requests) -> Timeline:
         """Return what happened so far to the requests that were submitted, in that order.
 
         Tokens of requests that still decode are not in it.
         """
         rejected = self.state.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
-        return self.state.record.timeline(requests, rejected)
+        earlier_tokens = np.zeros(len(requests), dtype=np.int64)
+        earlier_tokens[list(self.earlier_tokens)] = list(self.earlier_tokens.values())
+        return self.state.record.timeline(requests, rejected, earlier_tokens=earlier_tokens)
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler_adapters.timeline.columns import none_for_nan
+from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.views import Phase, Rank, RequestView
 from scheduler_adapters.workload.requests import Requests
 
@@ -39,20 +39,25 @@ class SimulatedRequest(NamedTuple):
         return RequestView(request_id, number, arrival_s, prompt_tokens, score, user_class, tbt_s)
 
 
+def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
+    """Return the request at `row`."""
+    score, tbt_s = requests.score.item(row), requests.tbt_s.item(row)
+    return SimulatedRequest(
+        requests.request_id.item(row),
+        requests.arrival_s.item(row),
+        requests.prompt_tokens.item(row),
+        requests.output_tokens.item(row),
+        requests.reasoning_tokens.item(row),
+        None if score != score else score,
+        requests.user_class.item(row),
+        None if tbt_s != tbt_s else tbt_s,
+        requests.score_delay_s.item(row),
+    )
+
+
 def simulated_requests(requests: Requests) -> Iterator[SimulatedRequest]:
     """Return the requests one by one."""
-    return map(
-        SimulatedRequest,
-        requests.request_id.tolist(),
-        requests.arrival_s.tolist(),
-        requests.prompt_tokens.tolist(),
-        requests.output_tokens.tolist(),
-        requests.reasoning_tokens.tolist(),
-        none_for_nan(requests.score),
-        requests.user_class.tolist(),
-        none_for_nan(requests.tbt_s),
-        requests.score_delay_s.tolist(),
-    )
+    return (simulated_request(requests, row) for row in range(len(requests)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +86,8 @@ class Carried:
     queue_entered_s: float = 0.0
     held_blocks: int = 0
     """Still reserved in the instance that it left, until `Engine.release`."""
+    reserved_blocks: int = 0
+    """Reserved for it by `Engine.reserve` in the instance to which it comes."""
 
 
 class Live:
@@ -89,8 +96,9 @@ class Live:
     __slots__ = (
         "ask_at", "cohort", "context", "event_at", "evicted_s", "in_prefills", "is_brought",
         "is_gone", "is_moving", "is_reasoning", "is_waiting", "joined", "joins_s", "kept_tokens",
-        "last_token_s", "offset", "output_tokens", "placed_step", "prefill_left", "rank",
-        "reasoning_tokens", "row", "stored_blocks", "version", "view",
+        "last_token_s", "late_score", "offset", "other_token_s", "output_tokens", "placed_step",
+        "prefill_left", "rank", "reasoning_tokens", "reserved_blocks", "row", "run_ticks",
+        "stored_blocks", "version", "view",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +126,8 @@ class Live:
         self.in_prefills = False
         self.stored_blocks = 0
         """KV blocks kept outside the device, to be had back without computing them anew."""
+        self.reserved_blocks = 0
+        """Kept for it until it joins the queue here, and then its own."""
         self.is_brought = False
         """Whether these come from another instance; else they are in host memory."""
         self.is_moving = False
@@ -131,8 +141,19 @@ class Live:
         self.event_at = -1
         """Cohort counter at which something happens to this member next."""
         self.last_token_s: float | None = None
+        self.late_score: float | None = None
+        """A score that became known while it ran: used if it waits again."""
         self.placed_step = -1
         self.evicted_s = -1.0
+        self.run_ticks: list[int] = []
+        """First and last ticks of runs of its tokens here, but for those in its cohort."""
+        self.other_token_s: tuple[float, ...] = ()
+        """When its tokens came out in the instances before."""
+
+    def write_runs(self, record: TimelineRecord, ticks: Sequence[int]) -> None:
+        """Record runs of its tokens: first tick, last tick, first tick, ..."""
+        self.run_ticks += ticks
+        record.add_runs(self.row, ticks)
 
     @property
     def now_context(self) -> int:
@@ -169,6 +190,12 @@ class Live:
         if self.reasoning_tokens:
             view.thinking_tokens = min(generated, self.reasoning_tokens)
         return view
+
+
+GONE = Live(-1, RequestView("", -1, 0.0, 1), 1, 0)
+"""In the place of every request that has left its engine, so that a large run keeps none."""
+GONE.is_gone = True
+GONE.version = -1
 
 
 def rank_of(live: Live) -> Rank:

@@ -133,8 +133,7 @@ class KvMemory:
         self.refuse_endless_eviction(live.view.request_id)
         for tell in state.events.evicted:
             tell(live.sync_view(), load.now_s)
-        self.ranks.ask(live)
-        self.ranks.enqueue(live)
+        self.ranks.wait_again(live)
 
     def refuse_endless_eviction(self, request_id: str) -> None:
         """Raise `SchedulingError` after too many evictions without a token; name the last."""
@@ -149,7 +148,10 @@ class KvMemory:
     def displace(self) -> None:
         """Admit the best waiting requests, evicting worse residents if that makes enough room."""
         while (best := self._best_waiting()) is not None:
-            if best.is_moving or best.evicted_s == self.load.now_s or not self._make_room(best):
+            if best.evicted_s == self.load.now_s:
+                self.step.is_steady = False  # it may displace others in the next step
+                return
+            if best.is_moving or not self._make_room(best):
                 return
             self.admit(best)
             self.ranks.place(best)

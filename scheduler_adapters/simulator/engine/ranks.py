@@ -54,17 +54,36 @@ class RankKeeper:
         """When the next late score is known; inf if there is none."""
         return self.late_scores[0][0] if self.late_scores else inf
 
+    @property
+    def next_timer_s(self) -> float:
+        """When a rank may end next; inf if none does by time."""
+        return self.timers[0][0] if self.timers else inf
+
     def take_late_scores(self) -> None:
-        """Rank the waiting requests whose scores have come; those that have started stay."""
+        """Rank the waiting requests whose scores have come; one that runs, if it waits again."""
         while self.next_score_s <= self.load.now_s:
             _, _, live, score = heappop(self.late_scores)
-            if live.is_gone or not live.is_waiting:
+            if live.is_gone:
                 continue
-            live.view.score = score
-            if live.rank is not None:  # else it has yet to join the queue
-                self.median.add(score)
+            if live.rank is None:  # it has yet to join the queue
+                live.view.score = score
+            elif live.is_waiting:
+                self._use_late(live, score)
                 self.ask(live)
                 self.enqueue(live)
+            else:
+                live.late_score = score
+
+    def _use_late(self, live: Live, score: float) -> None:
+        live.view.score, live.late_score = score, None
+        self.median.add(score)
+
+    def wait_again(self, live: Live) -> None:
+        """Rank a request that has lost its blocks, and put it into the queue."""
+        if live.late_score is not None:
+            self._use_late(live, live.late_score)
+        self.ask(live)
+        self.enqueue(live)
 
     def arrive(self, live: Live) -> None:
         """Rank a request that joins the queue, and put it there."""
@@ -79,10 +98,10 @@ class RankKeeper:
         self.take(live, ask_rank(self.policy, live.sync_view(), self.load))
 
     def take(self, live: Live, rank: Rank) -> None:
-        """Give a request outside of cohorts a rank; `place` puts it where that belongs."""
+        """Give a request a rank of its own; `place` puts it where that belongs."""
         live.rank = rank
         live.version += 1
-        live.ask_at = live.context - live.view.prompt_tokens + rank.valid_tokens
+        live.ask_at = live.now_context - live.view.prompt_tokens + rank.valid_tokens
         if rank.valid_until_s < inf:
             self._set_timer(rank.valid_until_s, live, live.version)
 
@@ -128,12 +147,37 @@ class RankKeeper:
                 self._rank_cohort(ranked, then)
 
     def _expire_live(self, live: Live, then: Rank | None) -> None:
-        self.unplace(live)
+        self._loosen(live)
         if then is None:
             self.ask(live)
         else:
             self.take(live, then)
-        self.place(live)
+        self._settle(live)
+
+    def _loosen(self, live: Live) -> None:
+        """Take a request out of its lane, but for a decode with a rank of its own: where that one's
+        next rank is of the same lane, it can stay as it is."""
+        if live.cohort is None or live.cohort.rank is not None:
+            self.unplace(live)
+
+    def _settle(self, live: Live) -> None:
+        """Put a request into the lane of its new rank; one that has stayed may have to leave."""
+        cohort, rank = live.cohort, live.rank
+        if cohort is None:
+            self.place(live)
+            return
+        assert rank is not None
+        if rank.lane != cohort.lane.number or rank.group is not None:
+            self.leave(cohort, live)
+            self._join(live)
+            return
+        if (
+            live.is_reasoning
+            and live.now_context - live.view.prompt_tokens >= live.reasoning_tokens
+        ):
+            live.is_reasoning = False
+            self.state.num_reasoning -= 1
+        cohort.expect(live)
 
     def unplace(self, live: Live) -> None:
         """Take a request out of its lane, before its rank changes."""
@@ -251,10 +295,9 @@ class RankKeeper:
     def rank_changed(self, changed: list[Live], stale: list[Cohort]) -> None:
         """Rank anew the requests to which something happened, and cohorts whose rank ended."""
         for live in changed:
-            if live.cohort is not None or live.in_prefills:
-                self.unplace(live)
+            self._loosen(live)
         if stale:
             self.rank_groups(stale)
         for live in changed:
             self.ask(live)
-            self.place(live)
+            self._settle(live)

@@ -33,7 +33,7 @@ class EngineState:
         self.record = TimelineRecord()
         self.load = LoadView(total_blocks=instance.kv_blocks)
         self.lives: list[Live] = []
-        """All requests by row, those to come and those gone included."""
+        """All requests by row, those to come included; `GONE` for those that have left."""
         self.residents: dict[int, Live] = {}
         self.num_waiting = self.num_prefilling = self.num_reasoning = 0
         self.num_returning = 0
@@ -58,7 +58,7 @@ class EngineState:
 class StepInProgress:
     """The step that is being filled or run."""
 
-    __slots__ = ("budget", "chunks", "is_steady", "offloads", "placed", "rule")
+    __slots__ = ("budget", "chunks", "is_steady", "offloads", "placed", "repeats", "rule")
 
     rule: StepRule
     budget: StepBudget
@@ -66,8 +66,12 @@ class StepInProgress:
     """Whether what is evicted goes to the host."""
     is_steady: bool
     """Whether the step could be repeated as it is."""
+    repeats: bool
+    """Whether the next step is filled like this one: nothing has changed since it started. Whoever
+    changes what a step is filled from clears this."""
 
     def __init__(self) -> None:
+        self.repeats = False
         self.placed: list[Cohort] = []
         self.chunks: list[tuple[Live, int]] = []
         """Prefills in the step, with their tokens."""

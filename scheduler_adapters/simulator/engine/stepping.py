@@ -1,8 +1,10 @@
 """Running one filled step, booking what came of it, and repeating it while nothing changes."""
 
+from math import inf
+
 from scheduler_adapters.simulator.engine.cohort import Cohort
 from scheduler_adapters.simulator.engine.filling import StepFiller
-from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.live import GONE, Live
 from scheduler_adapters.simulator.engine.state import EngineState
 from scoring_service.errors import SchedulingError
 
@@ -48,12 +50,15 @@ class StepRunner:
             prefills.append((live.context - live.prefill_left, chunk))
             if scheduled_s[live.row] != scheduled_s[live.row]:
                 scheduled_s[live.row] = load.now_s
-        context = 0
+        count = context = 0
         for cohort in step.placed:
+            count += cohort.count
             context += cohort.context
-        duration_s = self.latency.step_s(step.budget.num_decodes, context, prefills)
+        duration_s = self.latency.step_s(count, context, prefills)
         if not duration_s > 0:
             raise SchedulingError(f"a step took {duration_s} s; latency must be above 0")
+        if load.now_s > load.last_step_end_s or not load.step:
+            self.record.start_s[load.step] = load.now_s
         self._pass(duration_s)
         tick, now_s = load.step - 1, load.now_s
         changed: list[Live] = []
@@ -72,21 +77,24 @@ class StepRunner:
         if step.chunks:
             self._book_chunks(tick, changed)
         state.count()
-        may_repeat = (
-            self.skip_ahead
-            and step.is_steady
-            and not (changed or step.chunks)
-            and len(self.residents) == num_residents
-            and not self.emitted  # an observer of single tokens wants every step
-        )
-        if stale and may_repeat:
+        has_changed = changed or len(self.residents) != num_residents
+        # An observer of single tokens wants every step.
+        step.repeats = self.skip_ahead and step.is_steady and not (step.chunks or self.emitted)
+        if stale and step.repeats and not has_changed:
             self._repeat_asking(stale)
         elif changed or stale:
             self.ranks.rank_changed(changed, stale)
-        elif may_repeat:
-            self._repeat()
+        if stale or (has_changed and step.repeats):
+            step.repeats = not stale and self._has_all()
         if self.split_lanes:
             self.filler.rejoin_split_lanes()
+
+    def _has_all(self) -> bool:
+        """Return whether the step that ran has all requests, so that their order is the same."""
+        step = self.step
+        step.placed = [cohort for cohort in step.placed if cohort.count]
+        count = sum([cohort.count for cohort in step.placed])
+        return 0 < count == len(self.residents) and not self.state.num_waiting
 
     def _pass(self, duration_s: float) -> None:
         """Let the time of one step pass."""
@@ -131,7 +139,7 @@ class StepRunner:
             state.evictions_without_token = 0
             live.context += 1
             live.last_token_s = now_s
-            record.run(live.row, tick, tick)
+            live.write_runs(record, (tick, tick))
             if live.context == live.view.prompt_tokens + 1:
                 record.first_token_s[live.row] = now_s
             for tell in self.emitted:
@@ -168,34 +176,50 @@ class StepRunner:
         self.record.finished_s[live.row] = self.load.now_s
         for tell in self.finished:
             tell(live.sync_view(), self.load.now_s)
+        state.lives[live.row] = GONE
 
-    def _repeat(self) -> None:
-        """Run the step that just ran again and again, as long as it would be filled the same."""
-        load, cohorts, size = self.load, self.step.placed, self.block_tokens
-        limit = min(cohort.steps_to_event() for cohort in cohorts) - 1
-        timers, until_s = self.ranks.timers, self._quiet_until_s()
-        if timers:
-            until_s = min(until_s, timers[0][0])
-        latency, count = self.latency, self.step.budget.num_decodes
-        memory = self.memory
-        most_blocks = load.total_blocks - max(memory.headroom, memory.blocks_awaited())
-        filler, has_rule = self.filler, self.filler.has_rule
-        context = sum(cohort.context for cohort in cohorts)
-        steps = 0
-        while steps < limit and load.now_s < until_s:
+    def repeat(self) -> bool:
+        """Run the step that ran last again and again, as long as it would be filled the same.
+
+        The caller has decided that a step starts now; return False if it cannot be this one. A step
+        at whose end something happens is booked, and is the last.
+        """
+        load, filler, step, size = self.load, self.filler, self.step, self.block_tokens
+        cohorts, has_rule, latency = step.placed, filler.has_rule, self.latency
+        until_s, quiet_steps = self.state.until_s, inf
+        most_blocks = load.total_blocks - max(self.memory.headroom, self.memory.blocks_awaited())
+        count = context = steps = 0
+        for cohort in cohorts:
+            steps_to_event = cohort.steps_to_event()
+            if steps_to_event <= quiet_steps:
+                quiet_steps = steps_to_event - 1
+            count += cohort.count
+            context += cohort.context
+        while load.now_s < until_s or not steps:
             growth = 0
             for cohort in cohorts:
                 growth += cohort.growth[(cohort.counter + steps) % size]
-            if load.used_blocks + growth > most_blocks:
-                break
-            if has_rule and not filler.rule_stays():
+            step.repeats = load.used_blocks + growth <= most_blocks and (
+                not has_rule or filler.rule_stays()
+            )
+            if not step.repeats:
                 break
             load.used_blocks += growth
+            if steps >= quiet_steps:
+                self._advance_cohorts(steps)
+                self.run()
+                return True
             self._pass(latency.step_s(count, context, ()))
             context += count
             steps += 1
-        for cohort in cohorts:
-            cohort.advance_many(steps, load.now_s)
+            if steps == 1 and load.now_s < until_s:  # as it mostly is not in a cluster
+                until_s = self._quiet_until_s()
+        self._advance_cohorts(steps)
+        return steps > 0
+
+    def _advance_cohorts(self, steps: int) -> None:
+        for cohort in self.step.placed if steps else ():
+            cohort.advance_many(steps, self.load.now_s)
 
     def _repeat_asking(self, stale: list[Cohort]) -> None:
         """Do the same where shared ranks end with every step, until one of them changes its lane.
@@ -205,7 +229,8 @@ class StepRunner:
         load, filler, ranks, size = self.load, self.filler, self.ranks, self.block_tokens
         timers, quiet_until_s = ranks.timers, self._quiet_until_s()
         most_blocks = load.total_blocks - self.memory.headroom
-        cohorts, count = self.step.placed, self.step.budget.num_decodes
+        cohorts = self.step.placed
+        count = sum([cohort.count for cohort in cohorts])
         lanes = [cohort.lane for cohort in cohorts]
         displaces = self.step.rule.displace and self.state.num_waiting
         has_room = count == load.num_decoding and not displaces
@@ -235,7 +260,7 @@ class StepRunner:
                     stale.append(cohort)
 
     def _quiet_until_s(self) -> float:
-        """Return when the next request or late score arrives, copy lands, or the run is cut."""
+        """Return when a request or score arrives, a copy lands, a rank ends, or the run is cut."""
         state = self.state
         arrives_s = min(state.next_arrival_s, self.ranks.next_score_s)
-        return min(arrives_s, self.stored.next_landing_s, state.until_s)
+        return min(arrives_s, self.stored.next_landing_s, state.until_s, self.ranks.next_timer_s)

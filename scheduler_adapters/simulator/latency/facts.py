@@ -76,6 +76,7 @@ MEASURED_MODELS = {
 }
 """Models with measurements only; `ffn` of a mixture of experts is that of one expert."""
 GPUS = {
+    "v100-32g": GpuFacts(32e9, 0.9e12, 125e12),
     "a100-40g": GpuFacts(40e9, 1.555e12, 312e12),
     "a100-80g": GpuFacts(80e9, 2.039e12, 312e12),
     "h100-80g": GpuFacts(80e9, 3.35e12, 989e12),
@@ -96,3 +97,11 @@ def facts_of(model: str) -> ModelFacts:
     if model not in MODELS:
         raise ConfigError(f"no model named {model!r}; use one of {', '.join(MODELS)}")
     return MODELS[model]
+
+
+def gpu_of(name: str) -> GpuFacts:
+    """Return the peaks of a GPU. Raises ConfigError for an unknown one; the known are listed."""
+    known = GPUS | MEASURED_GPUS
+    if name not in known:
+        raise ConfigError(f"no GPU named {name!r}; use one of {', '.join(known)}")
+    return known[name]

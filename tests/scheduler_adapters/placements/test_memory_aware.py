@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_adapters.placements.memory_aware import MemoryAware
+from scheduler_adapters.placements.memory_aware import MemoryAware, MemoryAwarePools
 from scheduler_adapters.views import InstanceView, RequestView
 
 REQUEST = RequestView("a", 0, 0.0, 10)
@@ -24,3 +24,18 @@ def test_most_free_blocks_are_chosen_whoever_waits_then_the_lowest_id():
     assert place(REQUEST, [view(0, 5), view(1, 9, total=30)]) == 1
     assert place(REQUEST, [view(2, 5, waiting_prompt_tokens=999), view(3, 5)]) == 2
     assert place(REQUEST, [view(2, 5, booked_blocks=1), view(3, 5)]) == 3
+
+
+def test_in_pools_prompts_and_decodes_each_go_where_most_is_free():
+    def view(instance_id, role, used_blocks):
+        settings = {"total_blocks": 100, "now_s": 0.0, "block_tokens": 16, "role": role}
+        return InstanceView(instance_id=instance_id, used_blocks=used_blocks, **settings)
+
+    views = [view(0, "prefill", 9), view(1, "prefill", 8), view(2, "decode", 5), view(3, "both", 6)]
+    placement, request = MemoryAwarePools(), RequestView("a", 0, 0.0, 79, generated_tokens=1)
+    assert placement.place(request, views) == 3
+    assert placement.place(request, views[:3]) == 1
+    assert placement.at_prefill_end(request, 1, views) == 2
+    full = [view(2, "decode", 95), view(4, "decode", 96)]
+    assert placement.at_prefill_end(request, 1, full) == 2
+    assert placement.at_prefill_end(request, 1, full[1:]) is None

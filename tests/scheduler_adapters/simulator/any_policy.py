@@ -183,6 +183,7 @@ hosts = st.builds(
 def assert_equal(one: Timeline, other: Timeline) -> None:
     for name in ("tick_s", "runs", "scheduled_s", "first_token_s", "first_answer_s"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    np.testing.assert_array_equal(one.answer_scheduled_s, other.answer_scheduled_s)
     np.testing.assert_array_equal(one.finished_s, other.finished_s)
     np.testing.assert_array_equal(one.preemptions, other.preemptions)
     np.testing.assert_array_equal(one.rejected, other.rejected)

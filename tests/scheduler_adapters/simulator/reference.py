@@ -2,7 +2,8 @@
 
 The fast engine must equal this one bit for bit; here each rule can be read in one place.
 
-Between two steps: late scores that are known by now are given to the requests that still wait;
+Between two steps: late scores that are known by now are given to the requests that still wait, and
+to others once they lose their blocks and wait again;
 arrivals due by now join, those without a score with the median of the scores before them; requests
 whose state changed are ranked again, in order of arrival; ranks whose validity ended give way to
 their successor, or are asked again.
@@ -70,6 +71,8 @@ class _Live:
     """Blocks kept on the host; 0 unless it was offloaded."""
     is_moving: bool = False
     """Whether they are being copied: away where it holds no blocks, else back."""
+    late_score: float | None = None
+    """Came while it ran; for when it waits again."""
 
     @property
     def is_resident(self) -> bool:
@@ -217,11 +220,18 @@ class ReferenceEngine:
         self.late = [late for late in self.late if late[0] > self.load.now_s]
         live_at = {live.row: live for live in self.live}
         for _, row, score in known:
-            if row in live_at and live_at[row].is_waiting:
-                live_at[row].view.score = score
-                self.scores.append(score)
-                self._ask(live_at[row])
+            if row in live_at:
+                live_at[row].late_score = score
+                if live_at[row].is_waiting:
+                    self._take_late(live_at[row])
+                    self._ask(live_at[row])
         return {row: score for _, row, score in known if row not in live_at}
+
+    def _take_late(self, live: _Live) -> None:
+        if live.late_score is not None:
+            live.view.score = live.late_score
+            self.scores.append(live.late_score)
+            live.late_score = None
 
     def _views(self, requests: Requests, rejected: NDArray[np.bool_]) -> Iterable[_Live]:
         """The requests that fit into this instance at all."""
@@ -484,6 +494,7 @@ class ReferenceEngine:
                 f"policy {self.policy.name!r} evicts without end at {self.load.now_s} s, last "
                 f"request {live.view.request_id!r}; let a request run before it can be evicted"
             )
+        self._take_late(live)
         self._ask(live)
 
     def _offload(self, live: _Live) -> None:
@@ -510,6 +521,7 @@ class ReferenceEngine:
             if isnan(record.scheduled_s[live.row]):
                 record.scheduled_s[live.row] = self.load.now_s
         load = self.load
+        record.start_s[len(record.tick_s)] = load.now_s
         load.now_s = load.last_step_end_s = load.now_s + duration_s
         load.step += 1
         load.mean_step_s += (duration_s - load.mean_step_s) / load.step
@@ -546,7 +558,7 @@ class ReferenceEngine:
         view.phase = live.decode_phase
         view.last_token_s = self.load.now_s
         live.context += 1
-        record.run(live.row, tick, tick)
+        record.add_runs(live.row, (tick, tick))
         if view.generated_tokens == 1:
             record.first_token_s[live.row] = self.load.now_s
         if view.generated_tokens == live.output_tokens:

@@ -23,7 +23,7 @@ def recorded(ticks_of: list[list[int]], tick_s: list[float]) -> TimelineRecord:
         for tick in ticks:
             if tick == ticks[0]:
                 record.first_token_s[row] = tick_s[tick]
-            record.run(row, tick, tick)
+            record.add_runs(row, (tick, tick))
     return record
 
 
@@ -43,7 +43,7 @@ def test_runs_in_any_order_become_the_timeline_of_their_tokens(ticks, data):
     np.testing.assert_array_equal(timeline.first_answer_s, expected.first_answer_s)
     for row, times in enumerate(token_s):
         assert timeline.token_s(row).tolist() == times
-        assert record.token_s(row) == times
+        assert record.token_s(np.repeat(ticks_of[row], 2)) == times
 
 
 def test_runs_that_touch_become_one_and_others_stay_apart():

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from scheduler_adapters.timeline.live_log import TimelineLog
+from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.views import RequestView
 from scoring_service.errors import ConfigError
@@ -73,6 +74,23 @@ def test_answers_begin_where_the_end_of_thinking_was_told(tmp_path: Path) -> Non
     timeline = read_timeline(tmp_path / "t.jsonl")
     assert list(timeline.requests.reasoning_tokens) == [0, 2]
     assert list(timeline.first_answer_s) == [2.0, 4.0]
+
+
+def test_an_answer_is_scheduled_when_the_step_before_its_first_token_ends(tmp_path: Path) -> None:
+    log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=1.0)
+    request = view("a", 0, 1.0)
+    log.admitted(request, 1.0)
+    for number, now_s in enumerate((2.0, 7.0, 7.5)):
+        log.emitted(request, 1, now_s)
+        if not number:
+            log.thinking_ended(request, now_s)
+        if number < 2:
+            log.stepped(now_s if number else 6.0)  # others run on while it is blocked
+    log.finished(request, 7.5)
+    log.stepped(7.5)
+    timeline = read_timeline(tmp_path / "t.jsonl")
+    assert timeline.answer_scheduled_s.tolist() == [5.0]
+    assert summarize(timeline).blocking_s.mean == 4.0
 
 
 def test_two_engines_append_to_one_file(tmp_path: Path) -> None:

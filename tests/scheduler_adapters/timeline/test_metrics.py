@@ -26,6 +26,7 @@ def by_hand() -> Timeline:
         [[1.0, 1.5, 3.0], [2.0], [4.0, 4.25]],
         scheduled_s=[0.5, 1.5, 3.0],
         preemptions=[0, 0, 2],
+        answer_scheduled_s=[1.25, np.nan, np.nan],
     )
 
 
@@ -46,6 +47,13 @@ def test_every_metric_is_what_the_definition_gives_by_hand(by_hand: Timeline):
     # The end of reasoning is the first token's time; the second does not reason.
     assert summary.ttfat_s.count == 1
     assert summary.ttfat_s.mean == pytest.approx(0.5)
+    # The step of its answer began at 1.25 s, a quarter of a second after its reasoning ended.
+    assert summary.blocking_s.count == 1
+    assert summary.blocking_s.mean == pytest.approx(0.25)
+    # Read at 1.5 and 3 s, ideally at 1.5 and 1.6, until 3.1: (1.6 + .1) / (1.6 + 1.5)
+    assert summary.qoe.count == 2
+    assert summary.qoe.mean == pytest.approx((1 + 1.7 / 3.1) / 2)
+    assert summary.qoe_violations == 0.5
     # Gaps: .5, 1.5, .25
     assert summary.tbt_s.count == 3
     assert summary.tbt_s.mean == pytest.approx(0.75)

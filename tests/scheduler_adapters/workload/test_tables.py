@@ -25,7 +25,7 @@ def test_every_format_reads_as_the_same_table(tmp_path, suffix):
 
 def test_a_missing_column_is_named_beside_those_that_are_there(tmp_path):
     TABLE.to_csv(tmp_path / "t.csv")
-    with pytest.raises(DataError, match=r"t\.csv: no column 'c'; there are .*a, b"):
+    with pytest.raises(DataError, match=r"t\.csv: no column 'c'; the columns are: .*a, b"):
         read_table(tmp_path / "t.csv", ["a", "c"])
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import DataError
+from tests.scoring_service.tables import logs
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".jsonl"])
@@ -119,7 +120,10 @@ def test_an_empty_trace_is_refused(tmp_path, text):
 def test_a_trace_without_lengths_says_which_columns_it_has(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("prompt,length\nhello,3\n")
-    with pytest.raises(DataError, match=r"no column 'prompt_tokens'; there are prompt, length"):
+    with pytest.raises(
+        DataError,
+        match=r"no column 'prompt_tokens', 'output_tokens'; .* prompt, length; give --prompt",
+    ):
         read_trace(path)
 
 
@@ -134,3 +138,32 @@ def test_a_bad_row_of_a_file_is_named_with_the_file(tmp_path):
     path.write_text("prompt_tokens,output_tokens\n3,4\n3,\n")
     with pytest.raises(DataError, match=r"trace.csv, row 1: output_tokens is nan"):
         read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "output_tokens", "arrival_s"),
+    [
+        (logs.OPENAI, [10, 20, 30, 40], [0, 2.5, 2.5, 5]),
+        (logs.LITELLM, [12, 30], [0, 1]),
+        (logs.LANGFUSE, [11, 30], [0, 1.75]),
+    ],
+)
+def test_a_log_is_a_trace(tmp_path, rows, output_tokens, arrival_s):
+    requests = read_trace(logs.write_lines(tmp_path / "log.jsonl", rows))
+    assert requests.output_tokens.tolist() == output_tokens
+    assert requests.arrival_s.tolist() == arrival_s
+    assert (requests.prompt_tokens > 0).all()
+
+
+def test_columns_may_be_named_and_bad_rows_left_out(tmp_path, caplog):
+    rows = [{"in": {"n": 5 + n}, "out": n, "when": 1.7e9 + n} for n in (2, 3, 0)]
+    path = logs.write_lines(tmp_path / "trace", rows)
+    columns = {"prompt_tokens": "in.n", "output_tokens": "out", "arrival_s": "when"}
+    with pytest.raises(DataError, match=r"row 2: output_tokens is 0"):
+        read_trace(path, columns=columns)
+    requests = read_trace(path, columns=columns, on_bad_rows="skip")
+    assert requests.prompt_tokens.tolist() == [7, 8]
+    assert requests.arrival_s.tolist() == [0, 1]
+    assert "1 of 3 rows left out: 1 because out is no whole number" in caplog.text
+    with pytest.raises(DataError, match=r"no column 'no'; .* give --length-column in\.n"):
+        read_trace(path, columns=columns | {"output_tokens": "no"})

@@ -93,3 +93,14 @@ def test_synthetic_lengths_have_their_medians():
     assert np.median(requests.prompt_tokens) == pytest.approx(200, rel=0.05)
     assert np.median(requests.output_tokens) == pytest.approx(160, rel=0.05)
     assert requests.output_tokens.max() <= 4096
+
+
+def test_lengths_by_name_reason_and_stand_beside_no_trace(trace):
+    requests = WorkloadConfig(lengths="arena-hard", num_requests=30, rate_per_s=2.0).load()
+    assert (requests.reasoning_tokens > 0).all()
+    assert (requests.reasoning_tokens < requests.output_tokens).all()
+    assert requests.arrival_s[-1] > 0
+    with pytest.raises(ConfigError, match="use one of them"):
+        WorkloadConfig(trace=trace, lengths="arena-hard")
+    with pytest.raises(ConfigError, match="alpaca-eval"):
+        WorkloadConfig(lengths="poems")

@@ -53,9 +53,9 @@ def test_a_member_leaves_with_its_tokens_and_the_steps_it_missed_are_not_among_t
     record.tick_s.extend(range(8))
     cohort.leave(leaves, record)
     assert (leaves.context, leaves.last_token_s, leaves.cohort) == (23, 7.0, None)
-    assert record.token_s(1) == [3, 4, 7]
+    assert record.token_s(leaves.run_ticks) == [3, 4, 7]
     cohort.leave(stays, record)
-    assert record.token_s(0) == [0, 1, 3, 4, 7]
+    assert record.token_s(stays.run_ticks) == [0, 1, 3, 4, 7]
     assert cohort.lane.cohorts == []
 
 
@@ -91,7 +91,7 @@ def test_a_split_and_a_merge_give_the_cohort_back(moving):
     assert cohort.count == cohort.lane.count == 3
     assert cohort.context == 10 + 11 + 12 + 2 * 3
     assert cohort.lane.cohorts == [cohort]
-    assert {live.row: record.token_s(live.row) for live in lives if live.row in moving} == {
+    assert {live.row: record.token_s(live.run_ticks) for live in lives if live.row in moving} == {
         row: [0, 1] for row in moving
     }
 

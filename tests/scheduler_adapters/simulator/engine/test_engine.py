@@ -13,6 +13,7 @@ from scheduler_adapters.checks import LAWS, ObservedLatency, Run
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy, Traits
+from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
@@ -193,3 +194,21 @@ def test_a_step_that_takes_no_time_is_refused():
     with pytest.raises(ConfigError, match="must take time"):
         AffineLatency(base_s=0.0)
     assert issubclass(InvalidDecision, SchedulingError)
+
+
+def test_a_prefill_after_an_eviction_may_end_in_the_next_step():
+    """Each decode insists on a free block: one is evicted, admitted and prefilled in one step."""
+    instance = Instance(
+        latency=AffineLatency(base_s=1.0),
+        kv_blocks=2,
+        watermark_fraction=0.0,
+        decode_headroom_blocks=1,
+    )
+    engine = Engine(FCFS(), instance)
+    engine.submit_all(make_requests(prompt_tokens=[3, 3], output_tokens=[9, 9]))
+    start_s = engine.advance(1.0)
+    assert engine.quiet_until_s(start_s) > 8.0
+    assert engine.quiet_until_s(start_s, heeds_ends=True) <= 2.0
+    engine.advance(1.5)
+    assert engine.view().num_answering == 2
+    assert engine.state.record.preemptions[1] == 1

@@ -15,7 +15,13 @@ from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.live import Carried, SimulatedRequest, simulated_requests
+from scheduler_adapters.simulator.engine.live import (
+    GONE,
+    Carried,
+    Live,
+    SimulatedRequest,
+    simulated_requests,
+)
 from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -47,11 +53,13 @@ class Two:
         ]
         self.place: dict[str, int] = {}
         self.requests: dict[str, SimulatedRequest] = {}
+        self.lives: dict[str, Live] = {}
         self.token_s: dict[str, tuple[float, ...]] = {}
 
     def submit(self, request: SimulatedRequest) -> None:
         if self.engines[0].submit(request):
             self.place[request.request_id] = 0
+            self.lives[request.request_id] = self.engines[0].state.lives[-1]
             self.requests[request.request_id] = request
 
     def move(self, request_id: str, *, keeps_kv: bool) -> bool:
@@ -70,13 +78,12 @@ class Two:
             carried = replace(carried, kv_tokens=0)
         assert self.engines[1 - here].submit(self.requests[request_id], carried=carried)
         self.place[request_id] = 1 - here
+        self.lives[request_id] = self.engines[1 - here].state.lives[-1]
         return True
 
     def tokens(self, request_id: str) -> list[float]:
         """When each token of a finished request came out, in whichever instance."""
-        engine = self.engines[self.place[request_id]]
-        row = max(live.row for live in engine.state.lives if live.view.request_id == request_id)
-        return [*engine.earlier_token_s.get(row, ()), *engine.state.record.token_s(row)]
+        return self.engines[self.place[request_id]].token_s(self.lives[request_id])
 
     def assert_empty(self) -> None:
         for engine in self.engines:
@@ -155,11 +162,13 @@ def test_kv_that_is_kept_is_not_computed_anew(keeps_kv, first_step_s):
     carried = carried if keeps_kv else replace(carried, kv_tokens=0)
     other = Engine(FCFS(), SECONDS)
     other.submit(REQUEST, carried=carried)
+    (live,) = other.state.lives
     start_s = carried.token_s[-1]
     assert other.advance(0.0) == start_s  # when its last step there ended
     assert other.advance(start_s + 1e-9) == pytest.approx(start_s + first_step_s)
     other.advance(inf)
-    assert len(other.state.record.token_s(0)) == 10 - 4
+    assert len(other.token_s(live)) == 10
+    assert other.state.lives == [GONE]
     assert other.state.record.first_token_s[0] == carried.token_s[0]
 
 

@@ -139,3 +139,17 @@ def test_headroom_is_insisted_on_where_no_block_is_needed():
     for headroom, rows in ((0, []), (1, [1, 1])):
         instance = replace(SECONDS, decode_headroom_blocks=headroom)
         assert evicted([1, 2], instance=instance, prompt=40, output=3) == rows
+
+
+def test_a_step_from_which_a_request_was_evicted_is_not_repeated_while_it_may_come_back():
+    engine = Engine(ByScore(), replace(SECONDS, kv_blocks=4))
+    requests = make_requests(prompt_tokens=[30, 40], output_tokens=[9, 9], scores=[1.0, 2.0])
+    engine.submit_all(requests)
+    engine.advance(0.5)
+    evicted, step = engine.state.lives[1], engine.filler.step
+    assert evicted.is_waiting
+    evicted.evicted_s = engine.state.load.now_s
+    step.is_steady = True
+    engine.memory.displace()
+    assert evicted.is_waiting
+    assert not step.is_steady

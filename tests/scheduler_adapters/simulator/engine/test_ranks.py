@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.static_ranks import static_ranks
 from scheduler_adapters.simulator.engine.engine import Engine
@@ -163,9 +163,36 @@ def test_a_late_score_is_not_used_for_what_has_started_and_never_where_it_never_
     )
     one_seat = replace(SECONDS, max_num_seqs=1)
     engine = Engine(pars(), one_seat)
-    engine.run(requests)
-    assert [live.view.score for live in engine.state.lives] == [None, 5.0, None, 2.0]
+    engine.submit_all(requests)
+    lives = list(engine.state.lives)
+    engine.advance(inf)
+    assert [live.view.score for live in lives] == [None, 5.0, None, 2.0]
     assert simulate(requests, pars(), one_seat).scheduled_s.argsort().tolist() == [0, 2, 3, 1]
+
+
+def test_a_score_that_is_known_while_its_request_runs_counts_once_that_waits_again():
+    class ByScoreEvictingTheLongest(ShortestPredicted):
+        def rank(self, request, load):
+            return super().rank(request, load)._replace(evict_key=(request.prompt_tokens,))
+
+    # Two grow beyond the memory; the longer one is evicted, when its score and the other's are
+    # known, and waits behind the third.
+    requests = make_requests(
+        prompt_tokens=[16, 15, 8],
+        output_tokens=[30, 30, 2],
+        arrival_s=[0.0, 0.0, 0.5],
+        scores=[9.0, 1.0, 5.0],
+        score_s=[1.5, 1.5, 0.5],
+    )
+    instance = replace(SECONDS, kv_blocks=4, max_num_seqs=2)
+    engine = Engine(ByScoreEvictingTheLongest(), instance)
+    engine.submit_all(requests)
+    lives = list(engine.state.lives)
+    engine.advance(inf)
+    timeline = engine.timeline(requests)
+    assert timeline.preemptions.tolist() == [1, 0, 0]
+    assert [live.view.score for live in lives] == [9.0, None, 5.0]
+    assert timeline.finished_s[2] < timeline.finished_s[0]
 
 
 def test_a_late_score_wakes_an_engine_that_repeats_its_steps():

@@ -18,6 +18,7 @@ from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import POLICIES, load_policy
 from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.engine.filling import StepFiller
 from scheduler_adapters.simulator.engine.live import simulated_requests
 from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
 from scheduler_adapters.simulator.instance import Instance
@@ -137,6 +138,40 @@ def test_requests_join_in_order_of_arrival_whatever_the_order_of_submission():
     engine.submit(early)
     assert engine.advance(0.0) == 1.0
     assert engine.advance(5.0) == 9.0
+
+
+@pytest.fixture
+def num_filled(monkeypatch) -> list[int]:
+    """The number of steps that were filled so far, in a list."""
+    count, fill = [0], StepFiller.fill
+
+    def counting(self, instead=None):
+        count[0] += 1
+        fill(self, instead)
+
+    monkeypatch.setattr(StepFiller, "fill", counting)
+    return count
+
+
+@pytest.mark.parametrize("between_s", [0.5, 3.0, inf])
+def test_a_step_is_filled_anew_only_where_something_changed(num_filled, between_s):
+    instance = replace(SECONDS, kv_blocks=99)
+    engine = Engine(RoundRobin(quantum_tokens=4), instance)
+    engine.submit_all(make_requests(prompt_tokens=[8, 8], output_tokens=[30, 50]))
+    until_s = 0.0
+    while engine.advance(until_s) < inf:
+        until_s += between_s
+    # Two prefills, and the first step without one: no end of a quantum, no finish, no advance.
+    assert num_filled == [2]
+    assert engine.state.load.step == 50
+
+
+def test_it_is_where_a_waiting_request_might_take_the_place_of_another(num_filled):
+    instance = replace(SECONDS, kv_blocks=99, max_num_seqs=1)
+    engine = Engine(RoundRobin(quantum_tokens=4), instance)
+    engine.submit_all(make_requests(prompt_tokens=[8, 8], output_tokens=[9, 1]))
+    engine.advance(inf)
+    assert num_filled == [5]  # first and second step, ends of two quanta, second request
 
 
 class TokenCounter(EngineObserver):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_adapters.simulator.latency.facts import GPUS, MEASURED_MODELS, MODELS
+from scheduler_adapters.simulator.latency.facts import GPUS, MEASURED_MODELS, MODELS, gpu_of
+from scoring_service.errors import ConfigError
 
 
 def test_llama_3_8b_keeps_128_kib_of_kv_per_token():
@@ -24,3 +25,9 @@ def test_shards_add_up_to_the_model_but_for_the_vector(name):
 
 def test_a_larger_gpu_has_at_least_the_memory_of_the_smaller():
     assert GPUS["a100-40g"].memory_bytes < GPUS["a100-80g"].memory_bytes < GPUS["h200"].memory_bytes
+
+
+def test_an_unknown_gpu_is_refused_with_the_list():
+    assert gpu_of("v100-32g").memory_bytes == 32e9
+    with pytest.raises(ConfigError, match="no GPU named 'p4'; use one of v100-32g"):
+        gpu_of("p4")

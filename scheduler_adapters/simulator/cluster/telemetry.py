@@ -1,5 +1,6 @@
 """The view that placements have of one simulated instance: its engine, bookings, watched counts."""
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
 
@@ -48,13 +49,87 @@ class BelowLimit:
         return len(self.limits)
 
 
+class PrefillQueue(EngineObserver):
+    """Keeps how much is to be prefilled in one engine: of those that wait, and in progress."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.lives, self.load = engine.state.lives, engine.state.load
+        self.step = engine.filler.step
+        self.waiting: dict[int, tuple[int, int]] = {}
+        """By row the tokens, and the `InstanceView.prefill_squares`, of a request that waits."""
+        self.tokens = self.squares = 0
+        """Sums of these."""
+        self.started: set[int] = set()
+        """Rows of requests in their prefill."""
+        engine.observe(self)
+
+    def sums(self, now_s: float) -> tuple[int, int]:
+        """Return tokens and squares of all that is to be prefilled.
+
+        Chunks of a step count until it ends, though the engine has booked them.
+        """
+        tokens, squares = self.tokens, self.squares
+        for row in self.started:
+            of_one = to_prefill(self.lives[row], self.lives[row].prefill_left)
+            tokens, squares = tokens + of_one[0], squares + of_one[1]
+        for live, chunk in self.chunks(now_s):
+            end = live.context - (live.prefill_left or 1)
+            tokens, squares = tokens + chunk, squares + end**2 - (end - chunk) ** 2
+        return tokens, squares
+
+    def chunks(self, now_s: float) -> Sequence[tuple[Live, int]]:
+        """Return the prefills of the step under way."""
+        return self.step.chunks if self.load.now_s > now_s else ()
+
+    def submitted(self, live: Live) -> None:
+        """Note a request that was handed to the engine."""
+        # What waits with KV kept outside needs the rest of its prefill at most.
+        left = live.prefill_left if live.stored_blocks else live.context
+        if left and not live.is_gone:
+            tokens, squares = self.waiting[live.row] = to_prefill(live, left)
+            self.tokens += tokens
+            self.squares += squares
+
+    def evicted(self, request: RequestView, now_s: float) -> None:
+        self.started.discard(request.number)
+        self.submitted(self.lives[request.number])
+
+    def admitted(self, request: RequestView, now_s: float) -> None:
+        self._begins(request.number)
+        if self.lives[request.number].prefill_left:
+            self.started.add(request.number)
+
+    def _begins(self, row: int) -> None:
+        tokens, squares = self.waiting.pop(row, (0, 0))
+        self.tokens -= tokens
+        self.squares -= squares
+
+    def prefill_ended(self, request: RequestView, now_s: float) -> None:
+        self.started.discard(request.number)
+
+    def finished(self, request: RequestView, now_s: float) -> None:
+        self.started.discard(request.number)
+
+    def withdrawn(self, request: RequestView, now_s: float) -> None:
+        self._begins(request.number)
+        self.started.discard(request.number)
+
+
+def to_prefill(live: Live, left: int) -> tuple[int, int]:
+    """Return l - p and l^2 - p^2 of a request with `left` of its l tokens to be prefilled."""
+    done = live.context - left
+    return left, live.context**2 - done**2
+
+
 class Telemetry(EngineObserver):
     """Keeps the view of one engine. With a `watch` it also counts who thinks and who answers.
 
     Decisions see each other: what is on its way to the instance is booked at once.
     """
 
-    def __init__(self, engine: Engine, watch: Watch | None) -> None:
+    def __init__(
+        self, engine: Engine, watch: Watch | None, *, watches_prefills: bool = False
+    ) -> None:
         self.engine = engine
         self.state = engine.state
         self.watch = watch
@@ -65,11 +140,12 @@ class Telemetry(EngineObserver):
         """Rows of requests that have ended their thinking and have not left."""
         self.dry: list[tuple[float, int, int]] = []
         """Heap of (when the reader has read all, row, tokens) of answers without KV blocks."""
+        self.prefills = PrefillQueue(engine) if watches_prefills else None
         if watch is not None:
             engine.observe(self)
 
-    def view(self) -> InstanceView:
-        """Return the view, brought up to date."""
+    def view(self, now_s: float = inf) -> InstanceView:
+        """Return the view, brought up to date; by default the step under way counts as done."""
         view = self.engine.view()
         view.num_waiting += self.num_booked
         view.booked_blocks = self.booked_blocks
@@ -77,7 +153,13 @@ class Telemetry(EngineObserver):
             view.num_thinking = self.thinking.count() + self.booked_thinking
             view.num_fresh_answering = self.fresh.count() + self.booked_fresh
             view.paced_until_s = self._paced_until_s(self.watch)
+        if self.prefills is not None:
+            view.prefill_tokens, view.prefill_squares = self.prefills.sums(now_s)
         return view
+
+    def is_changing(self, now_s: float) -> bool:
+        """Return whether the view will be another one when the step under way ends."""
+        return self.prefills is not None and bool(self.prefills.chunks(now_s))
 
     def book(self, live: Live, blocks: int, *, sign: int = 1) -> None:
         """Book a request that is on its way here with `blocks` of KV; `sign` -1 takes it back."""
@@ -95,6 +177,8 @@ class Telemetry(EngineObserver):
 
     def submitted(self, live: Live) -> None:
         """Note a request that was handed to the engine."""
+        if self.prefills is not None:
+            self.prefills.submitted(live)
         if self.watch is None or live.is_gone:
             return
         if answers(live):
@@ -143,11 +227,15 @@ class Telemetry(EngineObserver):
         token_s = self.engine.token_s(live)[live.reasoning_tokens :]
         return read_all_s(np.array(token_s), watch.pace_s)
 
-    def _paced_until_s(self, watch: Watch) -> float:
+    def paced_until_s(self) -> float:
+        """Return when the first reader has read all there is, to be compared with later times."""
+        return inf if self.watch is None else self._paced_until_s(self.watch, for_later=True)
+
+    def _paced_until_s(self, watch: Watch, *, for_later: bool = False) -> float:
         """Return when the first reader has read all there is.
 
         A request of the newest step has got a token at its end, which is not before now: only
-        those left out of it count, with KV blocks or without.
+        those left out of it count, with KV blocks or without, if it is not for later.
         """
         dry, lives, load = self.dry, self.state.lives, self.state.load
         while dry:
@@ -158,11 +246,13 @@ class Telemetry(EngineObserver):
         first_s = dry[0][0] if dry else inf
         for lane in self.engine.ranks.lanes:
             for cohort in lane.cohorts:
-                if cohort.last_tick == load.step - 1 and self.engine.filler.step.is_steady:
+                is_newest = cohort.last_tick == load.step - 1 and self.engine.filler.step.is_steady
+                if is_newest and not for_later:
                     continue  # all of it was in the step, and no part has been left out
                 for live in cohort.members.values():
                     last_s = cohort.last_s if cohort.counter > live.joined else live.last_token_s
-                    if last_s != load.last_step_end_s and self._has_answered(live):
+                    is_left = for_later or last_s != load.last_step_end_s
+                    if is_left and self._has_answered(live):
                         first_s = min(first_s, self._dry_s(live, watch))
         return first_s
 

@@ -9,11 +9,11 @@ import pytest
 
 from scheduler_adapters.placement import Watch
 from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.simulator.cluster.telemetry import Telemetry, read_all_s
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.live import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.simulator.telemetry import Telemetry, read_all_s
 from scheduler_adapters.views import StepRule
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
@@ -133,3 +133,50 @@ def test_when_all_is_read_follows_the_pacer_token_by_token():
         for at_s in token_s:
             read_s = max(at_s, read_s + 0.1)
         assert read_all_s(token_s, 0.1) == pytest.approx(read_s + 0.1)
+
+
+def test_what_is_to_be_prefilled_is_whole_prompts_then_the_rest_of_them():
+    engine = Engine(FCFS(), replace(SECONDS, max_tokens=10, kv_blocks=4))
+    seen = Telemetry(engine, None, watches_prefills=True)
+    for request_id in "ab":
+        engine.submit(REQUEST._replace(request_id=request_id, reasoning_tokens=0))
+        seen.submitted(engine.state.lives[-1])
+    found = []
+    for at_s in (0.0, 1.0, 2.0, 4.0):
+        engine.advance(at_s)
+        view = seen.view()
+        found.append((view.prefill_tokens, view.prefill_squares))
+    # 16 each, ten tokens a step: 6 of the first are left, then 12 of the second, then none.
+    assert found == [(32, 512), (22, 512 - 100), (12, 256 - 16), (0, 0)]
+    assert sorted(request.request_id for request in seen.view().decodes()) == ["a", "b"]
+    engine.withdraw("a")
+    assert [request.request_id for request in seen.view().decodes()] == ["b"]
+
+
+def test_a_prefill_counts_until_its_step_has_ended():
+    engine = Engine(FCFS(), replace(SECONDS, max_tokens=10))
+    seen = Telemetry(engine, None, watches_prefills=True)
+    engine.submit(REQUEST._replace(reasoning_tokens=0))
+    seen.submitted(engine.state.lives[-1])
+    found = []
+    for at_s in (0.5, 1.0, 1.5, 2.0):
+        engine.advance(at_s)
+        view = seen.view(at_s)
+        found.append((view.prefill_tokens, view.prefill_squares, seen.is_changing(at_s)))
+    # Ten tokens until 1 s, six more until 2 s.
+    assert found == [(16, 256, True), (6, 156, False), (6, 156, True), (0, 0, False)]
+
+
+def test_who_is_evicted_is_to_be_prefilled_again():
+    engine = Engine(FCFS(), replace(SECONDS, kv_blocks=3))
+    seen = Telemetry(engine, None, watches_prefills=True)
+    for request_id in "ab":
+        engine.submit(REQUEST._replace(request_id=request_id, prompt_tokens=15, output_tokens=30))
+        seen.submitted(engine.state.lives[-1])
+    engine.advance(4.0)  # both have filled a block, and one block is left for two
+    view = seen.view()
+    (waiting,) = (live for live in engine.state.lives if live.is_waiting)
+    assert (view.prefill_tokens, view.prefill_squares) == (waiting.context, waiting.context**2)
+    assert view.num_waiting == 1
+    engine.withdraw(waiting.view.request_id)
+    assert (seen.view().prefill_tokens, seen.view().prefill_squares) == (0, 0)

@@ -1,0 +1,162 @@
+"""Virtual freeness, Phasor's measure of load: 1 when idle, 0 when full, below 0 when overloaded."""
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from scheduler_adapters.views import InstanceView, RequestView
+from scoring_service.errors import ConfigError, DataError
+
+MIN_R2 = 0.99
+"""Phasor asks for more than this."""
+_FORMAT = "lengthwise-prefill-cost/1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrefillCost:
+    """Time of a prefill of l tokens: (alpha l^2 + beta l) / peak_flop_per_s."""
+
+    alpha: float
+    """FLOP per token^2."""
+    beta: float
+    """FLOP per token, of the reference model."""
+    peak_flop_per_s: float
+    model: str
+    device: str
+
+    def seconds(self, tokens: float) -> float:
+        """Return the time of one prompt's prefill."""
+        return (self.alpha * tokens**2 + self.beta * tokens) / self.peak_flop_per_s
+
+
+PAPER = PrefillCost(
+    alpha=4.25e7, beta=6.80e9, peak_flop_per_s=121e12, model="qwen2.5-7b", device="v100-32g"
+)
+"""The paper's constants, which have no unit there, taken as TFLOP. They make a prompt of 1,024
+tokens take 0.43 s, four times what the paper measures: calibrate instead."""
+
+
+def read_prefill_cost(path: str | Path, *, force: bool = False) -> PrefillCost:
+    """Read a file that `python -m training calibrate` wrote.
+
+    Raises:
+        DataError: it is no such file.
+        ConfigError: its fit is poor (R^2 below .99), unless `force`.
+    """
+    try:
+        content = json.loads(Path(path).read_text())
+        if content["format"] != _FORMAT:
+            raise ValueError(f"format is {content['format']!r}")
+        numbers = {name: float(content[name]) for name in ("alpha", "beta", "peak_flop_per_s")}
+        cost = PrefillCost(**numbers, model=content["model"], device=content["device"])
+        r2 = float(content["r2"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        said = f"is no prefill cost ({error!r}); write one by `python -m training calibrate`"
+        raise DataError(said, path=path) from error
+    if not (r2 >= MIN_R2 or force):
+        plot = content.get("figure", "the figure of its MLflow run")
+        raise ConfigError(
+            f"R^2 is {r2:.4f} in {path}, below {MIN_R2}; look at {plot} and measure again, or set "
+            "force_cost"
+        )
+    return cost
+
+
+def fit_prefill_cost(
+    tokens: Sequence[float],
+    seconds: Sequence[float],
+    *,
+    peak_flop_per_s: float,
+    model: str,
+    device: str,
+) -> tuple[PrefillCost, float]:
+    """Return the least-squares fit to prefills without noise, as a simulator's are, and its R^2."""
+    s2, s3, s4 = (sum(n**power for n in tokens) for power in (2, 3, 4))
+    t1, t2 = (sum(s * n**power for n, s in zip(tokens, seconds, strict=True)) for power in (1, 2))
+    determinant = s4 * s2 - s3 * s3
+    square_s, token_s = (t2 * s2 - t1 * s3) / determinant, (t1 * s4 - t2 * s3) / determinant
+    missed = sum(
+        (s - square_s * n * n - token_s * n) ** 2 for n, s in zip(tokens, seconds, strict=True)
+    )
+    r2 = 1 - missed / sum((s - fmean(seconds)) ** 2 for s in seconds)
+    alpha, beta = square_s * peak_flop_per_s, token_s * peak_flop_per_s
+    cost = PrefillCost(
+        alpha=alpha, beta=beta, peak_flop_per_s=peak_flop_per_s, model=model, device=device
+    )
+    return cost, r2
+
+
+class Freeness:
+    """Phi of prefill and decode instances.
+
+    Args:
+        parameter_ratio: parameters of the served model / those of the model of `cost` (P_m).
+        output_tokens: expected output of a request, where no quantile is predicted.
+        reference_tokens: of the request whose blocks tell what is a fragment; None: the first that
+            waits for a decode instance, or the 90% quantile of the last hundred.
+        card_blocks: M_total, where it is to be the card and not its KV memory.
+
+    Source: Phasor, section on virtual freeness. The paper only describes fragments (H_frag): free
+    blocks that a large request cannot use, so those that remain when as many as fit are taken.
+    """
+
+    def __init__(
+        self,
+        cost: PrefillCost,
+        *,
+        ttft_slo_s: float,
+        parameter_ratio: float,
+        output_tokens: int,
+        reference_tokens: int | None,
+        card_blocks: int | None,
+    ) -> None:
+        self.per_square = cost.alpha / (cost.peak_flop_per_s * ttft_slo_s)
+        self.per_token = parameter_ratio * cost.beta / (cost.peak_flop_per_s * ttft_slo_s)
+        self.output_tokens = output_tokens
+        self.reference_tokens = reference_tokens
+        self.card_blocks = card_blocks
+        self.recent: deque[int] = deque(maxlen=100)
+        self.waiting_tokens: int | None = None
+        self._large: dict[int, int] = {}
+        """Blocks of the reference request, by the size of a block."""
+
+    def note(self, request: RequestView) -> None:
+        """Note a request that arrived."""
+        self.recent.append(request.prompt_tokens + self.expected_output(request))
+        self._large.clear()
+
+    def expected_output(self, request: RequestView) -> int:
+        """Return the predicted median of its output, or what is expected of any."""
+        return request.expected_tokens(self.output_tokens)
+
+    def prefill(self, view: InstanceView, tokens: int = 0) -> float:
+        """Return Phi of a prefill instance, with a prompt of `tokens` more."""
+        squares = view.prefill_squares + tokens * tokens
+        return 1 - self.per_square * squares - self.per_token * (view.prefill_tokens + tokens)
+
+    def decode(self, view: InstanceView, blocks: int = 0) -> float:
+        """Return Phi of a decode instance, with `blocks` more in use."""
+        free, total = view.unclaimed_blocks - blocks, view.total_blocks
+        fragment = free % self.large_blocks(view) if free > 0 else 0
+        return 1 - (total - free + fragment) / (self.card_blocks or total)
+
+    def fragment(self, view: InstanceView) -> int:
+        """Return the free blocks that a large request cannot use (H_frag)."""
+        return max(0, view.unclaimed_blocks) % self.large_blocks(view)
+
+    def large_blocks(self, view: InstanceView) -> int:
+        """Return the blocks of the reference request (b)."""
+        if view.block_tokens not in self._large:
+            recent = sorted(self.recent) or [1]
+            p90 = recent[int(0.9 * (len(recent) - 1))]
+            tokens = self.reference_tokens or self.waiting_tokens or p90
+            self._large[view.block_tokens] = view.blocks_of(tokens)
+        return self._large[view.block_tokens]
+
+    def waits(self, tokens: int | None) -> None:
+        """Note of how many tokens the first request is that waits for a decode instance."""
+        self.waiting_tokens = tokens
+        self._large.clear()

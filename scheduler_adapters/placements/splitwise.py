@@ -1,0 +1,149 @@
+"""Splitwise: prompt and token instances, and a mixed pool that either overflows into."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from scheduler_adapters.placement import InstanceId, Placement, SetRole
+from scheduler_adapters.views import InstanceView, RequestView, Role, require_at_least
+
+
+class Splitwise(Placement):
+    """The prompt instance with the fewest pending tokens, the token instance with the least KV.
+
+    Both are chosen at arrival. Where the prompt instances have too many pending tokens, or no token
+    instance can hold the whole request, a mixed instance is taken; where none of these will do, an
+    instance of the other pool becomes mixed, until it is empty. Roles at the start are the homes.
+
+    Args:
+        max_pending_tokens: of an instance that accepts a further prompt.
+        output_tokens: expected output of a request, where no quantile is predicted.
+
+    Source: Splitwise, cluster scheduling, as its simulator does it. There a request reserves all
+    the memory that it will need, lengths being known; here what is used, booked and assigned
+    counts, and what the newest request is expected to need.
+    """
+
+    name = "splitwise"
+    watches_prefills = True
+    hands_over_from = ("prefill", "decode", "both")
+
+    def __init__(self, *, max_pending_tokens: int = 8192, output_tokens: int = 256) -> None:
+        require_at_least(1, max_pending_tokens=max_pending_tokens, output_tokens=output_tokens)
+        self.max_pending_tokens = max_pending_tokens
+        self.output_tokens = output_tokens
+        self.home: dict[InstanceId, Role] = {}
+        self.mixed: set[InstanceId] = set()
+        """Those that have left their home pool."""
+        self.assigned: dict[str, tuple[InstanceId, InstanceId, int]] = {}
+        """By request, until it is handed over: prompt instance, token instance, blocks it needs."""
+        self.assigned_blocks: Counter[InstanceId] = Counter()
+
+    def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
+        views = list(instances)
+        for view in views:
+            self.home.setdefault(view.instance_id, view.role)
+        prompt = self._prompt_instance(request, views)
+        token = self._token_instance(request, views)
+        if prompt is None or token is None:
+            prompt = token = min(views, key=_pending)
+        self._forget(request.request_id)  # of an instance that died
+        blocks = self._blocks(request, token)
+        self._assign(request.request_id, prompt.instance_id, token.instance_id, blocks)
+        return prompt.instance_id
+
+    def _prompt_instance(
+        self, request: RequestView, views: Sequence[InstanceView]
+    ) -> InstanceView | None:
+        """Return one that accepts the prompt; else a token instance, which becomes mixed."""
+        for pool in (self._at_home("prefill", views), self._mixed(views)):
+            view = min(pool, key=_pending, default=None)
+            if view is not None:
+                tokens = view.prefill_tokens + request.prompt_tokens
+                if not view.prefill_tokens or tokens <= self.max_pending_tokens:
+                    return view
+        view = min(self._at_home("decode", views), key=_pending, default=None)
+        if view is not None:
+            self.mixed.add(view.instance_id)
+        return view
+
+    def _token_instance(
+        self, request: RequestView, views: Sequence[InstanceView]
+    ) -> InstanceView | None:
+        """Return one that can hold the request; else a prompt instance, which becomes mixed."""
+        view = self._holding(request, views)
+        if view is None:
+            view = max(self._at_home("prefill", views), key=self._free_blocks, default=None)
+            if view is not None:
+                self.mixed.add(view.instance_id)
+        return view
+
+    def _holding(self, request: RequestView, views: Sequence[InstanceView]) -> InstanceView | None:
+        for pool in (self._at_home("decode", views), self._mixed(views)):
+            fits = [v for v in pool if self._free_blocks(v) >= self._blocks(request, v)]
+            if fits:
+                return max(fits, key=self._free_blocks)
+        return None
+
+    def at_prefill_end(
+        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
+    ) -> InstanceId | None:
+        """The token instance; another one that can hold the request where it is full by now."""
+        views = list(instances)
+        # Not assigned is what has lost its KV where it decodes.
+        _, token, blocks = self._forget(request.request_id) or (instance, instance, 0)
+        if token == instance:
+            return instance
+        chosen = next((view for view in views if view.instance_id == token), None)
+        if chosen is None or self._free_blocks(chosen) < blocks:
+            chosen = self._holding(request, views)
+        if chosen is None and self.home[instance] == "prefill":
+            self._assign(request.request_id, instance, token, blocks)
+            return None
+        return instance if chosen is None else chosen.instance_id
+
+    def tick(self, now_s: float, instances: Sequence[InstanceView]) -> list[SetRole]:
+        """Show who is mixed; who is empty goes home."""
+        changes = []
+        for view in instances:
+            number, home = view.instance_id, self.home.get(view.instance_id, view.role)
+            is_empty = not (view.num_requests or view.used_blocks or view.booked_blocks)
+            if is_empty:  # what is still assigned had one token, and has ended with it
+                for request_id in [r for r, own in self.assigned.items() if own[0] == number]:
+                    self._forget(request_id)
+            if is_empty and not self.assigned_blocks[number]:
+                self.mixed.discard(number)
+            role: Role = "both" if number in self.mixed else home
+            if role != view.role:
+                changes.append(SetRole(instance=number, role=role))
+        return changes
+
+    def _at_home(self, role: Role, views: Sequence[InstanceView]) -> list[InstanceView]:
+        home, mixed = self.home, self.mixed
+        return [v for v in views if home[v.instance_id] == role and v.instance_id not in mixed]
+
+    def _mixed(self, views: Sequence[InstanceView]) -> list[InstanceView]:
+        home, mixed = self.home, self.mixed
+        return [v for v in views if home[v.instance_id] == "both" or v.instance_id in mixed]
+
+    def _blocks(self, request: RequestView, view: InstanceView) -> int:
+        """Return the blocks of the whole request."""
+        output_tokens = request.expected_tokens(self.output_tokens)
+        return view.blocks_of(request.prompt_tokens + output_tokens)
+
+    def _free_blocks(self, view: InstanceView) -> int:
+        """Return the blocks that nobody has, waits for or is assigned to."""
+        return view.unclaimed_blocks - self.assigned_blocks[view.instance_id]
+
+    def _assign(self, request_id: str, prompt: InstanceId, token: InstanceId, blocks: int) -> None:
+        self.assigned[request_id] = prompt, token, blocks
+        self.assigned_blocks[token] += blocks
+
+    def _forget(self, request_id: str) -> tuple[InstanceId, InstanceId, int] | None:
+        found = self.assigned.pop(request_id, None)
+        if found is not None:
+            self.assigned_blocks[found[1]] -= found[2]
+        return found
+
+
+def _pending(view: InstanceView) -> tuple[int, InstanceId]:
+    return view.prefill_tokens, view.instance_id

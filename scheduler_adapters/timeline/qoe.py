@@ -1,0 +1,101 @@
+"""Quality of experience (QoE): how near an answer came to one that never let its reader wait.
+
+The reader takes one answering token per `pace`: the request's TBT target, else 0.1 s. With K tokens
+generated at g_1 <= ... <= g_K they are read at u_1 = g_1, u_j = max(g_j, u_(j-1) + pace). A reader
+who never waits reads token j at x_j = g_1 + (j - 1) pace. With the end H = u_K + pace,
+
+    QoE = sum(H - u_j) / sum(H - x_j), in (0, 1].
+
+Because u_j - j pace is the greatest g_i - i pace so far, it changes only where a token comes later
+than `pace` after the one before. So a run of tokens costs as much as the slow gaps in it, plus one.
+
+Source: Andes' QoE as PASCAL restricts it to answering tokens.
+"""
+
+import numpy as np
+
+from scheduler_adapters.timeline.timeline import Timeline, tokens_before
+from scheduler_adapters.timeline.token_clock import DEFAULT_TBT_S
+from scheduler_adapters.workload.requests import Floats, Ints
+
+LEAST_QOE = 0.95
+"""A request below this violates PASCAL's SLO."""
+
+
+def qoe(timeline: Timeline, *, ttfat_target_s: float | None = None) -> Floats:
+    """Return the QoE of each request (N,); NaN without an answering token.
+
+    Args:
+        ttfat_target_s: the reader expects the first answering token so long after the end of
+            reasoning (after the arrival where nothing is reasoning), and not when it comes; one
+            that comes earlier is expected when it comes.
+    """
+    requests = timeline.requests
+    pace_s = np.where(np.isnan(requests.tbt_s), DEFAULT_TBT_S, requests.tbt_s)
+    late_s = np.zeros(len(requests))
+    if ttfat_target_s is not None:
+        since_s = np.where(requests.reasoning_tokens > 0, timeline.reasoned_s(), requests.arrival_s)
+        waited_s = timeline.first_answer_s - since_s
+        late_s = np.fmax(0.0, waited_s - ttfat_target_s)
+    values = np.full(len(requests), np.nan)
+    answers = _answer_runs(timeline)
+    for pace in np.unique(pace_s):
+        runs = answers[pace_s[answers[:, 0]] == pace]
+        if len(runs):
+            rows, value = _qoe_at(float(pace), timeline.tick_s, runs, late_s)
+            values[rows] = value
+    return values
+
+
+def violation_fraction(values: Floats) -> float:
+    """Return the share of the QoE values (N,) below `LEAST_QOE`; NaN where there are none."""
+    known = values[~np.isnan(values)]
+    return float((known < LEAST_QOE).mean()) if len(known) else np.nan
+
+
+def _answer_runs(timeline: Timeline) -> Ints:
+    """Return the runs of answering tokens (R, 4): row, first and last tick, number of the first."""
+    row, first, last = timeline.runs.T
+    answered = tokens_before(timeline.runs) - timeline.requests.reasoning_tokens[row]
+    runs = np.column_stack([row, first - np.minimum(answered, 0), last, np.maximum(answered, 0)])
+    return runs[runs[:, 1] <= runs[:, 2]]
+
+
+def _qoe_at(pace_s: float, tick_s: Floats, runs: Ints, late_s: Floats) -> tuple[Ints, Floats]:
+    """Return rows with answers and their QoE, all read at one pace."""
+    row, first, count, number = _pieces(pace_s, tick_s, runs)
+    rows, at, of = np.unique(row, return_index=True, return_inverse=True)
+    # Lag of the reader behind one who never waits, in each piece; the first token has none.
+    lag_s = _running_maximum(of, tick_s[first] - tick_s[first[at]][of] - number * pace_s)
+    total = np.bincount(of, count)
+    end_s = total * pace_s + lag_s[np.append(at[1:], len(of)) - 1]
+    ideal = total * end_s - pace_s * total * (total - 1) / 2
+    return rows, (ideal - np.bincount(of, count * lag_s)) / (ideal + total * late_s[rows])
+
+
+def _pieces(pace_s: float, tick_s: Floats, runs: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return row, first tick, tokens and number of the first token of each piece of the runs.
+
+    Inside a piece no token comes later than the pace after the one before.
+    """
+    row, first, last, number = runs.T
+    slow = np.flatnonzero(np.diff(tick_s) > pace_s) + 1
+    begin = np.searchsorted(slow, first, "right")
+    num_pieces = np.searchsorted(slow, last, "right") - begin + 1
+    of = np.repeat(np.arange(len(runs)), num_pieces)
+    nth = np.arange(len(of)) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
+    start = first[of]
+    start[nth > 0] = slow[(begin[of] + nth - 1)[nth > 0]]
+    next_start = np.append(start[1:], 0)
+    next_start[np.cumsum(num_pieces) - 1] = last + 1
+    return row[of], start, next_start - start, number[of] + start - first[of]
+
+
+def _running_maximum(group: Ints, values: Floats) -> Floats:
+    """Return the greatest value so far in each group; groups ascend."""
+    order = np.argsort(values, kind="stable")
+    rank = np.empty(len(values), dtype=np.int64)
+    rank[order] = np.arange(len(values))
+    # Ranks are whole numbers, so one running maximum serves all groups exactly.
+    highest = np.maximum.accumulate(group * len(values) + rank)
+    return np.asarray(values[order][highest - group * len(values)])

@@ -1,0 +1,113 @@
+"""Virtual freeness: both formulas by hand, and the file that gives the cost of a prefill."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduler_adapters.placements.freeness import (
+    Freeness,
+    PrefillCost,
+    fit_prefill_cost,
+    read_prefill_cost,
+)
+from scheduler_adapters.views import InstanceView, RequestView
+from scoring_service.errors import ConfigError, DataError
+
+COST = PrefillCost(alpha=2.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
+
+
+def freeness(**changes) -> Freeness:
+    settings = {
+        "ttft_slo_s": 2.0,
+        "parameter_ratio": 1.0,
+        "output_tokens": 10,
+        "reference_tokens": 160,
+        "card_blocks": None,
+    }
+    return Freeness(COST, **settings | changes)
+
+
+def view(**numbers) -> InstanceView:
+    settings = {"used_blocks": 10, "total_blocks": 100, "now_s": 0.0, "block_tokens": 16}
+    return InstanceView(instance_id=0, **settings | numbers)
+
+
+def test_a_prefill_queue_takes_its_time_from_the_budget_and_goes_below_zero():
+    assert freeness().prefill(view()) == 1
+    # Prompts of 10 and 20 tokens: 2 * 500 + 10 * 30 FLOP are 1.3 s of 2.
+    queue = view(prefill_tokens=30, prefill_squares=500)
+    assert freeness().prefill(queue) == pytest.approx(1 - 0.65)
+    assert freeness(ttft_slo_s=0.5).prefill(queue) == pytest.approx(1 - 2.6)
+    # P_m is a factor of the linear term only.
+    assert freeness(parameter_ratio=2.0).prefill(queue) == pytest.approx(1 - 0.8)
+    assert freeness().prefill(view(), 10) == pytest.approx(1 - 0.15)
+    assert COST.seconds(10) == 0.3
+
+
+def test_decode_memory_is_what_is_used_booked_and_waited_for_and_fragments():
+    # 90 free blocks are nine requests of ten: no fragment.
+    assert freeness().decode(view()) == pytest.approx(0.9)
+    assert freeness().decode(view(), 4) == pytest.approx(1 - 0.14 - 0.06)
+    crowded = view(used_blocks=80, booked_blocks=6, waiting_prompt_tokens=17)
+    assert (freeness().free_blocks(crowded), freeness().fragment(crowded)) == (12, 2)
+    assert freeness().decode(crowded) == pytest.approx(1 - 0.88 - 0.02)
+    # Less free than a large request takes: none of it is of use.
+    assert freeness(reference_tokens=208).fragment(crowded) == 12
+    full = view(used_blocks=100, waiting_prompt_tokens=160)
+    assert (freeness().fragment(full), freeness().decode(full)) == (0, pytest.approx(-0.1))
+    assert freeness(card_blocks=200).decode(view()) == pytest.approx(0.95)
+
+
+def test_a_large_request_is_the_first_that_waits_or_one_in_ten_of_the_recent():
+    known = freeness(reference_tokens=None)
+    for tokens in range(1, 101):
+        known.note(RequestView("a", 0, 0.0, tokens * 16 - 10))
+    assert known.large_blocks(view()) == 90
+    predicted = RequestView("a", 0, 0.0, 150, quantiles=((0.1, 5.0), (0.6, 20.0)))
+    assert known.expected_output(predicted) == 20
+    known.waits(33)
+    assert known.large_blocks(view()) == 3
+
+
+def written(tmp_path, **changes):
+    content = {
+        "format": "lengthwise-prefill-cost/1",
+        "alpha": 2.0,
+        "beta": 10.0,
+        "peak_flop_per_s": 1000.0,
+        "r2": 0.995,
+        "model": "m",
+        "device": "d",
+        "figure": "plots/fit.png",
+    }
+    path = tmp_path / "cost.json"
+    path.write_text(json.dumps(content | changes))
+    return path
+
+
+def test_a_cost_file_is_read_and_a_poor_fit_refused_unless_forced(tmp_path):
+    assert read_prefill_cost(written(tmp_path)) == COST
+    poor = written(tmp_path, r2=0.9899)
+    with pytest.raises(ConfigError, match=r"R\^2 is 0.9899 .*look at plots/fit.png .*force_cost"):
+        read_prefill_cost(poor)
+    assert read_prefill_cost(poor, force=True) == COST
+
+
+@pytest.mark.parametrize("changes", [{"format": "other/1"}, {"r2": None}, {"alpha": "much"}])
+def test_another_file_is_refused_by_its_path(tmp_path, changes):
+    with pytest.raises(DataError, match=r"cost\.json.*is no prefill cost.*training calibrate"):
+        read_prefill_cost(written(tmp_path, **changes))
+    with pytest.raises(DataError, match="nowhere"):
+        read_prefill_cost(tmp_path / "nowhere.json")
+
+
+def test_a_fit_finds_the_cost_of_prefills_without_noise():
+    tokens = (128, 512, 2048, 8192)
+    exact = [COST.seconds(n) for n in tokens]
+    names = {"peak_flop_per_s": 1000.0, "model": "m", "device": "d"}
+    cost, r2 = fit_prefill_cost(tokens, exact, **names)
+    assert (cost.alpha, cost.beta, r2) == pytest.approx((2.0, 10.0, 1.0))
+    _, r2 = fit_prefill_cost(tokens, [1.0, 1.0, 9.0, 3.0], **names)
+    assert r2 < 0.99

@@ -1,0 +1,257 @@
+"""Phasor: where prompts and decodes go, who is defragmented, promoted and recalled."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.placement import Move, Placement, SetRole, of_role
+from scheduler_adapters.placements.freeness import PrefillCost
+from scheduler_adapters.placements.phasor import Phasor
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.simulator.cluster import simulate_cluster
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.views import InstanceView, RequestView
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.errors import ConfigError
+
+COST = PrefillCost(alpha=1.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
+REQUEST = RequestView("a", 0, 0.0, 79, generated_tokens=1)
+"""80 tokens: five blocks."""
+
+
+def phasor(**changes) -> Phasor:
+    settings = {"cost": COST, "ttft_slo_s": 1.0, "reference_tokens": 160, "migration": "live"}
+    return Phasor(**settings | changes)
+
+
+def view(instance_id: int, role: str, **numbers) -> InstanceView:
+    settings = {"used_blocks": 0, "total_blocks": 100, "now_s": 0.0, "block_tokens": 16}
+    return InstanceView(instance_id=instance_id, role=role, **settings | numbers)
+
+
+def queue(instance_id: int, *lengths: int, **numbers) -> InstanceView:
+    squares = sum(length**2 for length in lengths)
+    settings = {"prefill_tokens": sum(lengths), "num_waiting": len(lengths)}
+    return view(instance_id, "prefill", prefill_squares=squares, **settings | numbers)
+
+
+def test_a_prompt_goes_where_the_queue_is_cheapest_not_shortest():
+    # One long prompt costs more than three short ones with as many tokens.
+    instances = [queue(0, 30), queue(1, 10, 10, 10), queue(2, 40), view(3, "decode")]
+    assert phasor().place(REQUEST, instances) == 1
+    assert phasor(routing="queue-length").place(REQUEST, instances) == 0
+
+
+def test_of_equally_free_instances_the_fewest_tokens_then_the_least_id():
+    # Without the linear term 3, 4 and 5 cost the same.
+    flat = PrefillCost(alpha=1.0, beta=0.0, peak_flop_per_s=1000.0, model="m", device="d")
+    assert phasor(cost=flat).place(REQUEST, [queue(0, 3, 4), queue(1, 5), queue(2, 5)]) == 1
+
+
+def test_the_freest_decode_instance_with_blocks_for_the_context_is_taken():
+    instances = [view(0, "prefill"), view(1, "decode", used_blocks=50)]
+    assert phasor().at_prefill_end(REQUEST, 0, [*instances, view(2, "decode")]) == 2
+    busy = view(2, "decode", used_blocks=40, num_answering=9)
+    assert phasor().at_prefill_end(REQUEST, 0, [*instances, busy]) == 2
+    by_queue = phasor(routing="queue-length")
+    assert by_queue.at_prefill_end(REQUEST, 0, [*instances, busy]) == 1
+    # Ten blocks are free in each, of which the second has promised six.
+    full = [view(1, "decode", used_blocks=90), view(2, "decode", waiting_prompt_tokens=1536)]
+    assert phasor().at_prefill_end(REQUEST, 0, full) == 1
+    waits = phasor(reference_tokens=None, output_tokens=80)
+    assert waits.at_prefill_end(REQUEST, 0, full[1:]) is None
+    assert waits.freeness.large_blocks(full[0]) == 10  # while it waits, it is what is large
+
+
+def decoding(instance_id: int, used_blocks: int, **numbers) -> InstanceView:
+    own = [RequestView(f"{instance_id}-{n}", n, 0.0, 16 * n + 1) for n in (3, 1, 2)]
+    return view(instance_id, "decode", used_blocks=used_blocks, decodes=lambda: own, **numbers)
+
+
+def test_the_shortest_request_leaves_a_fragmented_instance_while_it_decodes():
+    # 3 of 10 blocks that a large request needs: unusable, and Phi is 0.
+    crowded, free = decoding(1, 97), decoding(2, 40)
+    assert phasor().tick(0.0, [crowded, free]) == [Move(request_id="1-1", to=2, how="live")]
+    # Two free blocks are less than a quarter of ten; sixty in use are not crowded.
+    assert phasor().tick(0.0, [decoding(1, 98), free]) == []
+    assert phasor().tick(0.0, [decoding(1, 67), free]) == []
+    assert phasor(theta_frag=-inf).tick(0.0, [crowded, free]) == []
+    # The other one must stay above the threshold, and one moves at a time.
+    assert phasor().tick(0.0, [crowded, decoding(2, 82)]) == []
+    assert phasor().tick(0.0, [crowded, decoding(2, 40, num_migrating=1)]) == []
+    assert phasor().tick(0.0, [decoding(1, 97, num_migrating=1), free]) == []
+    moves = phasor().tick(0.0, [decoding(0, 96), crowded, free])
+    assert [move.request_id for move in moves] == ["0-1"]  # then the free one is busy
+
+
+def pools(prefill_tokens: int, used_blocks: int, *elastic: InstanceView) -> list[InstanceView]:
+    """Two instances in each pool; beta is 10 of 1000, so ten tokens of queue are 0.1."""
+    prefills = [view(i, "prefill", prefill_tokens=prefill_tokens) for i in (0, 1)]
+    decodes = [view(i, "decode", used_blocks=used_blocks) for i in (2, 3)]
+    return [*prefills, *decodes, *(elastic or (view(4, "both"), view(5, "both")))]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "used", "role"),
+    [
+        (0, 0, None),
+        (37, 0, None),  # .63 of 1
+        (39, 0, "prefill"),
+        (0, 30, None),
+        (0, 40, "decode"),
+        (200, 40, "prefill"),  # below zero
+        (200, 100, "prefill"),  # zero there
+        (390, 40, "prefill"),
+    ],
+)
+def test_the_pool_that_is_much_less_free_gets_an_instance(tokens, used, role):
+    changes = phasor().tick(0.0, pools(tokens, used))
+    assert changes == ([SetRole(instance=4, role=role)] if role else [])
+
+
+def test_pools_that_differ_by_less_than_the_gap_are_left_alone():
+    # -1 and -0.97: by the printed rule prefill is still short.
+    views = pools(200, 100)
+    for one in views[2:4]:
+        one.waiting_prompt_tokens = 16 * 97
+    assert phasor().tick(0.0, views) == [SetRole(instance=4, role="prefill")]
+    assert phasor(gap=0.05).tick(0.0, views) == []
+
+
+def test_promotions_keep_a_cool_down_apart_and_a_role_lasts_as_long():
+    placement = phasor(cool_down_ticks=4)  # 0.2 s
+    short = pools(50, 0)
+    assert placement.tick(0.0, short) == [SetRole(instance=4, role="prefill")]
+    short[4] = view(4, "prefill", prefill_tokens=50)
+    assert placement.tick(0.15, short) == []
+    assert placement.tick(0.2, short) == [SetRole(instance=5, role="prefill")]
+    # Nothing is short any more: the first may go, the second has not been there long enough.
+    calm = pools(0, 0, view(4, "prefill", used_blocks=1), view(5, "prefill", used_blocks=1))
+    assert placement.tick(0.25, calm) == []
+    assert placement.leaving == {4}
+    assert placement.place(REQUEST, [calm[4], calm[5]]) == 5
+    calm[4].used_blocks = 0
+    assert placement.tick(0.3, calm) == [SetRole(instance=4, role="both")]
+    assert placement.leaving == set()
+    placement.tick(0.4, calm)
+    assert placement.leaving == {5}
+    # It is short again before the second is idle: it stays.
+    short = pools(50, 0, view(4, "both"), view(5, "prefill", used_blocks=1))
+    assert placement.tick(1.0, short) == []
+    assert placement.leaving == set()
+
+
+@pytest.mark.parametrize(
+    ("recall", "leaves"), [("unneeded", False), ("opposite", True), ("never", False)]
+)
+def test_when_an_instance_is_recalled_is_a_choice(recall, leaves):
+    placement = phasor(recall=recall, cool_down_ticks=1)
+    placement.tick(0.0, pools(50, 0))
+    # Its pool is still short, and the other is not.
+    serving = view(4, "prefill", prefill_tokens=50, used_blocks=1)
+    placement.tick(1.0, pools(50, 0, serving))
+    assert (placement.leaving == {4}) == leaves
+
+
+def test_requests_leave_a_recalled_decode_instance():
+    placement = phasor(cool_down_ticks=1)
+    assert placement.tick(0.0, pools(0, 50)) == [SetRole(instance=4, role="decode")]
+    recalled = decoding(4, 20, num_answering=3)
+    placement.tick(1.0, pools(0, 10, recalled))
+    assert placement.leaving == {4}
+    assert Move(request_id="4-1", to=2, how="live") in placement.tick(1.05, pools(0, 10, recalled))
+    assert placement.at_prefill_end(REQUEST, 0, pools(0, 10, recalled)) == 2
+    busy = decoding(4, 20, num_answering=3, num_migrating=1)
+    assert placement.tick(1.1, pools(0, 10, busy)) == []
+    assert placement.tick(1.15, pools(0, 10, view(4, "decode"))) == [
+        SetRole(instance=4, role="both")
+    ]
+
+
+def test_elastic_instances_stand_by_or_serve_both_pools():
+    views = pools(39, 35)
+    assert phasor().place(REQUEST, views) == 0
+    assert phasor(idle="mixed").place(REQUEST, views) == 4
+    assert phasor(idle="mixed").at_prefill_end(REQUEST, 0, views) == 4
+    alone = [view(7, "both")]
+    assert phasor().place(REQUEST, alone) == phasor().at_prefill_end(REQUEST, 7, alone) == 7
+
+
+class FewestQueuedTokens(Placement):
+    name = "fewest-queued-tokens"
+    watches_prefills = True
+
+    def place(self, request, instances):
+        pool = of_role("prefill", instances)
+        return min(pool, key=lambda v: (v.prefill_tokens, v.instance_id)).instance_id
+
+    def at_prefill_end(self, request, instance, instances):
+        return next(view.instance_id for view in instances if view.role == "decode")
+
+    def tick(self, now_s, instances):
+        return ()
+
+
+def test_without_elastic_instances_squares_and_fragments_it_is_fewest_queued_tokens():
+    random = np.random.default_rng(5)
+    requests = make_requests(
+        prompt_tokens=random.integers(1, 600, 150),
+        output_tokens=random.integers(1, 40, 150),
+        arrival_s=np.cumsum(random.exponential(0.05, 150)),
+    )
+    linear = PrefillCost(alpha=0.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
+    latency = AffineLatency(base_s=0.01, per_token_s=1e-3)
+    runs = [
+        simulate_cluster(
+            requests,
+            placement,
+            FCFS,
+            [Instance(latency=latency, kv_blocks=5000, max_tokens=256)] * 4,
+            fabric=Fabric(kv_bytes_per_token=1, bytes_per_s=1e5),
+            roles=["prefill", "prefill", "prefill", "decode"],
+        )
+        for placement in (phasor(cost=linear, theta_frag=-inf), FewestQueuedTokens())
+    ]
+    one, other = (run.timeline for run in runs)
+    np.testing.assert_array_equal(one.scheduled_s, other.scheduled_s)
+    np.testing.assert_array_equal(one.finished_s, other.finished_s)
+    assert len({move.source for move in runs[0].migrations}) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ttft_slo_s": 0}, "ttft_slo_s is 0; use seconds above 0"),
+        ({"theta_flow": 1.5}, "theta_flow is 1.5"),
+        ({"theta_frag": 1}, "theta_frag is 1"),
+        ({"cool_down_ticks": 0}, "cool_down_ticks is 0"),
+        ({"recall": "soon"}, "recall is 'soon'; use one of unneeded, opposite, never"),
+        ({"idle": "off"}, "idle is 'off'"),
+        ({"reference_tokens": 0}, "reference_tokens is 0"),
+        ({"tick_s": 0.0}, "tick_s is 0"),
+        ({"parameter_ratio": -1.0}, "parameter_ratio is -1"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        phasor(**settings)
+
+
+def test_a_cost_file_names_whom_it_is_for_unless_it_is_scaled(tmp_path):
+    path = tmp_path / "cost.json"
+    content = {"format": "lengthwise-prefill-cost/1", "alpha": 1.0, "beta": 2.0, "r2": 0.5}
+    content |= {"peak_flop_per_s": 3.0, "model": "m", "device": "d"}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"R\^2 is 0.5"):
+        Phasor(cost=path)
+    assert Phasor(cost=path, force_cost=True).made_for == ("m", "d")
+    scaled = Phasor(cost=str(path), force_cost=True, parameter_ratio=2.0)
+    assert scaled.made_for == (None, "d")
+    assert scaled.freeness.per_token == pytest.approx(4.0 / 3.0 / 0.4)
+    assert Phasor().made_for == (None, None)

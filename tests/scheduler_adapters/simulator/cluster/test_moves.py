@@ -1,0 +1,178 @@
+"""Requests that are copied while they decode: stages, reservations, and what ends a migration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.placement import Move, Placement
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.cluster.moves import LiveMigration
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.engine.live import Carried, SimulatedRequest
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.errors import ConfigError, InvalidDecision
+
+SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
+
+
+class MovesAt(Placement):
+    name = "moves-at"
+    tick_s = 1.5
+
+    def __init__(self, *moves: Move) -> None:
+        self.moves = moves
+        self.used_blocks: list[tuple[int, ...]] = []
+
+    def place(self, request, instances):
+        return 0
+
+    def tick(self, now_s, instances):
+        self.used_blocks.append(tuple(view.used_blocks for view in instances))
+        return self.moves if now_s == 1.5 else ()
+
+
+def run_of(
+    output_tokens: int,
+    *,
+    to: Instance = SECONDS,
+    how: str = "live",
+    placement: MovesAt | None = None,
+    bytes_per_s: float = 8.0,
+    **live: int,
+) -> ClusterRun:
+    requests = make_requests(prompt_tokens=[16], output_tokens=[output_tokens], request_id=["a"])
+    return simulate_cluster(
+        requests,
+        placement or MovesAt(Move(request_id="a", to=1, how=how)),
+        FCFS,
+        [SECONDS, to],
+        fabric=Fabric(kv_bytes_per_token=1, bytes_per_s=bytes_per_s),
+        live_migration=LiveMigration(**live),
+    )
+
+
+def test_a_request_decodes_while_it_is_copied_and_pauses_for_the_rest():
+    run = run_of(8)
+    (move,) = run.migrations
+    # From the end of its second step 17 tokens go in 2.125 s. The step under way then ends at 5 s:
+    # 3 tokens are new, and take 3/8 s.
+    assert (move.start_s, move.end_s, move.downtime_s) == (2.0, 5.375, 0.375)
+    assert (move.stages, move.kv_blocks) == (2, 2)
+    np.testing.assert_array_equal(run.timeline.token_s(0), [1, 2, 3, 4, 5, 6.375, 7.375, 8.375])
+    assert run.num_aborted == 0
+
+
+def test_the_last_stage_comes_when_little_is_left_or_at_the_limit():
+    # More than 16 tokens are new whenever a stage has been copied.
+    moves = [
+        run_of(200, bytes_per_s=0.9, max_stages=stages, last_blocks=1).migrations[0]
+        for stages in (2, 3, 4)
+    ]
+    assert [move.stages for move in moves] == [2, 3, 4]
+    few = run_of(100, bytes_per_s=2.0, max_stages=9, last_blocks=1).migrations[0]
+    # 17 tokens in 8.5 s; 9 new ones are at most a block.
+    assert (few.stages, few.downtime_s) == (2, 4.5)
+
+
+def test_blocks_are_reserved_from_the_first_stage_on_and_are_there_on_arrival():
+    placement = MovesAt(Move(request_id="a", to=1, how="live"))
+    run_of(20, placement=placement, bytes_per_s=2.0)
+    # 17 tokens from 2 s to 10.5 s; the pause from 11 s on, with 26 tokens; there from 15.5 s on.
+    ticked = dict(zip(np.arange(0, 30, 1.5).tolist(), placement.used_blocks, strict=False))
+    assert ticked[3.0] == (2, 2)
+    assert ticked[9.0] == (2, 2)
+    assert ticked[12.0] == (2, 2)
+    assert ticked[16.5] == (0, 2)
+
+
+def test_a_request_that_ends_first_stays_and_its_reservation_is_given_back():
+    placement = MovesAt(Move(request_id="a", to=1, how="live"))
+    run = run_of(3, placement=placement)
+    assert not run.migrations
+    assert run.num_aborted == 1
+    assert run.timeline.instance[0] == 0
+    np.testing.assert_array_equal(run.timeline.token_s(0), [1, 2, 3])
+    assert placement.used_blocks[-1] == (0, 0)
+
+
+def test_a_destination_without_room_refuses():
+    run = run_of(8, to=replace(SECONDS, kv_blocks=1))
+    assert not run.migrations
+    assert run.num_aborted == 1
+    np.testing.assert_array_equal(run.timeline.token_s(0), np.arange(1, 9))
+
+
+def test_what_does_not_decode_is_stopped_and_copied():
+    requests = make_requests(
+        prompt_tokens=[300, 300], output_tokens=[9, 2], request_id=["a", "waits"]
+    )
+    run = simulate_cluster(
+        requests,
+        MovesAt(Move(request_id="waits", to=1, how="live")),
+        FCFS,
+        [SECONDS] * 2,
+        fabric=Fabric(kv_bytes_per_token=1),
+    )
+    (move,) = run.migrations
+    assert (move.request_id, move.kv_blocks, move.stages, move.end_s) == ("waits", 0, 0, 2.0)
+
+
+def test_a_request_that_is_moved_live_is_not_moved_again():
+    moves = [Move(request_id="a", to=to, how=how) for how in ("live", "copy") for to in (1, 1)]
+    run = run_of(8, placement=MovesAt(*moves))
+    assert len(run.migrations) == 1
+    assert run.migrations[0].stages == 2
+
+
+def test_settings_and_moves_that_cannot_be_are_refused():
+    with pytest.raises(ConfigError, match="max_stages is 1; use 2 or more"):
+        LiveMigration(max_stages=1)
+    with pytest.raises(InvalidDecision, match="use how='copy', 'live' or 'recompute'"):
+        run_of(8, how="teleport")
+
+
+def test_reserved_blocks_are_taken_before_those_who_wait():
+    engine = Engine(FCFS(), replace(SECONDS, kv_blocks=4))
+    assert not engine.reserve(5)
+    assert engine.reserve(3)
+    waiting = SimulatedRequest("waits", 0.0, prompt_tokens=32, output_tokens=2)
+    engine.submit(waiting)
+    engine.advance(1.0)
+    assert engine.view().num_waiting == 1
+    carried = Carried(
+        available_s=2.0, generated_tokens=3, kv_tokens=34, token_s=(0.1, 0.2, 0.3),
+        last_token_s=0.3, reserved_blocks=3,
+    )  # fmt: skip
+    engine.submit(waiting._replace(request_id="came", output_tokens=6), carried=carried)
+    engine.advance(2.5)
+    assert [request.request_id for request in engine.decodes()] == ["came"]
+    engine.advance(9.0)
+    assert engine.view().used_blocks == engine.state.held_blocks == 0
+
+
+def test_what_needs_no_more_blocks_has_them_even_in_full_memory():
+    engine = Engine(FCFS(), replace(SECONDS, kv_blocks=4, watermark_fraction=0.25))
+    assert not engine.reserve(4)
+    for request_id in "ab":
+        engine.submit(SimulatedRequest(request_id, 0.0, prompt_tokens=15, output_tokens=17))
+    engine.advance(5.0)
+    assert engine.view().used_blocks == 4
+    assert engine.reserve(0)
+    assert not engine.reserve(1)
+
+
+def test_reserved_blocks_come_free_with_a_request_that_leaves_before_it_joined():
+    engine = Engine(FCFS(), SECONDS)
+    assert engine.reserve(2)
+    request = SimulatedRequest("a", 0.0, prompt_tokens=30, output_tokens=2)
+    engine.submit(request, carried=Carried(available_s=5.0, kv_tokens=30, reserved_blocks=2))
+    assert engine.view().used_blocks == 2
+    engine.withdraw("a")
+    assert engine.view().used_blocks == engine.state.held_blocks == 0

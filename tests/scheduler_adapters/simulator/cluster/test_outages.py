@@ -1,0 +1,148 @@
+"""Instances that die and come: nothing is lost but KV, and nothing goes where nothing lives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.placement import Move, Placement, SetRole
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.simulator.cluster import simulate_cluster
+from scheduler_adapters.simulator.cluster.outages import Outage
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.errors import ConfigError, InvalidDecision, SchedulingError
+
+SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
+FABRIC = Fabric(kv_bytes_per_token=1, bytes_per_s=4.0)
+
+
+class First(Placement):
+    """The first instance that lives; a tick at 1.5 s changes something."""
+
+    name = "first"
+    tick_s = 1.5
+
+    def __init__(self, *changes: Move | SetRole) -> None:
+        self.changes = changes
+        self.shown: list[tuple[int, ...]] = []
+
+    def place(self, request, instances):
+        self.shown.append(tuple(view.instance_id for view in instances))
+        return instances[0].instance_id
+
+    def tick(self, now_s, instances):
+        return self.changes if now_s == 1.5 else ()
+
+
+def run_of(*outages: Outage, placement: Placement | None = None, count: int = 2, **options):
+    requests = make_requests(
+        prompt_tokens=[16, 16], output_tokens=[5, 5], arrival_s=[0.0, 2.5], request_id=["a", "b"]
+    )
+    return simulate_cluster(
+        requests,
+        placement or First(),
+        FCFS,
+        [SECONDS] * count,
+        fabric=FABRIC,
+        outages=outages,
+        **options,
+    )
+
+
+def test_what_a_dying_instance_loses_is_placed_again_and_keeps_its_tokens():
+    placement = First()
+    run = run_of(Outage(instance=0, at_s=1.5), placement=placement)
+    # The step under way still gives its token, at 2 s; then 18 tokens are prefilled anew.
+    np.testing.assert_array_equal(run.timeline.token_s(0), [1, 2, 3, 4, 5])
+    assert run.num_replaced.tolist() == [1, 0]
+    assert run.timeline.instance.tolist() == [1, 1]
+    assert not run.timeline.migrations.any()
+    assert placement.shown == [(0, 1), (1,), (1,)]
+
+
+def test_an_instance_that_comes_back_is_empty_and_is_shown_again():
+    placement = First()
+    run = run_of(Outage(instance=0, at_s=1.5, until_s=2.2), placement=placement)
+    assert placement.shown == [(0, 1), (1,), (0, 1)]
+    assert run.timeline.instance.tolist() == [1, 0]
+    assert run.timeline.scheduled_s[1] == 2.5
+
+
+def test_requests_wait_for_the_first_instance_that_comes():
+    dead = [Outage(instance=0, at_s=1.5, until_s=9.0), Outage(instance=1, at_s=0.5, until_s=8.0)]
+    run = run_of(*dead)
+    np.testing.assert_array_equal(run.timeline.token_s(0), [1, 2, 9, 10, 11])
+    assert run.timeline.scheduled_s[1] == 8.0
+    assert run.num_replaced.tolist() == [1, 0]
+    np.testing.assert_array_equal(run.timeline.requests.arrival_s, [0.0, 2.5])
+
+
+def test_requests_for_which_no_instance_comes_stop_the_run():
+    with pytest.raises(SchedulingError, match="2 requests are left without an instance, first 'a'"):
+        run_of(Outage(instance=0, at_s=1.5), count=1)
+
+
+@pytest.mark.parametrize("dies", [0, 1])
+@pytest.mark.parametrize("how", ["copy", "live"])
+def test_a_request_between_two_instances_is_lost_with_either(how, dies):
+    move = Move(request_id="a", to=1, how=how)
+    run = run_of(Outage(instance=dies, at_s=3.5, until_s=3.6), placement=First(move))
+    assert not run.migrations
+    assert run.num_aborted == (how == "live")
+    # One that still decodes in its source loses nothing with its destination.
+    assert run.num_replaced[0] == (how == "copy" or dies == 0)
+    assert np.isfinite(run.timeline.finished_s).all()
+
+
+def test_a_request_that_waits_to_be_handed_over_is_lost_with_its_instance():
+    class NeverTakes(First):
+        def at_prefill_end(self, request, instance, instances):
+            return None if instances[0].instance_id == 0 else 1
+
+    run = run_of(Outage(instance=0, at_s=1.5), placement=NeverTakes(), roles=["prefill", "both"])
+    assert run.num_replaced.tolist() == [1, 0]
+    np.testing.assert_array_equal(run.timeline.token_s(0), [1, 2.5, 3.5, 4.5, 5.5])
+
+
+def test_a_client_whose_request_is_placed_again_waits_for_it():
+    run = run_of(Outage(instance=0, at_s=1.5), clients=1)
+    assert run.timeline.requests.arrival_s.tolist() == [0.0, 5.0]
+
+
+@pytest.mark.parametrize("change", [Move(request_id="a", to=1), SetRole(instance=1, role="both")])
+def test_a_dead_instance_that_is_named_is_an_invalid_decision(change):
+    with pytest.raises(InvalidDecision, match=r"name one of the views|name an instance"):
+        run_of(Outage(instance=1, at_s=1.0), placement=First(change))
+
+
+def test_outages_that_cannot_be_are_refused():
+    for wrong, message in (
+        ({"instance": -1, "at_s": 1.0}, "instance is -1"),
+        ({"instance": 0, "at_s": -1.0}, "at_s is -1.0; use seconds"),
+        ({"instance": 0, "at_s": 2.0, "until_s": 2.0}, "until_s is 2.0; use a time after 2.0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Outage(**wrong)
+    with pytest.raises(ConfigError, match="of 2 instances; name one of them"):
+        run_of(Outage(instance=2, at_s=1.0))
+    first = Outage(instance=0, at_s=1.0)
+    with pytest.raises(ConfigError, match="let one end before the other"):
+        run_of(first, replace(first, at_s=2.0))
+
+
+def test_ticks_end_with_the_work_even_if_an_outage_is_far_ahead():
+    class Counts(First):
+        num_ticks = 0
+
+        def tick(self, now_s, instances):
+            self.num_ticks += 1
+            return ()
+
+    placement = Counts()
+    run_of(Outage(instance=0, at_s=1e6, until_s=2e6), placement=placement)
+    assert placement.num_ticks == 6

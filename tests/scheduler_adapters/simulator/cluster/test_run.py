@@ -1,0 +1,61 @@
+"""Whole runs of a cluster: clients in a closed loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scheduler_adapters.placement import PLACEMENTS, load_placement
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.simulator.cluster import simulate_cluster
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.errors import ConfigError
+from tests.scheduler_adapters.simulator.any_policy import assert_equal
+
+INSTANCE = Instance(latency=AffineLatency(base_s=0.01, per_token_s=1e-4), kv_blocks=60)
+
+
+def requests_of(count: int):
+    random = np.random.default_rng(0)
+    prompt_tokens = random.integers(1, 100, count)
+    prompt_tokens[::9] = 5000  # which no instance holds
+    return make_requests(prompt_tokens=prompt_tokens, output_tokens=random.integers(1, 50, count))
+
+
+@pytest.mark.parametrize("clients", [1, 4, 300])
+def test_clients_of_one_instance_are_those_of_a_single_engine(clients):
+    requests = requests_of(100)
+    run = simulate_cluster(requests, load_placement("least-kv"), FCFS, [INSTANCE], clients=clients)
+    alone = simulate(requests, FCFS(), INSTANCE, clients=clients)
+    assert_equal(run.timeline, alone)
+    np.testing.assert_array_equal(run.timeline.requests.arrival_s, alone.requests.arrival_s)
+
+
+@pytest.mark.parametrize("placement", sorted(set(PLACEMENTS) - {"distserve"}))
+@pytest.mark.parametrize("clients", [1, 7])
+def test_there_are_always_as_many_requests_as_clients(placement, clients):
+    run = simulate_cluster(
+        requests_of(80),
+        load_placement(placement),
+        FCFS,
+        [INSTANCE] * 3,
+        clients=clients,
+        fabric=Fabric(kv_bytes_per_token=1),
+    )
+    timeline = run.timeline
+    held = ~timeline.rejected
+    sent_s, finished_s = timeline.requests.arrival_s[held], timeline.finished_s[held]
+    assert (~held).sum() == 9
+    assert not np.isnan(finished_s).any()
+    for now_s in np.unique(finished_s):
+        in_flight = (sent_s <= now_s).sum() - (finished_s <= now_s).sum()
+        assert in_flight == clients or (in_flight < clients and (sent_s <= now_s).all())
+
+
+def test_no_client_is_refused():
+    with pytest.raises(ConfigError, match="clients is 0"):
+        simulate_cluster(requests_of(5), load_placement("random"), FCFS, [INSTANCE], clients=0)

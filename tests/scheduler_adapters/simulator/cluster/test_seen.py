@@ -1,0 +1,193 @@
+"""What a placement sees of instances: all of them, one, or some; now, or as they were."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_adapters.placement import Move, Placement, SetRole
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.cluster.seen import QueueLength, TelemetryAge
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.views import InstanceView, RequestView
+from scheduler_adapters.workload.requests import make_requests
+from scoring_service.errors import ConfigError
+
+SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
+
+
+def test_only_instances_that_are_looked_at_are_advanced_to_now(monkeypatch):
+    class LooksAtOne(Placement):
+        name = "looks-at-one"
+        seen = ()
+
+        def place(self, request, instances):
+            self.seen += (instances[0].num_requests, len(instances), len(instances[1:]))
+            return request.number % 2
+
+    advanced = []
+    advance = Engine.advance
+    monkeypatch.setattr(
+        Engine, "advance", lambda engine, s: advanced.append(engine) or advance(engine, s)
+    )
+    placement = LooksAtOne()
+    requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[5] * 3, arrival_s=[0, 1.5, 2])
+    simulate_cluster(requests, placement, FCFS, [SECONDS] * 3)
+    assert placement.seen == (0, 3, 2, 1, 3, 2, 1, 3, 2)
+
+
+class Notes(Placement):
+    """Places all in instance 0, and notes what it sees."""
+
+    name = "notes"
+    watches_prefills = True
+
+    def __init__(self) -> None:
+        self.seen: list[tuple] = []
+
+    def place(self, request, instances):
+        self.seen.append(
+            [(view.num_waiting, view.num_answering, view.prefill_tokens) for view in instances]
+        )
+        return 0
+
+
+def run_of(placement: Placement, arrival_s: list[float], age: TelemetryAge) -> ClusterRun:
+    count = len(arrival_s)
+    requests = make_requests(
+        prompt_tokens=[5] * count, output_tokens=[9] * count, arrival_s=arrival_s
+    )
+    fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=4.0)
+    return simulate_cluster(requests, placement, FCFS, [SECONDS] * 2, age=age, fabric=fabric)
+
+
+def test_between_snapshots_only_what_the_router_decided_is_seen():
+    placement = Notes()
+    run_of(placement, [0.0, 0.5, 2.5, 4.5], TelemetryAge(period_s=4.0))
+    first = [(0, 0, 0), (0, 0, 0)]
+    assert placement.seen == [
+        first,
+        [(1, 0, 5), (0, 0, 0)],
+        [(2, 0, 10), (0, 0, 0)],
+        [(0, 3, 0), (0, 0, 0)],  # the snapshot at 4 s
+    ]
+
+
+def test_views_without_an_age_are_fresh_and_a_short_period_changes_nothing_that_is_seen():
+    seen = []
+    for age in (TelemetryAge(), TelemetryAge(period_s=0.25)):
+        placement = Notes()
+        run_of(placement, [0.0, 1.5, 2.5, 4.5], age)
+        seen.append(placement.seen)
+    assert seen[0] == seen[1]
+
+
+def test_too_old_views_leave_the_choice_to_the_shortest_queue():
+    run = run_of(Notes(), [0.0, 0.5, 2.5, 3.0, 4.5], TelemetryAge(period_s=4.0, max_age_s=1.0))
+    # The third finds two requests at 0 and none at 1, the fourth one there.
+    assert run.timeline.instance.tolist() == [0, 0, 1, 1, 0]
+    assert run.num_fallbacks == 2
+
+
+def test_booked_kv_and_roles_are_seen_at_once():
+    class Moves(Notes):
+        name = "moves"
+        tick_s = 1.5
+
+        def place(self, request, instances):
+            self.seen.append(
+                [(view.role, view.booked_blocks, view.num_migrating) for view in instances]
+            )
+            return 0
+
+        def tick(self, now_s, instances):
+            if now_s != 1.5:
+                return ()
+            assert not instances[0].decodes()
+            return [Move(request_id="0", to=1), SetRole(instance=1, role="decode")]
+
+    placement = Moves()
+    run_of(placement, [0.0, 1.7], TelemetryAge(period_s=9.0))
+    assert placement.seen[1] == [("both", 0, 0), ("decode", 1, 0)]
+
+
+def test_snapshots_show_who_decoded_then_and_what_was_moved_live():
+    class Decodes(Notes):
+        name = "decodes"
+        tick_s = 2.5
+        found: tuple = ()
+
+        def tick(self, now_s, instances):
+            requests = instances[0].decodes()
+            self.found += ([request.generated_tokens for request in requests],)
+            self.found += (tuple(view.num_migrating for view in instances),)
+            return [Move(request_id="0", to=1, how="live")] if now_s == 2.5 else ()
+
+    placement = Decodes()
+    run_of(placement, [0.0], TelemetryAge(period_s=2.0))
+    # Snapshots at 0, 2, 4 and 6 s; 7 tokens go from 3 s to 4.75 s, and two more from 5 s to 5.5 s.
+    assert placement.found[:8] == ([], (0, 0), [2], (0, 0), [4], (1, 1), [], (0, 0))
+
+
+def test_queue_lengths_decide_within_the_pool():
+    views = [
+        InstanceView(
+            instance_id=number,
+            now_s=0.0,
+            used_blocks=0,
+            total_blocks=9,
+            block_tokens=16,
+            num_waiting=waiting,
+            role=role,
+        )
+        for number, (waiting, role) in enumerate([(5, "prefill"), (1, "decode"), (0, "decode")])
+    ]
+    request = RequestView("a", 0, 0.0, 5)
+    assert QueueLength().place(request, views) == 0
+    assert QueueLength().at_prefill_end(request, 0, views) == 2
+    assert QueueLength().place(request, views[1:]) == 2
+
+
+def test_ages_that_cannot_be_are_refused():
+    for wrong, message in (
+        ({"period_s": -1.0}, "period_s is -1.0; use seconds >= 0"),
+        ({"max_age_s": -1.0}, "max_age_s is -1.0; use seconds >= 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            TelemetryAge(**wrong)
+
+
+def test_snapshots_go_on_while_a_tick_may_hand_over_who_waits():
+    class TakesAtTicks(Notes):
+        name = "takes-at-ticks"
+        tick_s = 3.5
+        now_s = seen_s = 0.0
+
+        def at_prefill_end(self, request, instance, instances):
+            return 1 if self.now_s else None
+
+        def at_phase_change(self, request, instance, instances):
+            self.seen_s = instances[1].now_s
+            return instance
+
+        def tick(self, now_s, instances):
+            self.now_s = now_s
+            return ()
+
+    placement = TakesAtTicks()
+    requests = make_requests(prompt_tokens=[5], output_tokens=[8], reasoning_tokens=[4])
+    simulate_cluster(
+        requests,
+        placement,
+        FCFS,
+        [SECONDS] * 2,
+        roles=["prefill", "decode"],
+        fabric=Fabric(kv_bytes_per_token=1),
+        age=TelemetryAge(period_s=1.5),
+    )
+    # Nothing but the tick is to come when the second snapshot is taken, at 1.5 s. The fourth token
+    # is there at 6.5 s, and the snapshot before it is that of 6 s.
+    assert placement.seen_s == pytest.approx(6.5)

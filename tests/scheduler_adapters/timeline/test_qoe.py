@@ -1,0 +1,111 @@
+"""QoE against its definition, token by token, and against cases worked out on paper."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_adapters.timeline.columns import TimelineRecord
+from scheduler_adapters.timeline.qoe import qoe, violation_fraction
+from scheduler_adapters.timeline.timeline import Timeline, timeline_from_token_times
+from scheduler_adapters.workload.requests import make_requests
+
+PACE_S = 0.1
+
+
+def answer(token_s: list[float], *, reasoning: int = 0, tbt_s: float = np.nan) -> Timeline:
+    requests = make_requests(
+        prompt_tokens=[1], output_tokens=[len(token_s)], reasoning_tokens=[reasoning], tbt_s=[tbt_s]
+    )
+    return timeline_from_token_times(requests, [token_s])
+
+
+def by_definition(token_s: list[float], expected_s: float, pace_s: float) -> float:
+    read_s = [token_s[0]]
+    for one in token_s[1:]:
+        read_s.append(max(one, read_s[-1] + pace_s))
+    end_s = read_s[-1] + pace_s
+    ideal = [end_s - (expected_s + j * pace_s) for j in range(len(read_s))]
+    return sum(end_s - one for one in read_s) / sum(ideal)
+
+
+@given(st.lists(st.floats(0.0, PACE_S), min_size=1, max_size=30))
+def test_an_answer_that_never_lets_its_reader_wait_is_ideal(gaps_s):
+    assert qoe(answer(np.cumsum(gaps_s).tolist()))[0] == pytest.approx(1.0, abs=1e-12)
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.floats(0.0, 50.0))
+def test_one_stall_has_its_closed_form(before, after, stall_s):
+    count = before + after
+    token_s = [j * PACE_S + (stall_s if j >= before else 0.0) for j in range(count)]
+    ideal = count * (count * PACE_S + stall_s) - PACE_S * count * (count - 1) / 2
+    expected = 1 - after * stall_s / ideal
+    assert qoe(answer(token_s))[0] == pytest.approx(expected)
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.floats(0.01, 20.0), st.floats(0.01, 20.0))
+def test_a_longer_stall_is_worse_and_so_is_an_earlier_one(before, after, stall_s, more_s):
+    def stalled(at: int, seconds: float) -> float:
+        token_s = [j * PACE_S + (seconds if j >= at else 0.0) for j in range(before + after + 1)]
+        return float(qoe(answer(token_s))[0])
+
+    assert stalled(before, stall_s + more_s) < stalled(before, stall_s)
+    assert stalled(before, stall_s) < stalled(before + 1, stall_s)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sets(st.integers(0, 25), min_size=1), min_size=1, max_size=6), st.data())
+def test_runs_give_what_the_definition_gives_token_by_token(ticks, data):
+    ticks_of = [sorted(each) for each in ticks]
+    thinking = [data.draw(st.integers(0, len(each))) for each in ticks_of]
+    tbt_s = [data.draw(st.sampled_from([np.nan, 0.05, 0.3])) for _ in ticks_of]
+    gaps_s = data.draw(st.lists(st.floats(0.01, 0.5), min_size=26, max_size=26))
+    tick_s = np.cumsum(gaps_s).tolist()
+    record = TimelineRecord()
+    record.add_rows(len(ticks_of))
+    record.tick_s.extend(tick_s)
+    for row, own in enumerate(ticks_of):
+        record.first_token_s[row] = tick_s[own[0]]
+        for tick in own:
+            record.add_runs(row, (tick, tick))
+    requests = make_requests(
+        prompt_tokens=[1] * len(ticks_of),
+        output_tokens=[len(each) for each in ticks_of],
+        reasoning_tokens=thinking,
+        tbt_s=tbt_s,
+    )
+    timeline = record.timeline(requests, np.zeros(len(ticks_of), np.bool_))
+    for target_s in (None, 0.25):
+        values = qoe(timeline, ttfat_target_s=target_s)
+        for row, own in enumerate(ticks_of):
+            token_s = [tick_s[tick] for tick in own]
+            answers = token_s[thinking[row] :]
+            if not answers:
+                assert np.isnan(values[row])
+                continue
+            expected_s = answers[0]
+            if target_s is not None:
+                since_s = token_s[thinking[row] - 1] if thinking[row] else 0.0
+                expected_s = min(answers[0], since_s + target_s)
+            pace_s = PACE_S if np.isnan(tbt_s[row]) else tbt_s[row]
+            expected = by_definition(answers, expected_s, pace_s)
+            assert values[row] == pytest.approx(expected, rel=1e-9)
+
+
+def test_reasoning_is_not_read():
+    late = [0.0, 50.0, 50.1, 50.2]
+    assert qoe(answer(late, reasoning=1))[0] == pytest.approx(1.0)
+    assert np.isnan(qoe(answer(late, reasoning=4))[0])
+
+
+def test_a_request_is_read_at_its_own_target():
+    token_s = [0.0, 0.5, 1.0]
+    assert qoe(answer(token_s, tbt_s=0.5))[0] == pytest.approx(1.0)
+    assert qoe(answer(token_s))[0] < 0.95
+
+
+def test_requests_below_the_slo_are_counted_among_those_that_answer():
+    assert violation_fraction(np.array([1.0, 0.94, np.nan, 0.95])) == pytest.approx(1 / 3)
+    assert np.isnan(violation_fraction(np.array([np.nan])))
