@@ -2,22 +2,25 @@
 # make test    set up, then lint, types and the whole CPU test suite (what .ci/run calls)
 # make setup   only build .venv (repaired when broken; quick when it is ready)
 # make lint    ruff and mypy
+# make soak    ten minutes of hostile clients against the scoring service (see tests/soak.py)
 # make mutants share of small faults that the fast tests notice (an hour; see tests/mutants.py)
 # make bench   the benchmarks behind the README's speed figures
 # make clean   remove what the demo and the tests made, and .venv
 #
-# Data: LENGTHWISE_DATA, else the folder beside the checkout, else the Hugging Face hub, else a small
-# synthetic set; the commands say which they took. VLLM=cpu|gpu|none chooses the engine build.
+# Data: LENGTHWISE_DATA, else the folder beside the checkout, else a public set that the demo fetches,
+# else, without network, a small synthetic set; the commands say which they took. VLLM=cpu|gpu|none
+# chooses the engine build, JOBS how many processes test beside each other (2).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint mutants bench clean
+.PHONY: help setup demo test lint soak mutants bench clean
 
 export LENGTHWISE_DATA ?= $(abspath $(wildcard ../shared/data))
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 PY := .venv/bin/python
+JOBS ?= 2
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -25,8 +28,18 @@ help:
 setup:
 	@.ci/setup
 
+# Without a data folder the demo fetches a real set, the one with a free licence that trains fastest.
 demo: setup
-	@$(PY) -m training fit demo --out mlruns/demo
+	@if [ -n "$$LENGTHWISE_DATA" ]; then \
+		$(PY) -m training fit demo --out mlruns/demo; \
+	elif $(PY) -m training fetch gpteacher-gpt4 --out mlruns/data; then \
+		echo "demo: real data, GPTeacher's prompts and lengths of GPT-4's answers (MIT licence)"; \
+		$(PY) -m training fit demo --out mlruns/demo --data-dir mlruns/data \
+			--data.dataset gpteacher-gpt4 --data.max-prompt-tokens 128; \
+	else \
+		echo "demo: NO NETWORK, SO INVENTED PROMPTS: its figures say nothing about a real model"; \
+		$(PY) -m training fit demo --out mlruns/demo; \
+	fi
 	@$(PY) -m scheduler_adapters demo --trained mlruns/demo
 
 lint: setup
@@ -34,13 +47,17 @@ lint: setup
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 
-# Engine tests get a process per file: a second engine in one process breaks the first one's groups.
+# JOBS processes at a time; their output is mixed. Engine tests get a process per file: a second engine
+# in one process breaks the first one's groups. Large files first, as they take longest.
 test: export OMP_NUM_THREADS = 1
 test: lint
-	@$(PY) -m pytest -q
-	@$(PY) -m pytest -q -m slow
-	@for file in $$(grep -rl 'mark\.vllm' tests --include='test_*.py' | sort); do \
-		$(PY) -m pytest -q -m vllm $$file; done
+	@printf '%s\0' slow 'not slow and not vllm and not gpu' \
+		| xargs -0 -n 1 -P $(JOBS) $(PY) -m pytest -q -m
+	@grep -rl 'mark\.vllm' tests --include='test_*.py' | xargs ls -S \
+		| xargs -n 1 -P $(JOBS) $(PY) -m pytest -q -m vllm
+
+soak: setup
+	@$(PY) tests/soak.py
 
 mutants: setup
 	@$(PY) -m pip install --disable-pip-version-check -qq -c .ci/constraints.txt -e ".[mutants]"

@@ -2,6 +2,7 @@
 
 The same examples in every run, so that a red run is red again. To look for new ones:
 `HYPOTHESIS_PROFILE=explore pytest --hypothesis-seed=1 tests/scheduler_adapters/simulator`.
+With `unshrunk` a failure is shown as it was found, which takes less time.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from scoring_service.bundle import FP32, TOKENIZER, Manifest, ModelBundle
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
+settings.register_profile(
+    "unshrunk", derandomize=True, deadline=None, phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 # A shell's background job ignores Ctrl-C and so would the processes that tests start and interrupt.

@@ -159,6 +159,7 @@ def passes(tree: Path, tests: str, cpu_s: float) -> bool:
         "PYTHONPATH": str(tree),
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_PROFILE": "unshrunk",
     }
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *existing]
     limited = ["prlimit", f"--cpu={ceil(cpu_s)}", *command]

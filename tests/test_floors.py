@@ -16,9 +16,11 @@ from tests.test_architecture import PACKAGES, ROOT, imports_of, sources
 FLOORS: dict[str, tuple[str, ...]] = {
     "scoring_service": (
         "errors",
-        "agreement bundle calibration costs mlflow_store strict_json tokenizing proto",
+        "agreement bundle calibration costs mlflow_store prompt_text strict_json tokenizing proto",
+        "tables",
         "command_line",
         "client",
+        "transport",
         "ranker",
         "service",
         "server",
@@ -40,6 +42,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "simulator.engine",
         "simulator.compiled",
         "simulator",
+        "simulator.cluster",
         "engines",
         "engines.vllm_v1 engines.transformers_batching",
         "validation",
@@ -56,9 +59,10 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "export",
         "evaluation",
         "release",
-        "collection",
+        "collection sources",
         "prefill",
         "commands",
+        "commands.data commands.studies",
         "__main__",
     ),
 }
@@ -181,7 +185,7 @@ def test_the_tests_mirror_the_rooms() -> None:
     assert not missing
 
 
-MAX_SOURCE_LINES = 34_060
+MAX_SOURCE_LINES = 41_700
 
 
 def test_the_source_stays_small() -> None:

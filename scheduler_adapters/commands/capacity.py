@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import Path
@@ -11,15 +12,19 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from scheduler_adapters.commands import setup
+from scheduler_adapters.commands.cluster_options import ClusterOptions
 from scheduler_adapters.commands.setup import load_named, policy_of
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.figures import capacity_figure
 from scheduler_adapters.reporting.page import ReportTable, Section, write_report
 from scheduler_adapters.reporting.tables import capacity_table
+from scheduler_adapters.simulator.cluster.run import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.observers import progress_lines
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import Statistic, Summary, summarize
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
 from scheduler_adapters.workload.requests import Requests
@@ -29,7 +34,11 @@ from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
 
-_METRICS: Final = [column.name for column in fields(Summary) if column.type is Statistic]
+_METRICS: Final = [
+    column.name for column in fields(Summary) if column.type is Statistic and column.name != "qoe"
+]
+_SHARES: Final = ("qoe_violations",)
+"""Targets without a statistic: a share of the requests."""
 MOST_PER_S: Final = 10_000.0
 """Where a search by rate ends: all requests come at about the same time."""
 _REQUESTS_PER_CLIENT: Final = 4
@@ -46,7 +55,8 @@ class SearchConfig(setup.Setup):
     """What policies take, by name, e.g. {"pars": {"starve_after_s": null}}. A made-up name says
     whose settings they are: {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
     slo: dict[str, float] = field(default_factory=lambda: {"ttft_s.p99": 1.0, "tpot_s.p99": 0.1})
-    """Metric.statistic -> the most it may be, seconds; statistics are mean, p50, p90, p99."""
+    """Metric.statistic -> the most it may be, seconds; statistics are mean, p50, p90, p99. Or
+    qoe_violations -> the share of requests that may have a QoE below .95."""
     by: Literal["rate", "concurrency"] = "rate"
     """rate: arrivals per second, all requests measured. concurrency: clients that send their next
     request when one is answered (closed loop); the first and the last requests of each, when not
@@ -66,10 +76,13 @@ class SearchConfig(setup.Setup):
             )
         for name, most in self.slo.items():
             metric, _, statistic = name.partition(".")
+            if name in _SHARES:
+                require(f"slo {name}", most, 0 <= most < 1, "a share in [0, 1)")
+                continue
             if metric not in _METRICS or statistic not in ("mean", "p50", "p90", "p99"):
                 raise ConfigError(
                     f"slo names {name!r}; use one of {', '.join(_METRICS)} with .mean, .p50, .p90 "
-                    "or .p99"
+                    f"or .p99, or {', '.join(_SHARES)}"
                 )
             require(f"slo {name}", most, most > 0, "seconds above 0")
         setup.check_policies(self.policies, self.settings)
@@ -79,9 +92,30 @@ class SearchConfig(setup.Setup):
     def unit(self) -> str:
         return "requests/s" if self.by == "rate" else "clients"
 
+    @property
+    def num_instances(self) -> int:
+        return 1
+
     def scored_for(self, policy: str, requests: Requests) -> Requests:
         """Return the requests with the scores that a policy is given; the oracle's are lengths."""
         return self.scored(requests, by_oracle=policy_of(policy, self.settings) == "oracle")
+
+    def serve(
+        self,
+        requests: Requests,
+        policy: Policy,
+        clients: int | None,
+        observers: Sequence[EngineObserver],
+    ) -> Timeline:
+        """Serve requests, in a closed loop where there are clients."""
+        return simulate(
+            requests,
+            policy,
+            self.instance(),
+            kind=self.engine,
+            clients=clients,
+            observers=observers,
+        )
 
     def searched(self, num_requests: int) -> str:
         """The conditions of a search, for a caption."""
@@ -91,11 +125,21 @@ class SearchConfig(setup.Setup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CapacityConfig(SearchConfig):
-    """Which policies, and which targets."""
+class CapacityConfig(SearchConfig, ClusterOptions):
+    """Which policies, which targets, and one instance or a cluster."""
+
+    best_split: bool = False
+    """Search the number of prefill instances, too, with the first policy and seed: the best static
+    split of a cluster."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        ClusterOptions.__post_init__(self)
+        if self.best_split and (self.instances < 2 or self.prefill_instances is not None):
+            raise ConfigError(
+                f"best_split with instances {self.instances} and prefill_instances "
+                f"{self.prefill_instances}; give 2 instances or more, and leave the other out"
+            )
         self.need_rate(self.by == "rate")
         if self.rate_per_s is not None:
             raise ConfigError(
@@ -104,6 +148,41 @@ class CapacityConfig(SearchConfig):
         if not self.slo:
             raise ConfigError("slo is empty; name at least one target, such as ttft_s.p99")
 
+    @property
+    def num_instances(self) -> int:
+        return self.instances
+
+    def serve(
+        self,
+        requests: Requests,
+        policy: Policy,
+        clients: int | None,
+        observers: Sequence[EngineObserver],
+    ) -> Timeline:
+        placement = self.loaded_placement()
+        if placement is None:
+            return super().serve(requests, policy, clients, observers)
+        cluster = simulate_cluster(
+            requests,
+            placement,
+            lambda: deepcopy(policy),
+            [self.instance()] * self.instances,
+            fabric=self.fabric(),
+            roles=self.roles(),
+            kind=self.engine,
+            clients=clients,
+            observers=lambda number: observers,
+        )
+        return cluster.timeline
+
+    def searched(self, num_requests: int) -> str:
+        if self.placement is None:
+            return super().searched(num_requests)
+        pools = "" if self.prefill_instances is None else f", {self.prefill_instances} to prefill"
+        elastic = f", {self.elastic_instances} elastic" if self.elastic_instances else ""
+        cluster = f"{self.instances} instances{pools}{elastic} under {self.placement}"
+        return f"{cluster}; {super().searched(num_requests)}"
+
 
 def run(config: CapacityConfig) -> int:
     """Find the highest load at which all targets are met, by bisection, with its spread.
@@ -111,11 +190,16 @@ def run(config: CapacityConfig) -> int:
     Examples:
       python -m scheduler_adapters capacity --policies '[fcfs, pars]' --slo '{"e2e_s.p90": 20}'
       python -m scheduler_adapters capacity --by concurrency --slo '{"ttft_s.p99": 2}' --out found
+      python -m scheduler_adapters capacity --placement distserve --instances 8 --best-split
 
-    Load is that of one instance; the interval is 95% over the seeds (Student). Interrupted with
-    Ctrl-C, the searches that ended are written and shown; exit code 130.
+    Load is that of one instance, or of a whole cluster / its instances; the interval is 95% over
+    the seeds (Student). Interrupted with Ctrl-C, the searches that ended are written and shown;
+    exit code 130.
     """
+    config.loaded_placement()  # refuses wrong settings before anything is read
     config, requests = config.loaded()
+    if config.best_split:
+        config = with_best_split(config, requests)
     found: dict[str, list[float]] = {}
     is_whole = True
     try:
@@ -135,6 +219,20 @@ def run(config: CapacityConfig) -> int:
     metrics = {f"capacity.{name}": float(np.mean(values)) for name, values in found.items()}
     config.log(f"capacity by {config.by}", metrics, files)
     return 0
+
+
+def with_best_split(config: CapacityConfig, requests: Requests) -> CapacityConfig:
+    """Return the settings with the number of prefill instances that carries the highest load."""
+    splits = [
+        replace(config, best_split=False, prefill_instances=number)
+        for number in range(1, config.instances - config.elastic_instances)
+    ]
+    with Progress(len(splits), is_partial_shown=False) as progress:
+        loads = []
+        for split in splits:
+            loads.append(capacity_of(config.policies[0], split, requests, progress))
+            progress.step(f"{split.prefill_instances} prefill instances")
+    return splits[int(np.argmax(loads))]
 
 
 def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> None:
@@ -172,15 +270,12 @@ def _why_none(requests: Requests, instance: Instance) -> str:
 def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: Progress) -> float:
     """Return the highest rate per second, or number of clients, for one seed; 0 for none at all."""
     scored = config.scored_for(name, requests)
-    instance = config.instance()
     row = np.arange(len(scored))
     order = np.random.default_rng((config.seed, ORDER_STREAM)).permutation(len(scored))
 
     def run(arriving: Requests, clients: int | None = None) -> Timeline:
         policy, observers = load_named(name, config.settings), progress_lines(progress, arriving)
-        return simulate(
-            arriving, policy, instance, kind=config.engine, clients=clients, observers=observers
-        )
+        return config.serve(arriving, policy, clients, observers)
 
     def is_met(load: float) -> bool:
         progress.begin(f"{name} with {load:.3g} {config.unit}")
@@ -194,7 +289,7 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
         found = highest_load(is_met, low=0.05, high=1.0, tolerance=config.tolerance, grows=True)
         if found == MOST_PER_S:
             log.warning("%s meets the targets at %g/s, where the search ends", name, found)
-        return found
+        return found / config.num_instances
     most = len(scored) // _REQUESTS_PER_CLIENT
     if most < 2:
         least = f"use at least {2 * _REQUESTS_PER_CLIENT} to search by concurrency"
@@ -204,7 +299,7 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
     )
     if found == most:
         log.warning("%s meets the targets with %d clients; num_requests allows no more", name, most)
-    return found
+    return found / config.num_instances
 
 
 def _is_met(config: SearchConfig, timeline: Timeline) -> bool:
@@ -246,7 +341,9 @@ def capacity_section(
 ) -> Section:
     """Return the loads that were found as bars with their intervals."""
     table, label = capacity_table(found), f"capacity ({config.unit})"
-    targets = ", ".join(f"{name} <= {most:g} s" for name, most in config.slo.items())
+    targets = ", ".join(
+        f"{name} <= {most:g}{'' if name in _SHARES else ' s'}" for name, most in config.slo.items()
+    )
     return Section(
         heading="Capacity",
         text=f"The highest load at which {targets}, found by bisection.",

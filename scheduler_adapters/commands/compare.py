@@ -14,10 +14,10 @@ from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
 from scheduler_adapters.reporting.tables import (
-    COLUMNS,
     INTERVALS,
     Outcome,
     capacity_table,
+    columns_of,
     latency_table,
     load_table,
     rate_table,
@@ -26,6 +26,7 @@ from scheduler_adapters.reporting.tables import (
 from scheduler_adapters.simulator.observers import LoadRecorder, progress_lines
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.timeline.tail import reading_figures
 from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.command_line import INTERRUPTED
@@ -173,10 +174,12 @@ def _show(results: _Results) -> None:
     if config.json:
         page = None if config.out is None or not rows else str(config.out / "report.html")
         capacity = {"capacity": found} if config.slo else {}
-        result = {"runs": rows, "scores": config.scores, **capacity, "report": page}
+        runs = [o.row() | reading_figures(o.timeline) for o in results.outcomes]
+        result = {"runs": runs, "scores": config.scores, **capacity, "report": page}
         print(to_json(result))
     elif rows:
-        print(text_of(pd.DataFrame(rows)[list(COLUMNS)].rename(columns=COLUMNS)))
+        columns = columns_of(rows[0])
+        print(text_of(pd.DataFrame(rows)[list(columns)].rename(columns=columns)))
         if found:
             print(f"\ncapacity, {config.unit}\n{text_of(capacity_table(found))}")
         print(config.lead(results.requests))
@@ -192,7 +195,8 @@ def _say_left_out(why: str, results: _Results) -> None:
 def _write(results: _Results, folder: Path) -> list[Path]:
     """Write summary.csv, every figure beside its table, and report.html; returns the files."""
     rows = pd.DataFrame(results.rows)
-    table = ReportTable(columns=list(COLUMNS.values()), rows=rows[list(COLUMNS)].values.tolist())
+    columns = columns_of(results.rows[0])
+    table = ReportTable(columns=list(columns.values()), rows=rows[list(columns)].values.tolist())
     sections = [Section(heading="All runs", table=table), *_figures(results)]
     if results.capacities:
         sections.append(capacity_section(results.config, results.capacities, results.requests))

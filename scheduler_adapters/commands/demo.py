@@ -24,6 +24,7 @@ from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.scores import PromptScores, ServiceScores
 from scheduler_adapters.workload.tables import read_table
 from scoring_service.bundle import ModelBundle
+from scoring_service.command_line import print_banner
 from scoring_service.errors import ScoringError, UnsupportedByEngine, require
 from scoring_service.strict_json import to_json
 
@@ -199,7 +200,7 @@ def _figures(
     manifest = bundle.manifest
     data, trained = manifest.dataset, manifest.metrics
     metrics = ("tau_b", "tau_b_ci", "tau_b_tfidf_ridge", "onnx_max_abs_diff", "int8_tau_b_drop")
-    figures = {"dataset": data.get("id")}
+    figures = {"dataset": data.get("id"), "banner": manifest.banner}
     figures |= {name: data.get(name) for name in ("train_prompts", "test_prompts")}
     figures |= {name: trained.get(name) for name in metrics}
     figures |= {"mlflow_run_id": manifest.mlflow_run_id, "bundle": str(bundle.path)}
@@ -226,6 +227,7 @@ def _latencies(bursts: Bursts) -> dict[str, Any]:
 def print_summary(figures: Mapping[str, Any]) -> None:
     """Print a table, then one JSON object on the last line."""
     tau_b, baseline = figures["tau_b"], figures["tau_b_tfidf_ridge"]
+    print_banner(figures["banner"])
     print(f"ranker: tau_b {tau_b:.3f} (TF-IDF + ridge {baseline:.3f})")
     print(f"{'burst':11}{'scheduler':11}{'s/token mean':>13}{'p90':>9}{'mean E2E s':>12}")
     for engine in ("simulator", "vllm"):

@@ -14,7 +14,7 @@ is replayed as a CUDA graph, as engines do, and `eager_s` is its time without on
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ from scheduler_adapters.commands.setup import check_place
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.tables import text_of
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.facts import gpu_of
 from scoring_service.errors import ConfigError, DataError, require
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class ProfileConfig:
     """Shape of the random model: tiny (1.2 M parameters), small (14 M), 7b (Llama-2-7B)."""
     device: str | None = None
     """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
+    profile: str | None = None
+    """MODEL@GPU: the step times of this simulated instance, in place of measurements."""
     prompt_tokens: list[int] = field(
         default_factory=lambda: [128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192]
     )
@@ -66,6 +70,11 @@ class ProfileConfig:
             numbers = getattr(self, name)
             require(name, numbers, min(numbers, default=0) >= 1, "numbers >= 1")
         require("repeats", self.repeats, self.repeats >= 1, "a number >= 1")
+        if self.profile is not None and self.batch_sizes != [1]:
+            raise ConfigError(
+                f"batch_sizes is {self.batch_sizes} with a profile, whose prompts are prefilled "
+                "alone; leave it out"
+            )
         if self.cuda_graphs and not find_device(self.device).startswith("cuda"):
             raise ConfigError("cuda_graphs is true, and the device is no GPU; leave it out")
         check_place(self.out, ".csv")
@@ -82,6 +91,7 @@ def profile(config: ProfileConfig) -> None:
     Examples:
       python -m scheduler_adapters profile-prefill --prompt-tokens '[64, 128, 256]'
       python -m scheduler_adapters profile-prefill --shape 7b --batch-sizes '[1, 4]' --out a100.csv
+      python -m scheduler_adapters profile-prefill --profile qwen2.5-7b@v100-32g --out v100.csv
     """
     table = measure(config)
     try:
@@ -111,6 +121,8 @@ def measure(config: ProfileConfig) -> pd.DataFrame:
     Raises:
         ConfigError: no such shape or device, or not even the shortest prompt fits.
     """
+    if config.profile is not None:
+        return simulated(config.profile, config.prompt_tokens)
     device = find_device(config.device)
     model = make_random_model(
         config.shape, device, max_tokens=max(config.prompt_tokens), seed=config.seed
@@ -126,6 +138,16 @@ def measure(config: ProfileConfig) -> pd.DataFrame:
         peak_flop_per_s=peak_flop_per_s(device),
         model=f"random-llama-{config.shape}-bfloat16",
         device=device_name(device),
+    )
+
+
+def simulated(profile: str, prompt_tokens: Sequence[int]) -> pd.DataFrame:
+    """Return the samples of a simulated instance; the peak is that of its GPU's data sheet."""
+    instance = Instance.preset(profile)
+    model, _, device = profile.partition(":")[0].partition("@")
+    latency_s = [instance.prefill_s(tokens) for tokens in prompt_tokens]
+    return pd.DataFrame({"prompt_tokens": prompt_tokens, "latency_s": latency_s}).assign(
+        batch_size=1, peak_flop_per_s=gpu_of(device).flops_per_s, model=model, device=device
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
+from scheduler_adapters.placement import Placement
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.reporting.tracking import log_run
 from scheduler_adapters.simulator.instance_config import InstanceConfig, check_memory
@@ -39,9 +40,17 @@ class Setup(InstanceConfig, WorkloadConfig):
             return "at the trace's times" if requests.arrival_s.any() else "all at 0 s"
         return f"{self.process} at {rate_per_s:g}/s"
 
+    @property
+    def lengths_text(self) -> str:
+        """Where the lengths are from, for a caption."""
+        if self.trace is not None:
+            return self.trace.name
+        return "log-normal mix" if self.lengths == "chat" else f"lengths of {self.lengths}"
+
     def conditions(self, arrivals: str, num_requests: int) -> str:
         """Model, hardware, trace, rate, number of requests and seed, for a caption."""
         memory = "" if self.kv_blocks is None else f", {self.kv_blocks:,} KV blocks"
+        memory += ", unlimited KV memory" * self.unlimited_kv
         if self.host_gb_per_s is not None:
             memory += f", host link of {self.host_gb_per_s:g} GB/s"
         classes = "".join(
@@ -50,10 +59,11 @@ class Setup(InstanceConfig, WorkloadConfig):
             for name, own in self.classes.items()
         )
         scores = {"synthetic": f"synthetic (tau_b {self.tau_b:g})", "trace": "the trace's own"}
+        banner = f"{self.banner}. " if self.banner else ""
         return (
-            f"{self.profile}, {self.engine} engine, {self.max_num_seqs} seats, "
+            f"{banner}{self.profile}, {self.engine} engine, {self.max_num_seqs} seats, "
             f"{self.max_tokens} tokens a step{memory}; "
-            f"{'log-normal mix' if self.trace is None else self.trace.name}, "
+            f"{self.lengths_text}, "
             f"{num_requests:,} requests{classes}, {arrivals}; "
             f"scores: {scores.get(str(self.scores), self.scores)}; seed {self.seed}"
         )
@@ -68,7 +78,19 @@ class Setup(InstanceConfig, WorkloadConfig):
         """Keep a finished run that wrote `files` in the MLflow store; none without files."""
         if files:
             settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+            settings |= {"warning": self.banner} if self.banner else {}
             log_run(self.mlruns_dir, name, params=settings, metrics=metrics, files=files)
+
+
+def check_made_for(placement: Placement, profile: str) -> None:
+    """Refuse a placement whose numbers were measured on another model or device."""
+    served = profile.partition(":")[0].partition("@")[::2]
+    for kind, made_for, name in zip(("model", "device"), placement.made_for, served, strict=True):
+        if made_for not in (None, name):
+            raise ConfigError(
+                f"placement {placement.name!r} was calibrated for {kind} {made_for!r}, and the "
+                f"profile is {profile!r}; calibrate it for {name!r}"
+            )
 
 
 def check_folder(path: Path | None) -> None:

@@ -1,7 +1,7 @@
 """`simulate`: one policy on one trace, and one instance or a cluster of them, in virtual time."""
 
+import re
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -9,27 +9,28 @@ from typing import Any
 
 import numpy as np
 
+from scheduler_adapters.commands.cluster_options import ClusterOptions
 from scheduler_adapters.commands.setup import Setup, check_place
-from scheduler_adapters.placement import Placement, load_placement
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.progress import Progress
-from scheduler_adapters.simulator.cluster import simulate_cluster
-from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.cluster.outages import Outage
+from scheduler_adapters.simulator.cluster.seen import TelemetryAge
 from scheduler_adapters.simulator.observers import progress_lines
 from scheduler_adapters.simulator.simulate import Interrupted, simulate
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.metrics import Summary, statistic, summarize
-from scheduler_adapters.timeline.migrations import Migration
+from scheduler_adapters.timeline.qoe import LEAST_QOE
+from scheduler_adapters.timeline.tail import reading_figures
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
-from scheduler_adapters.views import Role
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.command_line import INTERRUPTED
-from scoring_service.errors import ConfigError, at_least, require
+from scoring_service.errors import ConfigError
 from scoring_service.strict_json import to_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateConfig(Setup):
+class SimulateConfig(Setup, ClusterOptions):
     """What to simulate."""
 
     policy: str = "pars"
@@ -37,41 +38,29 @@ class SimulateConfig(Setup):
     listwise, oracle, sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin,
     round-robin, pascal."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What the policy takes, e.g. {"starve_after_s": null}."""
+    """What the policy takes, e.g. {"starve_after_s": null}; fcfs, round-robin and pascal keep what
+    they evict in host memory with {"offload": true} and --host-gb-per-s."""
     out: Path | None = None
     """Write every request with its token times to this .parquet or .jsonl file."""
     clients: int | None = None
     """Closed loop: this many requests in flight, each replaced when it finishes."""
     chrome_trace: Path | None = None
     """Write the phases of every request to this .json file, for ui.perfetto.dev."""
-    placement: str | None = None
-    """Simulate a cluster: name of the placement that says which instance serves a request, or
-    import path package.module:callable. Names: round-robin, random, shortest-queue, least-kv,
-    memory-aware, distserve, pascal."""
-    placement_settings: dict[str, Any] = field(default_factory=dict)
-    """What the placement takes, e.g. {"migration": "never"}."""
-    instances: int = 1
-    """Equal instances of the cluster."""
-    prefill_instances: int | None = None
-    """Of these instances, the first so many only prefill, and the others only decode."""
-    fabric_gb_per_s: float = 12.5
-    """Of the link of each instance to the others, for KV that moves, GB/s."""
+    outage: list[str] = field(default_factory=list)
+    """Times in which instances are dead, each INSTANCE@START or INSTANCE@START-END in seconds. What
+    was there is placed again."""
+    telemetry_period_s: float = 0.0
+    """The placement sees the instances as they were at the last multiple of this time, and what it
+    has decided since; 0: as they are."""
+    telemetry_max_age_s: float | None = None
+    """Requests that find older views go to the shortest queue instead; None: of any age."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("instances", self.instances, 1)
-        gb_per_s = self.fabric_gb_per_s
-        require("fabric_gb_per_s", gb_per_s, 0 < gb_per_s < inf, "GB/s above 0")
-        if self.placement is None and (self.instances > 1 or self.placement_settings):
-            raise ConfigError(f"instances is {self.instances} without a placement; name one")
-        pool = self.prefill_instances
-        is_pool = pool is None or 1 <= pool < self.instances
-        require("prefill_instances", pool, is_pool, "1 or more, and less than the instances")
-        if self.placement is not None and self.clients is not None:
-            raise ConfigError(
-                f"clients is {self.clients} with a placement; a closed loop has one instance, so "
-                "use rate_per_s"
-            )
+        ClusterOptions.__post_init__(self)
+        if self.outages() and self.placement is None:
+            raise ConfigError(f"outage is {self.outage} without a placement; name one")
+        self.age()
         self.need_rate(self.rate_per_s is not None and self.clients is None)
         if self.rate_per_s is not None and self.clients is not None:
             raise ConfigError(
@@ -85,20 +74,14 @@ class SimulateConfig(Setup):
         """Return a fresh policy: one may count its steps."""
         return load_policy(self.policy, **self.settings)
 
-    def roles(self) -> list[Role] | None:
-        """Return the roles of the instances."""
-        if self.prefill_instances is None:
-            return None
-        num_decode = self.instances - self.prefill_instances
-        first: Role = "prefill"
-        others: Role = "decode"
-        return [first] * self.prefill_instances + [others] * num_decode
+    def outages(self) -> list[Outage]:
+        """Return the times in which instances are dead."""
+        return [read_outage(text) for text in self.outage]
 
-    def loaded_placement(self) -> Placement | None:
-        """Return a fresh placement; None for a single instance."""
-        if self.placement is None:
-            return None
-        return load_placement(self.placement, **self.placement_settings)
+    def age(self) -> TelemetryAge:
+        """Return how old what the placement sees may be."""
+        max_age_s = inf if self.telemetry_max_age_s is None else self.telemetry_max_age_s
+        return TelemetryAge(period_s=self.telemetry_period_s, max_age_s=max_age_s)
 
 
 def run(config: SimulateConfig) -> int:
@@ -123,29 +106,31 @@ def run(config: SimulateConfig) -> int:
         config = replace(config, scores="oracle")
     requests = config.scored(requests)
     is_whole = True
-    migrations: Sequence[Migration] = ()
+    cluster: ClusterRun | None = None
     with Progress(1) as progress:
         progress.begin(config.policy)
         try:
-            timeline, migrations = _simulate(config, requests, progress)
+            timeline, cluster = _simulate(config, requests, progress)
             progress.step(config.policy)
         except Interrupted as stopped:
             timeline, is_whole = stopped.timeline, False
     files = _write(config, timeline)
     summary = summarize(timeline)
     named: dict[str, Any] = {"policy": config.policy, "scores": config.scores}
-    moved_s = statistic(np.array([move.downtime_s for move in migrations]))
     if config.placement is not None:
         named |= {"placement": config.placement, "instances": config.instances}
-        named |= {"migration_downtime_s": asdict(moved_s)}
+    if cluster is not None:
+        named |= cluster_figures(cluster)
     if config.json:
-        print(to_json({**named, **summary.to_dict()}))
+        print(to_json({**named, **summary.to_dict(), **reading_figures(timeline)}))
     else:
         print(format_summary(config.policy, summary))
-        if config.placement is not None:
+        if text := format_reading(summary, timeline):
+            print(text)
+        if cluster is not None:
             print(
-                f"placement {config.placement} over {config.instances} instances: {moved_s.count} "
-                f"migrations, downtime {moved_s.p50:.4f} s (p50), {moved_s.p99:.4f} s (p99)"
+                f"placement {config.placement} over {config.instances} instances: "
+                + format_cluster(cluster)
             )
         arrivals = config.arrivals_text(config.rate_per_s, requests)
         if config.clients is not None:
@@ -161,7 +146,7 @@ def run(config: SimulateConfig) -> int:
 
 def _simulate(
     config: SimulateConfig, requests: Requests, progress: Progress
-) -> tuple[Timeline, Sequence[Migration]]:
+) -> tuple[Timeline, ClusterRun | None]:
     placement, instance = config.loaded_placement(), config.instance()
     observers = progress_lines(progress, requests)
     if placement is None:
@@ -173,20 +158,61 @@ def _simulate(
             clients=config.clients,
             observers=observers,
         )
-        return timeline, ()
+        return timeline, None
     run = simulate_cluster(
         requests,
         placement,
         config.loaded_policy,
         [instance] * config.instances,
-        fabric=Fabric.of_model(
-            config.profile.partition("@")[0], bytes_per_s=config.fabric_gb_per_s * 1e9
-        ),
+        fabric=config.fabric(),
         roles=config.roles(),
         kind=config.engine,
+        clients=config.clients,
+        outages=config.outages(),
+        age=config.age(),
         observers=lambda number: observers,
     )
-    return run.timeline, run.migrations
+    return run.timeline, run
+
+
+def cluster_figures(cluster: ClusterRun) -> dict[str, Any]:
+    """Return what a run says of moves and deaths, for JSON."""
+    downtime_s = statistic(np.array([move.downtime_s for move in cluster.migrations]))
+    return {
+        "migration_downtime_s": asdict(downtime_s),
+        "num_replaced": int(cluster.num_replaced.sum()),
+        "num_fallbacks": cluster.num_fallbacks,
+    }
+
+
+def format_cluster(cluster: ClusterRun) -> str:
+    """Return the same for a terminal."""
+    downtime_s = statistic(np.array([move.downtime_s for move in cluster.migrations]))
+    text = f"{downtime_s.count} migrations"
+    if downtime_s.count:
+        text += f", downtime {downtime_s.p50:.4f} s (p50), {downtime_s.p99:.4f} s (p99)"
+    if num_replaced := int(cluster.num_replaced.sum()):
+        text += f"; {num_replaced} times a request was placed again as its instance had died"
+    if cluster.num_fallbacks:
+        text += f"; {cluster.num_fallbacks} requests went to the shortest queue, telemetry too old"
+    return text
+
+
+def read_outage(text: str) -> Outage:
+    """Return the outage that INSTANCE@START or INSTANCE@START-END says.
+
+    Raises:
+        ConfigError: it says none.
+    """
+    found = re.fullmatch(r"(\d+)@([\d.]+)(?:-([\d.]+))?", text)
+    try:
+        instance, at_s, until_s = found.groups() if found else ()
+        until = inf if until_s is None else float(until_s)
+        return Outage(instance=int(instance), at_s=float(at_s), until_s=until)
+    except ValueError as error:
+        raise ConfigError(
+            f"outage is {text!r} ({error}); write INSTANCE@START-END, such as 0@10-20, or 0@10"
+        ) from error
 
 
 def _write(config: SimulateConfig, timeline: Timeline) -> list[Path]:
@@ -208,7 +234,26 @@ def format_summary(name: str, summary: Summary) -> str:
         f"{'':24}{'mean':>10}{'p50':>10}{'p90':>10}{'p99':>10}",
     ]
     for key, value in summary.to_dict().items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value["count"] and (key != "qoe" or summary.ttfat_s.count):
             _, *numbers = value.values()
             lines.append(f"{key:24}" + "".join(f"{number:10.4f}" for number in numbers))
+    return "\n".join(lines)
+
+
+def format_reading(summary: Summary, timeline: Timeline) -> str:
+    """Return SLO violations and the tail of the first answer for a terminal; empty without any."""
+    figures = reading_figures(timeline)
+    if not figures:
+        return ""
+    lines = [f"qoe below {LEAST_QOE:g}: {summary.qoe_violations:.2%} of the requests that answer"]
+    lines += [
+        f"  of class {name!r}: {own['qoe_violations']:.2%}"
+        for name, own in figures.get("by_class", {}).items()
+    ]
+    lines.append("tail of first_answer_s by reasoning tokens (requests, percentile, seconds)")
+    lines += [
+        f"  from {one['reasoning_tokens']:6} {one['count']:8}  p{one['percent']:<4g}"
+        f"{one['first_answer_s']:12.4f}"
+        for one in figures["first_answer_tail"]
+    ]
     return "\n".join(lines)

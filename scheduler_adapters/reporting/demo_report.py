@@ -40,8 +40,9 @@ def write_demo_report(
         sections.append(_latency_section("In vLLM", served))
     sections += [_predictor_section(manifest, requests), *_training_sections(manifest)]
     means = {name: s.normalized_latency_s.mean for name, s in simulated.summaries.items()}
+    banner = f"{manifest.banner}. " if manifest.banner else ""
     lead = (
-        f"A length ranker trained on {manifest.dataset.get('train_prompts')} prompts of "
+        f"{banner}A length ranker trained on {manifest.dataset.get('train_prompts')} prompts of "
         f"{manifest.dataset.get('id')} (tau_b {manifest.metrics.get('tau_b', float('nan')):.3f} on "
         f"held-out prompts) cuts the mean normalised latency of a burst "
         f"{means['fcfs'] / means['pars']:.1f}-fold."
@@ -57,7 +58,7 @@ def write_demo_report(
 
 
 def _e2e_s(bursts: Bursts) -> dict[str, Any]:
-    return {name: t.finished_s - t.requests.arrival_s for name, t in bursts.timelines.items()}
+    return {name: t.e2e_s() for name, t in bursts.timelines.items()}
 
 
 def _latency_section(heading: str, bursts: Bursts) -> Section:

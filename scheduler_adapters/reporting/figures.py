@@ -165,6 +165,48 @@ def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
         return figure
 
 
+ROLE_COLOURS: Final = {"prefill": "#e8c48c", "decode": "#9cc4e4", "both": "#e4e4e4"}
+
+
+def instances_figure(spans: pd.DataFrame, moves: pd.DataFrame) -> Figure:
+    """Instances over time: their roles as bars, and the requests that moved between them.
+
+    Columns of `spans`: instance, role, start_s, end_s; of `moves`: source, destination, end_s and
+    kind, whose first word in order of the alphabet is drawn first.
+    """
+    numbers = sorted(spans["instance"].unique())
+    with _canvas(9.0, 1.0 + 0.42 * len(numbers)) as (figure, [axis]):
+        for role, rows in spans.groupby("role"):
+            widths = rows["end_s"] - rows["start_s"]
+            colour = ROLE_COLOURS[str(role)]
+            axis.barh(rows["instance"], widths, left=rows["start_s"], color=colour, label=role)
+        # As pixels: there are thousands of them.
+        for (kind, rows), colour in zip(
+            moves.groupby("kind"), ("#555555", "#c0392b"), strict=False
+        ):
+            line: dict[str, Any] = {"color": colour, "alpha": 0.35, "linewidth": 0.6}
+            ends = rows["source"], rows["destination"]
+            axis.vlines(rows["end_s"], *ends, **line, rasterized=True, label=str(kind))
+        axis.set(xlabel="time (s)", ylabel="instance", yticks=numbers)
+        axis.grid(visible=False, axis="y")
+        axis.invert_yaxis()
+        axis.legend(loc="upper center", ncols=5, bbox_to_anchor=(0.5, 1.2))
+        return figure
+
+
+def series_figure(table: pd.DataFrame, xlabel: str, ylabel: str) -> Figure:
+    """Lines over a common axis: columns policy, x, y; panels side by side by `panel`."""
+    titles = list(dict.fromkeys(table["panel"]))
+    with _canvas(_width(len(titles)), 3.4, columns=len(titles)) as (figure, axes):
+        for axis, title in zip(axes, titles, strict=True):
+            for name, rows, color in _each(table[table["panel"] == title], table["policy"]):
+                axis.plot(rows["x"], rows["y"], color=color, linewidth=1.5, label=name)
+            axis.set(title=title or None, xlabel=xlabel, ylim=(0, None))
+        axes[0].set_ylabel(ylabel)
+        axes[-1].legend()
+        return figure
+
+
 def tau_figure(steps: ArrayLike, tau_b: ArrayLike) -> Figure:
     """The agreement of a ranker on its validation prompts while it is trained."""
     with _canvas(5.6, 3.2) as (figure, [axis]):

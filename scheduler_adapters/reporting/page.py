@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from scheduler_adapters.reporting.figures import save_figure, svg_of
 from scheduler_adapters.workload.tables import write_whole
+from scoring_service.bundle import BANNER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +48,14 @@ def write_report(folder: Path, *, title: str, lead: str, sections: Sequence[Sect
 
 
 def write_html(path: Path, *, title: str, lead: str, sections: Sequence[Section]) -> Path:
-    """Write a report as one HTML file that needs nothing else; returns the path."""
+    """Write a report as one HTML file that needs nothing else; returns the path.
+
+    A lead that begins with the warning of invented data shows it as a red banner.
+    """
     body = "\n".join(_section(section) for section in sections)
-    page = _PAGE.format(title=html.escape(title), lead=html.escape(lead), style=_CSS, body=body)
+    banner = f'<p class="banner">{BANNER}</p>' if BANNER in lead else ""
+    lead = html.escape(lead.replace(f"{BANNER}. ", ""))
+    page = _PAGE.format(title=html.escape(title), banner=banner, lead=lead, style=_CSS, body=body)
     return write_whole(path, lambda part: part.write_text(page, encoding="utf-8"), make_folder=True)
 
 
@@ -97,13 +103,14 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }
 td { white-space: nowrap; } th { vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
+.banner { background: #b00020; color: #fff; font-weight: 600; padding: .6rem 1rem; }
 """
 
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><style>{style}</style></head>
-<body><h1>{title}</h1><p class="lead">{lead}</p>
+<body>{banner}<h1>{title}</h1><p class="lead">{lead}</p>
 {body}
 </body></html>
 """

@@ -1,7 +1,7 @@
 """Tables of runs: latencies, load over time and capacity, as figures and CSV files take them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ _COUNTS: Final = (
     "output_tokens_per_s",
 )
 _METRICS: Final = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "tbt_s", "queueing_s")
+_READING_METRICS: Final = ("first_answer_s", "ttfat_s", "blocking_s")
+"""Of workloads that reason."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,14 @@ class Outcome:
         """The run as one flat record."""
         row: dict[str, Any] = {"policy": self.policy, "rate_per_s": self.rate_per_s}
         row |= {name: getattr(self.summary, name) for name in _COUNTS}
-        for metric in _METRICS:
+        reasons = self.timeline.requests.reasoning_tokens.any()
+        for metric in _METRICS + (_READING_METRICS if reasons else ()):
             for name in ("mean", "p50", "p90", "p99"):
                 key = f"{metric.removesuffix('_s')}_{name}_s"
                 row[key] = getattr(getattr(self.summary, metric), name)
+        if reasons:
+            row |= {f"qoe_{name}": getattr(self.summary.qoe, name) for name in ("mean", "p50")}
+            row["qoe_violations"] = self.summary.qoe_violations
         return row | _tbt_by_class(self.timeline)
 
 
@@ -66,6 +72,16 @@ COLUMNS: Final = {
     "num_preemptions": "preemptions",
 }
 """Fields of a row that people are shown, and their headings."""
+_READING_COLUMNS: Final = {
+    "first_answer_p99_s": "first answer p99 s",
+    "blocking_p99_s": "blocking p99 s",
+    "qoe_violations": "QoE < .95",
+}
+
+
+def columns_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of such a row that people are shown, and their headings."""
+    return COLUMNS | (_READING_COLUMNS if "qoe_violations" in row else {})
 
 
 def _tbt_by_class(timeline: Timeline) -> dict[str, float]:
@@ -85,10 +101,9 @@ def latency_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     panels: dict[str, dict[str, Weighted]] = {"TTFT": {}, "TBT": {}, "E2E": {}}
     for outcome in outcomes:
         timeline = outcome.timeline.take(~outcome.timeline.rejected)
-        arrival_s = timeline.requests.arrival_s
-        panels["TTFT"][outcome.policy] = timeline.first_token_s - arrival_s
+        panels["TTFT"][outcome.policy] = timeline.ttft_s()
         panels["TBT"][outcome.policy] = token_gaps(timeline)
-        panels["E2E"][outcome.policy] = timeline.finished_s - arrival_s
+        panels["E2E"][outcome.policy] = timeline.e2e_s()
     return ecdf_table(panels)
 
 
@@ -160,9 +175,20 @@ def capacity_table(found: Mapping[str, list[float]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["policy", "mean", "low", "high", "searches"])
 
 
+def series_table(rows: Iterable[tuple[str, str, float, float]]) -> pd.DataFrame:
+    """Columns panel, policy, x, y, as `series_figure` draws them."""
+    return pd.DataFrame(rows, columns=["panel", "policy", "x", "y"])
+
+
 def text_of(table: pd.DataFrame) -> str:
     """Return a table for a terminal, numbers with four significant digits."""
     return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+
+
+def with_interval(values: Sequence[float], form: str, ends: str | None = None) -> str:
+    """Return the mean with its 95% interval, as "mean [low, high]"; `ends` is the form of these."""
+    low, high = ((ends or form).format(end) for end in interval(values))
+    return f"{form.format(float(np.mean(values)))} [{low}, {high}]"
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import re
 import shlex
 from contextlib import redirect_stdout
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from scheduler_adapters.engines.vllm_v1.additional_config import (
+    SETTINGS,
+    configured_policy,
+    configured_think_end,
+)
+from scheduler_adapters.planner.capabilities import require_think_end
 from scheduler_adapters.policy import POLICIES
 from scoring_service import command_line
 from tests.test_floors import FLOORS
@@ -24,7 +32,10 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "datasets/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-FOREIGN_OPTIONS = {"--scheduler-cls", "--backend-store-uri"}
+FOREIGN_OPTIONS = {
+    *("--scheduler-cls", "--enable-log-requests", "--enable-log-outputs", "--enable-log-deltas"),
+    "--backend-store-uri",
+}
 """Options of vLLM and MLflow."""
 _MAX_README_LINES = 150
 _MAX_QUICK_START_LINES = 8
@@ -188,13 +199,33 @@ def options_in(text: str) -> set[str]:
 
 def invocations(text: str) -> list[tuple[str, str, str]]:
     """(package, command, arguments) of each `python -m PACKAGE COMMAND ...` in a page."""
+    return _invocations(text, rf"python -m ({'|'.join(PACKAGES)}) ([a-z][a-z-]*)(.*)")
+
+
+def module_invocations(text: str) -> list[tuple[str, str, str]]:
+    """(package, module, arguments) of each `python -m PACKAGE.MODULE ...` in a page."""
+    return _invocations(text, rf"python -m ({'|'.join(PACKAGES)})((?:\.\w+)+)(.*)")
+
+
+def _invocations(text: str, pattern: str) -> list[tuple[str, str, str]]:
     lines = code_spans(text)
     for _, content in code_blocks(text):
-        lines += re.sub(r"\\\n *", "", content).splitlines()
-    start = rf"python -m ({'|'.join(PACKAGES)}) ([a-z][a-z-]*)(.*)"
-    found = [match.groups() for line in lines for match in re.finditer(start, line)]
+        lines += in_loops(content)
+    found = [match.groups() for line in lines for match in re.finditer(pattern, line)]
     # What follows a # is a comment, what follows a bare -- belongs to another program.
     return [(p, c, re.split(r"\s#\s|\s--\s|`", rest)[0]) for p, c, rest in found]
+
+
+def in_loops(block: str) -> list[str]:
+    """The whole lines of a block; one that names a loop's variable, once for each of its values."""
+    lines = re.sub(r"\\\n *", "", block).splitlines()
+    for name, listed in re.findall(r"\bfor (\w+) in ([^;]+);", block):
+        lines = [
+            line.replace(f"${name}", value)
+            for line in lines
+            for value in (listed.split() if f"${name}" in line else [""])
+        ]
+    return lines
 
 
 @pages
@@ -244,6 +275,30 @@ def test_command_lines_shown_in_a_page_are_understood(page: Path) -> None:
         main = importlib.import_module(f"{package}.__main__").main
         with pytest.raises(Parsed):
             assert main([command, *words]) == 0, f"python -m {package} {command}{arguments}"
+
+
+@pages
+@pytest.mark.usefixtures("only_parse")
+def test_modules_run_in_a_page_understand_their_arguments(page: Path) -> None:
+    for package, name, arguments in module_invocations(page.read_text()):
+        module = importlib.import_module(f"{package}{name}")
+        if words := shlex.split(arguments):
+            with pytest.raises(Parsed):
+                assert module.main(words) == 0, f"python -m {package}{name}{arguments}"
+
+
+def test_the_commands_for_a_gpu_name_schedulers_that_exist_and_take_their_settings() -> None:
+    text = (ROOT / "docs/results/gpu.md").read_text()
+    shown = [shlex.split(rest) for _, _, rest in (*invocations(text), *module_invocations(text))]
+    runs = [dict(pairwise(words)) for words in shown]
+    made = set()
+    for run in runs:
+        if (name := run.get("--scheduler", run.get("--policy"))) is not None:
+            settings = {"policy": name, **json.loads(run.get("--settings", "{}"))}
+            policy = configured_policy({SETTINGS: settings})
+            require_think_end(policy, bool(configured_think_end({SETTINGS: settings})), "")
+            made.add(name)
+    assert made == {"fcfs", "pars", "oracle", "slai", "pascal"}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -1,23 +1,29 @@
-"""`bench`: requests that the simulator serves per CPU second, and the memory of a large run."""
+"""`bench`: requests that the simulator serves per CPU second, and the memory of large runs."""
 
 import os
-import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from scheduler_adapters.commands.bench.clusters import run_pascal, usage
+from scheduler_adapters.commands.bench.vidur import run_vidur, scaled_per_cpu_s
 from scheduler_adapters.commands.check_golden import TABLES_FILE
+from scheduler_adapters.placements.round_robin import RoundRobinPlacement
+from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.cluster.run import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
@@ -43,11 +49,20 @@ class SimulatorBenchConfig:
     """Runs per figure; the fastest counts."""
     million: bool = True
     """Whether to run 1,000,000 requests on 8 instances, outputs written."""
+    clusters: bool = True
+    """Whether to run 100,000 requests that reason on 8 instances under PASCAL."""
+    large: bool = False
+    """Whether to run 1,000,000 of them on 64 instances: a quarter of an hour."""
+    vidur: Path | None = None
+    """Checkout of microsoft/vidur, to run beside ours on the golden requests; none: its recorded
+    speed, scaled by a calibration loop."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
         at_least("repeats", self.repeats, 1)
+        if self.vidur is not None and not (self.vidur / "vidur" / "simulator.py").is_file():
+            raise ConfigError(f"vidur is {self.vidur}, which is no checkout of Vidur; name one")
         if self.golden is not None and not self.golden.is_dir():
             raise ConfigError(
                 f"golden is {self.golden}, which is no folder; leave it out for synthetic requests"
@@ -62,28 +77,66 @@ def run(config: SimulatorBenchConfig) -> None:
 
     One instance x 1,000 requests and 8 x 10,000, step times from tables, saturated; everything from
     requests to timelines counts, start-up and compilation do not. python_path is the same without
-    the compiled loops, which do policies with ranks that never change, and SLAI.
+    the compiled loops, which do policies with ranks that never change, and SLAI. cluster_r8 is
+    sarathi_r8 as a cluster under round-robin. vidur is Vidur's Sarathi on the same requests,
+    times_vidur by how much ours is faster.
     """
-    latency, small, large = _load(config.golden)
+    tables, small, large = _load(_golden(config))
+    latency = tables or _SYNTHETIC
     figures: dict[str, object] = {
-        "requests": "synthetic" if latency is None else "golden",
-        **_speeds(latency or _SYNTHETIC, small, large, "compiled", config.repeats),
-        "python_path": _speeds(latency or _SYNTHETIC, small, large, "python", config.repeats),
+        "requests": "golden" if tables else "synthetic",
+        **_speeds(latency, small, large, "compiled", config.repeats),
+        "cluster_r8": _cluster_speed(latency, large, config.repeats),
+        "python_path": _speeds(latency, small, large, "python", config.repeats),
     }
+    if tables:
+        figures |= _against_vidur(config, figures, small, large)
     if config.million:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-            figures["million"] = alone.submit(run_million).result()
+        figures["million"] = _alone(run_million)
+    if config.clusters:
+        figures["pascal_8x100k"] = _alone(run_pascal, 8, 100_000)
+    if config.large:
+        figures["cluster_64x1m"] = _alone(run_pascal, 64, 1_000_000)
     print(to_json(figures) if config.json else format_figures(figures))
+
+
+def _alone(run: Callable[..., dict[str, float]], *arguments: Any, **named: Any) -> dict[str, float]:
+    """Return the figures of a run in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
+        return alone.submit(run, *arguments, **named).result()
+
+
+def _against_vidur(
+    config: SimulatorBenchConfig, figures: Mapping[str, Any], small: Requests, large: Requests
+) -> dict[str, object]:
+    """Return Vidur's requests per CPU second, and by how much ours are more."""
+    if config.vidur is None:
+        theirs, source = scaled_per_cpu_s(), "recorded, scaled by a calibration loop"
+    else:
+        run = partial(_alone, run_vidur, config.vidur, _golden(config) / TABLES_FILE)
+        theirs, source = {}, "run beside ours"
+        for name, requests, replicas in (("sarathi_r1", small, 1), ("sarathi_r8", large, 8)):
+            theirs |= {name: run(requests, replicas=replicas, repeats=config.repeats)["per_cpu_s"]}
+    ours = {name: figure for name, figure in figures.items() if isinstance(figure, int)}
+    ours |= {f"python_path.{name}": one for name, one in figures["python_path"].items()}
+    times = {
+        name: round(one / theirs["sarathi_r8" if name.endswith("_r8") else "sarathi_r1"], 1)
+        for name, one in ours.items()
+    }
+    return {"vidur": {"source": source, **theirs}, "times_vidur": times}
 
 
 _SYNTHETIC = AffineLatency(base_s=0.0096, per_token_s=5.5e-5, per_context_token_s=5e-8)
 
 
-def _load(folder: Path | None) -> tuple[TableLatency | None, Requests, Requests]:
+def _golden(config: SimulatorBenchConfig) -> Path:
+    """Return the folder of the golden runs; it need not be there."""
+    return config.golden or Path(os.environ.get("LENGTHWISE_DATA", ".")) / "vidur-golden"
+
+
+def _load(folder: Path) -> tuple[TableLatency | None, Requests, Requests]:
     """Time tables and the requests of the two sizes."""
-    if folder is None and os.environ.get("LENGTHWISE_DATA"):
-        folder = Path(os.environ["LENGTHWISE_DATA"]) / "vidur-golden"
-    if folder is None or not folder.is_dir():
+    if not folder.is_dir():
         return None, chat_requests(1000, _RATE_PER_S), chat_requests(10_000, 8 * _RATE_PER_S)
     small = read_trace(folder / "sarathi_r1_n1000_q6.45.parquet")
     large = read_trace(folder / "sarathi_r8_n10000_q51.6.parquet")
@@ -106,18 +159,15 @@ def _speeds(
     latency: LatencyModel, small: Requests, large: Requests, loop: LoopName, repeats: int
 ) -> dict[str, float]:
     """Requests per CPU second by policy."""
-    instance = replace(_instance(latency), decode_headroom_blocks=1)
+    instance = _instance(latency)
     scored = small.with_scores(small.output_tokens)
+    reasoning = replace(small, reasoning_tokens=small.output_tokens // 2)
     is_paying = np.arange(len(small)) % 20 == 0
     classes = replace(small, tbt_s=np.where(is_paying, 0.1, 0.5))
 
     def speed(make_policy: Callable[[], Policy], requests: Requests, replicas: int = 1) -> float:
-        taken_s = []
-        for _ in range(repeats + 1):
-            start_s = time.process_time()
-            simulate_replicas(requests, make_policy, instance, replicas=replicas, loop=loop)
-            taken_s.append(time.process_time() - start_s)
-        return round(len(requests) / min(taken_s[1:]))  # the first one compiles
+        run = partial(simulate_replicas, requests, make_policy, instance, replicas=replicas)
+        return _per_cpu_s(partial(run, loop=loop), len(requests), repeats)
 
     return {
         "sarathi_r1": speed(Sarathi, small),
@@ -125,22 +175,47 @@ def _speeds(
         "pars": speed(pars, scored),
         "slai_dynamic": speed(SLAI, classes),
         "round_robin": speed(RoundRobin, small),
+        "pascal": speed(Pascal, reasoning),
     }
 
 
-def _instance(latency: LatencyModel) -> Instance:
-    return Instance(latency=latency, kv_blocks=30208, max_num_seqs=128, max_tokens=512)
+def _cluster_speed(latency: LatencyModel, requests: Requests, repeats: int) -> float:
+    """Requests per CPU second of eight replicas as a cluster, which runs in plain Python."""
+    instances = [_instance(latency)] * 8
+
+    def run() -> None:
+        simulate_cluster(requests, RoundRobinPlacement(), Sarathi, instances)
+
+    return _per_cpu_s(run, len(requests), repeats)
+
+
+def _per_cpu_s(run: Callable[[], object], count: int, repeats: int) -> float:
+    taken_s = []
+    for _ in range(repeats + 1):
+        start_s = time.process_time()
+        run()
+        taken_s.append(time.process_time() - start_s)
+    return round(count / min(taken_s[1:]))  # the first one compiles
+
+
+def _instance(latency: LatencyModel, headroom: int = 1) -> Instance:
+    return Instance(
+        latency=latency,
+        kv_blocks=30208,
+        max_num_seqs=128,
+        max_tokens=512,
+        decode_headroom_blocks=headroom,
+    )
 
 
 def run_million(count: int = 1_000_000, replicas: int = 8) -> dict[str, float]:
     """Simulate and write `count` requests; CPU seconds and peak memory of this whole process."""
     requests = chat_requests(count, 0.9 * replicas * _RATE_PER_S)
-    instance = _instance(_SYNTHETIC)
+    instance = _instance(_SYNTHETIC, headroom=0)
     timeline = simulate_replicas(requests, Sarathi, instance, replicas=replicas, loop="compiled")
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
         write_timeline(timeline, Path(folder) / "timeline.parquet", token_times=False)
-    rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"cpu_s": round(time.process_time(), 2), "rss_gib": round(rss_kib / 2**20, 3)}
+    return usage()
 
 
 def format_figures(figures: dict[str, object]) -> str:

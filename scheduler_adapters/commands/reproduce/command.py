@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
-from scheduler_adapters.reporting.page import ReportTable, Section, write_html
+from scheduler_adapters.reporting.page import ReportTable, Section, write_report
 from scoring_service.command_line import POSITIONAL
 from scoring_service.errors import ConfigError, at_least, require
 from scoring_service.strict_json import to_json
 
-PAPERS: Final = ("pars", "slai", "rad")
-"""Each a module of this folder with `figures(config)`; its docstring tells the conditions."""
+PAPERS: Final = ("pars", "slai", "rad", "pascal", "phasor")
+"""Each a module of this folder with `figures(config)`; its docstring tells the conditions. With
+`sections(config)` the report has more than the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +21,10 @@ class ReproduceConfig:
     """A paper, and the length of its runs."""
 
     paper: str = field(metadata=POSITIONAL)
-    """pars, slai or rad."""
+    """pars, slai, rad, pascal or phasor."""
     seeds: int | None = None
-    """Runs per point with other arrivals; figures are means over them. None: 5 for pars, whose runs
-    are quick, and 2 for the others."""
+    """Runs per point with other arrivals; figures are means over them. None: 2 for slai and rad,
+    5 for the others; searches for a capacity take 3 at most."""
     scale: float = 1.0
     """Share of the full length of each run, in (0, 1]; below 1 bands may be missed by noise."""
     scored: Path | None = None
@@ -52,7 +53,7 @@ class ReproduceConfig:
     @property
     def num_seeds(self) -> int:
         """`seeds`, or as many as the paper's figures need."""
-        return self.seeds or (5 if self.paper == "pars" else 2)
+        return self.seeds or (2 if self.paper in ("slai", "rad") else 5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,8 @@ def run(config: ReproduceConfig) -> None:
     """
     module = importlib.import_module(f"scheduler_adapters.commands.reproduce.{config.paper}")
     rows: list[PaperFigure] = module.figures(config)
-    page = write_page(config, module.__doc__ or "", rows)
+    more = module.sections(config) if hasattr(module, "sections") else []
+    page = write_page(config, module.__doc__ or "", rows, more)
     num_reproduced = sum(row.reproduced for row in rows)
     if config.json:
         result = {
@@ -114,8 +116,13 @@ def run(config: ReproduceConfig) -> None:
     print(f"{num_reproduced} of {len(rows)} reproduced; report {page}")
 
 
-def write_page(config: ReproduceConfig, conditions: str, rows: Sequence[PaperFigure]) -> Path:
-    """The rows as a page that stands alone; returns its path."""
+def write_page(
+    config: ReproduceConfig,
+    conditions: str,
+    rows: Sequence[PaperFigure],
+    more: Sequence[Section] = (),
+) -> Path:
+    """Write the rows, and `more`, as a page that stands alone; returns its path."""
     folder = config.out or Path("mlruns") / "reproduce" / config.paper
     columns = {f.name: f.name for f in fields(PaperFigure)}
     columns |= {"criterion": "counts if", "pre_set": "criterion"}
@@ -123,9 +130,9 @@ def write_page(config: ReproduceConfig, conditions: str, rows: Sequence[PaperFig
     table = ReportTable(
         columns=list(columns.values()), rows=[[row[name] for name in columns] for row in cells]
     )
-    return write_html(
-        folder / "report.html",
+    return write_report(
+        folder,
         title=f"{config.paper.upper()} reproduced in virtual time",
         lead=f"{sum(row.reproduced for row in rows)} of {len(rows)} rows reproduced.",
-        sections=[Section(heading="Figures", text=conditions, table=table)],
-    )
+        sections=[Section(heading="Figures", text=conditions, table=table), *more],
+    )[0]

@@ -89,7 +89,7 @@ class SlaiExperiment:
         """Return the point of one seed."""
         requests = self._requests(rate_per_s, paying, seed)
         timeline = simulate(requests, SYSTEMS[system](), self.instance, loop="compiled")
-        ttft_s = timeline.first_token_s - requests.arrival_s
+        ttft_s = timeline.ttft_s()
         is_paying = requests.user_class == "paying"
         ttft_figures_s = np.nanmedian(ttft_s), np.nanmean(ttft_s), np.nanmedian(ttft_s[is_paying])
         tbt_p99_s = (

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import capacity
-from scheduler_adapters.commands.capacity import SearchConfig, capacity_of, highest_load
+from scheduler_adapters.commands.capacity import (
+    CapacityConfig,
+    SearchConfig,
+    capacity_of,
+    highest_load,
+    with_best_split,
+)
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import ConfigError
@@ -140,3 +146,53 @@ def test_too_few_requests_for_clients_are_refused():
     config = SearchConfig(by="concurrency", scores="constant")
     with pytest.raises(ConfigError, match="num_requests is 7; use at least 8"):
         capacity_of("fcfs", config, REQUESTS.take(slice(7)), Progress(1))
+
+
+def test_a_share_of_requests_may_be_a_target():
+    config = SearchConfig(
+        slo={"qoe_violations": 0.05}, lengths="alpaca-eval", num_requests=80, max_num_seqs=8
+    )
+    found = capacity_of("fcfs", config, config.load(), Progress(1))
+    assert found > 0
+    with pytest.raises(ConfigError, match=r"share in \[0, 1\)"):
+        SearchConfig(slo={"qoe_violations": 5.0})
+    with pytest.raises(ConfigError, match="or qoe_violations"):
+        SearchConfig(slo={"qoe.p50": 0.9})
+
+
+def cluster(**changes) -> CapacityConfig:
+    settings = {"policies": ["fcfs"], "num_requests": 120, "max_num_seqs": 4, "seeds": 1}
+    settings |= {"by": "concurrency", "slo": {"queueing_s.p50": 0.1}, "scores": "constant"}
+    return CapacityConfig(**settings | {"placement": "shortest-queue", "instances": 3} | changes)
+
+
+def test_the_load_of_a_cluster_is_told_per_instance():
+    config = cluster()
+    requests = config.load()
+    # Each has four seats; of fifteen clients, three queue.
+    assert capacity_of("fcfs", config, requests, Progress(1)) >= 4
+    assert "3 instances under shortest-queue; " in config.searched(120)
+    elastic = cluster(placement="phasor", instances=4, prefill_instances=1, elastic_instances=2)
+    assert "4 instances, 1 to prefill, 2 elastic under phasor; " in elastic.searched(120)
+
+
+def test_the_best_split_carries_the_highest_load(monkeypatch):
+    loads = {1: 2.0, 2: 5.0, 3: 4.0}
+    monkeypatch.setattr(
+        capacity, "capacity_of", lambda name, config, *rest: loads[config.prefill_instances]
+    )
+    found = with_best_split(cluster(placement="distserve", instances=4, best_split=True), REQUESTS)
+    assert (found.prefill_instances, found.best_split) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"best_split": True, "instances": 1}, "best_split with instances 1"),
+        ({"best_split": True, "prefill_instances": 1}, "prefill_instances 1; give 2"),
+        ({"placement": None}, "instances is 3 without a placement"),
+    ],
+)
+def test_clusters_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        cluster(**changes)

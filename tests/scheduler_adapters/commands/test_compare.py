@@ -141,3 +141,15 @@ def test_bad_input_is_one_line_and_leaves_no_file(argument, complaint, capsys, t
     assert complaint in error
     assert len(error.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_requests_that_reason_add_what_their_readers_saw(tmp_path, capsys):
+    arguments = [*SMALL, "--lengths=arena-hard", "--rate-per-s=20", "--policies=[fcfs, pascal]"]
+    assert main(["compare", *arguments, "--json"]) == 0
+    for run in json.loads(capsys.readouterr().out)["runs"]:
+        assert 0 <= run["qoe_violations"] <= 1
+        assert run["blocking_p99_s"] >= 0
+        assert run["first_answer_tail"]
+    assert main(["compare", *arguments, f"--out={tmp_path}"]) == 0
+    assert "QoE < .95" in capsys.readouterr().out
+    assert "qoe_violations" in pd.read_csv(tmp_path / "summary.csv")

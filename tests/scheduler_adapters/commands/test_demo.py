@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands.demo import DemoConfig, run_demo
+from scheduler_adapters.commands.demo import DemoConfig, print_summary, run_demo
 from scheduler_adapters.engines.vllm_v1 import driver as vllm_driver
-from scoring_service.bundle import ModelBundle
+from scoring_service.bundle import BANNER, Manifest, ModelBundle
 from scoring_service.errors import BundleError, DataError
 
 NUM_PROMPTS = 150
@@ -53,6 +53,16 @@ def test_without_vllm_the_simulator_alone_is_shown_and_a_line_says_so(
     assert figures["simulator"].keys() == {"fcfs", "pars", "oracle"}
     assert "vLLM is not installed" in caplog.text
     assert "the demo leaves the real engine out" in caplog.text
+
+
+def test_a_ranker_of_invented_data_has_a_banner_on_its_page_and_table(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Manifest, "banner", BANNER)
+    figures = run_demo(a_config(trained))
+    print_summary(figures | {"tau_b": 0.6, "tau_b_tfidf_ridge": 0.5})
+    assert capsys.readouterr().out.startswith(BANNER)
+    assert f'<p class="banner">{BANNER}</p>' in Path(figures["report"]).read_text()
 
 
 @pytest.mark.vllm

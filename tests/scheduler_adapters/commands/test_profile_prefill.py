@@ -12,6 +12,7 @@ import pytest
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.profile_prefill import ProfileConfig, _attend_without_mask
 from scheduler_adapters.engines.random_model import SHAPES, llama_config, make_random_model
+from scheduler_adapters.simulator.instance import Instance
 from scoring_service.errors import ConfigError
 
 
@@ -92,3 +93,18 @@ def test_the_command_writes_a_row_per_run(
     assert list(table) == [
         "prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s", "model", "device",
     ]  # fmt: skip
+
+
+def test_a_simulated_instance_is_profiled_by_its_step_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "v100.csv"
+    name = "qwen2.5-7b@v100-32g"
+    assert main(["profile-prefill", "--profile", name, "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["device"] == "v100-32g"
+    table = pd.read_csv(out)
+    instance = Instance.preset(name)
+    # Two steps of 2,048 tokens, the second behind the first.
+    two_s = [instance.latency.step_s(0, 0, [(done, 2048)]) for done in (0, 2048)]
+    assert table.latency_s[table.prompt_tokens == 4096].item() == pytest.approx(sum(two_s))
+    assert main(["profile-prefill", "--profile", name, "--batch-sizes", "[2]"]) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from scheduler_adapters.commands.setup import (
@@ -12,7 +14,10 @@ from scheduler_adapters.commands.setup import (
     load_named,
     policy_of,
 )
+from scheduler_adapters.reporting.page import write_html
+from scheduler_adapters.workload import workload
 from scheduler_adapters.workload.requests import make_requests
+from scoring_service.bundle import BANNER
 from scoring_service.errors import ConfigError
 
 PATIENT = {"patient": {"policy": "pars", "starve_after_s": 600}, "rad": {"max_started": 7}}
@@ -79,3 +84,15 @@ def test_arrivals_are_named_by_process_rate_or_trace():
 def test_both_halves_of_the_settings_are_checked(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Setup(**wrong)
+
+
+def test_scores_of_a_ranker_of_invented_data_carry_its_banner(tmp_path, monkeypatch):
+    manifest = SimpleNamespace(banner=BANNER)
+    monkeypatch.setattr(workload, "read_manifest", lambda folder: manifest)
+    setup = Setup(trace=tmp_path / "t.csv", scores="bundle:run/bundle")
+    assert setup.conditions("all at 0 s", 5).startswith(f"{BANNER}. llama")
+    page = write_html(tmp_path / "p.html", title="t", lead=setup.conditions("", 5), sections=[])
+    text = page.read_text()
+    assert text.count(BANNER) == 1
+    assert f'<p class="banner">{BANNER}</p><h1>' in text
+    assert Setup().banner is None

@@ -13,6 +13,7 @@ from scheduler_adapters.placement import PLACEMENTS
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import POLICIES
 from scheduler_adapters.timeline.timeline import read_timeline
+from tests.scoring_service.tables import logs
 
 
 def simulate(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -43,6 +44,17 @@ def test_shorter_first_shortens_the_wait(capsys):
         _, out, _ = simulate(capsys, f"--policy={policy}", "--json")
         latency_s[policy] = json.loads(out)["normalized_latency_s"]["mean"]
     assert latency_s["oracle"] < latency_s["pars"] < latency_s["fcfs"]
+
+
+def test_a_log_is_simulated_at_its_own_times(capsys, tmp_path):
+    path = logs.write_lines(tmp_path / "gate.jsonl", logs.OPENAI)
+    code, out, _ = simulate(capsys, f"--trace={path}", "--json")
+    assert code == 0
+    assert json.loads(out)["num_finished"] == 4
+    named = ["--length-column=response.usage.total_tokens", "--on-bad-rows=skip"]
+    code, out, _ = simulate(capsys, f"--trace={path}", *named, "--json")
+    assert json.loads(out)["num_finished"] == 2
+    assert code == 0
 
 
 def test_every_request_is_written(capsys, tmp_path):
@@ -264,6 +276,34 @@ def test_requests_that_reason_migrate_under_pascal_and_not_without_migration(cap
     assert counts[0] > 0 == counts[1]
 
 
+def test_clients_keep_a_cluster_busy(capsys):
+    arguments = ("--placement=shortest-queue", "--instances=2", "--clients=5")
+    _, out, _ = simulate(capsys, *arguments)
+    assert "60 of 60 requests finished" in out
+    assert "closed loop of 5 clients" in out
+
+
+def test_requests_of_an_instance_that_dies_are_placed_again(capsys):
+    arguments = ("--placement=round-robin", "--instances=3", "--rate-per-s=20")
+    outage = ("--outage", "0@0.5-1", "1@0.7")
+    _, out, _ = simulate(capsys, *arguments, *outage, "--json")
+    found = json.loads(out)
+    assert found["num_finished"] == 60
+    assert found["num_replaced"] > 0
+    _, out, _ = simulate(capsys, *arguments, *outage)
+    assert f"{found['num_replaced']} times a request was placed again" in out
+
+
+def test_requests_that_find_too_old_views_are_counted(capsys):
+    arguments = ("--placement=least-kv", "--instances=3", "--rate-per-s=20")
+    age = ("--telemetry-period-s=1", "--telemetry-max-age-s=0.5")
+    _, out, _ = simulate(capsys, *arguments, *age, "--json")
+    found = json.loads(out)
+    assert 0 < found["num_fallbacks"] < 60 == found["num_finished"]
+    _, out, _ = simulate(capsys, *arguments, *age)
+    assert f"{found['num_fallbacks']} requests went to the shortest queue" in out
+
+
 def test_distserve_prefills_in_its_first_instances_and_decodes_in_the_others(capsys, tmp_path):
     path = tmp_path / "timeline.parquet"
     pools = ("--placement=distserve", "--instances=3", "--prefill-instances=1")
@@ -275,14 +315,45 @@ def test_distserve_prefills_in_its_first_instances_and_decodes_in_the_others(cap
     assert timeline.migrations.tolist() == decoded.astype(int).tolist()
 
 
+ELASTIC = ["--elastic-instances=2"]
+
+
+def test_phasor_has_elastic_instances_and_a_cost_that_is_for_the_profile(capsys, tmp_path):
+    cost = tmp_path / "cost.json"
+    content = {"format": "lengthwise-prefill-cost/1", "alpha": 7e5, "beta": 3e10, "r2": 1.0}
+    content |= {"peak_flop_per_s": 1e14, "model": "qwen2.5-7b", "device": "v100-32g"}
+    cost.write_text(json.dumps(content))
+    pools = ["--placement=phasor", "--instances=4", "--prefill-instances=1"]
+    pools += ["--elastic-instances=2", f"--placement-settings={json.dumps({'cost': str(cost)})}"]
+    code, out, err = simulate(capsys, *pools, "--profile=qwen2.5-7b@v100-32g", "--json")
+    assert code == 0, err
+    assert json.loads(out)["num_finished"] == 60
+    code, _, err = simulate(capsys, *pools, "--profile=qwen2.5-7b@a100-80g")
+    assert code == 2
+    assert "calibrated for device 'v100-32g'" in err
+    assert "calibrate it for 'a100-80g'" in err
+    code, _, err = simulate(capsys, *pools[:-1], "--profile=qwen2.5-7b@v100-32g")
+    assert code == 0, err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--placement=random", "--clients=0"], "clients is 0"),
+        (["--outage=0@1"], "outage is ['0@1'] without a placement; name one"),
+        (["--placement=random", "--telemetry-period-s=-1"], "period_s is -1.0; use seconds >= 0"),
+        (["--placement=random", "--outage=0"], "outage is '0' ("),
+        (["--placement=random", "--outage=0@5-2"], "until_s is 2.0; use a time after 5.0"),
+        (["--placement=random", "--outage=1@5"], "of 1 instances; name one of them"),
         (["--placement=distserve", "--prefill-instances=1"], "prefill_instances is 1; use 1 or"),
+        (
+            ["--placement=phasor", "--instances=3", "--prefill-instances=1", *ELASTIC],
+            "elastic_instances is 2; use fewer than those that do not prefill",
+        ),
+        (["--placement=phasor", "--instances=3", *ELASTIC], "elastic_instances is 2"),
         (["--instances=2"], "instances is 2 without a placement; name one"),
         (["--placement=nearest"], "no placement named 'nearest'; use one of distserve"),
         (["--placement=random", "--instances=0"], "instances is 0; use 1 or more"),
-        (["--placement=random", "--clients=2"], "clients is 2 with a placement"),
         (["--placement=random", "--fabric-gb-per-s=0"], "fabric_gb_per_s is 0"),
         (["--placement=random", '--placement-settings={"sede": 1}'], "cannot be made with"),
     ],
@@ -291,3 +362,26 @@ def test_clusters_that_cannot_be_are_refused(capsys, arguments, message):
     code, _, err = simulate(capsys, *arguments)
     assert code == 2
     assert message in err
+
+
+def test_requests_that_reason_are_told_by_what_their_readers_saw(capsys):
+    arguments = ["--lengths=alpaca-eval", "--policy=pascal", "--rate-per-s=20"]
+    _, out, _ = simulate(capsys, *arguments, "--json")
+    summary = json.loads(out)
+    assert summary["blocking_s"]["count"] == summary["qoe"]["count"] == 60
+    assert 0 <= summary["qoe_violations"] <= 1
+    assert sum(one["count"] for one in summary["first_answer_tail"]) > 40
+    assert "by_class" not in summary
+    classes = '--classes={"a": {"share": 0.5}, "b": {"share": 0.5}}'
+    _, text, _ = simulate(capsys, *arguments, classes)
+    assert "lengths of alpaca-eval" in text
+    assert "qoe below 0.95" in text
+    assert "of class 'a'" in text
+    assert "tail of first_answer_s" in text
+
+
+def test_nothing_is_said_of_reasoning_where_there_is_none(capsys):
+    _, out, _ = simulate(capsys)
+    assert "qoe" not in out
+    assert "blocking_s" not in out
+    assert "nan" not in out

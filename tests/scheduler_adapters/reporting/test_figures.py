@@ -60,3 +60,30 @@ def test_single_runs_of_several_policies_have_a_colour_each_and_no_bars() -> Non
     assert names == {name: figures.COLOURS[name] for name in ("fcfs", "pars")}
     assert all(not box.has_xerr for box in axis.containers)
     assert axis.get_xlabel() == "E2E measured (s)"
+
+
+def test_instances_are_bars_of_their_roles_and_moves_lines_between_them() -> None:
+    spans = pd.DataFrame(
+        {
+            "instance": [0, 1, 1],
+            "role": ["prefill", "both", "decode"],
+            "start_s": [0.0, 0.0, 2.0],
+            "end_s": [5.0, 2.0, 5.0],
+        }
+    )
+    moves = pd.DataFrame({"source": [0], "destination": [1], "end_s": [3.0], "kind": ["hand-over"]})
+    (axis,) = figures.instances_figure(spans, moves).axes
+    bars = {(bar.get_x(), bar.get_width()): bar.get_facecolor() for bar in axis.patches}
+    assert set(bars) == {(0.0, 5.0), (0.0, 2.0), (2.0, 3.0)}
+    assert len(set(bars.values())) == 3
+    assert axis.collections[0].get_segments()[0].tolist() == [[3.0, 0.0], [3.0, 1.0]]
+
+
+def test_series_have_a_panel_each_and_a_line_for_each_system() -> None:
+    table = pd.DataFrame(
+        {"panel": ["a", "a", "b"], "policy": ["x", "y", "x"], "x": [1, 2, 3], "y": [4, 5, 6]}
+    )
+    axes = figures.series_figure(table, "time (s)", "share").axes
+    assert [len(axis.lines) for axis in axes] == [2, 1]
+    assert axes[1].lines[0].get_xydata().tolist() == [[3, 6]]
+    assert axes[0].get_ylabel() == "share"

@@ -13,6 +13,7 @@ from scheduler_adapters.reporting.tables import (
     latency_table,
     load_table,
     rate_table,
+    with_interval,
 )
 from scheduler_adapters.simulator.observers import LoadCurve
 from scheduler_adapters.timeline.metrics import summarize
@@ -44,6 +45,12 @@ def test_the_interval_is_students():
     low, high = interval([1.0, 2.0, 3.0])
     # sd 1, n 3: half width 4.30 / sqrt(3)
     assert (low, high) == pytest.approx((2 - 2.483, 2 + 2.483), abs=0.01)
+
+
+def test_a_mean_is_written_with_its_interval():
+    assert with_interval([-0.2, -0.2], "{:+.1%}") == "-20.0% [-20.0%, -20.0%]"
+    assert with_interval([1.0, 2.0], "{:.1f}").startswith("1.5 [")
+    assert with_interval([2.0], "{:.2f} s", "{:.2f}") == "2.00 s [2.00, 2.00]"
 
 
 def test_a_capacity_has_the_mean_and_the_interval_of_its_searches():

@@ -18,9 +18,9 @@ from scheduler_adapters.commands.reproduce.command import (
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_small_run_gives_every_row_and_a_page(paper, tmp_path, capsys):
-    assert (
-        main(["reproduce", paper, "--scale=0.1", "--seeds=1", f"--out={tmp_path}", "--json"]) == 0
-    )
+    scale = 0.005 if paper == "phasor" else 0.1
+    options = [f"--scale={scale}", "--seeds=1", f"--out={tmp_path}", "--json"]
+    assert main(["reproduce", paper, *options]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["paper"] == paper
     assert result["total"] == len(result["rows"]) > 10
@@ -78,6 +78,8 @@ def test_bad_input_is_one_line(arguments, complaint, capsys):
 
 def test_quick_papers_have_more_seeds_unless_a_number_is_given():
     assert [ReproduceConfig(paper=name).num_seeds for name in ("pars", "slai", "rad")] == [5, 2, 2]
+    assert ReproduceConfig(paper="pascal").num_seeds == 5
+    assert ReproduceConfig(paper="phasor").num_seeds == 5
     assert ReproduceConfig(paper="pars", seeds=1).num_seeds == 1
 
 

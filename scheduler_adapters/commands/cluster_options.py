@@ -1,0 +1,70 @@
+"""Settings of a simulated cluster that commands share: placement, instances, their roles."""
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from scheduler_adapters.commands.setup import check_made_for
+from scheduler_adapters.placement import Placement, load_placement
+from scheduler_adapters.simulator.instance_config import InstanceConfig
+from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.views import Role
+from scoring_service.errors import ConfigError, at_least, require
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(InstanceConfig):
+    """Equal instances, and the placement that says which of them serves a request."""
+
+    placement: str | None = None
+    """Simulate a cluster: name of the placement that says which instance serves a request, or
+    import path package.module:callable. Names: round-robin, random, shortest-queue, least-kv,
+    memory-aware, distserve, splitwise, memory-aware-pools, phasor, pascal."""
+    placement_settings: dict[str, Any] = field(default_factory=dict)
+    """What the placement takes, e.g. {"migration": "never"}."""
+    instances: int = 1
+    """Equal instances of the cluster."""
+    prefill_instances: int | None = None
+    """Of these instances, the first so many only prefill, and the others only decode."""
+    elastic_instances: int = 0
+    """Of the others, the last so many are for both: phasor gives them to the pool in need."""
+    fabric_gb_per_s: float = 12.5
+    """Of the link of each instance to the others, for KV that moves, GB/s."""
+
+    def __post_init__(self) -> None:
+        at_least("instances", self.instances, 1)
+        gb_per_s = self.fabric_gb_per_s
+        require("fabric_gb_per_s", gb_per_s, 0 < gb_per_s < inf, "GB/s above 0")
+        if self.placement is None and (self.instances > 1 or self.placement_settings):
+            raise ConfigError(f"instances is {self.instances} without a placement; name one")
+        pool = self.prefill_instances
+        is_pool = pool is None or 1 <= pool < self.instances
+        require("prefill_instances", pool, is_pool, "1 or more, and less than the instances")
+        most, elastic = self.instances - 1 - (pool or self.instances), self.elastic_instances
+        is_part = elastic == 0 or 1 <= elastic <= most
+        require("elastic_instances", elastic, is_part, "fewer than those that do not prefill")
+
+    def roles(self) -> list[Role] | None:
+        """Return the roles of the instances."""
+        if self.prefill_instances is None:
+            return None
+        num_decode = self.instances - self.prefill_instances - self.elastic_instances
+        numbers: dict[Role, int] = {
+            "prefill": self.prefill_instances,
+            "decode": num_decode,
+            "both": self.elastic_instances,
+        }
+        return [role for role, number in numbers.items() for _ in range(number)]
+
+    def loaded_placement(self) -> Placement | None:
+        """Return a fresh placement; None for a single instance."""
+        if self.placement is None:
+            return None
+        placement = load_placement(self.placement, **self.placement_settings)
+        check_made_for(placement, self.profile)
+        return placement
+
+    def fabric(self) -> Fabric:
+        """Return the network between the instances."""
+        model = self.profile.partition("@")[0]
+        return Fabric.of_model(model, bytes_per_s=self.fabric_gb_per_s * 1e9)
