@@ -103,7 +103,8 @@ def _bin_text(experiment: PascalExperiment, mix: str, baseline: str, tokens: int
         )
         if tokens in ours.tail_s and tokens in theirs.tail_s
     ]
-    return f"{with_interval(values, '{:+.0%}')} ({np.mean(seconds):+.1f} s) from {tokens} reasoning tokens"
+    change = with_interval(values, "{:+.0%}")
+    return f"{change} ({np.mean(seconds):+.1f} s) from {tokens} reasoning tokens"
 
 
 def _workload(experiment: PascalExperiment, mix: str) -> str:

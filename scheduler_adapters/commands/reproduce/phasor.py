@@ -206,7 +206,8 @@ def _capacity_rows(experiment: PhasorExperiment) -> Iterator[PaperFigure]:
             workload=f"{workload.name}, closed loop",
             baseline=_named(experiment, "DistServe", workload),
             paper=f"Phasor {paper_phasor}, Splitwise {paper_splitwise}",
-            ours=f"Phasor {with_interval(ours, '{:.2f}')}, Splitwise {with_interval(theirs, '{:.2f}')}; "
+            ours=f"Phasor {with_interval(ours, '{:.2f}')}, "
+            f"Splitwise {with_interval(theirs, '{:.2f}')}; "
             f"DistServe {np.mean(clients):.3g} clients per GPU",
             reproduced=gains[workload] > 1.2,
             criterion="above 1.2",
@@ -275,7 +276,8 @@ def _spread_lengths(experiment: PhasorExperiment) -> str:
     ]
     return (
         "prompts of one length make Phi a count of requests; with lengths spread by a CV of 1, at "
-        f"{rate} req/s (BurstGPT), TTFT P99 without it is {with_interval(ratios, '{:.2f}')} of Phasor's"
+        f"{rate} req/s (BurstGPT), TTFT P99 without it is {with_interval(ratios, '{:.2f}')} "
+        "of Phasor's"
     )
 
 
