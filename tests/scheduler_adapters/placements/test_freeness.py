@@ -51,7 +51,7 @@ def test_decode_memory_is_what_is_used_booked_and_waited_for_and_fragments():
     assert freeness().decode(view()) == pytest.approx(0.9)
     assert freeness().decode(view(), 4) == pytest.approx(1 - 0.14 - 0.06)
     crowded = view(used_blocks=80, booked_blocks=6, waiting_prompt_tokens=17)
-    assert (freeness().free_blocks(crowded), freeness().fragment(crowded)) == (12, 2)
+    assert (crowded.unclaimed_blocks, freeness().fragment(crowded)) == (12, 2)
     assert freeness().decode(crowded) == pytest.approx(1 - 0.88 - 0.02)
     # Less free than a large request takes: none of it is of use.
     assert freeness(reference_tokens=208).fragment(crowded) == 12

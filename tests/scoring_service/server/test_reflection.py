@@ -69,7 +69,8 @@ def test_malformed_and_silent_requests_do_not_hold_up_the_end(describing):
         for channel in channels
         for number in range(4)
     ]
-    allowed = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    code = grpc.StatusCode  # Cancelled is one that made room for a later call.
+    allowed = {code.INVALID_ARGUMENT, code.RESOURCE_EXHAUSTED, code.CANCELLED}
     for call in calls:
         with pytest.raises(grpc.RpcError) as caught:
             list(call)

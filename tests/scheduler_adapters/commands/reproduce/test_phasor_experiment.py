@@ -72,7 +72,7 @@ def test_starvation_is_waiting_small_batches_and_one_long_queue():
     arrival_s = np.array([10.0, 20.0, 95.0, 100.0, 130.0])
     timeline = SimpleNamespace(
         requests=SimpleNamespace(arrival_s=arrival_s),
-        first_token_s=arrival_s + np.array([0.1, 0.3, 4.0, 6.0, 9.0]),
+        ttft_s=lambda: np.array([0.1, 0.3, 4.0, 6.0, 9.0]),
     )
 
     def sample(at_s: float, role: str, number: int) -> Sample:
