@@ -51,10 +51,9 @@ lint: setup
 # in one process breaks the first one's groups. Large files first, as they take longest.
 test: export OMP_NUM_THREADS = 1
 test: lint
-	@printf '%s\0' slow 'not slow and not vllm and not gpu' \
-		| xargs -0 -n 1 -P $(JOBS) $(PY) -m pytest -q -m
-	@grep -rl 'mark\.vllm' tests --include='test_*.py' | xargs ls -S \
-		| xargs -n 1 -P $(JOBS) $(PY) -m pytest -q -m vllm
+	@{ echo "-m slow"; echo "-m 'not slow and not vllm and not gpu'"; \
+		grep -rl 'mark\.vllm' tests --include='test_*.py' | xargs ls -S | sed 's/^/-m vllm /'; \
+	} | xargs -L 1 -P $(JOBS) $(PY) -m pytest -q
 
 soak: setup
 	@$(PY) tests/soak.py
