@@ -141,7 +141,8 @@ class OptimConfig:
     warmup_fraction: float = 0.1
     decay: bool = True
     """Linear decay of the rate to 0 after the warm-up; the paper keeps it constant."""
-    clip_norm: float = 1.0
+    clip_norm: float | None = 1.0
+    """Longest gradient of all weights together; None leaves gradients as they are."""
     ema_decay: float | None = None
     """Validate and export a moving average of the weights over about 1 / (1 - ema_decay) steps;
     None: the weights themselves. An average smooths the noise of one length per prompt."""
@@ -151,7 +152,7 @@ class OptimConfig:
             require("optim.ema_decay", self.ema_decay, 0 < self.ema_decay < 1, "between 0 and 1")
         for name in ("head_lr", "clip_norm"):
             value = getattr(self, name)
-            require(f"optim.{name}", value, value > 0, "a number above 0")
+            require(f"optim.{name}", value, value is None or value > 0, "a number above 0")
         if self.encoder_lr is not None:
             require("optim.encoder_lr", self.encoder_lr, self.encoder_lr >= 0, "0 (frozen) or more")
         part = self.warmup_fraction
@@ -190,6 +191,8 @@ class TrainConfig:
     seed: int = 0
     int8_max_tau_b_drop: float = 0.005
     """INT8 is left out of the bundle if it loses more tau_b on the validation split."""
+    trainer: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of Lightning's Trainer by name: --trainer.accumulate-grad-batches 4"""
 
     def __post_init__(self) -> None:
         at_least("batch_size", self.batch_size, 2)
@@ -210,7 +213,11 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
     """
     parts = {part.name: part.default_factory for part in fields(TrainConfig)}
     try:
-        made = {key: make(**values[key]) for key, make in parts.items() if make is not MISSING}
+        made = {
+            key: make(**({} if key == "trainer" and key not in values else values[key]))
+            for key, make in parts.items()
+            if make is not MISSING
+        }
         data = made["data"]  # JSON has no tuples.
         lists = ("also", "heads", "length_column")
         made["data"] = replace(data, **{name: tuple(getattr(data, name)) for name in lists})

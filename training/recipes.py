@@ -78,7 +78,12 @@ def pars() -> TrainConfig:
         encoder=EncoderConfig(backbone="bert", pooling="pooler"),
         loss=LossConfig(objective="pairs", delta=0.2, pairs_per_prompt=10, log_length_weight=0),
         optim=OptimConfig(
-            encoder_lr=2e-5, head_lr=2e-5, weight_decay=0, warmup_fraction=0, decay=False
+            encoder_lr=2e-5,
+            head_lr=2e-5,
+            weight_decay=0,
+            warmup_fraction=0,
+            decay=False,
+            clip_norm=None,
         ),
         epochs=5,
         batch_size=256,  # 128 pairs

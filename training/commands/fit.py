@@ -60,10 +60,12 @@ class FitOptions:
     """Folder of the MLflow store."""
     resume: bool = False
     """Continue the interrupted run in OUT."""
+    keep_checkpoints: bool = False
+    """Leave Lightning's best and last checkpoint in OUT/checkpoints."""
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints; removed once the bundle is written."""
+        """Folder of the checkpoints; removed with the bundle written, unless they are kept."""
         return self.out / "checkpoints"
 
     @property
@@ -141,7 +143,9 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
             _publish(part, trained.only(number), options.out, tracker)
             for number, part in enumerate([prepared, *prepared.heads])
         ]
-        shutil.rmtree(options.checkpoints)
+        options.state.unlink()  # The run is whole: nothing to resume.
+        if not options.keep_checkpoints:
+            shutil.rmtree(options.checkpoints)
     heads = dict(zip(config.data.heads, results[1:], strict=True))
     return results[0] | ({"heads": heads} if heads else {})
 

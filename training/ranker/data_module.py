@@ -6,6 +6,7 @@ pairs, K lengths that are learnt (mostly one).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -35,6 +36,8 @@ class Batch(NamedTuple):
     """Training labels in tokens, > 0, float32; NaN where a prompt has no such length."""
     pairs_P2: Tensor
     """Positions of the longer and the shorter prompt; empty unless pairs are trained on."""
+    drawn_B: Tensor
+    """Place of each prompt in the batch before it was sorted by length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +156,12 @@ class PromptBatches:
             padded, mask = pad([ids[n] for n in members], self.pad_id, self.min_tokens)
             micro_batches.append((torch.from_numpy(padded), torch.from_numpy(mask)))
         lengths_BK = torch.from_numpy(self.lengths_NK[chosen[order]].astype(np.float32))
-        return Batch(micro_batches, lengths_BK, torch.from_numpy(pairs))
+        drawn = torch.from_numpy(order)
+        return Batch(micro_batches, lengths_BK, torch.from_numpy(pairs), drawn)
 
 
 class LengthData(L.LightningDataModule):  # type: ignore[misc]
-    """Training and validation prompts, tokenized once, and their lengths."""
+    """Training, validation and test prompts, tokenized once, and their lengths."""
 
     def __init__(self, labels: Sequence[Splits], tokenizer: Tokenizer, config: TrainConfig) -> None:
         """`labels` are the splits by each length to learn; the prompts are those of the first."""
@@ -168,8 +172,12 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             [{_key(item): item.target(config.data.repeats) for item in s.train} for s in labels],
             splits.train,
         )
-        self.val_lengths_NK = _beside(
-            [{_key(item): item.observed for item in s.val} for s in labels], splits.val
+        self.val_lengths_NK, self.test_lengths_NK = (
+            _beside(
+                [{_key(item): item.observed for item in getattr(s, part)} for s in labels],
+                getattr(splits, part),
+            )
+            for part in ("val", "test")
         )
         self.pad_id = int((tokenizer.padding or {})["pad_id"])
         # The tokenizer's limit, because an encoder may have fewer positions than the setting asks.
@@ -177,6 +185,11 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         self.min_train_tokens = limit if config.pad_to_limit else 2
         self.train = tokenize(tokenizer, texts(splits.train))
         self.val = tokenize(tokenizer, texts(splits.val))
+
+    @cached_property
+    def test(self) -> TokenizedPrompts:
+        """The test prompts; training itself has no use for them."""
+        return tokenize(self.tokenizer, texts(self.splits.test))
 
     def padding_fraction(self) -> float:
         """Return the padded part of the encoder's work in a training epoch, in [0, 1)."""
@@ -205,9 +218,18 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
 
     def val_dataloader(self) -> PromptBatches:
         """Return the validation batches, all of them in every process."""
-        return PromptBatches(
-            self.val.ids, self.val_lengths_NK, self.pad_id, self.config, shuffle=False
-        )
+        return self._in_order(self.val, self.val_lengths_NK)
+
+    def test_dataloader(self) -> PromptBatches:
+        """Return the test batches, all of them in every process."""
+        return self._in_order(self.test, self.test_lengths_NK)
+
+    predict_dataloader = test_dataloader
+
+    def _in_order(
+        self, prompts: TokenizedPrompts, lengths_NK: NDArray[np.float64]
+    ) -> PromptBatches:
+        return PromptBatches(prompts.ids, lengths_NK, self.pad_id, self.config, shuffle=False)
 
 
 def micro_batch_size(config: TrainConfig) -> int:

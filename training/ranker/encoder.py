@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -167,6 +167,32 @@ def load_backbone(source: str | Path) -> Any:
         # The fused attention of T5 does not survive ONNX export with dynamic shapes.
         return AutoModelForTextEncoding.from_pretrained(source, attn_implementation="eager")
     return AutoModel.from_pretrained(source)
+
+
+def describe_encoder(scorer: PromptScorer, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return what `empty_encoder` makes the same network of, in numbers and text only."""
+    backbone = cast(Any, scorer.backbone)
+    return {
+        "backbone": json.loads(backbone.config.to_json_string(use_diff=False)),
+        "pooling": scorer.pooling,
+        "num_labels": scorer.head.out_features,
+        "tokenizer": tokenizer.to_str(),
+    }
+
+
+def empty_encoder(description: Mapping[str, Any]) -> tuple[PromptScorer, Tokenizer]:
+    """Return an encoder of that description, whose weights are still to be loaded."""
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
+
+    settings = dict(description["backbone"])
+    kind = settings.pop("model_type")
+    config = AutoConfig.for_model(kind, **settings)
+    if kind.endswith("t5"):
+        backbone = AutoModelForTextEncoding.from_config(config, attn_implementation="eager")
+    else:
+        backbone = AutoModel.from_config(config)
+    scorer = PromptScorer(backbone, description["pooling"], description["num_labels"])
+    return scorer, Tokenizer.from_str(description["tokenizer"])
 
 
 def prepare_tokenizer(tokenizer: Tokenizer, config: Any, max_prompt_tokens: int) -> Tokenizer:

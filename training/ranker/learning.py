@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import warnings
+from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,21 +15,46 @@ from typing import Any, Final
 
 import lightning as L
 import torch
+from jsonargparse import ArgumentParser
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from tokenizers import Tokenizer
 
-from scoring_service.errors import DataError
+from scoring_service.errors import ConfigError, DataError, at_least
 from training.config import TrainConfig
 from training.data.splits import Splits
 from training.ranker.callbacks import ResumableInterrupt, TerminalProgress
 from training.ranker.data_module import LengthData
 from training.ranker.encoder import PromptScorer, build_scorer, find_backbone
 from training.ranker.losses import check_objective
-from training.ranker.module import LengthRanker
+from training.ranker.module import LengthRanker, length_scale
 from training.ranker.processes import local_world_size, world_size
 
 LAST: Final = "last.ckpt"
 BEST: Final = "best.ckpt"
+
+_OWN_SETTINGS: Final = {
+    "max_epochs": "use --epochs",
+    "precision": "use --precision",
+    "val_check_interval": "use --validations-per-epoch",
+    "check_val_every_n_epoch": "use --validations-per-epoch",
+    "limit_train_batches": "use --split.train-prompts",
+    "overfit_batches": "use --split.train-prompts",
+    "limit_val_batches": "use --split.val-prompts",
+    "reload_dataloaders_every_n_epochs": "batches are drawn anew in every epoch already",
+    "gradient_clip_val": "use --optim.clip-norm",
+    "gradient_clip_algorithm": "use --optim.clip-norm",
+    "devices": "start the command with torchrun",
+    "num_nodes": "start the command with torchrun",
+    "use_distributed_sampler": "each process takes its part of a batch already",
+    "logger": "use --mlruns-dir",
+    "callbacks": "use --patience and --optim.ema-decay",
+    "default_root_dir": "use --out",
+    "enable_checkpointing": "the bundle is made of the best checkpoint",
+    "barebones": "the bundle is made of the best checkpoint",
+    "fast_dev_run": "use --split.train-prompts and --epochs 1",
+}
+"""Arguments of the Trainer that a run sets itself, and what is to be done instead."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +81,7 @@ class Trained:
 def load_encoder(config: TrainConfig, num_labels: int) -> tuple[PromptScorer, Tokenizer]:
     """Load the pretrained backbone, with untrained heads per length, and its tokenizer."""
     check_objective(config.loss)
+    check_trainer(config.trainer)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     return build_scorer(
@@ -87,12 +115,13 @@ def learn(
     data = LengthData(labels, tokenizer, config)
     lr = config.optim.encoder_lr if config.optim.encoder_lr is not None else backbone.lr
     num_batches = len(data.train_dataloader())
+    steps_per_epoch = -(-num_batches // config.trainer.get("accumulate_grad_batches", 1))
     module = LengthRanker(
-        scorer,
         config,
-        lengths_NK=data.train_lengths_NK,
+        encoder=encoder,
+        scale=length_scale(data.train_lengths_NK),
         encoder_lr=lr,
-        total_steps=num_batches * config.epochs,
+        total_steps=steps_per_epoch * config.epochs,
     )
     padding = data.padding_fraction()
     logger.info(
@@ -100,6 +129,11 @@ def learn(
     )
     start = folder / LAST if resume and (folder / LAST).is_file() else None
     _run(_trainer(config, num_batches, folder, lightning_logger), module, data, start)
+    if not (folder / BEST).is_file():
+        raise ConfigError(
+            f"no validation was reached with {config.trainer}, so there is no best checkpoint; "
+            "leave these arguments of the Trainer out"
+        )
     best = torch.load(folder / BEST, weights_only=True)["state_dict"]
     module.load_state_dict(best)
     return Trained(
@@ -111,6 +145,28 @@ def learn(
         train_cpu_s=module.train_cpu_s,
         padding_fraction=padding,
     )
+
+
+def check_trainer(arguments: Mapping[str, Any]) -> None:
+    """Check arguments of the Trainer that a user gives. Raises ConfigError."""
+    if not arguments:
+        return
+    known = sorted(set(inspect.signature(L.Trainer).parameters) - set(_OWN_SETTINGS))
+    for name in arguments:
+        if name in _OWN_SETTINGS:
+            raise ConfigError(f"trainer.{name} is set by the run itself; {_OWN_SETTINGS[name]}")
+        if name not in known:
+            raise ConfigError(f"Lightning's Trainer has no {name!r}; it has {', '.join(known)}")
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(L.Trainer, skip=set(_OWN_SETTINGS))
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    try:
+        parser.parse_object(dict(arguments))  # the Trainer itself checks no types
+        L.Trainer(**{**quiet, **arguments})
+    except (ArgumentError, TypeError, ValueError, MisconfigurationException, ImportError) as error:
+        given = ", ".join(f"{name} {value!r}" for name, value in arguments.items())
+        raise ConfigError(f"Lightning's Trainer refuses {given}: {error}") from error
+    at_least("trainer.accumulate_grad_batches", arguments.get("accumulate_grad_batches"), 1)
 
 
 def _trainer(
@@ -135,23 +191,24 @@ def _trainer(
         callbacks.append(EMAWeightAveraging(decay=config.optim.ema_decay))
     if sys.stderr.isatty():
         callbacks.append(TerminalProgress())
-    return L.Trainer(
-        accelerator="auto",
-        devices=local_world_size(),
-        num_nodes=world_size() // local_world_size(),
+    arguments = {
+        "accelerator": "auto",
+        "devices": local_world_size(),
+        "num_nodes": world_size() // local_world_size(),
         # A backbone's pooler goes unused unless it is what pools.
-        strategy="ddp_find_unused_parameters_true" if world_size() > 1 else "auto",
-        max_epochs=config.epochs,
-        precision="bf16-mixed" if _use_bf16(config) else "32-true",
-        logger=lightning_logger,
-        callbacks=callbacks,
-        val_check_interval=num_batches // min(num_batches, config.validations_per_epoch),
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
+        "strategy": "ddp_find_unused_parameters_true" if world_size() > 1 else "auto",
+        "max_epochs": config.epochs,
+        "precision": "bf16-mixed" if _use_bf16(config) else "32-true",
+        "logger": lightning_logger,
+        "callbacks": callbacks,
+        "val_check_interval": num_batches // min(num_batches, config.validations_per_epoch),
+        "num_sanity_val_steps": 0,
+        "log_every_n_steps": 1,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "use_distributed_sampler": False,
+    }
+    return L.Trainer(**{**arguments, **config.trainer})
 
 
 def _use_bf16(config: TrainConfig) -> bool:

@@ -1,23 +1,39 @@
-"""The Lightning module: training and validation steps, logging, optimiser.
+"""The Lightning module: steps of training, validation, test and prediction, logging, optimiser.
+
+    ranker = LengthRanker.load_from_checkpoint("run/checkpoints/best.ckpt")
+    ranker.score(["Write a poem.", "Say yes."])
 
 Shapes: N prompts of a split, B of a batch, P pairs, K lengths that are learnt (mostly one).
 """
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
 from scoring_service.agreement import tau_b
-from training.config import TrainConfig
+from training.config import TrainConfig, config_from
 from training.ranker import losses
-from training.ranker.data_module import Batch
-from training.ranker.encoder import PromptScorer
+from training.ranker.data_module import Batch, tokenize
+from training.ranker.encoder import PromptScorer, describe_encoder, empty_encoder, in_buckets
+
+
+def length_scale(lengths_NK: NDArray[np.float64]) -> dict[str, list[float]]:
+    """Return the scale of training labels in tokens, per label; NaN is no length."""
+    logs_NK = np.log(lengths_NK)
+    return {
+        "mean": np.nanmean(lengths_NK, axis=0).tolist(),
+        "log_mean": np.nanmean(logs_NK, axis=0).tolist(),
+        "log_sd": np.maximum(np.nanstd(logs_NK, axis=0), 1e-6).tolist(),
+    }
 
 
 class LengthRanker(L.LightningModule):  # type: ignore[misc]
@@ -25,38 +41,57 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
 
     def __init__(
         self,
-        scorer: PromptScorer,
-        config: TrainConfig,
+        config: TrainConfig | Mapping[str, Any],
         *,
-        lengths_NK: NDArray[np.float64],
+        encoder: tuple[PromptScorer, Tokenizer] | Mapping[str, Any],
+        scale: Mapping[str, Sequence[float]],
         encoder_lr: float,
         total_steps: int,
     ) -> None:
-        """`lengths_NK` are the training labels in tokens; only their scale is used.
+        """A checkpoint holds all of these in numbers and text, the encoder as `describe_encoder`.
 
-        `total_steps` does not come from the trainer, which would load the batches before it
-        restores the state of a resumed run, and then start the epoch again.
+        Args:
+            scale: `length_scale` of the training labels.
+            total_steps: optimiser steps of the run. Not from the trainer, which would load the
+                batches before it restores the state of a resumed run, and start the epoch again.
         """
         super().__init__()
+        config = config_from(config) if isinstance(config, Mapping) else config
+        scorer, self.tokenizer = empty_encoder(encoder) if isinstance(encoder, Mapping) else encoder
         self.scorer, self.config = scorer, config
         self.encoder_lr, self.total_steps = encoder_lr, total_steps
-        logs_NK = np.log(lengths_NK)
-        self.register_buffer("log_mean_K", _float32(np.nanmean(logs_NK, axis=0)), persistent=False)
-        log_sd_K = np.maximum(np.nanstd(logs_NK, axis=0), 1e-6)
-        self.register_buffer("log_sd_K", _float32(log_sd_K), persistent=False)
-        start = {"l1": np.nanmean(lengths_NK, axis=0), "log-l1": np.nanmean(logs_NK, axis=0)}
+        self.save_hyperparameters(
+            {
+                "config": asdict(config),
+                "encoder": describe_encoder(scorer, self.tokenizer),
+                "scale": dict(scale),
+                "encoder_lr": encoder_lr,
+                "total_steps": total_steps,
+            },
+            logger=False,
+        )
+        for name in ("log_mean", "log_sd"):
+            self.register_buffer(f"{name}_K", torch.tensor(scale[name]), persistent=False)
+        start = {"l1": scale["mean"], "log-l1": scale["log_mean"]}.get(config.loss.objective)
         with torch.no_grad():
-            zeros_K = np.zeros(lengths_NK.shape[1])
-            scorer.head.bias.copy_(_float32(start.get(config.loss.objective, zeros_K)))
+            scorer.head.bias.copy_(torch.tensor(start or [0.0] * scorer.head.out_features))
         self.labels = (config.data.label, *config.data.heads)
         self.num_encoded = 0
         """Prompts encoded in training, over all processes."""
         self.train_cpu_s = 0.0
         """CPU seconds of this process in training steps."""
         self.history: list[dict[str, float]] = []
-        self._val: list[tuple[Tensor, Tensor]] = []
+        self._seen: list[tuple[Tensor, Tensor]] = []
         self._losses: list[float] = []
         self._cpu_start_s = 0.0
+
+    def score(self, prompts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the scores of prompts, higher = longer: (N,), of several labels (N, K)."""
+        self.eval()
+        return in_buckets(
+            lambda ids, mask: self.scorer(ids.to(self.device), mask.to(self.device)).cpu(),
+            tokenize(self.tokenizer, prompts).ids,
+        )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the loss of one batch."""
@@ -98,31 +133,45 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores until the end of the epoch: tau_b needs all of them."""
         pooled = self.scorer.pool_batch(batch.micro_batches)
-        self._val.append((self.scorer.head(pooled).float().cpu(), batch.lengths_BK.cpu()))
+        self._seen.append((self.scorer.head(pooled).float().cpu(), batch.lengths_BK.cpu()))
 
-    def on_validation_epoch_end(self) -> None:
-        """Log val/tau_b and one point of the training curve."""
-        scores_NK, lengths_NK = (torch.cat(p).numpy() for p in zip(*self._val, strict=True))
-        self._val.clear()
+    test_step = validation_step
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Return the scores of a batch in the order of the data, higher = longer: (B, K)."""
+        scores_BK: Tensor = self.scorer.head(self.scorer.pool_batch(batch.micro_batches)).float()
+        return scores_BK[torch.argsort(batch.drawn_B)]
+
+    def _tau_b(self, split: str) -> dict[str, float]:
+        """Return tau_b over the prompts seen: the mean over labels, and of several labels each."""
+        scores_NK, lengths_NK = (torch.cat(p).numpy() for p in zip(*self._seen, strict=True))
+        self._seen.clear()
         taus = {}
         for label, scores_N, lengths_N in zip(self.labels, scores_NK.T, lengths_NK.T, strict=True):
             known_N = ~np.isnan(lengths_N)
             # 0 for an undefined tau_b (all scores equal): such a checkpoint must never look best.
             taus[label] = float(np.nan_to_num(tau_b(scores_N[known_N], lengths_N[known_N])))
-        value = float(np.mean(list(taus.values())))
-        by_label = {f"val/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1}
+        by_label = {f"{split}/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1}
+        return {f"{split}/tau_b": float(np.mean(list(taus.values()))), **by_label}
+
+    def on_test_epoch_end(self) -> None:
+        """Log test/tau_b."""
+        self.log_dict(self._tau_b("test"))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log val/tau_b and one point of the training curve."""
+        taus = self._tau_b("val")
         mean = torch.tensor(np.mean(self._losses) if self._losses else float("nan"))
         loss = float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
         self._losses.clear()
         # Every process validates on every prompt: nothing to reduce.
-        self.log_dict({"val/tau_b": value, "train/loss": loss, **by_label})
+        self.log_dict({"train/loss": loss, **taus})
         self.history.append(
             {
                 "step": float(self.global_step),
                 "epoch": self.global_step / self.total_steps * self.config.epochs,
                 "train/loss": loss,
-                "val/tau_b": value,
-                **by_label,
+                **taus,
                 "encoder_passes": float(self.num_encoded),
                 "cpu_s": round(self.train_cpu_s, 2),
             }
@@ -130,7 +179,8 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradients; Lightning does not for a fused optimiser in mixed precision."""
-        torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.optim.clip_norm)
+        if (norm := self.config.optim.clip_norm) is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), norm)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed dropout by (seed, step, process), so that a resumed run repeats it."""
@@ -173,7 +223,3 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-def _float32(values: NDArray[np.float64]) -> Tensor:
-    return torch.from_numpy(values.astype(np.float32))

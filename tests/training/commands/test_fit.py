@@ -52,7 +52,8 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     card = make_card(RECORDS)
-    assert fit(card, "--epochs", "6", "--json") == 0
+    options = ["--keep-checkpoints", "--trainer.detect-anomaly", "true", "--optim.clip-norm=null"]
+    assert fit(card, "--epochs", "6", *options, "--json") == 0
     result = last_json(capsys)
     bundle = ModelBundle.load(str(result["bundle"]))
     held_out = read_table(tmp_path / "out" / "test.parquet")
@@ -63,10 +64,15 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
     assert bundle.manifest.metrics["tau_b"] == result["tau_b"]
     assert len(bundle.manifest.history) >= 12
     assert {"step", "epoch", "train/loss", "val/tau_b"} <= set(bundle.manifest.history[0])
-    assert not (tmp_path / "out" / "checkpoints").exists()
+    assert bundle.manifest.training["trainer"] == {"detect_anomaly": True}
+    checkpoints = tmp_path / "out" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["best.ckpt", "last.ckpt"]
+    assert fit(card, "--resume") == 2
+    assert "holds no interrupted run" in one_error_line(capsys)
 
     assert fit(card, "--epochs", "1", "--optim.encoder_lr", "0", "--json") == 0
     assert last_json(capsys)["champion"] is False
+    assert not checkpoints.exists()
 
 
 @pytest.mark.slow
@@ -237,6 +243,8 @@ def test_bad_data_is_one_line_and_leaves_nothing(
         (["--data.heads", '["answer_tokens"]'], "the data has no answer_tokens"),
         (["--split.test_fraction", "0"], "split.test_fraction is 0"),
         (["--encoder.backbone", "/no/such/model"], "backbone '/no/such/model' cannot be loaded"),
+        (["--trainer.no-such-option", "3"], "Trainer has no 'no_such_option'"),
+        (["--trainer.max-epochs", "3"], "use --epochs"),
     ],
 )
 def test_bad_settings_are_one_line(

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 
 from training.config import DataConfig, LossConfig, OptimConfig, TrainConfig
 from training.ranker.data_module import Batch
 from training.ranker.encoder import PromptScorer
 from training.ranker.losses import LOSSES, l1_loss, margin_ranking_loss
-from training.ranker.module import LengthRanker
+from training.ranker.module import LengthRanker, length_scale
 
 LENGTHS = np.array([[10.0, 5.0], [100.0, np.nan], [1000.0, 500.0]])
 
@@ -25,7 +26,7 @@ class Lookup(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.config = SimpleNamespace(hidden_size=4)
+        self.config = SimpleNamespace(hidden_size=4, to_json_string=lambda use_diff: "{}")
         self.embedding = nn.Embedding.from_pretrained(
             torch.arange(50.0)[:, None].repeat(1, 4), freeze=False
         )
@@ -41,7 +42,13 @@ def module_of(config: TrainConfig, lengths: np.ndarray = LENGTHS[:, :1]) -> Leng
     scorer = PromptScorer(Lookup(), "cls", lengths.shape[1])
     with torch.no_grad():
         scorer.head.weight.fill_(0.25)  # The score of token n is n.
-    module = LengthRanker(scorer, config, lengths_NK=lengths, encoder_lr=0.5, total_steps=20)
+    module = LengthRanker(
+        config,
+        encoder=(scorer, Tokenizer(models.WordLevel())),
+        scale=length_scale(lengths),
+        encoder_lr=0.5,
+        total_steps=20,
+    )
     module.__dict__["_fabric"] = None
     module.__dict__["_trainer"] = SimpleNamespace(
         world_size=1, strategy=SimpleNamespace(reduce=lambda value, reduce_op: value)
@@ -53,7 +60,10 @@ def batch_of(tokens: list[int], lengths: np.ndarray, pairs: list[list[int]] | No
     ids = torch.tensor(tokens)[:, None]
     pairs_P2 = torch.tensor(pairs or np.empty((0, 2), np.int64))
     return Batch(
-        [(ids, torch.ones_like(ids))], torch.tensor(lengths, dtype=torch.float32), pairs_P2
+        [(ids, torch.ones_like(ids))],
+        torch.tensor(lengths, dtype=torch.float32),
+        pairs_P2,
+        torch.arange(len(tokens)),
     )
 
 
