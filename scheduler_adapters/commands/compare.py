@@ -18,6 +18,7 @@ from scheduler_adapters.reporting.tables import (
     Outcome,
     capacity_table,
     columns_of,
+    effect_text,
     latency_table,
     load_table,
     rate_table,
@@ -179,7 +180,9 @@ def _show(results: _Results) -> None:
         print(to_json(result))
     elif rows:
         columns = columns_of(rows[0])
-        print(text_of(pd.DataFrame(rows)[list(columns)].rename(columns=columns)))
+        table = pd.DataFrame(rows)[list(columns)].rename(columns=columns)
+        print(text_of(table.dropna(axis="columns", how="all")))
+        print(effect_text(results.outcomes))
         if found:
             print(f"\ncapacity, {config.unit}\n{text_of(capacity_table(found))}")
         print(config.lead(results.requests))
@@ -197,7 +200,8 @@ def _write(results: _Results, folder: Path) -> list[Path]:
     rows = pd.DataFrame(results.rows)
     columns = columns_of(results.rows[0])
     table = ReportTable(columns=list(columns.values()), rows=rows[list(columns)].values.tolist())
-    sections = [Section(heading="All runs", table=table), *_figures(results)]
+    effect = effect_text(results.outcomes).replace("\n", "\n\n")  # paragraphs
+    sections = [Section(heading="All runs", text=effect, table=table), *_figures(results)]
     if results.capacities:
         sections.append(capacity_section(results.config, results.capacities, results.requests))
     summary, lead = save_table(rows, folder / "summary.csv"), results.config.lead(results.requests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -39,6 +39,11 @@ COLOURS: Final = {
 """A policy keeps its colour in every figure; those not named here take the next of `_CYCLE`."""
 
 _CYCLE: Final = ("#0f8b8d", "#e0a030", "#6a3d3d", "#3f4a8a", "#97b83c", "#c060c0")
+_DASHES: Final = ((), (5, 1.6), (1.2, 1.4), (6, 1.5, 1.2, 1.5), (9, 2), (3, 1, 1, 1, 1, 1))
+_MARKERS: Final = "os^Dv*"
+"""Lines of a figure differ by dashes or markers as well, for readers who do not see its colours."""
+_LABEL_HEIGHT: Final = 0.075
+"""Of a name at the end of a line, as a fraction of its panel."""
 _STYLE: Final[dict[Any, Any]] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -48,6 +53,8 @@ _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "lengthwise",
     "legend.frameon": False,
+    "legend.handlelength": 2.8,
+    "savefig.transparent": True,
 }
 
 
@@ -57,45 +64,77 @@ def colours_of(names: Iterable[str]) -> dict[str, str]:
     return {**COLOURS, **{n: _CYCLE[i % len(_CYCLE)] for i, n in enumerate(others)}}
 
 
-def _each(table: pd.DataFrame, names: pd.Series[str]) -> Iterator[tuple[str, pd.DataFrame, str]]:
-    """Yield every policy of a table, its rows and its colour among all `names`."""
-    colours = colours_of(names)
+def _each(
+    table: pd.DataFrame, names: pd.Series[str], *, marked: bool = False
+) -> Iterator[tuple[str, pd.DataFrame, dict[str, Any]]]:
+    """Yield every policy of a table, its rows and its look among all `names`.
+
+    The look is a colour with dashes of its own, or, where it is `marked`, with markers.
+    """
+    colours, order = colours_of(names), list(map(str, names.unique()))
     for name, rows in table.groupby("policy", sort=False):
-        yield str(name), rows, colours[str(name)]
+        look: dict[str, Any] = {"color": colours[str(name)]}
+        number = order.index(str(name))
+        if marked:
+            look |= {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4}
+        else:
+            look["dashes"] = _DASHES[number % len(_DASHES)]
+        yield str(name), rows, look
+
+
+def _panels(titles: Iterable[str], draw: Callable[[Axes, str], None]) -> list[Figure]:
+    """Return a figure for each title; a page lays them side by side where there is room."""
+    found = []
+    for title in dict.fromkeys(titles):
+        with _canvas(4.6, 3.4) as (figure, axis):
+            draw(axis, title)
+            axis.set_title(title or "")
+            found.append(figure)
+    return found
+
+
+def _label_ends(axis: Axes) -> None:
+    """Write the name of each line at its right end, one name for each label, none over another."""
+    to_axes = axis.transData + axis.transAxes.inverted()
+    ends = sorted(
+        (float(to_axes.transform(np.asarray(line.get_xydata())[-1])[1]), number, line)
+        for number, line in enumerate(axis.get_lines())
+        if not str(line.get_label()).startswith("_") and np.size(line.get_xydata())
+    )
+    places = [place for place, _, _ in ends]
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + _LABEL_HEIGHT)
+    limit = 1.0
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], limit)
+        limit = places[i] - _LABEL_HEIGHT
+    for place, (_, _, line) in zip(places, ends, strict=True):
+        look: dict[str, Any] = {"color": line.get_color(), "va": "center", "fontsize": 9}
+        axis.text(1.02, place, str(line.get_label()), transform=axis.transAxes, **look)
 
 
 @contextmanager
-def _canvas(
-    width: float, height: float, rows: int = 1, columns: int = 1, **more: Any
-) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure of that many inches in our style, and its panels."""
+def _canvas(width: float, height: float, **more: Any) -> Iterator[tuple[Figure, Axes]]:
+    """A figure of that many inches in our style, and its axes."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained", **more)
-        panels = figure.subplots(rows, columns, squeeze=False, sharex=rows > 1)
-        yield figure, panels.ravel().tolist()
+        yield figure, figure.subplots()
 
 
-def ecdf_figure(table: pd.DataFrame, xlabel: str, *, log_x: bool = False) -> Figure:
-    """Cumulative share against a latency: one panel per `panel` of `ecdf_table`, side by side."""
-    titles = list(dict.fromkeys(table["panel"]))
-    with _canvas(_width(len(titles)), 3.4, columns=len(titles)) as (figure, axes):
-        for axis, title in zip(axes, titles, strict=True):
-            for name, rows, color in _each(table[table["panel"] == title], table["policy"]):
-                line: dict[str, Any] = {"color": color, "linewidth": 1.8, "label": name}
-                axis.step(rows["value"], rows["share"], where="post", **line)
-            axis.set(title=title or None, xlabel=xlabel, ylim=(0, 1.01))
-            if log_x:
-                _use_log(axis, "x")
-            else:
-                axis.set_xlim(left=0)
-        axes[0].set_ylabel("share of requests finished" if len(titles) == 1 else "share")
-        axes[-1].legend(loc="lower right")
-        return figure
+def ecdf_figure(table: pd.DataFrame, xlabel: str, *, log_x: bool = False) -> list[Figure]:
+    """Cumulative share against a latency: a figure for each `panel` of `ecdf_table`."""
 
+    def draw(axis: Axes, title: str) -> None:
+        for name, rows, look in _each(table[table["panel"] == title], table["policy"]):
+            axis.step(rows["value"], rows["share"], where="post", linewidth=1.8, label=name, **look)
+        axis.set(xlabel=xlabel, ylabel="share", ylim=(0, 1.01))
+        if log_x:
+            _use_log(axis, "x")
+        else:
+            axis.set_xlim(left=0)
+        axis.legend(loc="lower right")
 
-def _width(num_panels: int) -> float:
-    """Inches; panels side by side share the width of a page."""
-    return 4.6 * min(num_panels, 2) if num_panels < 3 else 3.4 * num_panels
+    return _panels(table["panel"], draw)
 
 
 def _use_log(axis: Axes, which: Literal["x", "y"]) -> None:
@@ -110,50 +149,49 @@ def _use_log(axis: Axes, which: Literal["x", "y"]) -> None:
     ticks.set_minor_formatter(StrMethodFormatter("{x:g}") if is_narrow else NullFormatter())
 
 
-def rate_figure(table: pd.DataFrame) -> Figure:
+def rate_figure(table: pd.DataFrame) -> list[Figure]:
     """Latency against the arrival rate: columns metric, policy, rate_per_s, p50, p99 (seconds)."""
-    metrics = list(dict.fromkeys(table["metric"]))
-    with _canvas(_width(len(metrics)), 3.8, columns=len(metrics)) as (figure, axes):
-        for axis, metric in zip(axes, metrics, strict=True):
-            for name, rows, color in _each(table[table["metric"] == metric], table["policy"]):
-                line: dict[str, Any] = {"color": color, "marker": "o", "markersize": 3.5}
-                axis.plot(rows["rate_per_s"], rows["p50"], **line, label=f"{name} p50")
-                axis.plot(rows["rate_per_s"], rows["p99"], **line, ls="--", label=f"{name} p99")
-            axis.set(title=metric, xlabel="requests per second")
-            _use_log(axis, "y")
-        axes[0].set_ylabel("seconds")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels) // 2, 5))
-        return figure
+
+    def draw(axis: Axes, metric: str) -> None:
+        rows_of = _each(table[table["metric"] == metric], table["policy"], marked=True)
+        for name, rows, look in rows_of:
+            axis.plot(rows["rate_per_s"], rows["p50"], **look)
+            axis.plot(rows["rate_per_s"], rows["p99"], **look, ls="--", label=name)
+        axis.set(xlabel="requests per second", ylabel="seconds")
+        _use_log(axis, "y")
+        _label_ends(axis)
+
+    return _panels(table["metric"], draw)
 
 
-def load_figure(table: pd.DataFrame) -> Figure:
-    """KV use, running and waiting requests over virtual time, one above the other.
+def load_figure(table: pd.DataFrame) -> list[Figure]:
+    """KV use, running and waiting requests over virtual time.
 
     Columns policy, at_s, kv_usage_fraction, num_resident, num_waiting.
     """
-    panels = {
-        "kv_usage_fraction": "KV blocks in use",
-        "num_resident": "requests running",
-        "num_waiting": "requests waiting",
+    columns = {
+        "KV blocks in use": "kv_usage_fraction",
+        "requests running": "num_resident",
+        "requests waiting": "num_waiting",
     }
-    with _canvas(9.2, 6.4, rows=len(panels)) as (figure, axes):
-        for axis, (column, label) in zip(axes, panels.items(), strict=True):
-            for name, rows, color in _each(table, table["policy"]):
-                line: dict[str, Any] = {"color": color, "linewidth": 1.4, "alpha": 0.9}
-                axis.plot(rows["at_s"], rows[column], **line, label=name)
-            axis.set(ylabel=label)
-            axis.set_ylim(bottom=0)
-        axes[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes[-1].set(xlabel="virtual time (s)", xlim=(0, table["at_s"].max()))
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=6)
-        return figure
+
+    def draw(axis: Axes, title: str) -> None:
+        for name, rows, look in _each(table, table["policy"]):
+            line: dict[str, Any] = {"linewidth": 1.4, "alpha": 0.9, "label": name, **look}
+            axis.plot(rows["at_s"], rows[columns[title]], **line)
+        axis.set(xlabel="virtual time (s)", xlim=(0, table["at_s"].max()))
+        axis.set_ylim(bottom=0)
+        if columns[title].endswith("fraction"):
+            axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axis.legend(loc="upper right")
+
+    return _panels(columns, draw)
 
 
 def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
     """Bars with their 95% intervals: columns policy, mean, low, high."""
     colours = colours_of(table["policy"])
-    with _canvas(5.6, 0.8 + 0.42 * len(table)) as (figure, [axis]):
+    with _canvas(5.6, 0.8 + 0.42 * len(table)) as (figure, axis):
         spread = np.abs(table[["low", "high"]].to_numpy() - table[["mean"]].to_numpy()).T.tolist()
         colour = [colours[name] for name in table["policy"]]
         bars = axis.barh(table["policy"], table["mean"], xerr=spread, color=colour, height=0.6)
@@ -175,7 +213,7 @@ def instances_figure(spans: pd.DataFrame, moves: pd.DataFrame) -> Figure:
     kind, whose first word in order of the alphabet is drawn first.
     """
     numbers = sorted(spans["instance"].unique())
-    with _canvas(9.0, 1.0 + 0.42 * len(numbers)) as (figure, [axis]):
+    with _canvas(9.0, 1.0 + 0.42 * len(numbers)) as (figure, axis):
         for role, rows in spans.groupby("role"):
             widths = rows["end_s"] - rows["start_s"]
             colour = ROLE_COLOURS[str(role)]
@@ -194,22 +232,21 @@ def instances_figure(spans: pd.DataFrame, moves: pd.DataFrame) -> Figure:
         return figure
 
 
-def series_figure(table: pd.DataFrame, xlabel: str, ylabel: str) -> Figure:
-    """Lines over a common axis: columns policy, x, y; panels side by side by `panel`."""
-    titles = list(dict.fromkeys(table["panel"]))
-    with _canvas(_width(len(titles)), 3.4, columns=len(titles)) as (figure, axes):
-        for axis, title in zip(axes, titles, strict=True):
-            for name, rows, color in _each(table[table["panel"] == title], table["policy"]):
-                axis.plot(rows["x"], rows["y"], color=color, linewidth=1.5, label=name)
-            axis.set(title=title or None, xlabel=xlabel, ylim=(0, None))
-        axes[0].set_ylabel(ylabel)
-        axes[-1].legend()
-        return figure
+def series_figure(table: pd.DataFrame, xlabel: str, ylabel: str) -> list[Figure]:
+    """Lines over a common axis: columns policy, x, y; a figure for each `panel`."""
+
+    def draw(axis: Axes, title: str) -> None:
+        for name, rows, look in _each(table[table["panel"] == title], table["policy"]):
+            axis.plot(rows["x"], rows["y"], linewidth=1.5, label=name, **look)
+        axis.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
+        _label_ends(axis)
+
+    return _panels(table["panel"], draw)
 
 
 def tau_figure(steps: ArrayLike, tau_b: ArrayLike) -> Figure:
     """The agreement of a ranker on its validation prompts while it is trained."""
-    with _canvas(5.6, 3.2) as (figure, [axis]):
+    with _canvas(5.6, 3.2) as (figure, axis):
         axis.plot(steps, tau_b, marker="o", markersize=3, color=COLOURS["pars"], label="pars")
         axis.set(xlabel="optimiser step", ylabel="tau_b on validation prompts")
         axis.legend()
@@ -218,7 +255,7 @@ def tau_figure(steps: ArrayLike, tau_b: ArrayLike) -> Figure:
 
 def scatter_figure(scores: ArrayLike, lengths: ArrayLike) -> Figure:
     """Scores and lengths; drawn as pixels, so that thousands of them stay small in the file."""
-    with _canvas(5.6, 3.4, dpi=110) as (figure, [axis]):
+    with _canvas(5.6, 3.4, dpi=110) as (figure, axis):
         dots: dict[str, Any] = {"s": 7, "alpha": 0.35, "color": COLOURS["pars"], "linewidths": 0}
         axis.scatter(scores, lengths, **dots, rasterized=True)
         axis.set(xlabel="score (higher = longer)", ylabel="response length (tokens)")
@@ -232,14 +269,15 @@ def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
     Columns measured_s and simulated_s; lowest_s and highest_s where runs were repeated (the bar is
     their range); policy where there are several, each with its colour.
     """
-    with _canvas(5.6, 3.6) as (figure, [axis]):
+    with _canvas(5.6, 3.6) as (figure, axis):
         has_range, has_policies = "lowest_s" in table, "policy" in table
         table = table if has_policies else table.assign(policy="pars")
         is_large = len(table) > 1000  # as pixels, so that the file stays small
-        for name, rows, color in _each(table, table["policy"]):
-            real = rows["measured_s"]
+        for name, rows, look in _each(table, table["policy"], marked=True):
+            real, color = rows["measured_s"], look["color"]
             spread = [real - rows["lowest_s"], rows["highest_s"] - real] if has_range else None
-            dots: dict[str, Any] = {"fmt": "o", "markersize": 3, "color": color, "label": name}
+            dots: dict[str, Any] = {**look, "fmt": look["marker"], "markersize": 3, "label": name}
+            del dots["marker"]
             bars: dict[str, Any] = {"ecolor": to_rgba(color, 0.3), "elinewidth": 1}
             axis.errorbar(
                 real, rows["simulated_s"], xerr=spread, **dots, **bars, rasterized=is_large
@@ -262,11 +300,29 @@ def svg_of(figure: Figure) -> str:
     return re.sub(size, r'<svg style="max-width:\2" \1', svg[svg.index("<svg") :], count=1)
 
 
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as a file of its own (the suffix says the format); returns the path."""
+def save_figure(figure: Figure | Sequence[Figure], path: Path) -> Path:
+    """Write a figure as a file of its own (the suffix says the format); returns the path.
+
+    Several become one SVG file, side by side.
+    """
+    if not isinstance(figure, Figure):
+        return write_whole(path, lambda part: part.write_text(_row_of(figure)), make_folder=True)
 
     def save(part: Path) -> None:
         with matplotlib.rc_context(_STYLE):
             figure.savefig(part, metadata={"Date": None} if path.suffix == ".svg" else None)
 
     return write_whole(path, save, make_folder=True)
+
+
+def _row_of(figures: Sequence[Figure]) -> str:
+    """Return one SVG document with the figures of equal height side by side."""
+    sizes_pt = [figure.get_size_inches() * 72 for figure in figures]
+    starts = np.cumsum([0.0, *(width for width, _ in sizes_pt)])
+    panels = [
+        re.sub("<svg ", f'<svg x="{start:g}" width="{width:g}" height="{height:g}" ', svg, count=1)
+        for start, (width, height), svg in zip(starts, sizes_pt, map(svg_of, figures), strict=False)
+    ]
+    size = f'width="{starts[-1]:g}pt" height="{sizes_pt[0][1]:g}pt"'
+    box = f'viewBox="0 0 {starts[-1]:g} {sizes_pt[0][1]:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box}>{"".join(panels)}</svg>\n'

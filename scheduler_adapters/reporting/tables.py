@@ -16,6 +16,7 @@ from scheduler_adapters.timeline.timeline import Timeline
 Weighted = ArrayLike | tuple[ArrayLike, ArrayLike]
 """Values, or values with how often each occurs."""
 _POINTS: Final = 400
+_NO_EFFECT: Final = 0.02
 INTERVALS: Final = 300
 """Of virtual time in a table of the load."""
 _COUNTS: Final = (
@@ -82,6 +83,31 @@ _READING_COLUMNS: Final = {
 def columns_of(row: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of such a row that people are shown, and their headings."""
     return COLUMNS | (_READING_COLUMNS if "qoe_violations" in row else {})
+
+
+def effect_text(outcomes: Sequence[Outcome]) -> str:
+    """Return what each policy changes against FCFS (or the first), at the highest rate of all."""
+    highest = max((o.rate_per_s or 0.0 for o in outcomes), default=0.0)
+    shown = [outcome for outcome in outcomes if (outcome.rate_per_s or 0.0) == highest]
+    base = next((o for o in shown if o.policy == "fcfs"), shown[0])
+    return "\n".join(_effect(outcome, base) for outcome in shown if outcome is not base)
+
+
+def _effect(outcome: Outcome, base: Outcome) -> str:
+    ours, theirs = outcome.summary.e2e_s, base.summary.e2e_s
+    mean, p99 = ours.mean / theirs.mean - 1, ours.p99 / theirs.p99 - 1
+    queueing = base.summary.queueing_s.mean / theirs.mean
+    if abs(mean) < _NO_EFFECT and queueing < _NO_EFFECT:
+        why = "hardly anybody waits, so the order matters little"
+    elif mean < 0 < p99:
+        why = "short answers come sooner, the longest wait longer"
+    elif mean > 0:
+        why = "answers come later on average"
+    else:
+        why = "answers come sooner"
+    rate = "" if base.rate_per_s is None else f" at {base.rate_per_s:g} req/s"
+    change = f"mean E2E {mean:+.0%}, p99 {p99:+.0%}"
+    return f"{outcome.policy} against {base.policy}{rate}: {change}: {why}."
 
 
 def _tbt_by_class(timeline: Timeline) -> dict[str, float]:

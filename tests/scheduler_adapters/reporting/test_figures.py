@@ -26,7 +26,7 @@ def test_bars_are_as_long_as_their_means() -> None:
     assert [bar.get_width() for bar in axis.patches] == [2.0, 3.0]
 
 
-def test_the_load_figure_stacks_memory_running_and_waiting() -> None:
+def test_the_load_has_a_figure_for_memory_running_and_waiting() -> None:
     table = pd.DataFrame(
         {
             "policy": ["fcfs", "fcfs"],
@@ -36,7 +36,7 @@ def test_the_load_figure_stacks_memory_running_and_waiting() -> None:
             "num_waiting": [0, 7],
         }
     )
-    lines = [axis.lines[0].get_ydata() for axis in figures.load_figure(table).axes]
+    lines = [figure.axes[0].lines[0].get_ydata() for figure in figures.load_figure(table)]
     assert [list(line) for line in lines] == [[0.1, 0.9], [1, 2], [0, 7]]
 
 
@@ -79,11 +79,27 @@ def test_instances_are_bars_of_their_roles_and_moves_lines_between_them() -> Non
     assert axis.collections[0].get_segments()[0].tolist() == [[3.0, 0.0], [3.0, 1.0]]
 
 
-def test_series_have_a_panel_each_and_a_line_for_each_system() -> None:
+def test_series_have_a_figure_for_each_panel_and_a_line_for_each_system() -> None:
     table = pd.DataFrame(
         {"panel": ["a", "a", "b"], "policy": ["x", "y", "x"], "x": [1, 2, 3], "y": [4, 5, 6]}
     )
-    axes = figures.series_figure(table, "time (s)", "share").axes
+    axes = [figure.axes[0] for figure in figures.series_figure(table, "time (s)", "share")]
     assert [len(axis.lines) for axis in axes] == [2, 1]
     assert axes[1].lines[0].get_xydata().tolist() == [[3, 6]]
     assert axes[0].get_ylabel() == "share"
+
+
+def test_lines_end_with_their_names_one_above_the_other() -> None:
+    table = pd.DataFrame({"panel": "a", "policy": ["x", "y", "z"] * 2})
+    table["x"], table["y"] = [0, 0, 0, 1, 1, 1], [0.0, 0.0, 0.0, 10.0, 9.99, 1.0]
+    (figure,) = figures.series_figure(table, "time (s)", "share")
+    places = {text.get_text(): text.get_position()[1] for text in figure.axes[0].texts}
+    assert places["z"] < places["y"] < places["x"] <= 1
+    assert places["x"] - places["y"] >= 0.07
+
+
+def test_lines_differ_without_their_colours() -> None:
+    table = pd.DataFrame({"panel": "a", "policy": list("uvwxyz"), "value": 1.0, "share": 1.0})
+    (figure,) = figures.ecdf_figure(table, "s")
+    lines = figure.axes[0].lines
+    assert len({str(line._dash_pattern) for line in lines}) == len(lines) == 6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from scheduler_adapters.reporting.tables import (
     Outcome,
     capacity_table,
     ecdf_table,
+    effect_text,
     interval,
     latency_table,
     load_table,
@@ -100,3 +103,20 @@ def test_latencies_load_and_rates_are_those_of_the_runs():
     rates = rate_table([outcome_of(1.0), outcome_of(2.0)])
     assert rates["metric"].tolist() == ["TTFT"] * 2 + ["TBT"] * 2 + ["E2E / output tokens"] * 2
     assert rates["rate_per_s"].tolist() == [1.0, 2.0] * 3
+
+
+def served(policy: str, last_token_s: Sequence[float]) -> Outcome:
+    """Requests of one token that all came at 0 s, and when each had its token."""
+    requests = make_requests(prompt_tokens=1, output_tokens=[1] * len(last_token_s))
+    timeline = timeline_from_token_times(requests, [[at_s] for at_s in last_token_s])
+    empty = LoadCurve(*(np.zeros(0) for _ in range(5)))
+    return Outcome(policy, None, timeline, empty, summarize(timeline))
+
+
+def test_the_effect_is_told_against_fcfs_with_its_price() -> None:
+    outcomes = [served("pars", [1.0, 2.0, 9.0]), served("fcfs", [6.0, 7.0, 8.0])]
+    said = effect_text(outcomes)
+    assert said.startswith("pars against fcfs: mean E2E -43%, p99 +")
+    assert said.endswith("short answers come sooner, the longest wait longer.")
+    assert "later on average" in effect_text([outcomes[1], served("slai", [9.0, 9.0, 9.0])])
+    assert effect_text(outcomes[:1]) == ""
