@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from scoring_service.command_line import Commands, run_main
+from scoring_service.command_line import Commands, Program
 
 _PLACES: Final = {
     "demo": ("demo:demo", "a trained ranker, served, orders the queues of the simulator and vLLM"),
@@ -63,13 +63,24 @@ examples:
   python -m scheduler_adapters compare --policies '[fcfs, pars, slai]' --rates-per-s '[8, 12, 16]'
   python -m scheduler_adapters capacity --policies '[fcfs, pars]' --slo '{"ttft_s.p90": 1}'
 
-`COMMAND --help` lists the settings of a command with their units and defaults.
+`COMMAND --help` lists the common settings of a command, `--help-all` all, with units and defaults.
 """
+
+
+PROGRAM: Final = Program(
+    module="scheduler_adapters",
+    title="Schedulers",
+    about=_ABOUT,
+    commands=COMMANDS,
+    extra="simulate",
+    extras={"serve-vllm": "vllm", "bench-engine": "vllm", "bench-transformers": "transformers"},
+    names={"bench": "bench-simulator", "serve-vllm": "vllm"},
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
-    return run_main("python -m scheduler_adapters", _ABOUT, COMMANDS, arguments)
+    return PROGRAM.run(arguments)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from scoring_service.command_line import Commands, configure_logs, run_main
+from scoring_service.command_line import Commands, Program, configure_logs
 
 COMMANDS: Final[Commands] = {
     "serve": ("scoring_service.commands.serve:serve", "serve a ranker over gRPC"),
@@ -33,15 +33,20 @@ examples:
 """
 
 
+PROGRAM: Final = Program(
+    module="scoring_service",
+    title="Scores",
+    about=_ABOUT,
+    commands=COMMANDS,
+    extra="serve",
+    names={"bench": "bench-service"},
+    prepare=lambda: configure_logs("text"),
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
-    return run_main(
-        "python -m scoring_service",
-        _ABOUT,
-        COMMANDS,
-        arguments,
-        configure_logging=lambda: configure_logs("text"),
-    )
+    return PROGRAM.run(arguments)
 
 
 if __name__ == "__main__":

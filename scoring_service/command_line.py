@@ -4,7 +4,13 @@ A command is a function whose parameters are dataclasses. Each field is an optio
 help, the function's docstring the description:
 
     COMMANDS = {"score": ("scoring_service.commands.score:score", "score prompts with a service")}
-    run_main("python -m scoring_service", ABOUT, COMMANDS, arguments)
+    PROGRAM = Program(module="scoring_service", about=ABOUT, commands=COMMANDS, ...)
+    PROGRAM.run(arguments)
+
+The programs of all packages are also one, `lengthwise` (`commands/lengthwise.py`): each is named by
+an entry point of the group `lengthwise.commands`, so that no import leads from here to a package
+above. `--help` shows a command's purpose, examples and at most ten options (`common_options` says
+which), `--help-all` everything.
 
 Options are written with hyphens (`--batch-size`; underscores are understood), nested fields with
 dots (`--loss.delta .3`), flags without a value (`--json`, `--no-resume`), and lists as words or as
@@ -13,18 +19,32 @@ JSON (`--lengths 16 32`, `--lengths '[16, 32]'`). Fields marked POSITIONAL need 
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import importlib
 import json
 import logging
 import re
 import sys
-from argparse import ArgumentError
+from argparse import SUPPRESS, Action, ArgumentError, _HelpAction
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from scoring_service.errors import ConfigError, LengthwiseError
 
@@ -40,6 +60,15 @@ POSITIONAL: Final[Mapping[str, Any]] = {"positional": True}
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C: what shells give a process that SIGINT ended."""
 LOG_FORMATS: Final = ("text", "json")
+HELP: Final = ("-h", "--help", "--help-all")
+DISTRIBUTION: Final = "lengthwise"
+ENTRY_POINTS: Final = "lengthwise.commands"
+"""Group of entry points, module -> its Program."""
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_OURS: Final = ("training", "scoring_service", "scheduler_adapters")
+"""The packages, in the order of the help of `lengthwise`."""
+_MAX_SHORT: Final = 10
+"""Options in --help."""
 _DISK_ERRORS: Final = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -51,45 +80,137 @@ _DISK_ERRORS: Final = {
 }
 
 
-def run_main(
-    program: str,
-    about: str,
-    commands: Commands,
-    arguments: Sequence[str] | None = None,
-    *,
-    configure_logging: Callable[[], None] | None = None,
-) -> int:
-    """Run the command that the first argument names; returns the exit code, 2 for bad input.
+def log_to_stderr() -> None:
+    """Log INFO and above as lines on stderr."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
 
-    Args:
-        program: as it is typed, e.g. "python -m training".
-        about: text of --help; `{commands}` in it becomes the table of commands.
-        commands: a function of dataclasses is given them from options; one whose parameter is
-            `arguments: Sequence[str]` reads these itself.
-        arguments: without the program's name; None: those of this process.
-        configure_logging: called before the command; None: INFO and above to stderr.
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The commands of one package: `python -m MODULE COMMAND`, or `lengthwise COMMAND`."""
+
+    module: str
+    """The package."""
+    title: str
+    """Of its commands in the help of `lengthwise`."""
+    about: str
+    """Text of --help; `{commands}` in it becomes the table of commands."""
+    commands: Commands
+    """A function of dataclasses is given them from options; one whose parameter is
+    `arguments: Sequence[str]` reads these itself, for the function `run` beside it."""
+    extra: str
+    """The extra of the distribution that its commands need."""
+    extras: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Command -> the extra it needs instead."""
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Command -> its name under `lengthwise`, where that differs."""
+    prepare: Callable[[], None] = log_to_stderr
+    """Called before a command: sets up the log, and what of the process has to be."""
+
+    def run(self, arguments: Sequence[str] | None = None) -> int:
+        """Run the command that the first argument names; returns the exit code, 2 for bad input.
+
+        Args:
+            arguments: without the program's name; None: those of this process.
+        """
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        if not words or words[0] in HELP:
+            print(self.about.replace("{commands}", table_of(self.commands)).rstrip())
+            return 0 if words else 2
+        name, *rest = words
+        return (
+            self.run_command(name, rest) if name in self.commands else unknown(name, self.commands)
+        )
+
+    def run_command(self, name: str, arguments: Sequence[str]) -> int:
+        """Run one of the commands; returns the exit code."""
+        self.prepare()
+
+        def run() -> int | None:
+            command = load_command(self.commands[name][0])
+            if _dataclasses(command) or not get_type_hints(command).keys() - {"return"}:
+                return run_command(f"python -m {self.module} {name}", command, arguments)
+            return command(arguments)
+
+        try:
+            return exit_code_of(run)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] in _OURS:
+                raise
+            extra = self.extras.get(name, self.extra)
+            print(
+                f"error: {name} needs {error.name}, which is not installed; "
+                f"pip install 'lengthwise[{extra}]'",
+                file=sys.stderr,
+            )
+            return 2
+
+
+@cache
+def programs() -> Mapping[str, Program]:
+    """The installed programs by module, as the entry points of the group name them."""
+    try:
+        points = distribution(DISTRIBUTION).entry_points.select(group=ENTRY_POINTS)
+    except PackageNotFoundError:  # run from a checkout that is on the path only
+        return {}
+    return {module: points[module].load() for module in _OURS}
+
+
+def load_command(place: str) -> Run:
+    """Import the function of a command, "module:function"."""
+    module, _, function = place.partition(":")
+    command: Run = getattr(importlib.import_module(module), function)
+    return command
+
+
+def table_of(commands: Commands, width: int = 0) -> str:
+    """Return a line for each command: its name and what it does."""
+    width = max(width, *map(len, commands))
+    return "\n".join(f"  {name:{width}}  {text}" for name, (_, text) in commands.items())
+
+
+def unknown(name: str, known: Iterable[str]) -> int:
+    """Print that there is no such command, and which one may be meant; returns the exit code."""
+    near = [other for other in known if name in other] or get_close_matches(name, known)
+    advice = f"use {' or '.join(near)}" if near else f"use one of {', '.join(known)}"
+    print(f"error: no command named {name!r}; {advice}", file=sys.stderr)
+    return 2
+
+
+def as_typed(text: str) -> str:
+    """Return `text` with its commands in the form in which this process was called.
+
+    Texts name commands as `python -m PACKAGE COMMAND`; under `lengthwise` that is its own name.
     """
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    if not words or words[0] in ("-h", "--help"):
-        width = max(map(len, commands))
-        lines = [f"  {name:{width}}  {text}" for name, (_, text) in commands.items()]
-        print(about.replace("{commands}", "\n".join(lines)).rstrip())
-        return 0 if words else 2
-    name, *rest = words
-    if name not in commands:
-        known = ", ".join(commands)
-        print(f"error: no command named {name!r}; use one of {known}", file=sys.stderr)
-        return 2
-    (configure_logging or _log_to_stderr)()
+    if Path(sys.argv[0]).name != DISTRIBUTION:
+        return text
 
-    def run() -> int | None:
-        module, _, function = commands[name][0].partition(":")
-        command: Run = getattr(importlib.import_module(module), function)
-        if _dataclasses(command) or not get_type_hints(command).keys() - {"return"}:
-            return run_command(f"{program} {name}", command, rest)
-        return command(rest)
+    def short(match: re.Match[str]) -> str:
+        program = programs().get(match[1])
+        known = program is not None and match[2] in program.commands
+        name = program.names.get(match[2], match[2]) if program and known else match[2]
+        return f"{DISTRIBUTION} {name}" if known else match[0]
 
-    return exit_code_of(run)
+    return re.sub(r"python -m (\w+) ([a-z][a-z-]*)", short, text)
+
+
+def print_next(*commands: str) -> None:
+    """Print the command to go on with, given as `python -m PACKAGE COMMAND ...`."""
+    for command in commands:
+        print(f"next: {as_typed(command)}")
+
+
+def common_options(*names: str) -> Callable[[Decorated], Decorated]:
+    """Decorator: `--help` of the command shows these options (dotted where nested) and no others.
+
+    Without it, those that must be given and the first ones, ten in all.
+    """
+
+    def mark(command: Decorated) -> Decorated:
+        command.__dict__["common_options"] = names
+        return command
+
+    return mark
 
 
 def run_command(
@@ -123,16 +244,14 @@ def parse(
 
     Raises:
         ConfigError: an argument is missing, unknown or wrong.
-        SystemExit: --help was asked for, and printed.
+        SystemExit: --help or --help-all was asked for, and printed.
     """
     kinds = _dataclasses(command)
     settings = [field for kind in kinds.values() for field in fields(kind)]
     types = {name: hint for kind in kinds.values() for name, hint in _types(kind).items()}
     positional = [field.name for field in settings if field.metadata.get("positional")]
     given = _as_options(arguments, types, positional)
-    parser = _make_parser(program, description or command.__doc__, _usage(settings))
-    for kind in kinds.values():
-        parser.add_class_arguments(kind, as_group=False)
+    parser = make_parser(program, command, description=description, is_short="--help" in given)
     parser.set_defaults(dict(defaults or {}))
     parser.exit_on_error = False  # its own messages are thirty lines long
     try:
@@ -200,31 +319,98 @@ def configure_logs(kind: str) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
-def _log_to_stderr() -> None:
-    """Log INFO and above as lines on stderr."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+def make_parser(
+    program: str, command: Run, *, description: str | None = None, is_short: bool = False
+) -> ArgumentParser:
+    """Return the parser of a command; its help has all options, or if short the common ones."""
+    from jsonargparse import ArgumentParser, set_parsing_settings
+
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    kinds = _dataclasses(command).values()
+    settings = [field for kind in kinds for field in fields(kind)]
+    text = cleandoc(description or command.__doc__ or "")
+    parser = ArgumentParser(
+        prog=program,
+        usage=f"{program} {_usage(settings)}",
+        description=_headed(text) if is_short else text,
+        formatter_class=_make_formatter(settings, is_short),
+    )
+    for kind in kinds:
+        parser.add_class_arguments(kind, as_group=False)
+    if is_short:
+        options = [name for kind in kinds for name in _types(kind)]
+        needed = [field.name for field in settings if _is_required(field)]
+        first = list(dict.fromkeys([*needed, *options]))[:_MAX_SHORT]
+        _hide_rare_options(parser, getattr(command, "common_options", first), len(options))
+    else:
+        parser.add_argument("--help-all", action="help", help="Show this help message and exit.")
+    return parser
 
 
-def _make_parser(program: str, description: str | None, usage: str) -> ArgumentParser:
-    """A parser whose help keeps the description's lines and writes options with hyphens."""
-    from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
+def _make_formatter(settings: Sequence[Field[Any]], is_short: bool) -> type[Any]:
+    """Return a formatter that keeps the description's lines and writes options with hyphens."""
+    from jsonargparse import DefaultHelpFormatter
+
+    positional = {field.name for field in settings if field.metadata.get("positional")}
 
     class Formatter(DefaultHelpFormatter):
+        def __init__(self, prog: str) -> None:
+            super().__init__(prog, max_help_position=32, width=100)  # type: ignore[no-untyped-call]
+
+        def start_section(self, heading: str | None) -> None:
+            is_shown = not is_short or heading == "options"
+            super().start_section(heading if is_shown else SUPPRESS)
+
         def _fill_text(self, text: str, width: int, indent: str) -> str:
             return "".join(indent + line for line in text.splitlines(keepends=True))
 
-        def format_help(self) -> str:
-            return re.sub(
-                r"--[\w.]+", lambda match: match[0].replace("_", "-"), super().format_help()
-            )
+        def _get_default_metavar_for_optional(self, action: Action) -> str:
+            hint = getattr(action, "_typehint", None)
+            for kind, name in ((int, "N"), (float, "X")):
+                if hint in (kind, kind | None):
+                    return name
+            return str(super()._get_default_metavar_for_optional(action)).rpartition("_")[2]
 
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    return ArgumentParser(
-        prog=program,
-        usage=f"{program} {usage}",
-        description=cleandoc(description or ""),
-        formatter_class=Formatter,
-    )
+        def _format_action_invocation(self, action: Action) -> str:
+            if is_short and action.dest in positional:
+                return action.dest.upper()
+            hint = getattr(action, "_typehint", None)
+            if is_short and hint is bool and not action.default:
+                return action.option_strings[0]
+            if is_short and _is_list(hint):
+                return f"{action.option_strings[0]} ITEM ..."
+            return str(super()._format_action_invocation(action))
+
+        def _get_help_string(self, action: Action) -> str:
+            is_done = hasattr(action, "_jsonargparse_preexpanded_help")
+            if not is_short or is_done or isinstance(action, _HelpAction):
+                return str(super()._get_help_string(action))
+            says_default = action.default not in (None, False, [], (), {}, SUPPRESS)
+            sentence = re.split(r"(?<=[a-z)]\.)\s+(?=[A-Z0-9])", action.help or "")[0]
+            return sentence + " (default: %(default)s)" * says_default
+
+        def format_help(self) -> str:
+            text = re.sub(r"--[\w.]+", lambda match: _hyphens(match[0]), super().format_help())
+            if is_short:
+                text = re.sub(r"\n\n(?=  (--|[A-Z]+  ))", "\n", text)
+            return as_typed(text)
+
+    return Formatter
+
+
+def _hide_rare_options(parser: ArgumentParser, common: Sequence[str], num_options: int) -> None:
+    """Take the others out of the help, and say at its end where they are."""
+    for action in parser._actions:
+        if action.dest not in ("help", *common):
+            action.help = SUPPRESS
+    if num_options > len(common):
+        parser.epilog = f"{parser.prog} --help-all shows all {num_options} options"
+
+
+def _headed(text: str) -> str:
+    """The first paragraph, and those with a heading of their own: examples, recipes."""
+    first, *others = re.split(r"\n{2,}", text)
+    return "\n\n".join([first, *(part for part in others if part.splitlines()[0].endswith(":"))])
 
 
 def _dataclasses(command: Run) -> dict[str, type[Any]]:
@@ -253,10 +439,13 @@ def _usage(settings: Sequence[Field[Any]]) -> str:
     """What must be given, positional fields first."""
     words = [field.name.upper() for field in settings if field.metadata.get("positional")]
     for field in settings:
-        is_required = field.default is MISSING and field.default_factory is MISSING
-        if is_required and not field.metadata.get("positional"):
+        if _is_required(field) and not field.metadata.get("positional"):
             words.append(f"--{field.name} {field.name.upper()}")
     return " ".join([*words, "[options]"])
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _as_options(
@@ -269,8 +458,8 @@ def _as_options(
         if word == "--":
             loose.extend(words)
             break
-        if word in ("-h", "--help"):
-            options.append(word)
+        if word in HELP:
+            options.append("--help" if word == "-h" else word)
         elif word.startswith("--"):
             options.append(_option(word, words, types))
         else:
@@ -330,16 +519,21 @@ def _in_one_line(message: str, types: Mapping[str, Any]) -> str:
     """A parser's message as the setting, the value it got, and what it takes."""
     missing = re.search(r"arguments are required: ([\w.]+)", message)
     if missing is not None:
-        return f"{missing[1]} is missing; see --help for the settings"
+        return f"{_hyphens(missing[1])} is missing; see --help for the settings"
     found = re.search(r'Parser key "([\w.]+)', message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     if found is None or value is None:
-        return f"{' '.join(message.split())}; see --help for the settings"
-    hint = types.get(found[1])
+        return f"{_hyphens(' '.join(message.split()))}; see --help-all for the settings"
+    name, hint = _hyphens(found[1]), types.get(found[1])
     if _is_list(hint) and not value[1].startswith("["):
         items = ", ".join(item.strip() for item in value[1].split(","))
-        return f"{found[1]} is {value[1]!r}; use '[{items}]'"
-    return f"{found[1]} is {value[1]!r}; it takes {_shown(hint)} (see --help)"
+        return f"{name} is {value[1]!r}; use '[{items}]'"
+    return f"{name} is {value[1]!r}; it takes {_shown(hint)} (see --help-all)"
+
+
+def _hyphens(text: str) -> str:
+    """The same with hyphens in the names of options."""
+    return re.sub(r"(?<=[a-z0-9])_(?=[a-z0-9])", "-", text)
 
 
 def _shown(hint: Any) -> str:

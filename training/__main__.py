@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from scoring_service.command_line import Commands, run_main
+from scoring_service.command_line import Commands, Program
 
 _COMMANDS: Final = {
     "fit": ("fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
@@ -45,24 +45,34 @@ Face hub; without any of them a synthetic set takes its place, with a warning.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
+def _prepare() -> None:
+    """Log our messages to stderr without a prefix, and of libraries only warnings."""
     # Idle OpenMP threads that spin would starve the others on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return run_main(
-        "python -m training", _ABOUT, COMMANDS, arguments, configure_logging=configure_logging
-    )
-
-
-def configure_logging() -> None:
-    """Log our messages to stderr without a prefix, and of libraries only warnings."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     for name in ("training", "scoring_service.tables"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     # Lightning sets its parent logger's level whenever it is imported.
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+
+
+PROGRAM: Final = Program(
+    module="training",
+    title="Rankers",
+    about=_ABOUT,
+    commands=COMMANDS,
+    extra="train",
+    extras={"collect": "collect", "fetch": "collect"},
+    names={"compare": "compare-rankers", "reproduce": "reproduce-ranker"},
+    prepare=_prepare,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
+    return PROGRAM.run(arguments)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.command_line import INTERRUPTED
+from scoring_service.command_line import INTERRUPTED, common_options
 from scoring_service.errors import ConfigError, require
 from scoring_service.strict_json import to_json
 
@@ -184,6 +184,10 @@ class CapacityConfig(SearchConfig, ClusterOptions):
         return f"{cluster}; {super().searched(num_requests)}"
 
 
+@common_options(
+    *("trace", "lengths", "num_requests", "scores", "profile", "policies", "slo", "by"),
+    *("out", "json"),
+)
 def run(config: CapacityConfig) -> int:
     """Find the highest load at which all targets are met, by bisection, with its spread.
 

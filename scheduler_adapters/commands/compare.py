@@ -30,7 +30,7 @@ from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.tail import reading_figures
 from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.command_line import INTERRUPTED
+from scoring_service.command_line import INTERRUPTED, common_options
 from scoring_service.errors import ConfigError, SchedulingError
 from scoring_service.strict_json import to_json
 
@@ -91,6 +91,10 @@ class _Results:
         return [outcome.row() for outcome in self.outcomes]
 
 
+@common_options(
+    *("trace", "lengths", "num_requests", "rate_per_s", "rates_per_s", "scores", "profile"),
+    *("policies", "slo", "out"),
+)
 def run(config: CompareConfig) -> int:
     """Run several policies on the same requests and show them side by side.
 

@@ -38,7 +38,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline import live_log as timeline_log
 from scoring_service.client import ScoringClient
 from scoring_service.client.channel import ClientSecurity
-from scoring_service.command_line import run_command
+from scoring_service.command_line import common_options, run_command
 from scoring_service.errors import ConfigError, ScoringError, UnsupportedByEngine
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ServeConfig(ScoreConfig):
     served in order of arrival."""
     classes: Path | None = None
     """JSON file of user classes with TBT targets, and of the API keys and the header that tell
-    them; an example stands above."""
+    them; `serve-vllm --help-all` has an example."""
     client_hints: bool = False
     """Whether every client may send its own score, class and target; else only trusted keys may."""
     timeline: Path | None = None
@@ -113,6 +113,10 @@ class ServeConfig(ScoreConfig):
         return {SETTINGS: {**self.settings, "policy": self.policy}}
 
 
+@common_options(
+    *("model", "policy", "settings", "scorer", "deadline_s", "classes", "timeline"),
+    *("host", "port", "vllm"),
+)
 def run(config: ServeConfig) -> None:
     """Start vLLM's OpenAI server with one of our schedulers; clients need not know.
 

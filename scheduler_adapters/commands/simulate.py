@@ -24,7 +24,7 @@ from scheduler_adapters.timeline.qoe import LEAST_QOE
 from scheduler_adapters.timeline.tail import reading_figures
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.command_line import INTERRUPTED
+from scoring_service.command_line import INTERRUPTED, common_options
 from scoring_service.errors import ConfigError
 from scoring_service.strict_json import to_json
 
@@ -34,9 +34,8 @@ class SimulateConfig(Setup, ClusterOptions):
     """What to simulate."""
 
     policy: str = "pars"
-    """Name of a policy or import path package.module:callable. Names: fcfs, pars, pointwise,
-    listwise, oracle, sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin,
-    round-robin, pascal."""
+    """Import path package.module:callable, or a name: fcfs, pars, pointwise, listwise, oracle,
+    sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin, round-robin, pascal."""
     settings: dict[str, Any] = field(default_factory=dict)
     """What the policy takes, e.g. {"starve_after_s": null}; fcfs, round-robin and pascal keep what
     they evict in host memory with {"offload": true} and --host-gb-per-s."""
@@ -84,6 +83,10 @@ class SimulateConfig(Setup, ClusterOptions):
         return TelemetryAge(period_s=self.telemetry_period_s, max_age_s=max_age_s)
 
 
+@common_options(
+    *("trace", "lengths", "num_requests", "rate_per_s", "scores", "profile"),
+    *("policy", "settings", "out", "json"),
+)
 def run(config: SimulateConfig) -> int:
     """Simulate one policy on one or many instances in virtual time; prints the table of latencies.
 

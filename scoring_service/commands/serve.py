@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scoring_service.bundle import ModelBundle
-from scoring_service.command_line import LOG_FORMATS, configure_logs
+from scoring_service.command_line import LOG_FORMATS, common_options, configure_logs
 from scoring_service.errors import ConfigError, require
 from scoring_service.server.supervisor import as_options, supervise
 from scoring_service.server.worker import (
@@ -49,6 +49,10 @@ class ServeOptions:
         require("log_format", repr(self.log_format), is_known, f"one of {', '.join(LOG_FORMATS)}")
 
 
+@common_options(
+    *("bundle", "registry_model", "address", "precision", "processes", "cache_entries"),
+    *("metrics_address", "tls_certificate_file", "tls_key_file", "token_file"),
+)
 def serve(options: ServeOptions, config: ServerConfig) -> None:
     """Serve a ranker over gRPC until SIGTERM or SIGINT, then drain and exit 0.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import logging
 import re
 import shlex
 from contextlib import redirect_stdout
@@ -23,10 +24,12 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
 from scheduler_adapters.planner.capabilities import require_think_end
 from scheduler_adapters.policy import POLICIES
 from scoring_service import command_line
+from scoring_service.commands.lengthwise import by_name
 from tests.test_floors import FLOORS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("training", "scoring_service", "scheduler_adapters")
+PROGRAMS = [importlib.import_module(f"{package}.__main__").PROGRAM for package in PACKAGES]
 README = (ROOT / "README.md").read_text()
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "datasets/README.md")),
@@ -169,15 +172,15 @@ def test_the_floors_of_the_page_are_those_that_the_tests_hold() -> None:
 
 @cache
 def help_of(package: str, *command: str) -> str:
-    """The text of `python -m PACKAGE COMMAND --help`, options with hyphens."""
+    """The text of `python -m PACKAGE COMMAND --help-all`, options with hyphens."""
     main = importlib.import_module(f"{package}.__main__").main
     output = io.StringIO()
     with redirect_stdout(output):
         try:
-            status = main([*command, "--help"])
+            status = main([*command, "--help-all"])
         except SystemExit as error:
             status = error.code
-    assert status in (0, None), f"python -m {package} {command} --help ends with {status}"
+    assert status in (0, None), f"python -m {package} {command} --help-all ends with {status}"
     return hyphenated(output.getvalue())
 
 
@@ -198,8 +201,21 @@ def options_in(text: str) -> set[str]:
 
 
 def invocations(text: str) -> list[tuple[str, str, str]]:
-    """(package, command, arguments) of each `python -m PACKAGE COMMAND ...` in a page."""
+    """(package, command, arguments) of each `python -m PACKAGE COMMAND ...` in a page.
+
+    `lengthwise COMMAND ...` is one of them.
+    """
+    for name, (program, command) in by_name(PROGRAMS).items():
+        text = re.sub(
+            rf"(?<=[`\n])lengthwise {name}(?![\w-])", f"python -m {program.module} {command}", text
+        )
     return _invocations(text, rf"python -m ({'|'.join(PACKAGES)}) ([a-z][a-z-]*)(.*)")
+
+
+@pages
+def test_commands_of_lengthwise_named_in_a_page_exist(page: Path) -> None:
+    named = re.findall(r"(?<=[`\n])lengthwise ([a-z][a-z-]*)", page.read_text())
+    assert set(named) <= {*by_name(PROGRAMS), "completion"}
 
 
 def module_invocations(text: str) -> list[tuple[str, str, str]]:
@@ -263,7 +279,7 @@ def only_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise Parsed
 
     monkeypatch.setattr(command_line, "parse", parse_only)
-    monkeypatch.setattr(command_line, "_log_to_stderr", lambda: None)
+    monkeypatch.setattr(logging, "basicConfig", lambda **settings: None)
 
 
 @pages

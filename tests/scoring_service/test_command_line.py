@@ -18,10 +18,14 @@ from scoring_service.command_line import (
     INTERRUPTED,
     POSITIONAL,
     JsonFormatter,
+    Program,
+    as_typed,
+    common_options,
     exit_code_of,
     parse,
+    print_next,
+    programs,
     run_command,
-    run_main,
 )
 from scoring_service.errors import ConfigError
 
@@ -134,12 +138,12 @@ def test_defaults_can_come_from_elsewhere():
     ("words", "message"),
     [
         ([], "recipe is missing"),
-        (["demo", "--batch-size=many"], "batch_size is 'many'; it takes int"),
+        (["demo", "--batch-size=many"], "batch-size is 'many'; it takes int"),
         (["demo", "--engine=sglang"], "engine is 'sglang'; it takes Literal['plain', 'vllm']"),
         (["demo", "--loss.delta=q"], "loss.delta is 'q'; it takes float"),
         (["demo", "--lengths=1,2"], "lengths is '1,2'; use '[1, 2]'"),
         (["demo", "--speed=3"], "unrecognized arguments: --speed=3"),
-        (["demo", "--batch-size"], "--batch_size: expected one argument"),
+        (["demo", "--batch-size"], "--batch-size: expected one argument"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_exit_code_2(words, message, capsys):
@@ -171,16 +175,32 @@ def nothing() -> None:
     raise ConfigError("it is broken; mend it")
 
 
+def absent() -> None:
+    import a_library_that_is_not_there.part  # noqa: F401
+
+
 COMMANDS = {
     "fit": (f"{__name__}:fit", "train something"),
     "plain": (f"{__name__}:plain", "reads its own arguments"),
     "nothing": (f"{__name__}:nothing", "fails"),
+    "absent": (f"{__name__}:absent", "needs a library that is not there"),
 }
 ABOUT = "usage: python -m tests COMMAND\n\n{commands}\n"
 
 
+PROGRAM = Program(
+    module="tests",
+    title="Tests",
+    about=ABOUT,
+    commands=COMMANDS,
+    extra="serve",
+    extras={"absent": "collect"},
+    names={"plain": "blank"},
+)
+
+
 def run(*arguments: str) -> int:
-    return run_main("python -m tests", ABOUT, COMMANDS, arguments)
+    return PROGRAM.run(arguments)
 
 
 def test_the_table_of_commands_is_the_help(capsys):
@@ -198,11 +218,110 @@ def test_a_command_gets_dataclasses_or_its_arguments(capsys):
 
 def test_an_unknown_command_and_an_error_of_ours_are_one_line(capsys):
     assert run("fitt") == 2
+    assert capsys.readouterr().err == "error: no command named 'fitt'; use fit\n"
+    assert run("xyz") == 2
     assert capsys.readouterr().err == (
-        "error: no command named 'fitt'; use one of fit, plain, nothing\n"
+        "error: no command named 'xyz'; use one of fit, plain, nothing, absent\n"
     )
     assert run("nothing") == 2
     assert capsys.readouterr().err == "error: it is broken; mend it\n"
+
+
+def test_a_missing_library_is_one_line_that_names_the_extra(capsys):
+    assert run("absent") == 2
+    assert capsys.readouterr().err == (
+        "error: absent needs a_library_that_is_not_there, which is not installed; "
+        "pip install 'lengthwise[collect]'\n"
+    )
+
+
+def show_help(command, word: str) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        run_command("python -m tests fit", command, [word])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Many:
+    """A dozen options."""
+
+    first: int = 1
+    second: list[str] = field(default_factory=list)
+    third: bool = False
+    fourth: float | None = None
+    fifth_part: Path = Path("here")
+    """Where. And a second sentence."""
+    sixth: int = 6
+    seventh: int = 7
+    eighth: int = 8
+    ninth: int = 9
+    needed: str
+    tenth: int = 10
+    eleventh: int = 11
+    """The last, in words."""
+
+
+def many(options: Many) -> None:
+    """Do much.
+
+    More about it.
+
+    example:
+      python -m tests many
+    """
+
+
+@common_options("needed", "eleventh")
+def few(options: Many) -> None:
+    """Do little."""
+
+
+def test_short_help_is_purpose_examples_and_ten_options(capsys):
+    show_help(many, "--help")
+    text = capsys.readouterr().out
+    assert "More about it" not in text
+    assert "example:\n  python -m tests many\n" in text
+    for line in (
+        "--needed NEEDED",
+        "--first N          (default: 1)",
+        "--second ITEM ...",
+        "--third\n",
+        "--fourth X",
+        "--fifth-part PART  Where. (default: here)",
+    ):
+        assert f"\n  {line}" in text
+    assert "--tenth" not in text
+    assert text.endswith("python -m tests fit --help-all shows all 12 options\n")
+
+
+def test_the_whole_help_has_every_option_and_word(capsys):
+    show_help(many, "--help-all")
+    text = capsys.readouterr().out
+    assert "More about it" in text
+    assert "And a second sentence" in text
+    assert "--eleventh N" in text
+    assert "shows all" not in text
+
+
+def test_a_command_says_which_of_its_options_are_common(capsys):
+    show_help(few, "-h")
+    text = capsys.readouterr().out
+    assert "--eleventh N" in text
+    assert "--sixth" not in text
+
+
+def test_commands_are_named_as_they_are_typed(monkeypatch, capsys):
+    own = "python -m tests plain --help and python -m tests.tool"
+    monkeypatch.setattr("scoring_service.command_line.programs", lambda: {"tests": PROGRAM})
+    assert as_typed(own) == own
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/lengthwise", "fit"])
+    assert as_typed(own) == "lengthwise blank --help and python -m tests.tool"
+    print_next("python -m tests fit --out x", "python -m other fit")
+    assert capsys.readouterr().out == "next: lengthwise fit --out x\nnext: python -m other fit\n"
+
+
+def test_without_the_distribution_there_are_no_programs(monkeypatch):
+    monkeypatch.setattr("scoring_service.command_line.DISTRIBUTION", "not-installed-anywhere")
+    assert programs.__wrapped__() == {}
 
 
 def test_ctrl_c_and_a_full_disk_are_one_line(capsys):

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scoring_service.command_line import POSITIONAL, print_banner, run_command
+from scoring_service.command_line import POSITIONAL, common_options, print_banner, run_command
 from scoring_service.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.config import TrainConfig
@@ -31,7 +31,7 @@ Ctrl-C leaves a run that --resume continues. Each length of --data.heads gets a 
 OUT/bundle-LENGTH, from the same encoder. Under torchrun every process takes its part of each batch,
 on a GPU of its own if there are GPUs; --batch-size counts the prompts of all processes, and all of
 them are compared. Any setting of the recipe can be overridden, e.g. --epochs 3 --loss.delta .25;
-`python -m training fit RECIPE --help` lists them with their values.
+`python -m training fit RECIPE --help-all` lists them with their values.
 
 recipes:
 {recipes}
@@ -87,6 +87,10 @@ def main(arguments: Sequence[str]) -> int:
     )
 
 
+@common_options(
+    *("recipe", "out", "data_dir", "resume", "epochs", "json", "data.dataset"),
+    *("data.length_column", "encoder.backbone"),
+)
 def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None:
     """Fit, and print the figures of every label."""
     try:

@@ -108,7 +108,7 @@ def test_a_target_model_that_the_service_is_not_calibrated_for_is_refused(
 
 def test_help_shows_a_file_of_classes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["serve-vllm", "--help"])
+        main(["serve-vllm", "--help-all"])
     shown = capsys.readouterr().out
     start_at = shown.index('{"classes"')
     example, _ = json.JSONDecoder().raw_decode(shown[start_at:])

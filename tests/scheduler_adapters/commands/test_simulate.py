@@ -84,7 +84,7 @@ def test_the_phases_of_a_request_fill_its_life(capsys, tmp_path):
         (["--rate_per_s=0"], "rate_per_s is 0"),
         (["--arrivals=gamma"], "arrivals is 'gamma', but no arrivals have a rate"),
         (["--arrivals=shock", "--rate_per_s=2", "--clients=3"], "arrivals is 'shock', but no"),
-        (["--rate_per_s=fast"], "rate_per_s is 'fast'; it takes float | None"),
+        (["--rate_per_s=fast"], "rate-per-s is 'fast'; it takes float | None"),
         (["--engine=sglang"], "engine is 'sglang'; it takes Literal['plain', 'vllm']"),
         (["--speed=3"], "unrecognized arguments: --speed=3"),
         (["--policy=json:loads"], "cannot be made with {} (TypeError"),
@@ -237,7 +237,7 @@ def test_help_names_every_command(capsys):
 
 def test_help_names_every_policy_and_placement(capsys):
     with pytest.raises(SystemExit):
-        main(["simulate", "--help"])
+        main(["simulate", "--help-all"])
     words = capsys.readouterr().out.replace(".", ",").replace(",", " ").split()
     assert POLICIES.keys() | PLACEMENTS.keys() <= set(words)
 

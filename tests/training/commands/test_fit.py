@@ -303,7 +303,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "python -m training fit demo --out" in capsys.readouterr().out
     with pytest.raises(SystemExit) as caught:
-        main(["fit", "demo", "--help"])
+        main(["fit", "demo", "--help-all"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert "recipes:" in text
