@@ -16,7 +16,7 @@ from tests.test_architecture import PACKAGES, ROOT, imports_of, sources
 FLOORS: dict[str, tuple[str, ...]] = {
     "scoring_service": (
         "errors",
-        "agreement bundle calibration costs mlflow_store prompt_text strict_json tokenizing proto",
+        "agreement bundle calibration costs mlflow_store report_page strict_json tokenizing proto",
         "tables",
         "command_line",
         "client",

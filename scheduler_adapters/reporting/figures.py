@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMe
 from numpy.typing import ArrayLike
 
 from scheduler_adapters.workload.tables import write_whole
+from scoring_service.report_page import FIGURE_STYLE, svg_of
 
 COLOURS: Final = {
     "fcfs": "#8c8c8c",
@@ -44,18 +44,6 @@ _MARKERS: Final = "os^Dv*"
 """Lines of a figure differ by dashes or markers as well, for readers who do not see its colours."""
 _LABEL_HEIGHT: Final = 0.075
 """Of a name at the end of a line, as a fraction of its panel."""
-_STYLE: Final[dict[Any, Any]] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "lengthwise",
-    "legend.frameon": False,
-    "legend.handlelength": 2.8,
-    "savefig.transparent": True,
-}
 
 
 def colours_of(names: Iterable[str]) -> dict[str, str]:
@@ -116,7 +104,7 @@ def _label_ends(axis: Axes) -> None:
 @contextmanager
 def _canvas(width: float, height: float, **more: Any) -> Iterator[tuple[Figure, Axes]]:
     """A figure of that many inches in our style, and its axes."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(FIGURE_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained", **more)
         yield figure, figure.subplots()
 
@@ -290,16 +278,6 @@ def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
         return figure
 
 
-def svg_of(figure: Figure) -> str:
-    """Return the figure as an `<svg>` element that a page may make smaller, but not larger."""
-    buffer = io.StringIO()
-    with matplotlib.rc_context(_STYLE):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    svg = buffer.getvalue()
-    size = r'<svg ([^>]*?)width="([^"]*)" height="[^"]*"'
-    return re.sub(size, r'<svg style="max-width:\2" \1', svg[svg.index("<svg") :], count=1)
-
-
 def save_figure(figure: Figure | Sequence[Figure], path: Path) -> Path:
     """Write a figure as a file of its own (the suffix says the format); returns the path.
 
@@ -309,7 +287,7 @@ def save_figure(figure: Figure | Sequence[Figure], path: Path) -> Path:
         return write_whole(path, lambda part: part.write_text(_row_of(figure)), make_folder=True)
 
     def save(part: Path) -> None:
-        with matplotlib.rc_context(_STYLE):
+        with matplotlib.rc_context(FIGURE_STYLE):
             figure.savefig(part, metadata={"Date": None} if path.suffix == ".svg" else None)
 
     return write_whole(path, save, make_folder=True)

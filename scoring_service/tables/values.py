@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from scoring_service import prompt_text
+from scoring_service.tables import prompt_text
 
 _MILLISECONDS: Final = 1e11
 """Numbers above are milliseconds since 1970: in seconds they would be the year 5138."""

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scoring_service.agreement import tau_b
-from scoring_service.bundle import ModelBundle
+from scoring_service.bundle import Manifest, ModelBundle
 from scoring_service.command_line import print_banner
 from scoring_service.errors import DataError
 from scoring_service.strict_json import finite_or_null
@@ -21,6 +22,7 @@ from training.data.tables import TableOptions, read_prompts
 from training.evaluation import baselines
 from training.evaluation.calibration import coverage, target_of
 from training.evaluation.metrics import ceiling, grouped_tau_b, pair_accuracy, tau_b_ci, warn_of_few
+from training.evaluation.report import ranker_page
 from training.export.scores import score_prompts
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ class EvaluateOptions:
     """Folder of the bundle's own data set."""
     target_model: str | None = None
     """Calibration to check; default: the bundle's first."""
+    report: Path | None = None
+    """Page to write, e.g. report.html: figures, coverage, and the prompts with the worst errors."""
 
 
 def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -> None:
@@ -52,14 +56,29 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
           --prompt-column text --length-column completion_tokens --json
     """
     bundle = ModelBundle.load(options.bundle)
-    result = evaluate(bundle, read_prompts(table, bundle.manifest.label), options)
+    prompts = read_prompts(table, bundle.manifest.label)
+    result, measured = evaluate(bundle, prompts, options)
+    if options.report is not None:
+        _write_report(options.report, bundle.manifest, result, measured)
     print_result(result, output, lambda: _print(result))
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Prompts that the ranker was not trained on, with their scores and observed lengths."""
+
+    prompts: Sequence[LabelledPrompt]
+    scores: NDArray[np.float64]
+    lengths: NDArray[np.float64]
 
 
 def evaluate(
     bundle: ModelBundle, prompts: Sequence[LabelledPrompt], options: EvaluateOptions
-) -> dict[str, Any]:
-    """Return the figures that `--json` prints; None for one that is undefined or unknown."""
+) -> tuple[dict[str, Any], _Measured]:
+    """Return the figures that `--json` prints, and what they are of.
+
+    A figure that is undefined or unknown is None.
+    """
     own = training_data(bundle.manifest, options.data_dir)
     kept, num_seen = unseen(prompts, own)
     if len(kept) < 2:
@@ -96,8 +115,31 @@ def evaluate(
     elif np.ptp(scores) == 0:
         logger.warning("tau_b is undefined: all %d scores are %g", len(kept), scores[0])
     warn_of_few(len(kept))
-    cleaned: dict[str, Any] = finite_or_null(result)
-    return cleaned
+    return finite_or_null(result), _Measured(kept, scores, lengths)
+
+
+def _write_report(
+    path: Path, manifest: Manifest, result: Mapping[str, Any], measured: _Measured
+) -> None:
+    """Write the page.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    others = result["baselines"] | {"a second sample of the model itself": result["ceiling"]}
+    page = ranker_page(
+        manifest,
+        rankers={"this ranker": (result["tau_b"], result["tau_b_ci"])}
+        | {name.replace("_", " "): (tau, None) for name, tau in others.items() if tau is not None},
+        coverage=result["coverage"],
+        prompts=texts(measured.prompts),
+        scores=measured.scores,
+        lengths=measured.lengths,
+    )
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot be written ({error}); choose another place", path=path) from error
 
 
 def _baselines(

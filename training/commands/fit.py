@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
 
-Writes OUT/bundle (the model bundle), OUT/test.parquet (the held-out prompts) and an MLflow run.
+Writes OUT/bundle (the model bundle), OUT/report.html (how good it is, and where it fails),
+OUT/test.parquet (the held-out prompts) and an MLflow run.
 Ctrl-C leaves a run that --resume continues. Each length of --data.heads gets a bundle of its own,
 OUT/bundle-LENGTH, from the same encoder. Under torchrun every process takes its part of each batch,
 on a GPU of its own if there are GPUs; --batch-size counts the prompts of all processes, and all of
@@ -156,12 +157,14 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
 
 def _publish(prepared: Prepared, trained: Trained, out: Path, tracker: Tracker) -> dict[str, Any]:
     """Write, measure, log and register the bundle of one label; returns its figures."""
-    from training.release.publish import BUNDLE, log_results, register, write_bundle
+    from training.release.publish import BUNDLE, log_results, register, write_bundle, write_report
 
     label, name, folder = prepared.config.data.label, prepared.data.card.id, out / BUNDLE
     if prepared.is_further:
         name, folder = f"{name}-{label}", out / f"{BUNDLE}-{label}"
     bundle, scores = write_bundle(prepared, trained, folder, tracker.run_id, name)
+    report = folder.with_name(folder.name.replace(BUNDLE, "report", 1) + ".html")
+    write_report(report, bundle.manifest, scores, prepared.splits)
     log_results(tracker, bundle, trained, scores, prepared.splits)
     version, verdict = register(tracker, bundle, prepared.splits)
     return {

@@ -89,7 +89,7 @@ def drift(windows: Sequence[Window], gate: float, title: str) -> Figure:
 
 
 def _axes(size: tuple[float, float], x: str, y: str, title: str = "") -> tuple[Figure, Axes]:
-    figure = Figure(figsize=size)
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.set_xlabel(x)
     axes.set_ylabel(y)

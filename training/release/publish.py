@@ -27,6 +27,7 @@ from training.evaluation import figures
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
 from training.evaluation.metrics import grouped_tau_b, pair_accuracy, tau_b_ci
+from training.evaluation.report import ranker_page
 from training.export.onnx_models import Parity, write_models
 from training.export.scores import onnx_scores
 from training.ranker.data_module import tokenize
@@ -181,6 +182,34 @@ def write_test_prompts(path: Path, prepared: Prepared) -> None:
         columns["group"] = [item.group for item in test]
     work = path.with_name(f".{path.name}")
     pq.write_table(pa.table(columns), work)
+    os.replace(work, path)
+
+
+def write_report(
+    path: Path, manifest: Manifest, scores: NDArray[np.float64], splits: Splits
+) -> None:
+    """Write the page of a trained ranker on its test prompts."""
+    metrics = manifest.metrics
+    rankers: dict[str, tuple[float | None, Sequence[float] | None]] = {
+        "this ranker": (metrics["tau_b"], metrics["tau_b_ci"])
+    }
+    others = {
+        "TF-IDF + ridge, same training prompts": "tau_b_tfidf_ridge",
+        "number of prompt tokens": "tau_b_prompt_tokens",
+        "mean length of the prompt's group": "tau_b_group_means",
+        "a second sample of the model itself": "ceiling",
+    }
+    rankers |= {said: (metrics[name], None) for said, name in others.items() if name in metrics}
+    page = ranker_page(
+        manifest,
+        rankers=rankers,
+        coverage=metrics.get("coverage"),
+        prompts=texts(splits.test),
+        scores=scores,
+        lengths=observed(splits.test),
+    )
+    work = path.with_name(f".{path.name}")
+    work.write_text(page, encoding="utf-8")
     os.replace(work, path)
 
 

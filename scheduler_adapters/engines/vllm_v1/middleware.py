@@ -50,10 +50,10 @@ from scheduler_adapters.planner.hints import (
     USER_CLASS,
     score_hints,
 )
-from scoring_service import prompt_text
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import Answer, FailOpenScorer
 from scoring_service.errors import ConfigError
+from scoring_service.tables import prompt_text
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

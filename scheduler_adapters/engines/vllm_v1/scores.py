@@ -15,9 +15,9 @@ from math import isfinite
 from typing import Any, Protocol, TypeVar
 
 from scheduler_adapters.planner.hints import SCORE, score_hints
-from scoring_service import prompt_text
 from scoring_service.client import Score, ScoringClient
 from scoring_service.errors import ConfigError
+from scoring_service.tables import prompt_text
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Reports are one file that needs nothing else, and appear whole or not at all."""
+"""Reports appear whole or not at all, their figures and tables beside them."""
 
 from __future__ import annotations
 
@@ -8,42 +8,11 @@ import pandas as pd
 import pytest
 
 from scheduler_adapters.reporting.figures import ecdf_figure
-from scheduler_adapters.reporting.page import ReportTable, Section, write_html, write_report
+from scheduler_adapters.reporting.page import Section, write_html, write_report
 from scheduler_adapters.reporting.tables import ecdf_table
 from scoring_service.errors import DataError
 
 LATENCIES = {"fcfs": [3.0, 1.0, 2.0], "pars": [1.0, 1.0], "somebody-else": [0.5]}
-
-
-def a_page(path: Path) -> str:
-    section = Section(
-        heading="Latency <of> requests",
-        text="First paragraph.\n\nSecond paragraph.",
-        table=ReportTable(columns=["policy", "mean"], rows=[["fcfs", 1234.5], ["pars", None]]),
-        figure=ecdf_figure(ecdf_table({"simulator": LATENCIES}), "E2E latency (s)"),
-        caption="three requests",
-    )
-    write_html(path, title="A title", lead="A lead", sections=[section])
-    return path.read_text()
-
-
-def test_a_report_needs_no_other_file(tmp_path: Path) -> None:
-    page = a_page(tmp_path / "report.html")
-    assert "<svg" in page
-    assert "viewport" in page
-    for outside in ("<script", "<link", "<img", 'src="http'):
-        assert outside not in page
-
-
-def test_text_is_escaped_and_numbers_are_readable(tmp_path: Path) -> None:
-    page = a_page(tmp_path / "report.html")
-    assert "Latency &lt;of&gt; requests" in page
-    assert "<td>1,234</td>" in page
-    assert "<td>-</td>" in page
-
-
-def test_the_same_figures_give_the_same_bytes(tmp_path: Path) -> None:
-    assert a_page(tmp_path / "a.html") == a_page(tmp_path / "b.html")
 
 
 def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

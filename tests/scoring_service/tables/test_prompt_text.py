@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scoring_service import prompt_text
+from scoring_service.tables import prompt_text
 
 
 @pytest.mark.parametrize(

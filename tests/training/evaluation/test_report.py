@@ -1,0 +1,51 @@
+"""The page of a ranker shows its order beside others, its coverage and its worst errors."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scoring_service.bundle import BANNER, SYNTHETIC, Manifest
+from training.evaluation.report import ranker_page
+
+PROMPTS = [f"prompt number {number}" for number in range(20)]
+
+
+def a_page(scores: np.ndarray, **manifest: object) -> str:
+    return ranker_page(
+        Manifest(
+            name="n", label="output_tokens", label_tokenizer="t", max_prompt_tokens=8, **manifest
+        ),
+        rankers={"this ranker": (0.5, [0.4, 0.6]), "TF-IDF + ridge": (0.45, None)},
+        coverage={"0.5": 0.48, "0.9": 0.91},
+        prompts=PROMPTS,
+        scores=scores,
+        lengths=np.arange(1.0, 21.0),
+    )
+
+
+def test_the_prompt_in_the_most_wrong_place_comes_first() -> None:
+    scores = np.arange(20.0)
+    scores[2] = 100.0
+    page = a_page(scores)
+    worst = page.partition("Worst errors")[2]
+    assert worst.index("prompt number 2<") < worst.index("prompt number 19<")
+    assert "<td>100%</td><td>15%</td><td>3</td>" in worst
+
+
+def test_the_order_stands_beside_its_baselines_and_the_coverage() -> None:
+    page = a_page(np.arange(20.0))
+    assert "tau_b of 0.500 (95% interval 0.400 to 0.600)" in page
+    assert page.index("this ranker") < page.index("TF-IDF + ridge")
+    assert "<td>0.500</td><td>0.480</td>" in page
+
+
+def test_invented_prompts_are_told_above_all() -> None:
+    assert BANNER in a_page(np.arange(20.0), dataset={"id": SYNTHETIC})
+    assert BANNER not in a_page(np.arange(20.0), dataset={"id": "mine"})
+
+
+def test_a_curve_is_drawn_where_the_history_is_known() -> None:
+    history = ({"epoch": 0.5, "val/tau_b": 0.1}, {"epoch": 1.0, "val/tau_b": 0.2})
+    metrics = {"tau_b_tfidf_ridge": 0.4}
+    page = a_page(np.arange(20.0), history=history, metrics=metrics)
+    assert page.count("<svg") == a_page(np.arange(20.0)).count("<svg") + 1

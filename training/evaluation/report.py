@@ -1,0 +1,128 @@
+"""The report of a ranker: how well it orders lengths, against what, and where it fails."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import matplotlib
+import numpy as np
+from numpy.typing import NDArray
+
+from scoring_service.bundle import Manifest
+from scoring_service.report_page import FIGURE_STYLE, ReportSection, ReportTable, page_text
+from training.evaluation import figures
+
+_NUM_WORST: Final = 12
+_PROMPT_CHARACTERS: Final = 90
+
+
+def ranker_page(
+    manifest: Manifest,
+    *,
+    rankers: Mapping[str, tuple[float | None, Sequence[float] | None]],
+    coverage: Mapping[str, float] | None,
+    prompts: Sequence[str],
+    scores: NDArray[np.float64],
+    lengths: NDArray[np.float64],
+) -> str:
+    """Return the page of a ranker on prompts that it was not trained on, as HTML.
+
+    Args:
+        rankers: what orders the prompts -> its tau_b and the 95% interval of that; the first is
+            the ranker of the manifest.
+        coverage: quantile -> share of lengths at or below its curve.
+        prompts: prompts with their `scores` and observed `lengths`, in tokens.
+    """
+    with matplotlib.rc_context(FIGURE_STYLE):
+        sections = [
+            _order(rankers),
+            _errors_at_a_glance(scores, lengths),
+            *_coverage(coverage or {}),
+            _worst(prompts, scores, lengths),
+            *_training(manifest),
+        ]
+    (tau_b, interval), *_ = rankers.values()
+    between = "" if interval is None else f" (95% interval {interval[0]:.3f} to {interval[1]:.3f})"
+    said = "undefined" if tau_b is None else f"{tau_b:.3f}"
+    lead = (
+        f"On {len(prompts):,} prompts that it was not trained on, this ranker's order agrees with "
+        f"that of the observed lengths ({manifest.label}) by a tau_b of {said}{between}. "
+        f"It was trained on {manifest.dataset.get('train_prompts', '?')} prompts of "
+        f"{manifest.dataset.get('id', 'an unknown set')}."
+    )
+    banner = f"{manifest.banner}. " if manifest.banner else ""
+    return page_text(title=f"Ranker {manifest.name}", lead=banner + lead, sections=sections)
+
+
+def _order(
+    rankers: Mapping[str, tuple[float | None, Sequence[float] | None]],
+) -> ReportSection:
+    rows = [
+        (name, tau_b, *(interval or (None, None))) for name, (tau_b, interval) in rankers.items()
+    ]
+    return ReportSection(
+        heading="Order of the lengths",
+        text="tau_b is 1 where every pair of prompts is in the right order, 0 by chance. A second "
+        "sample is the model's own next answer to the prompt: what no ranker can beat by much.",
+        table=ReportTable(columns=("ordered by", "tau_b", "from", "to"), rows=rows),
+    )
+
+
+def _errors_at_a_glance(scores: NDArray[np.float64], lengths: NDArray[np.float64]) -> ReportSection:
+    return ReportSection(
+        heading="Predicted against real",
+        figure=figures.predicted_against_real(scores, lengths, ""),
+        caption=f"Each point is one of {len(scores):,} prompts.",
+    )
+
+
+def _coverage(shares: Mapping[str, float]) -> list[ReportSection]:
+    if not shares:
+        return []
+    rows = [(float(quantile), share) for quantile, share in shares.items()]
+    return [
+        ReportSection(
+            heading="Predicted lengths",
+            text="A calibrated ranker also predicts quantiles of the length. The share of lengths "
+            "at or below each should be the quantile itself.",
+            table=ReportTable(columns=("quantile", "share of lengths at or below it"), rows=rows),
+        )
+    ]
+
+
+def _worst(
+    prompts: Sequence[str], scores: NDArray[np.float64], lengths: NDArray[np.float64]
+) -> ReportSection:
+    """The prompts whose place among the scores is farthest from that among the lengths."""
+    from scipy.stats import rankdata
+
+    places = [rankdata(values) / len(values) for values in (scores, lengths)]
+    farthest = np.argsort(-np.abs(places[0] - places[1]), kind="stable")[:_NUM_WORST]
+    rows = [
+        (_start(prompts[n]), f"{places[0][n]:.0%}", f"{places[1][n]:.0%}", int(lengths[n]))
+        for n in farthest
+    ]
+    columns = ("prompt", "longer than, predicted", "longer than, real", "tokens")
+    return ReportSection(
+        heading="Worst errors",
+        text="The share of all prompts that a prompt was predicted to be longer than, and is.",
+        table=ReportTable(columns=columns, rows=rows),
+    )
+
+
+def _start(prompt: str) -> str:
+    line = " ".join(prompt.split())
+    return line if len(line) <= _PROMPT_CHARACTERS else f"{line[: _PROMPT_CHARACTERS - 1]}…"
+
+
+def _training(manifest: Manifest) -> list[ReportSection]:
+    points = [point for point in manifest.history if "val/tau_b" in point and "epoch" in point]
+    if not points:
+        return []
+    baseline: Any = manifest.metrics.get("tau_b_tfidf_ridge")
+    return [
+        ReportSection(
+            heading="Training",
+            figure=figures.training_curve(points, baseline),
+            caption=f"MLflow run {manifest.mlflow_run_id}.",
+        )
+    ]
