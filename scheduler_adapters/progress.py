@@ -1,8 +1,10 @@
-"""A progress line on stderr, on a terminal only."""
+"""Progress on stderr: a line that rewrites itself on a terminal, else a line every tenth."""
 
 import sys
 import time
 from typing import Final, Self
+
+from scoring_service.command_line import Tenths
 
 _BAR: Final = 20
 _EVERY_S: Final = 0.2
@@ -10,7 +12,7 @@ _EVERY_S: Final = 0.2
 
 
 class Progress:
-    """`with Progress(10) as progress: progress.step("fcfs")`; silent without a terminal.
+    """`with Progress(10) as progress: progress.step("fcfs")`.
 
     The line shows the share of runs that are done and, where `look` is called during a run, its
     virtual time and its requests. A search makes many runs for one step of `total`, and their
@@ -24,13 +26,14 @@ class Progress:
         self.what = ""
         self.start_s = time.monotonic()
         self.next_look_s = self.start_s
-        self.is_shown = sys.stderr.isatty()
+        self.is_terminal = sys.stderr.isatty()
+        self._tenths = Tenths(lambda line: print(line, file=sys.stderr, flush=True))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.is_shown:
+        if self.is_terminal:
             print(file=sys.stderr)
 
     def begin(self, what: str) -> None:
@@ -44,7 +47,7 @@ class Progress:
 
     def look(self, now_s: float, num_done: int, num_requests: int) -> None:
         """Show the virtual time of the run under way; cheap enough for every step of it."""
-        if self.is_shown and time.monotonic() >= self.next_look_s:
+        if time.monotonic() >= self.next_look_s:
             self.next_look_s = time.monotonic() + _EVERY_S
             partial = num_done / num_requests if self.is_partial_shown else 0
             self._show(
@@ -53,7 +56,9 @@ class Progress:
             )
 
     def _show(self, share: float, what: str) -> None:
-        if self.is_shown:
+        if not self.is_terminal:
+            self._tenths.reach(share, f"{self.done}/{self.total}  {what}")
+        else:
             filled = int(share * _BAR)
             taken_s = time.monotonic() - self.start_s
             line = f"{'#' * filled:-<{_BAR}} {self.done}/{self.total} {taken_s:.0f} s  {what}"

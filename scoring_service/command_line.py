@@ -26,6 +26,7 @@ import json
 import logging
 import re
 import sys
+import time
 from argparse import SUPPRESS, Action, ArgumentError, _HelpAction
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,6 +70,7 @@ _OURS: Final = ("training", "scoring_service", "scheduler_adapters")
 """The packages, in the order of the help of `lengthwise`."""
 _MAX_SHORT: Final = 10
 """Options in --help."""
+_QUIET_S: Final = 5.0
 _DISK_ERRORS: Final = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -292,6 +294,27 @@ def print_banner(text: str | None) -> None:
     """Print the warning that belongs to a result, red on a terminal; None prints nothing."""
     if text is not None:
         print(f"\033[1;31m{text}\033[0m" if sys.stdout.isatty() else text)
+
+
+class Tenths:
+    """Says at every tenth of the work how far it is, where no bar can be shown on a terminal."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self._say = say
+        self._said = 0
+        self._start_s = time.monotonic()
+
+    def reach(self, share: float, text: str) -> None:
+        """Note that this share of the work is done; `text` is added to a line about it.
+
+        Nothing is said of the first seconds, so that short work stays silent.
+        """
+        tenths = int(share * 10 + 1e-9)
+        if tenths > self._said:
+            self._said = tenths
+            taken_s = time.monotonic() - self._start_s
+            if taken_s >= _QUIET_S:
+                self._say(f"{tenths * 10}% after {taken_s:.0f} s  {text}")
 
 
 class JsonFormatter(logging.Formatter):

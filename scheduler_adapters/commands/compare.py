@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
-from scheduler_adapters.commands.setup import load_named
+from scheduler_adapters.commands.setup import Setup, changed_options, load_named
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
@@ -30,7 +30,7 @@ from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.tail import reading_figures
 from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.command_line import INTERRUPTED, common_options
+from scoring_service.command_line import INTERRUPTED, common_options, print_next
 from scoring_service.errors import ConfigError, SchedulingError
 from scoring_service.strict_json import to_json
 
@@ -190,6 +190,9 @@ def _show(results: _Results) -> None:
         if found:
             print(f"\ncapacity, {config.unit}\n{text_of(capacity_table(found))}")
         print(config.lead(results.requests))
+        policies = " ".join(config.policies)
+        options = changed_options(config, Setup, without="rate_per_s")
+        print_next(f"python -m scheduler_adapters capacity --policies {policies}{options}")
 
 
 def _say_left_out(why: str, results: _Results) -> None:

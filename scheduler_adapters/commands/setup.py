@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, Self
 
 from scheduler_adapters.placement import Placement
@@ -12,6 +13,7 @@ from scheduler_adapters.simulator.instance_config import InstanceConfig, check_m
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.workload import WorkloadConfig
 from scoring_service.errors import ConfigError
+from scoring_service.strict_json import to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,18 @@ class Setup(InstanceConfig, WorkloadConfig):
             settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
             settings |= {"warning": self.banner} if self.banner else {}
             log_run(self.mlruns_dir, name, params=settings, metrics=metrics, files=files)
+
+
+def changed_options(settings: Any, *kinds: type[Any], without: str = "") -> str:
+    """Return the fields of `kinds` that have other values than their defaults, as options."""
+    defaults = {each.name: getattr(kind(), each.name) for kind in kinds for each in fields(kind)}
+    words = []
+    for name, default in defaults.items():
+        value = getattr(settings, name)
+        if value != default and name not in ("json", "mlruns_dir", without):
+            text = to_json(value) if isinstance(value, dict) else str(value)
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [quote(text)])]
+    return "".join(f" {word}" for word in words)
 
 
 def check_made_for(placement: Placement, profile: str) -> None:

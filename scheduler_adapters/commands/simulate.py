@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scheduler_adapters.commands.cluster_options import ClusterOptions
-from scheduler_adapters.commands.setup import Setup, check_place
+from scheduler_adapters.commands.setup import Setup, changed_options, check_place
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
@@ -24,7 +24,7 @@ from scheduler_adapters.timeline.qoe import LEAST_QOE
 from scheduler_adapters.timeline.tail import reading_figures
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.command_line import INTERRUPTED, common_options
+from scoring_service.command_line import INTERRUPTED, common_options, print_next
 from scoring_service.errors import ConfigError
 from scoring_service.strict_json import to_json
 
@@ -139,12 +139,25 @@ def run(config: SimulateConfig) -> int:
         if config.clients is not None:
             arrivals = f"closed loop of {config.clients} clients"
         print(config.conditions(arrivals, len(requests)))
+        print_next(_next(config))
     if not is_whole:
         left_out = summary.num_unfinished
         print(f"interrupted: {left_out} requests are left out of E2E", file=sys.stderr)
         return INTERRUPTED
     config.log(f"simulate {config.policy}", summary.flat(), files)
     return 0
+
+
+def _next(config: SimulateConfig) -> str:
+    """The same requests under other policies, or the load that such instances bear."""
+    if config.placement is None and config.clients is None:
+        policies = " ".join(dict.fromkeys(["fcfs", "pars", config.policy]))
+        command = f"compare --policies {policies}" + changed_options(config, Setup)
+    else:
+        by = " --by concurrency" * (config.clients is not None)
+        options = changed_options(config, Setup, ClusterOptions, without="rate_per_s")
+        command = f"capacity --policies {config.policy}{by}{options}"
+    return f"python -m scheduler_adapters {command}"
 
 
 def _simulate(

@@ -50,7 +50,7 @@ class LoadRecorder(EngineObserver):
 
 @dataclass(eq=False)
 class ProgressLine(EngineObserver):
-    """Shows on a terminal how far a run of `num_requests` is, in virtual time."""
+    """Shows how far a run of `num_requests` is, in virtual time."""
 
     progress: Progress
     num_requests: int
@@ -64,5 +64,5 @@ class ProgressLine(EngineObserver):
 
 
 def progress_lines(progress: Progress, requests: Requests) -> list[EngineObserver]:
-    """Return the observer of a run of `requests` that shows it, or none without a terminal."""
-    return [ProgressLine(progress, len(requests))] if progress.is_shown else []
+    """Return the observer of a run of `requests` that shows it."""
+    return [ProgressLine(progress, len(requests))]

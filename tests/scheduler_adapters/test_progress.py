@@ -24,11 +24,24 @@ def clock(monkeypatch):
     return clock
 
 
-def test_without_a_terminal_nothing_is_shown(capsys):
+def test_without_a_terminal_short_work_is_silent(capsys):
     with Progress(1) as progress:
         progress.look(1.0, 1, 2)
         progress.step("fcfs")
     assert capsys.readouterr().err == ""
+
+
+def test_without_a_terminal_every_tenth_is_a_line(capsys, clock, monkeypatch):
+    monkeypatch.setattr("scoring_service.command_line.time", clock)
+    with Progress(2) as progress:
+        progress.begin("pars")
+        for row in range(1000):
+            clock.now_s = row / 20
+            progress.look(row, row, 1000)
+        progress.step("pars")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "10% after 10 s  0/2  pars: virtual time 202 s, 202/1,000 requests"
+    assert [line.partition("%")[0] for line in lines] == ["10", "20", "30", "40", "50"]
 
 
 @pytest.mark.parametrize(("is_partial_shown", "num_filled"), [(True, 15), (False, 10)])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from scoring_service.command_line import Tenths
 from scoring_service.errors import ConfigError, DataError, at_least, require
 from scoring_service.tables.columns import PROMPT, require_columns
 from training.collection.answers import AnswerLog
@@ -145,6 +146,7 @@ async def _ask_all(
     refused: list[str] = []
     queue = iter(jobs)
     is_hidden = not sys.stderr.isatty()
+    tenths, left = Tenths(logger.info), [len(jobs)]
 
     async def work() -> None:
         for prompt, sample in queue:
@@ -157,6 +159,9 @@ async def _ask_all(
                 row |= {"answer_tokens": length.answer_tokens, "request": config.request}
                 log.append(row)
             progress.update()
+            left[0] -= 1
+            if is_hidden:
+                tenths.reach(1 - left[0] / len(jobs), f"{left[0]} prompts left")
 
     async with httpx.AsyncClient(
         headers=headers, limits=limits, timeout=config.timeout_s, follow_redirects=True

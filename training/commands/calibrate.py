@@ -3,8 +3,10 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
+from scoring_service.command_line import print_next
 from scoring_service.errors import ConfigError, require
 from scoring_service.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
@@ -72,6 +74,13 @@ def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) 
     def show() -> None:
         _print(samples, cost)
         print(f"figure in {figure}; cost in {options.out}")
+        profile = quote(f"{samples.model}@{samples.device}")
+        settings = quote(to_json({"cost": str(options.out)}))
+        print_next(
+            f"python -m scheduler_adapters simulate --profile {profile} --placement phasor "
+            f"--placement-settings {settings} --instances 8 --prefill-instances 3 "
+            "--elastic-instances 2 --lengths arena-hard --rate-per-s 4"
+        )
 
     print_result(result | {"out": str(options.out)}, output, show)
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from scoring_service.agreement import tau_b
 from scoring_service.bundle import Manifest, ModelBundle
-from scoring_service.command_line import print_banner
+from scoring_service.command_line import print_banner, print_next
 from scoring_service.errors import DataError
 from scoring_service.strict_json import finite_or_null
 from training.commands.options import OutputOptions, print_result
@@ -60,7 +61,12 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
     result, measured = evaluate(bundle, prompts, options)
     if options.report is not None:
         _write_report(options.report, bundle.manifest, result, measured)
-    print_result(result, output, lambda: _print(result))
+
+    def show() -> None:
+        _print(result)
+        print_next(f"python -m scoring_service serve --bundle {quote(options.bundle)}")
+
+    print_result(result, output, show)
 
 
 @dataclass(frozen=True)

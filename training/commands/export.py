@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
+from scoring_service.command_line import print_next
 from scoring_service.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.release.rebuild import export, rebuild
@@ -48,4 +50,9 @@ def main(options: ExportOptions, store: StoreOptions, output: OutputOptions) -> 
     manifest = bundle.manifest
     line = f"{bundle.path}: {manifest.name} revision {manifest.revision}"
     result = figures_of(manifest) | {"bundle": str(bundle.path)}
-    print_result(result, output, lambda: print(line))
+
+    def show() -> None:
+        print(line)
+        print_next(f"python -m scoring_service serve --bundle {quote(str(bundle.path))}")
+
+    print_result(result, output, show)

@@ -10,9 +10,16 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from shlex import quote
+from typing import Any, Final
 
-from scoring_service.command_line import POSITIONAL, common_options, print_banner, run_command
+from scoring_service.command_line import (
+    POSITIONAL,
+    common_options,
+    print_banner,
+    print_next,
+    run_command,
+)
 from scoring_service.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.config import TrainConfig
@@ -20,7 +27,9 @@ from training.data.prepared import Prepared, prepare
 from training.ranker.processes import rank
 from training.recipes import RECIPES, recipe
 
-if TYPE_CHECKING:
+# In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
+MYPY: Final = False
+if MYPY:
     from training.ranker.learning import Trained
     from training.release.tracking import Tracker
 
@@ -104,6 +113,7 @@ def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None
     def show() -> None:
         for figures in (result, *result.get("heads", {}).values()):
             _print_result(figures)
+        print_next(f"python -m scoring_service serve --bundle {quote(result['bundle'])}")
 
     if rank() == 0:
         print_result(result, output, show)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from scoring_service.bundle import ModelBundle
 from scoring_service.command_line import POSITIONAL
@@ -13,7 +13,9 @@ from training.data.provenance import held_out_prompts
 from training.release.champion import Promotion, judge
 from training.release.registry import open_store
 
-if TYPE_CHECKING:
+# In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
+MYPY: Final = False
+if MYPY:
     from training.release.tracking import Store
 
 

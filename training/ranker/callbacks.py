@@ -1,5 +1,6 @@
-"""Lightning callbacks: progress on a terminal, a checkpoint on Ctrl-C."""
+"""Lightning callbacks: progress, a checkpoint on Ctrl-C."""
 
+import logging
 import signal
 import sys
 import time
@@ -10,25 +11,33 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
+from scoring_service.command_line import Tenths
 
-class TerminalProgress(L.Callback):  # type: ignore[misc]
-    """One line on stderr that rewrites itself; used on terminals only."""
+logger = logging.getLogger(__name__)
+
+
+class StepProgress(L.Callback):  # type: ignore[misc]
+    """One line on stderr that rewrites itself on a terminal; else a log line every tenth."""
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
         """Start the clock and note the step; a resumed run counts only its own steps."""
         self._start_s = time.monotonic()
         self._first_step = trainer.global_step
+        self._tenths = Tenths(logger.info)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Rewrite the line."""
+        """Rewrite the line, or log one."""
         step, total = trainer.global_step, module.total_steps
         elapsed_s = time.monotonic() - self._start_s
         left_s = elapsed_s / max(1, step - self._first_step) * (total - step)
         tau = f"  val tau_b {module.history[-1]['val/tau_b']:.3f}" if module.history else ""
-        line = f"\rstep {step}/{total}{tau}  {left_s:.0f} s left "
-        print(line, end="\n" if step == total else "", file=sys.stderr, flush=True)
+        line = f"step {step}/{total}{tau}  {left_s:.0f} s left "
+        if sys.stderr.isatty():
+            print(f"\r{line}", end="\n" if step == total else "", file=sys.stderr, flush=True)
+        elif trainer.is_global_zero:
+            self._tenths.reach(step / total, line)
 
 
 class ResumableInterrupt(Checkpoint):  # type: ignore[misc]

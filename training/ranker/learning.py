@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import sys
 import warnings
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from tokenizers import Tokenizer
 from scoring_service.errors import ConfigError, DataError, at_least
 from training.config import TrainConfig
 from training.data.splits import Splits
-from training.ranker.callbacks import ResumableInterrupt, TerminalProgress
+from training.ranker.callbacks import ResumableInterrupt, StepProgress
 from training.ranker.data_module import LengthData
 from training.ranker.encoder import PromptScorer, build_scorer, find_backbone
 from training.ranker.losses import check_objective
@@ -189,8 +188,7 @@ def _trainer(
         callbacks.append(EarlyStopping("val/tau_b", mode="max", patience=config.patience))
     if config.optim.ema_decay is not None:
         callbacks.append(EMAWeightAveraging(decay=config.optim.ema_decay))
-    if sys.stderr.isatty():
-        callbacks.append(TerminalProgress())
+    callbacks.append(StepProgress())
     arguments = {
         "accelerator": "auto",
         "devices": local_world_size(),

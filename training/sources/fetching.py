@@ -21,7 +21,6 @@ import yaml
 from scoring_service.bundle import sha256_of
 from scoring_service.errors import ConfigError, DataError
 from training.data.cards import CARD, CARDS, Card, read_card
-from training.ranker.encoder import find_backbone
 from training.sources.layouts import LAYOUTS
 from training.sources.repositories import RemoteFile, Repository
 
@@ -101,6 +100,8 @@ def fetch(card: Card, out: Path, mirror: str | None = None) -> Fetched:
 def count_tokens(texts: Sequence[str]) -> list[int]:
     """Return the BERT WordPiece tokens of each text, without special tokens."""
     from tokenizers import Tokenizer
+
+    from training.ranker.encoder import find_backbone  # imports torch
 
     source = find_backbone("auto").source
     local = Path(source) / "tokenizer.json"

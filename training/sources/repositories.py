@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from scoring_service.command_line import Tenths
 from scoring_service.errors import DataError
 
 GITHUB: Final = (
@@ -87,10 +88,14 @@ class Repository:
             "%s at %s: %d files, %d of them (%.1f MB) to fetch",
             *(self.source, self.commit[:12], len(files), len(missing), total / 1e6),
         )
-        with tqdm(total=total, unit="B", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
+        is_hidden, tenths, done = not sys.stderr.isatty(), Tenths(logger.info), 0
+        with tqdm(total=total, unit="B", unit_scale=True, disable=is_hidden) as bar:
             for start in range(0, len(missing), _AT_ONCE):
                 for file in self._bring(missing[start : start + _AT_ONCE], places):
                     bar.update(file.size)
+                    done += file.size
+                    if is_hidden:
+                        tenths.reach(done / total, f"of {total / 1e6:.1f} MB")
         return places
 
     def _bring(self, files: Sequence[RemoteFile], places: dict[str, Path]) -> Sequence[RemoteFile]:

@@ -30,7 +30,7 @@ def run_pascal(num_instances: int, count: int) -> dict[str, float]:
     instance = Instance.preset(f"{_MODEL}@h100-96g", host=HostLink.of_model(_MODEL))
     with Progress(1) as progress:
         progress.begin(f"{num_instances} instances")
-        lines = [ProgressLine(progress, count)] if progress.is_shown else []
+        lines = [ProgressLine(progress, count)] if progress.is_terminal else []
         simulate_cluster(
             replace(requests, arrival_s=arrival_s),
             PascalPlacement(),

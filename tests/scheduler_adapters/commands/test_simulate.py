@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -229,6 +230,14 @@ def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_p
     assert np.isfinite(read_timeline(path).finished_s).sum() == summary["num_finished"]
 
 
+CONDITIONS = {
+    "--rate-per-s=4": {"30 requests", "unlimited KV"},
+    "--placement=least-kv": {"30 requests", "2 instances under least-kv"},
+    "--clients=3": {"30 requests", "100% a"},
+}
+"""What the conditions say of a run that follows."""
+
+
 def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
@@ -385,3 +394,22 @@ def test_nothing_is_said_of_reasoning_where_there_is_none(capsys):
     assert "qoe" not in out
     assert "blocking_s" not in out
     assert "nan" not in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--rate-per-s=4", "--unlimited-kv", "--policy=sarathi"],
+        ["--placement=least-kv", "--instances=2", "--rate-per-s=4"],
+        ["--clients=3", '--classes={"a": {"share": 1}}'],
+    ],
+)
+def test_the_command_to_go_on_with_takes_the_same_requests_and_instances(options, capsys):
+    assert main(["simulate", "--num-requests=30", *options]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("next: python -m scheduler_adapters ")
+    command, *words = shlex.split(last)[4:]
+    assert main([command, *words, "--mlruns-dir=null"]) == 0
+    conditions = capsys.readouterr().out.splitlines()[-2 if command == "compare" else -1]
+    for word in ("30 requests", "unlimited KV", "2 instances under least-kv", "100% a"):
+        assert (word in conditions) == (word in CONDITIONS[options[0]])

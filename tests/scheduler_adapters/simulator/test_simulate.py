@@ -80,7 +80,7 @@ def test_an_interrupted_run_keeps_what_had_finished(engine, clients):
         np.testing.assert_array_equal(timeline.token_s(row), whole.token_s(row))
 
 
-def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_elsewhere(
+def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_of_short_runs_elsewhere(
     capsys, monkeypatch
 ):
     def run():

@@ -123,6 +123,22 @@ def test_help_comes_without_a_framework_and_at_once():
     assert run.stdout.splitlines()[-1] == "[]", run.stderr
 
 
+def test_the_help_of_no_command_imports_a_framework():
+    program = """
+import contextlib, io, sys
+from importlib import import_module
+for module in ("training", "scoring_service", "scheduler_adapters"):
+    program = import_module(module + ".__main__").PROGRAM
+    for name in program.commands:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            program.run([name, "--help"])
+heavy = {"torch", "lightning", "transformers", "mlflow", "vllm", "sklearn", "numba"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.splitlines()[-1] == "[]", run.stderr
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_completion_script_names_every_command(shell):
     script = completion([shell])

@@ -31,7 +31,9 @@ def test_without_json_the_figures_are_a_table(
     table = ["--data", str(write_table(tmp_path / "logs.jsonl", 60)), "--prompt-column", "text"]
     bundle = ["--bundle", str(tiny_bundle.path), *table, "--length-column", "tokens"]
     assert main(["evaluate", *bundle]) == 0
-    rows = dict(re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last == f"next: python -m scoring_service serve --bundle {tiny_bundle.path}"
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in lines)
     assert rows["prompts"] == "60"
     assert 0 < float(rows["tau_b"]) < 1
     out = ["--target-model", "other", "--out", str(tmp_path / "bundle")]

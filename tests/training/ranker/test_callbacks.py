@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from training.ranker.callbacks import ResumableInterrupt, TerminalProgress
+from training.ranker.callbacks import ResumableInterrupt, StepProgress
 
 
 class Trainer(SimpleNamespace):
@@ -56,9 +56,10 @@ def test_an_interrupt_waits_for_a_validation_that_is_due(tmp_path: Path, module:
 def test_the_line_of_progress_counts_only_the_steps_of_this_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = iter([100.0, 110.0, 120.0])
+    clock = iter([100.0, 100.0, 110.0, 120.0])
     monkeypatch.setattr("training.ranker.callbacks.time.monotonic", lambda: next(clock))
-    progress, trainer = TerminalProgress(), SimpleNamespace(global_step=10)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    progress, trainer = StepProgress(), SimpleNamespace(global_step=10)
     module = SimpleNamespace(total_steps=16, history=[])
     progress.on_train_start(trainer, module)  # type: ignore[arg-type]
     trainer.global_step = 12  # Two steps in ten seconds, four are left.
@@ -67,3 +68,19 @@ def test_the_line_of_progress_counts_only_the_steps_of_this_run(
     trainer.global_step, module.history = 16, [{"val/tau_b": 0.5}]
     progress.on_train_batch_end(trainer, module, None, None, 0)  # type: ignore[arg-type]
     assert capsys.readouterr().err == "\rstep 16/16  val tau_b 0.500  0 s left \n"
+
+
+def test_without_a_terminal_every_tenth_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("training.ranker.callbacks.time.monotonic", lambda: now_s[0])
+    caplog.set_level("INFO")
+    progress, trainer = StepProgress(), SimpleNamespace(global_step=0, is_global_zero=True)
+    module = SimpleNamespace(total_steps=2400, history=[{"val/tau_b": 0.5}])
+    progress.on_train_start(trainer, module)  # type: ignore[arg-type]
+    for trainer.global_step in range(1, 2401):
+        now_s[0] = float(trainer.global_step)
+        progress.on_train_batch_end(trainer, module, None, None, 0)  # type: ignore[arg-type]
+    assert len(caplog.messages) == 10
+    assert caplog.messages[0] == "10% after 240 s  step 240/2400  val tau_b 0.500  2160 s left "

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from scoring_service.command_line import POSITIONAL
+from scoring_service.command_line import POSITIONAL, print_next
 from scoring_service.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.data.cards import Card
@@ -66,6 +66,6 @@ def _print(sets: Sequence[Fetched], out: Path) -> None:
         state = "was there" if each.was_there else "built"
         print(f"{each.id:20} {state}, {each.records:,} rows, licence {each.licence}")
         print(f"{'':20} SHA-256 of the table {each.sha256}")
-    print(
-        f"next: python -m training fit demo --data-dir {out} --data.dataset {sets[0].id} --out run"
+    print_next(
+        f"python -m training fit demo --data-dir {out} --data.dataset {sets[0].id} --out run"
     )
