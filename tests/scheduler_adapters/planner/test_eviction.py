@@ -81,6 +81,14 @@ def test_a_resident_without_evict_key_goes_for_no_other() -> None:
     assert step.evicted == {asker.tracked.view.number}
 
 
+def test_a_resident_of_a_worse_priority_goes_though_it_has_no_evict_key() -> None:
+    nan = float("nan")
+    engine, (asker, _, _, worse) = engine_with(1.0, nan, nan, nan, priorities=[0, 0, 0, 1])
+    step, eviction = begin(engine)
+    assert eviction.secure_block(step, asker)
+    assert step.evicted == {worse.tracked.view.number}
+
+
 def wait(engine: FakeEngine, *scores: float, prompt: int = 10) -> None:
     count = len(scores)
     requests = make_requests(

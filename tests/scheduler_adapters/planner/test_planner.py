@@ -17,7 +17,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import InvalidDecision
-from tests.scheduler_adapters.planner.fake_engine import FakeEngine
+from tests.scheduler_adapters.planner.fake_engine import FakeEngine, FakeRequest
 
 
 class OneBlockEach(UnsharedBlocks[Tracked]):
@@ -152,6 +152,33 @@ def test_a_prompt_that_no_step_can_hold_is_planned_in_chunks() -> None:
     engine = FakeEngine(Whole(), seats=2, budget=16, blocks=10, block_tokens=16)
     requests = make_requests(prompt_tokens=[40], output_tokens=[2])
     assert engine.serve(requests) == [{0: 16}, {0: 16}, {0: 8}, {0: 1}]
+
+
+def test_the_last_token_of_a_step_admits_a_prompt_of_one_token() -> None:
+    engine = FakeEngine(Whole(), seats=2, budget=9, blocks=10, block_tokens=16)
+    requests = make_requests(prompt_tokens=[8, 1], output_tokens=[1, 1])
+    assert engine.serve(requests) == [{0: 8, 1: 1}]
+
+
+@pytest.mark.parametrize(("blocks", "is_asked"), [(3, True), (4, False)])
+def test_blocks_kept_for_reuse_are_asked_for_only_where_the_next_tokens_lack_some(
+    blocks: int, is_asked: bool
+) -> None:
+    asked: list[int] = []
+
+    class Keeping(FakeEngine):
+        def release(self, items: Iterable[FakeRequest]) -> None:
+            asked.append(len(list(items)))
+
+    engine = Keeping(FCFS(), seats=2, budget=99, blocks=blocks, block_tokens=16)
+    requests = make_requests(prompt_tokens=[16, 16], output_tokens=[3, 3])
+    for row in range(2):
+        engine._submit(requests, row)
+    engine._step()
+    assert engine.free_blocks() == blocks - 2
+    asked.clear()
+    engine.planner.plan()
+    assert asked == [2] * is_asked
 
 
 class Closed(FCFS):

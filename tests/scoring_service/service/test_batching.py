@@ -388,6 +388,23 @@ def test_what_expires_between_the_queue_and_the_model_is_not_computed():
     assert held.batcher.num_expired == 1
 
 
+def test_a_group_that_expired_on_the_way_to_the_model_is_no_run():
+    held = Held()
+    take = held.batcher._next_group
+
+    def take_and_stall(done):
+        group = take(done)
+        held.clock.now_s += 1.5 * bool(group)
+        return group
+
+    late = held.ask(1, timeout_s=1.0)
+    runs = held.batcher.num_runs
+    held.batcher._next_group = take_and_stall
+    held.end()
+    assert isinstance(late.result, ScoringTimeout)
+    assert (held.batcher.num_runs - runs, held.batcher.num_expired) == (1, 1)  # That of `Held`.
+
+
 # Company.
 
 

@@ -68,3 +68,10 @@ def test_a_number_that_is_none_above_0_is_refused_with_its_row(
     with pytest.raises(DataError, match=f"{column} is .*above 0") as caught:
         read_samples(path)
     assert caught.value.row == 1
+
+
+def test_numbers_behind_a_column_that_is_not_there_are_checked_too(tmp_path: Path) -> None:
+    path = tmp_path / "samples.csv"
+    path.write_text("prompt_tokens,latency_s\n8,0.1\n16,-1\n")
+    with pytest.raises(DataError, match=r"latency_s is .*above 0"):
+        read_samples(path)
