@@ -20,9 +20,9 @@ from scoring_service.strict_json import to_json
 class Setup(InstanceConfig, WorkloadConfig):
     """Requests, scores, an instance, and where results go."""
 
-    mlruns_dir: Path | None = Path("mlruns")
+    mlruns_dir: str | None = "mlruns"
     """MLflow store that gets a run of what --out keeps, where mlflow is installed (it takes 3 CPU
-    seconds); null: none."""
+    seconds): a folder or a server; the default gives way to $MLFLOW_TRACKING_URI; null: none."""
     json: bool = False
     """Print one JSON object instead of a table."""
 

@@ -1,4 +1,4 @@
-"""Results of a command as a run in a local MLflow store."""
+"""Results of a command as a run in an MLflow store."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -7,21 +7,22 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from scoring_service.mlflow_store import MlflowStore, quiet_mlflow
+from scoring_service.mlflow_store import find_store, quiet_mlflow, tags_of_run
 
 EXPERIMENT: Final = "lengthwise-simulations"
 """Beside the training runs, in the same store."""
+DESCRIPTION: Final = "Simulated and measured schedules of `python -m scheduler_adapters`."
 
 
 def log_run(
-    root: Path | None,
+    root: str | Path | None,
     name: str,
     *,
     params: Mapping[str, Any],
     metrics: Mapping[str, float],
     files: Sequence[Path],
 ) -> None:
-    """Log a finished run under `root`; metrics that are not finite are left out.
+    """Log a finished run in the store at `root`; metrics that are not finite are left out.
 
     Does nothing without a `root`, or where MLflow is not installed.
     """
@@ -32,18 +33,25 @@ def log_run(
     from mlflow.entities import Metric, Param
     from mlflow.exceptions import MlflowException
 
-    store = MlflowStore(root)
+    store = find_store(root)
     store.make_folder()
     with store.errors_in_one_line(MlflowException):
         client = MlflowClient(store.uri)
-        experiment_id = store.experiment_id(client, EXPERIMENT)
+        experiment_id = store.experiment_id(client, EXPERIMENT, DESCRIPTION)
         now_ms = int(time.time() * 1000)
-        run_id = client.create_run(experiment_id, run_name=name).info.run_id
-        client.log_batch(
-            run_id,
-            params=[Param(key, str(value)) for key, value in params.items()],
-            metrics=[Metric(k, v, now_ms, 0) for k, v in metrics.items() if isfinite(v)],
-        )
-        for path in files:
-            client.log_artifact(run_id, str(path))
-        client.set_terminated(run_id)
+        tags = tags_of_run()
+        if warning := params.get("warning"):
+            tags["mlflow.note.content"] = str(warning)
+        run_id = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
+        status = "FAILED"
+        try:
+            client.log_batch(
+                run_id,
+                params=[Param(key, str(value)) for key, value in params.items()],
+                metrics=[Metric(k, v, now_ms, 0) for k, v in metrics.items() if isfinite(v)],
+            )
+            for path in files:
+                client.log_artifact(run_id, str(path))
+            status = "FINISHED"
+        finally:
+            client.set_terminated(run_id, status=status)

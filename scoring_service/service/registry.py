@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlparse
 from urllib.request import url2pathname, urlopen
 
 from scoring_service.errors import BundleError, require
-from scoring_service.mlflow_store import MlflowStore
+from scoring_service.mlflow_store import find_store
 
 _TIMEOUT_S: Final = 5.0
 _SOURCE_OF_ALIAS: Final = """
@@ -42,7 +42,7 @@ class RegistrySource:
         self._name, _, self._alias = model.partition("@")
         is_pair = bool(self._name and self._alias)
         require("registry_model", repr(model), is_pair, "NAME@ALIAS, e.g. my-ranker@champion")
-        self._store = MlflowStore(mlruns)
+        self._store = find_store(mlruns)
         self._registry = self._store.uri if self._store.is_server else str(self._store.database)
 
     def locate(self) -> Path:

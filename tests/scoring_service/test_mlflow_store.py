@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scoring_service.errors import ConfigError
-from scoring_service.mlflow_store import MlflowStore
+from scoring_service.mlflow_store import MlflowStore, find_store, tags_of_run
 
 
 class Client:
@@ -18,7 +18,8 @@ class Client:
         names = [made for made, _ in self.made]
         return type("E", (), {"experiment_id": names.index(name)}) if name in names else None
 
-    def create_experiment(self, name, artifact_location=None):
+    def create_experiment(self, name, artifact_location=None, tags=None):
+        assert tags["mlflow.experimentKind"] == "custom_model_development"
         self.made.append((name, artifact_location))
         return str(len(self.made) - 1)
 
@@ -26,7 +27,7 @@ class Client:
 def test_a_folder_is_a_database_with_artefacts_beside_it(tmp_path):
     store, client = MlflowStore(tmp_path / "runs"), Client()
     assert store.uri == f"sqlite:///{tmp_path}/runs/mlflow.db"
-    assert [store.experiment_id(client, name) for name in ("a", "b", "a")] == ["0", "1", "0"]
+    assert [store.experiment_id(client, name, "") for name in ("a", "b", "a")] == ["0", "1", "0"]
     artifacts = (tmp_path / "runs" / "artifacts").as_uri()
     assert client.made == [("a", artifacts), ("b", artifacts)]
 
@@ -38,7 +39,7 @@ def test_an_address_is_a_server_which_has_no_folder_here(tmp_path, monkeypatch):
     assert store.uri == str(store) == "https://mlflow.example:5000"
     store.make_folder()
     store.require()
-    store.experiment_id(client, "a")
+    store.experiment_id(client, "a", "")
     assert client.made == [("a", None)]
     assert not list(tmp_path.iterdir())
 
@@ -68,3 +69,25 @@ def test_foreign_errors_become_one_line_and_others_pass(tmp_path):
             raise error
     with pytest.raises(ZeroDivisionError), store.errors_in_one_line(LookupError):
         raise ZeroDivisionError
+
+
+def test_the_default_place_gives_way_to_the_tracking_uri_of_mlflow(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert find_store("mlruns").root.name == "mlruns"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    assert find_store("mlruns").uri == "http://127.0.0.1:5000"
+    assert find_store(tmp_path).root == tmp_path
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/own.db")
+    store = find_store("mlruns")
+    assert (store.uri, store.is_server) == (f"sqlite:///{tmp_path}/own.db", False)
+    store.make_folder()
+    store.require()
+
+
+def test_a_run_names_its_command_and_version_and_the_commit_of_a_checkout_only(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["training", "fit", "a b"])
+    tags = tags_of_run()
+    assert tags["command"] == "training fit 'a b'"
+    assert tags["version"]
+    monkeypatch.setenv("PATH", "")
+    assert "mlflow.source.git.commit" not in tags_of_run()

@@ -97,8 +97,12 @@ def _log(
     with Tracker(mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
         tracker.log_params({key: value for key, value in content.items() if key not in metrics})
         tracker.log_metrics(metrics)
+        for each in reversed(samples.source):  # The first one is that of the latencies.
+            name = Path(each["path"]).name
+            tracker.log_input(name, each["sha256"], "calibration", {"origin": each["path"]})
+        tracker.describe(f"Prefill cost of {title}, fitted to {len(samples.table)} runs")
         figure = tracker.log_figure(prefill_latency(cost.points, title), "prefill_latency")
-    return tracker.run_id, str(figure)
+    return tracker.run_id, figure
 
 
 def _print(samples: PrefillSamples, cost: PrefillCost) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from scoring_service.agreement import tau_b
 from scoring_service.bundle import ModelBundle
-from scoring_service.command_line import POSITIONAL
+from scoring_service.command_line import POSITIONAL, print_banner
 from scoring_service.errors import DataError
 from scoring_service.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result
@@ -86,6 +86,7 @@ def compare(
         "difference_ci": (low, high),
         "better": "a" if low > 0 else "b" if high < 0 else None,
         "order_tau_b": tau_b(scores[0], scores[1]),
+        "banner": next((b.manifest.banner for _, b in pair if b.manifest.banner), None),
     }
     if math.isnan(difference):
         logger.warning("tau_b is undefined: all lengths, or all scores of a ranker, are equal")
@@ -95,6 +96,7 @@ def compare(
 
 
 def _print(result: Mapping[str, Any]) -> None:
+    print_banner(result["banner"])
     print(f"prompts        {result['n']}")
     for name in ("a", "b"):
         figures = result[name]

@@ -15,7 +15,7 @@ from scoring_service.bundle import Manifest, ModelBundle
 from scoring_service.command_line import print_banner, print_next
 from scoring_service.errors import DataError
 from scoring_service.strict_json import finite_or_null
-from training.commands.options import OutputOptions, print_result
+from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.labels import LabelledPrompt, observed, texts
 from training.data.prepared import Prepared
 from training.data.provenance import training_data, unseen
@@ -25,6 +25,7 @@ from training.evaluation.calibration import coverage, target_of
 from training.evaluation.metrics import ceiling, grouped_tau_b, pair_accuracy, tau_b_ci, warn_of_few
 from training.evaluation.report import ranker_page
 from training.export.scores import score_prompts
+from training.release.registry import find_bundle
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class EvaluateOptions:
     """The bundle to measure."""
 
     bundle: str
-    """Folder of the model bundle."""
+    """Folder, NAME/VERSION or NAME@champion."""
     data_dir: str | None = None
     """Folder of the bundle's own data set."""
     target_model: str | None = None
@@ -43,7 +44,9 @@ class EvaluateOptions:
     """Page to write, e.g. report.html: figures, coverage, and the prompts with the worst errors."""
 
 
-def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -> None:
+def main(
+    options: EvaluateOptions, table: TableOptions, store: StoreOptions, output: OutputOptions
+) -> None:
     """Measure a model bundle on a table of prompts and observed lengths.
 
     Rows with the same prompt are repeated samples: the first is ranked, the others give the noise
@@ -56,7 +59,7 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
       python -m training evaluate --bundle mlruns/demo/bundle --data logs.jsonl \\
           --prompt-column text --length-column completion_tokens --json
     """
-    bundle = ModelBundle.load(options.bundle)
+    bundle = find_bundle(options.bundle, store.mlruns_dir)
     prompts = read_prompts(table, bundle.manifest.label)
     result, measured = evaluate(bundle, prompts, options)
     if options.report is not None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from scoring_service.command_line import print_next
+from scoring_service.command_line import print_banner, print_next
 from scoring_service.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.release.rebuild import export, rebuild
@@ -42,16 +42,17 @@ def main(options: ExportOptions, store: StoreOptions, output: OutputOptions) -> 
       python -m training export --run 1e0fe0bcf2f9495ba1af7db95f5aa149 --out ranker
       python -m training export --run 1e0fe0bcf2f9495ba1af7db95f5aa149 --out ranker --rebuild
     """
-    opened = open_store(store.mlruns_dir)
-    if options.rebuild:
-        bundle = rebuild(opened, options.run, options.out, options.dataset, options.data_dir)
-    else:
-        bundle = export(opened, options.run, options.out)
+    with open_store(store.mlruns_dir) as opened:
+        if options.rebuild:
+            bundle = rebuild(opened, options.run, options.out, options.dataset, options.data_dir)
+        else:
+            bundle = export(opened, options.run, options.out)
     manifest = bundle.manifest
     line = f"{bundle.path}: {manifest.name} revision {manifest.revision}"
     result = figures_of(manifest) | {"bundle": str(bundle.path)}
 
     def show() -> None:
+        print_banner(manifest.banner)
         print(line)
         print_next(f"python -m scoring_service serve --bundle {quote(str(bundle.path))}")
 

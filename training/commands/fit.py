@@ -66,8 +66,9 @@ class FitOptions:
     """Folder for the results."""
     data_dir: str | None = None
     """Folder that holds the data sets."""
-    mlruns_dir: Path = Path("mlruns")
-    """Folder of the MLflow store."""
+    mlruns_dir: str = "mlruns"
+    """MLflow store: a folder, or the address of a server; the default gives way to
+    $MLFLOW_TRACKING_URI."""
     resume: bool = False
     """Continue the interrupted run in OUT."""
     keep_checkpoints: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from scoring_service.bundle import Manifest, ModelBundle, sha256_of
+from scoring_service.command_line import print_banner
 from scoring_service.errors import ConfigError, DataError, require
 from scoring_service.tables.reading import OnBadRows
 from training.commands.options import OutputOptions, StoreOptions, print_result
@@ -118,6 +119,7 @@ def monitor(bundle: ModelBundle, options: MonitorOptions) -> tuple[list[Window],
         "coverage_holds": not miscovered(newest) if calibrated else None,
         "windows": [asdict(window) for window in windows],
         "revision": bundle.manifest.revision,
+        "banner": bundle.manifest.banner,
     }
 
 
@@ -169,21 +171,30 @@ def _log(
     with Tracker(mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
         tracker.log_params(
             {key: value for key, value in asdict(options).items() if key != "bundle"}
-            | {"gate_tau_b": result["gate_tau_b"], "log_sha256": sha256_of(options.log)}
+            | {"gate_tau_b": result["gate_tau_b"]}
             | {"revision": manifest.revision, "trained_by": manifest.mlflow_run_id}
         )
+        tracker.log_input(
+            Path(options.log).name,
+            sha256_of(options.log),
+            "monitoring",
+            {"origin": options.log},
+            {"rows": result["rows"]},
+        )
+        tracker.describe(result["reason"], banner=manifest.banner)
         for window in windows:
             low, high = window.tau_b_ci
             figures = {"tau_b": window.tau_b, "tau_b_low": low, "tau_b_high": high}
             figures |= {f"coverage_{q}": share for q, share in window.coverage.items()}
             defined = {f"monitor/{k}": v for k, v in figures.items() if not math.isnan(v)}
             tracker.log_metrics(defined, step=window.end_row)
-        tracker.client.set_tag(tracker.run_id, "verdict", result["reason"])
+        tracker.set_tags({"verdict": result["reason"]})
         figure = tracker.log_figure(drift(windows, result["gate_tau_b"], title), "drift")
-    return tracker.run_id, str(figure)
+    return tracker.run_id, figure
 
 
 def _print(newest: Window, result: dict[str, Any]) -> None:
+    print_banner(result["banner"])
     print(f"rows              {result['rows']} ({result['dropped_empty']} of length 0 dropped)")
     print(f"newest window     rows {newest.first_row} to {newest.end_row - 1}")
     wrong = miscovered(newest)

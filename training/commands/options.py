@@ -20,7 +20,8 @@ class StoreOptions:
     """The MLflow store of a command."""
 
     mlruns_dir: str = "mlruns"
-    """Folder of the MLflow store."""
+    """MLflow store: a folder, or the address of a server; the default gives way to
+    $MLFLOW_TRACKING_URI."""
 
 
 def print_result(result: Any, output: OutputOptions, show: Callable[[], None]) -> None:

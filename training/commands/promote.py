@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from scoring_service.bundle import ModelBundle
-from scoring_service.command_line import POSITIONAL
+from scoring_service.command_line import POSITIONAL, print_banner
 from scoring_service.errors import BundleError, ConfigError, DataError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.provenance import held_out_prompts
@@ -46,11 +46,17 @@ def main(options: PromoteOptions, store: StoreOptions, output: OutputOptions) ->
     example:
       python -m training promote alpaca-vicuna7b 3
     """
-    result = promote(open_store(store.mlruns_dir), options)
+    with open_store(store.mlruns_dir) as opened:
+        result = promote(opened, options)
     state = "is the champion" if result["champion"] else "is not promoted"
     state += ", by hand" if result["forced"] else ""
     line = f"{options.name} version {options.version} {state}: {result['verdict']}"
-    print_result(result, output, lambda: print(line))
+
+    def show() -> None:
+        print_banner(result["banner"])
+        print(line)
+
+    print_result(result, output, show)
     return 0 if result["champion"] else 1
 
 
@@ -58,9 +64,10 @@ def promote(store: Store, options: PromoteOptions) -> dict[str, Any]:
     """Make the version the champion if it is provably better, or with `force`."""
     chosen, name = store.version(options.name, options.version), options.name
     result = {"name": name, "version": chosen.version, "forced": False, "difference_ci": None}
+    result |= {"banner": chosen.tags.get("warning")}
     if chosen.is_champion:
         return result | {"champion": True, "verdict": "it has been the champion before"}
-    challenger = ModelBundle.load(chosen.bundle)
+    challenger = ModelBundle.load(store.folder(chosen.bundle))
     try:
         champion, where = store.champion(name), (options.data, options.data_dir)
         test = [] if champion is None else held_out_prompts(challenger.manifest, *where)

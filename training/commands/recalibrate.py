@@ -8,31 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from scoring_service.bundle import MANIFEST, ModelBundle
+from scoring_service.command_line import print_banner
 from scoring_service.errors import ConfigError
-from training.commands.options import OutputOptions, print_result
+from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.labels import LabelledPrompt, texts
 from training.data.tables import TableOptions, read_prompts
 from training.evaluation.calibration import calibrate, per_response
 from training.export.scores import score_prompts
+from training.release.registry import find_bundle
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecalibrateOptions:
     """The bundle, and the name of the further model."""
 
-    bundle: Path
-    """Folder of the model bundle."""
+    bundle: str
+    """Folder, NAME/VERSION or NAME@champion."""
     target_model: str
     """Name of the curves."""
     out: Path | None = None
-    """Folder of the new bundle; default: the same."""
+    """Folder of the new bundle; default: the same, of a bundle in a folder."""
 
     def __post_init__(self) -> None:
         if not self.target_model.strip():
             raise ConfigError("target_model is empty; name the model that gave the responses")
 
 
-def main(options: RecalibrateOptions, table: TableOptions, output: OutputOptions) -> None:
+def main(
+    options: RecalibrateOptions, table: TableOptions, store: StoreOptions, output: OutputOptions
+) -> None:
     """Fit a bundle's score -> length curves to another model, without training.
 
     About 200 responses of the new model are enough. The curves are added to the bundle under the
@@ -42,12 +46,20 @@ def main(options: RecalibrateOptions, table: TableOptions, output: OutputOptions
       python -m training recalibrate --bundle mlruns/demo/bundle --target-model llama-3-8b \\
           --data responses.parquet --length-column output_tokens
     """
-    bundle = ModelBundle.load(options.bundle)
+    if options.out is None and not Path(options.bundle).is_dir():
+        raise ConfigError(f"{options.bundle} is no folder that can be written; give --out FOLDER")
+    bundle = find_bundle(options.bundle, store.mlruns_dir)
     prompts = read_prompts(table, bundle.manifest.label)
-    out = options.out or options.bundle
+    out = options.out or Path(options.bundle)
     entry = recalibrate(bundle, prompts, options.target_model, out)
-    line = f"{out}: {options.target_model} calibrated on {entry['rows']} responses"
-    print_result({"target_model": options.target_model, **entry}, output, lambda: print(line))
+    banner = bundle.manifest.banner
+
+    def show() -> None:
+        print_banner(banner)
+        print(f"{out}: {options.target_model} calibrated on {entry['rows']} responses")
+
+    result = {"target_model": options.target_model, "banner": banner, **entry}
+    print_result(result, output, show)
 
 
 def recalibrate(

@@ -35,7 +35,7 @@ from training.ranker.encoder import PromptScorer, in_buckets, save_scorer
 from training.ranker.learning import Trained
 from training.release.champion import Promotion, judge
 from training.release.mlflow_model import write_model_files
-from training.release.registry import figures_of, show_tau_b
+from training.release.registry import figures_of, show_tau_b, tags_of
 from training.release.tracking import Tracker
 
 BUNDLE: Final = "bundle"
@@ -225,6 +225,9 @@ def log_results(
     The names of all but the run's first label begin with the label.
     """
     metrics = bundle.manifest.metrics
+    if bundle.path.name == BUNDLE:
+        tracker.set_tags(tags_of(bundle.manifest))
+        tracker.describe(_told(bundle, splits), banner=bundle.manifest.banner)
     prefix = "" if bundle.path.name == BUNDLE else f"{bundle.manifest.label}/"
     tracker.log_folder(bundle.path, bundle.path.name)
     with tempfile.TemporaryDirectory() as folder:
@@ -245,6 +248,14 @@ def log_results(
     tracker.log_figure(scatter, f"{prefix}predicted_against_real")
 
 
+def _told(bundle: ModelBundle, splits: Splits) -> str:
+    figures = figures_of(bundle.manifest)
+    return (
+        f"tau_b {show_tau_b(figures)} on {len(splits.test)} test prompts of {figures['dataset']}, "
+        f"by {bundle.manifest.label}, after {len(splits.train)} training prompts"
+    )
+
+
 def register(tracker: Tracker, bundle: ModelBundle, splits: Splits) -> tuple[str, Promotion]:
     """Register a bundle of the run; it becomes champion only if it beats the present one.
 
@@ -252,12 +263,8 @@ def register(tracker: Tracker, bundle: ModelBundle, splits: Splits) -> tuple[str
     """
     name = bundle.manifest.name
     verdict = judge(bundle, tracker.champion(name), splits.test)
-    figures = figures_of(bundle.manifest)
-    description = (
-        f"{bundle.manifest.banner or 'Length ranker'}: tau_b {show_tau_b(figures)} on "
-        f"{len(splits.test)} test prompts of {figures['dataset']}, by {bundle.manifest.label}"
-    )
-    tags = {"verdict": verdict.reason, "revision": bundle.manifest.revision}
+    description = f"{bundle.manifest.banner or 'Length ranker'}: {_told(bundle, splits)}"
+    tags = tags_of(bundle.manifest) | {"verdict": verdict.reason, "label": bundle.manifest.label}
     version = tracker.register(name, bundle.path.name, tags, description)
     if verdict.promoted:
         tracker.promote(name, version)

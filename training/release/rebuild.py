@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 def export(store: Store, run_id: str, out: Path) -> ModelBundle:
     """Copy the bundle of a run to `out`; an older bundle there is replaced."""
-    bundle = ModelBundle.load(_logged_bundle(store, run_id))
+    bundle = ModelBundle.load(_logged(store, run_id, "bundle"))
     _require_replaceable(out)
 
     def fill(folder: Path) -> None:
@@ -39,15 +39,14 @@ def rebuild(
     Args:
         dataset: card or table of the run; None: the data set that its settings name.
     """
-    source = _logged_bundle(store, run_id)
-    logged = read_manifest(source)
+    logged = read_manifest(_logged(store, run_id, "bundle"))
     _require_replaceable(out)
     prepared = prepare_again(logged, dataset, data_dir)
 
     # torch takes seconds to import, and bad input is reported before.
     from training.release.publish import CHECKPOINT, write_bundle
 
-    trained = restore(logged, source.with_name(CHECKPOINT))
+    trained = restore(logged, _logged(store, run_id, CHECKPOINT))
     out.parent.mkdir(parents=True, exist_ok=True)
     bundle, _ = write_bundle(prepared, trained, out, run_id, logged.name)
     if lost := sorted(set(logged.calibration) - set(bundle.manifest.calibration)):
@@ -80,14 +79,14 @@ def restore(logged: Manifest, checkpoint: Path) -> Trained:
         ) from error
 
 
-def _logged_bundle(store: Store, run_id: str) -> Path:
-    source = store.run(run_id).bundle
-    if not source.is_dir():
+def _logged(store: Store, run_id: str, name: str) -> Path:
+    run = store.run(run_id)
+    if not store.has(run_id, name):
         raise BundleError(
-            f"run {run_id} has no bundle: it did not finish; choose another run, "
+            f"run {run_id} has no {name}: it did not finish; choose another run, "
             "`python -m training list` shows them"
         )
-    return source
+    return store.folder(f"{run.artifacts}/{name}")
 
 
 def _require_replaceable(out: Path) -> None:

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scoring_service.bundle import Manifest, ModelBundle, read_manifest
-from scoring_service.errors import BundleError
+from scoring_service.bundle import Manifest, ModelBundle
 
 if TYPE_CHECKING:
     from training.release.tracking import Store
 
 
 def open_store(mlruns_dir: str) -> Store:
-    """Open the store in that folder. MLflow takes seconds to import, so it is imported here."""
+    """Open the store at that place. MLflow takes seconds to import, so it is imported here."""
     from training.release.tracking import Store
 
     return Store(mlruns_dir)
@@ -27,39 +26,57 @@ def find_bundle(reference: str, mlruns_dir: str) -> ModelBundle:
     is_number = version.isascii() and version.isdigit()
     if Path(reference).exists() or not name or not (is_number or "@" in reference):
         return ModelBundle.load(reference)
-    return ModelBundle.load(open_store(mlruns_dir).version(name, version).bundle)
+    with open_store(mlruns_dir) as store:
+        return ModelBundle.load(store.folder(store.version(name, version).bundle))
 
 
 def list_store(store: Store) -> dict[str, list[dict[str, Any]]]:
-    """Return runs and versions with the figures of their bundles; None without a bundle."""
+    """Return runs and versions with the figures of their bundles; None without a bundle.
+
+    They come from tags (`tags_of`), not from the bundles, which may be on a server.
+    """
     runs = [
         {"run_id": run.run_id, "name": run.name, "status": run.status, "started": run.started}
-        | _figures_at(run.bundle)
+        | _figures_in(run.tags)
         for run in store.runs()
     ]
     versions = [
         {"name": each.name, "version": each.version, "champion": each.is_champion}
         | {"run_id": each.run_id, "promoted_by": each.tags.get("promoted_by")}
-        | {"verdict": each.tags.get("verdict"), **_figures_at(each.bundle)}
+        | {"verdict": each.tags.get("verdict"), **_figures_in(each.tags)}
         for each in store.versions()
     ]
     return {"runs": runs, "versions": versions}
 
 
-def _figures_at(folder: Path) -> dict[str, Any]:
-    try:
-        return figures_of(read_manifest(folder))
-    except BundleError:
-        return {"dataset": None, "revision": None, "tau_b": None, "tau_b_ci": None}
+def tags_of(manifest: Manifest) -> dict[str, str]:
+    """Return the figures of a bundle as tags of its run and of its registered version."""
+    figures = figures_of(manifest)
+    low, high = figures["tau_b_ci"] or (None, None)
+    values = figures | {"tau_b_low": low, "tau_b_high": high, "warning": manifest.banner}
+    del values["tau_b_ci"], values["banner"]
+    return {key: str(value) for key, value in values.items() if value is not None}
+
+
+def _figures_in(tags: Mapping[str, str]) -> dict[str, Any]:
+    low, high = tags.get("tau_b_low"), tags.get("tau_b_high")
+    return {
+        "dataset": tags.get("dataset"),
+        "revision": tags.get("revision"),
+        "tau_b": float(tags["tau_b"]) if "tau_b" in tags else None,
+        "tau_b_ci": [float(low), float(high)] if low and high else None,
+        "banner": tags.get("warning"),
+    }
 
 
 def figures_of(manifest: Manifest) -> dict[str, Any]:
-    """Return the data set, the revision and tau_b of a bundle."""
+    """Return the data set, the revision and tau_b of a bundle, and the warning it needs."""
     return {
         "dataset": manifest.dataset.get("id"),
         "revision": manifest.revision,
         "tau_b": manifest.metrics.get("tau_b"),
         "tau_b_ci": manifest.metrics.get("tau_b_ci"),
+        "banner": manifest.banner,
     }
 
 

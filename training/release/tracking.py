@@ -1,12 +1,16 @@
 """MLflow runs, figures and the model registry; no other file of this package calls MLflow.
 
-A store is a folder: `<root>/mlflow.db` (sqlite) and `<root>/artifacts`. To look at it:
-`mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db`.
+A store is a folder, `<root>/mlflow.db` (sqlite) and `<root>/artifacts`, or a tracking server. To
+look at a folder: `mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db`.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
+import os
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -17,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
+from mlflow.artifacts import download_artifacts
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from scoring_service.bundle import BANNER, SYNTHETIC, ModelBundle
 from scoring_service.errors import BundleError, ConfigError
-from scoring_service.mlflow_store import MlflowStore
+from scoring_service.mlflow_store import TRACKING_URI, find_store, tags_of_run
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import MLFlowLogger
@@ -34,7 +38,12 @@ if TYPE_CHECKING:
     from training.data.prepared import Prepared
 
 EXPERIMENT: Final = "lengthwise"
+DESCRIPTION: Final = "Length rankers that `python -m training` trained, monitored and calibrated."
 CHAMPION: Final = "champion"
+NOTE: Final = "mlflow.note.content"
+"""Tag that MLflow shows as the description."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +55,9 @@ class Run:
     status: str
     started: str
     """ISO 8601, UTC."""
-    bundle: Path
-    """Folder of its bundle, if it wrote one."""
+    artifacts: str
+    """Address of the folder of its artefacts."""
+    tags: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,25 +67,52 @@ class ModelVersion:
     name: str
     version: str
     run_id: str
-    bundle: Path
+    bundle: str
+    """Address of its bundle."""
     tags: Mapping[str, str]
     is_champion: bool
 
 
 class Store:
-    """A local MLflow store: its runs and its model registry."""
+    """An MLflow store: its runs and its model registry. In a `with`, its errors are one line."""
 
     def __init__(self, root: str | Path, *, create: bool = False) -> None:
-        """Open the store under `root`."""
-        self.store = MlflowStore(root)
+        """Open the store at `root`, a folder or a server."""
+        self.store = find_store(root)
         if create:
             self.store.make_folder()
         else:
             self.store.require()
         with self.store.errors_in_one_line(MlflowException):
-            mlflow.set_tracking_uri(self.store.uri)
-            self.client = MlflowClient(self.store.uri)
+            self.client = MlflowClient(self.store.uri, registry_uri=self.store.uri)
             self.client.search_experiments(max_results=1)  # Opens the database.
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MlflowException):
+            raise self.store.unusable(error) from error
+
+    def folder(self, address: str) -> Path:
+        """Return an artefact as a folder or file here; that of a server is brought until exit.
+
+        Raises:
+            BundleError: the artefact is not there.
+        """
+        if (local := _path_of(address)) is not None:
+            return local
+        place = tempfile.mkdtemp(prefix="lengthwise-artifact-")
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+        try:
+            return Path(download_artifacts(address, dst_path=place, tracking_uri=self.store.uri))
+        except (MlflowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise BundleError(f"{address} cannot be had from {self.store}: {reason}") from error
+
+    def has(self, run_id: str, name: str) -> bool:
+        """Return whether a run has a folder of artefacts of that name."""
+        return bool(self.client.list_artifacts(run_id, name))
 
     def runs(self) -> list[Run]:
         """Return every run, the newest first."""
@@ -83,12 +120,12 @@ class Store:
         if experiment is None:
             return []
         found = self.client.search_runs([experiment.experiment_id], max_results=50_000)
-        return [_run(run.info) for run in found]
+        return [_run(run) for run in found]
 
     def run(self, run_id: str) -> Run:
         """Return one run by its id."""
         try:
-            return _run(self.client.get_run(run_id).info)
+            return _run(self.client.get_run(run_id))
         except MlflowException as error:
             raise ConfigError(
                 f"{self.store} has no run {run_id!r}; `python -m training list` shows them"
@@ -125,7 +162,7 @@ class Store:
         except MlflowException:
             return None
         try:
-            return ModelBundle.load(_path_of(version.source))
+            return ModelBundle.load(self.folder(version.source))
         except BundleError as error:
             raise BundleError(f"champion {name} version {version.version}: {error}") from error
 
@@ -143,7 +180,7 @@ class Store:
                 name=name,
                 version=str(version.version),
                 run_id=version.run_id or "",
-                bundle=_path_of(version.source),
+                bundle=version.source,
                 tags=dict(version.tags),
                 is_champion=str(aliases.get(CHAMPION)) == str(version.version),
             )
@@ -152,7 +189,7 @@ class Store:
 
 
 class Tracker(Store):
-    """One MLflow run in one local store."""
+    """One MLflow run in one store."""
 
     def __init__(
         self,
@@ -162,7 +199,7 @@ class Tracker(Store):
         run_id: str | None = None,
         system_metrics: bool = True,
     ) -> None:
-        """Open the store under `root`, made if absent, and start a run or continue `run_id`.
+        """Open the store at `root`, made if absent, and start a run or continue `run_id`.
 
         Args:
             system_metrics: log CPU, memory, disk, network and GPU use every 10 s.
@@ -170,8 +207,9 @@ class Tracker(Store):
         super().__init__(root, create=True)
         with self.store.errors_in_one_line(MlflowException):
             if run_id is None:
-                experiment_id = self.store.experiment_id(self.client, EXPERIMENT)
-                self.run_id = self.client.create_run(experiment_id, run_name=run_name).info.run_id
+                experiment_id = self.store.experiment_id(self.client, EXPERIMENT, DESCRIPTION)
+                run = self.client.create_run(experiment_id, run_name=run_name, tags=tags_of_run())
+                self.run_id = run.info.run_id
             else:
                 self.client.update_run(run_id, status="RUNNING")
                 self.run_id = run_id
@@ -186,12 +224,17 @@ class Tracker(Store):
         """Return a Lightning logger that writes into this run."""
         from lightning.pytorch.loggers import MLFlowLogger
 
-        return MLFlowLogger(EXPERIMENT, tracking_uri=self.store.uri, run_id=self.run_id)
+        before = os.environ.get(TRACKING_URI)
+        made = MLFlowLogger(EXPERIMENT, tracking_uri=self.store.uri, run_id=self.run_id)
+        _ = made.experiment  # It opens the store and, through MLflow, changes the environment.
+        os.environ.pop(TRACKING_URI, None)
+        os.environ.update({} if before is None else {TRACKING_URI: before})
+        return made
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log settings, flattened with dots."""
-        for key, value in _flatten(params).items():
-            self.client.log_param(self.run_id, key, value)
+        flat = [Param(key, str(value)) for key, value in _flatten(params).items()]
+        self.client.log_batch(self.run_id, params=flat)
 
     def log_data(self, prepared: Prepared) -> None:
         """Log the data set that is used as an input of the run, and mark a run on invented data.
@@ -199,20 +242,48 @@ class Tracker(Store):
         It may be another one than the settings ask for: without a data folder it is the synthetic
         one.
         """
-        card = prepared.data.card
-        source = json.dumps({"origin": prepared.data.origin, "commit": card.commit})
-        data = Dataset(card.id, (card.sha256 or card.digest)[:36], "lengthwise", source)
-        tags = [InputTag("mlflow.data.context", "training")]
+        data, splits = prepared.data, prepared.splits
+        sizes = {name: len(getattr(splits, name)) for name in ("train", "val", "test")}
+        source = {"origin": data.origin, "source": data.card.source, "commit": data.card.commit}
+        card = data.card
+        self.log_input(card.id, card.sha256 or card.digest, "training", source, sizes)
+        self.describe(
+            f"{sizes['train']} training prompts of {card.id}, {sizes['test']} test prompts",
+            banner=BANNER if card.id == SYNTHETIC else None,
+        )
+
+    def log_input(
+        self,
+        name: str,
+        digest: str,
+        context: str,
+        source: Mapping[str, Any],
+        profile: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Log data as an input of the run, and its name and checksum as tags.
+
+        Args:
+            digest: SHA-256 of the table.
+            context: what the data is for, such as training or monitoring.
+            profile: counts of rows.
+        """
+        data = Dataset(
+            name, digest[:36], "lengthwise", json.dumps(source), profile=json.dumps(profile or {})
+        )
+        tags = [InputTag("mlflow.data.context", context)]
         self.client.log_inputs(self.run_id, [DatasetInput(data, tags)])
-        banner = BANNER if card.id == SYNTHETIC else ""
-        tags_of_run = {
-            "dataset": card.id,
-            "data_sha256": card.sha256,
-            "mlflow.note.content": banner,
-        }
-        for key, value in tags_of_run.items():
-            if value:
-                self.client.set_tag(self.run_id, key, value)
+        self.set_tags({"dataset": name, "data_sha256": digest})
+
+    def describe(self, text: str, *, banner: str | None = None) -> None:
+        """Set the description of the run, after the warning that belongs to its figures."""
+        self.set_tags({NOTE: f"**{banner}**\n\n{text}" if banner else text})
+        if banner:
+            self.set_tags({"warning": banner})
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the run; empty ones are left out."""
+        given = [RunTag(key, value) for key, value in tags.items() if value]
+        self.client.log_batch(self.run_id, tags=given)
 
     def log_metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
         """Log final figures, or those of one point of a curve."""
@@ -224,23 +295,29 @@ class Tracker(Store):
         """Log a folder of files as the artefact `name`."""
         self.client.log_artifacts(self.run_id, str(folder), name)
 
-    def log_figure(self, figure: Figure, name: str) -> Path:
-        """Log a matplotlib figure as the artefact `figures/<name>.png`; returns its path."""
+    def log_figure(self, figure: Figure, name: str) -> str:
+        """Log a matplotlib figure as the artefact `figures/<name>.png`; returns its place."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "figures", f"{name}.png")
             path.parent.mkdir(parents=True)
             figure.savefig(path, dpi=120, bbox_inches="tight")
             self.client.log_artifacts(self.run_id, folder)
-        artifacts = _path_of(self.client.get_run(self.run_id).info.artifact_uri)
-        return artifacts / path.relative_to(folder)
-
-    def __enter__(self) -> Self:
-        return self
+        address = f"{self.client.get_run(self.run_id).info.artifact_uri}/figures/{name}.png"
+        return str(_path_of(address) or address)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the run as the block ends: FINISHED, KILLED by Ctrl-C, or FAILED."""
-        failed = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
-        self.finish("FINISHED" if error is None else failed)
+        if error is None:
+            with self.store.errors_in_one_line(MlflowException):
+                self.finish()
+            return
+        status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+        try:
+            self.finish(status)
+        except (MlflowException, OSError) as second:  # The first one is the reason.
+            reason = str(second).splitlines()[0]
+            logger.warning("run %s could not be marked %s: %s", self.run_id, status, reason)
+        super().__exit__(kind, error, trace)
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED (which a resumed run undoes)."""
@@ -255,7 +332,8 @@ class Tracker(Store):
         try:
             self.client.get_registered_model(name)
         except MlflowException:
-            self.client.create_registered_model(name)
+            about = f"Orders prompts by the length of a response. {DESCRIPTION}"
+            self.client.create_registered_model(name, description=about)
         source = f"{self.client.get_run(self.run_id).info.artifact_uri}/{bundle}"
         version = self.client.create_model_version(
             name, source, self.run_id, tags=dict(tags), description=description or None
@@ -263,19 +341,22 @@ class Tracker(Store):
         return str(version.version)
 
 
-def _run(info: Any) -> Run:
+def _run(run: Any) -> Run:
+    info = run.info
     return Run(
         run_id=info.run_id,
         name=info.run_name or "",
         status=info.status,
         started=datetime.fromtimestamp(info.start_time / 1000, UTC).isoformat(timespec="seconds"),
-        bundle=_path_of(info.artifact_uri) / "bundle",
+        artifacts=info.artifact_uri,
+        tags=dict(run.data.tags),
     )
 
 
-def _path_of(uri: str) -> Path:
-    """Return the local path of a `file:` URI."""
-    return Path(url2pathname(urlparse(uri).path))
+def _path_of(uri: str) -> Path | None:
+    """Return the local path of a `file:` URI; None for an artefact that is elsewhere."""
+    parts = urlparse(uri)
+    return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

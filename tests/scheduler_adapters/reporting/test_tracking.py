@@ -16,6 +16,7 @@ SMALL = ("simulate", "--num_requests=20", "--policy=fcfs")
 @pytest.mark.slow
 def test_a_run_holds_settings_figures_and_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert main([*SMALL, "--out=requests.parquet"]) == 0
     store = sqlite3.connect(tmp_path / "mlruns" / "mlflow.db")
     (name, status) = store.execute("select name, status from runs").fetchone()

@@ -88,12 +88,15 @@ def make_bundle(
 @pytest.fixture
 def register(mlruns: Path) -> Callable[[str, ModelBundle], str]:
     """Log a bundle as a run and register it as a version of the model; returns the run."""
+    from training.release.registry import tags_of
     from training.release.tracking import Tracker
 
     def add(name: str, bundle: ModelBundle) -> str:
         tracker = Tracker(mlruns, run_name=name, system_metrics=False)
         tracker.log_folder(bundle.path, "bundle")
-        tracker.register(name, "bundle", {"verdict": "new"})
+        tags = tags_of(bundle.manifest)
+        tracker.set_tags(tags)
+        tracker.register(name, "bundle", tags | {"verdict": "new"})
         tracker.finish()
         return tracker.run_id
 

@@ -134,7 +134,10 @@ class FakeStore:
         self.promoted: list[tuple[str, str, str]] = []
 
     def version(self, name: str, version: str) -> SimpleNamespace:
-        return SimpleNamespace(name=name, version=version, bundle=Path(), is_champion=False)
+        return SimpleNamespace(name=name, version=version, bundle="", tags={}, is_champion=False)
+
+    def folder(self, address: str) -> Path:
+        return Path(address)
 
     def champion(self, name: str) -> ModelBundle:
         return bundle(90)

@@ -16,7 +16,7 @@ PROMPTS = ["write a long poem", "yes"]
 
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_loads_the_champion_and_it_predicts(
-    tiny_bundle: ModelBundle, mlruns: Path, tmp_path: Path
+    tiny_bundle: ModelBundle, mlruns: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
 
@@ -28,6 +28,8 @@ def test_mlflow_loads_the_champion_and_it_predicts(
         tracker.log_folder(tmp_path / "model", "bundle")
         version = tracker.register("loadable", "bundle", {"revision": "r"}, "a ranker")
         tracker.promote("loadable", version)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker.store.uri)
+    mlflow.set_tracking_uri(tracker.store.uri)
     model = mlflow.pyfunc.load_model("models:/loadable@champion")
     frame = pd.DataFrame({"prompt": PROMPTS})
     assert model.predict(frame).score.tolist() == score_prompts(tiny_bundle, PROMPTS).tolist()

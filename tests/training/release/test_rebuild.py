@@ -14,7 +14,11 @@ from training.release.rebuild import export, restore
 
 
 def store_of(bundle: Path) -> Any:
-    return SimpleNamespace(run=lambda run_id: SimpleNamespace(bundle=bundle))
+    return SimpleNamespace(
+        run=lambda run_id: SimpleNamespace(artifacts="artifacts"),
+        has=lambda run_id, name: bundle.is_dir(),
+        folder=lambda address: bundle,
+    )
 
 
 def test_a_copy_replaces_an_older_bundle_and_nothing_else(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scoring_service.bundle import BANNER
+from scoring_service.errors import ConfigError
 from training.config import DataConfig, TrainConfig
 from training.data.prepared import prepare
 
@@ -38,4 +39,31 @@ def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
     run = tracker.client.get_run(tracker.run_id)
     (used,) = run.inputs.dataset_inputs
     assert used.dataset.name == run.data.tags["dataset"] == "synthetic"
-    assert run.data.tags["mlflow.note.content"] == BANNER
+    assert run.data.tags["warning"] == BANNER
+    assert run.data.tags["mlflow.note.content"].startswith(f"**{BANNER}**")
+    assert run.data.tags["command"]
+    experiment = tracker.client.get_experiment(run.info.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_store_that_breaks_under_a_run_is_one_line_and_the_run_failed(
+    lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    from training.release.tracking import Tracker
+
+    tracker = Tracker(tmp_path / "runs", run_name="x", system_metrics=False)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise MlflowException("database or disk is full\nand more")
+
+    monkeypatch.setattr(tracker.client, "log_batch", refuse)
+    if lost:
+        monkeypatch.setattr(tracker.client, "set_terminated", refuse)
+    said = r"cannot be used: database or disk is full; choose"
+    with pytest.raises(ConfigError, match=said), tracker:
+        tracker.log_metrics({"tau_b": 0.5})
+    assert tracker.run(tracker.run_id).status == ("RUNNING" if lost else "FAILED")
+    assert ("could not be marked FAILED: database or disk is full" in caplog.text) == lost

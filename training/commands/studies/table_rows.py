@@ -72,6 +72,7 @@ def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: 
     encoder = load_encoder(config, 1)
     with Tracker(mlruns_dir, run_name=config.name) as tracker:
         tracker.log_params(asdict(config))
+        tracker.log_data(prepared)
         with tempfile.TemporaryDirectory(prefix="lengthwise-row-") as folder:
             trained = learn(
                 config, encoder, [prepared.splits], Path(folder), tracker.lightning_logger()
