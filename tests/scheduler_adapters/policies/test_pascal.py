@@ -13,6 +13,7 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.views import LoadView, Phase, RequestView
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import ConfigError
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
@@ -70,3 +71,20 @@ def test_the_laws_of_policies_hold_for_it() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         Pascal(**settings)
+
+
+def test_quanta_of_demoted_reasoning_count_from_the_demotion_and_answers_anew() -> None:
+    policy = Pascal(quantum_tokens=10, demote_above_tokens=100)
+    view = RequestView("a", 0, 0.0, 90, phase=Phase.REASONING)
+    seen = []
+    for at_s, generated, phase in (
+        (1.0, 10, Phase.REASONING),
+        (2.0, 12, Phase.REASONING),
+        (3.0, 31, Phase.REASONING),
+        (4.0, 32, Phase.ANSWERING),
+    ):
+        view.generated_tokens, view.phase = generated, phase
+        view.thinking_tokens = 32 if phase is Phase.ANSWERING else generated
+        rank = policy.rank(view, LoadView(now_s=at_s))
+        seen.append((rank.lane, *rank.key))
+    assert seen == [(0, 1, 1.0), (1, 0, 2.0), (1, 2, 3.0), (1, 0, 4.0)]
