@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "export": ("export", "write the bundle of a run into a folder"),
     "fetch": ("data.fetch", "build the table of a data card from its public source"),
     "collect": ("data.collect", "measure response lengths at an OpenAI-compatible endpoint"),
+    "delta": ("data.delta", "find the delta of ranking pairs from ten answers to each prompt"),
     "monitor": ("monitor", "check a bundle against logged lengths for drift"),
 }
 COMMANDS: Final[Commands] = {

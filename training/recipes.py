@@ -70,11 +70,14 @@ def reasoning() -> TrainConfig:
 
 
 def pars() -> TrainConfig:
-    """The paper's protocol: BERT-base, pooler, 10 explicit pairs per prompt, constant Adam 2e-5."""
+    """The paper's protocol: 40,000 prompts, BERT-base, pooler, drawn pairs, constant Adam 2e-5."""
     return TrainConfig(
         name="pars",
         data=DataConfig(dataset="alpaca-davinci003", repeats="first"),
-        split=SplitConfig(train_prompts=40_000, test_prompts=5_000),
+        # These parts of the set hold as many prompts as the paper's.
+        split=SplitConfig(
+            val_fraction=0.025, test_fraction=0.115, train_prompts=40_000, test_prompts=5_000
+        ),
         encoder=EncoderConfig(backbone="bert", pooling="pooler"),
         loss=LossConfig(objective="pairs", delta=0.2, pairs_per_prompt=10, log_length_weight=0),
         optim=OptimConfig(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from scoring_service.bundle import BANNER, SYNTHETIC
 from scoring_service.errors import ConfigError, DataError
 from training.config import Label, TrainConfig
 from training.data.cards import LoadedData, load_data
@@ -31,6 +32,11 @@ class Prepared:
     """The same prompts with the labels of `data.heads`; a head has no heads itself."""
     is_further: bool = False
     """True for an element of `heads`."""
+
+    @property
+    def banner(self) -> str | None:
+        """The warning that belongs to every figure on invented data."""
+        return BANNER if self.data.card.id == SYNTHETIC else None
 
     def describe(self) -> dict[str, Any]:
         """Return the data set's entry in a manifest."""
@@ -69,6 +75,14 @@ def prepare(config: TrainConfig, data_dir: str | None) -> Prepared:
         "prompt they repeat, %d empty responses dropped",
         *(data.card.id, data.origin, *counts, data.num_empty),
     )
+    for part in ("train", "test"):
+        asked, there = getattr(config.split, f"{part}_prompts"), len(getattr(splits, part))
+        if asked is not None and there < asked:
+            logger.warning(
+                "recipe %s asks for %d %s prompts, and the data at hand has %d: its figures are "
+                "those of fewer prompts",
+                *(config.name, asked, part, there),
+            )
     return replace(first, heads=tuple(replace(head, is_further=True) for head in heads))
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from scoring_service.agreement import tau_b
-from scoring_service.bundle import ModelBundle
+from scoring_service.bundle import SYNTHETIC, ModelBundle
 from scoring_service.errors import DataError
 from training.config import config_from
 from training.data.cards import load_data
@@ -77,7 +77,10 @@ def transfer(
 ) -> list[float]:
     """Return tau_b per target model of the learner trained on another data set (of one model)."""
     unwanted = {prompt_hash(prompt) for prompt in target.index}
-    items, _ = label_prompts(load_data(dataset, data_dir).records)
+    data = load_data(dataset, data_dir)
+    if data.card.id == SYNTHETIC != dataset:
+        raise DataError(f"{dataset} is not at hand, and invented lengths tell nothing about models")
+    items, _ = label_prompts(data.records)
     ordered = sorted(items, key=lambda item: position(item.prompt, 0))
     train = [item for item in ordered if prompt_hash(item.prompt) not in unwanted][:limit]
     model = _fit(embed(texts(train)), targets(train, "geometric_mean"))

@@ -27,7 +27,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-from scoring_service.bundle import BANNER, SYNTHETIC, ModelBundle
+from scoring_service.bundle import ModelBundle
 from scoring_service.errors import BundleError, ConfigError
 from scoring_service.mlflow_store import TRACKING_URI, find_store, tags_of_run
 
@@ -249,7 +249,7 @@ class Tracker(Store):
         self.log_input(card.id, card.sha256 or card.digest, "training", source, sizes)
         self.describe(
             f"{sizes['train']} training prompts of {card.id}, {sizes['test']} test prompts",
-            banner=BANNER if card.id == SYNTHETIC else None,
+            banner=prepared.banner,
         )
 
     def log_input(

@@ -55,21 +55,35 @@ class Repository:
         Raises:
             DataError: the repository cannot be reached, or has no such files.
         """
-        address = self._address(0, "")
+        found = [file for file in self._tree(self.commit, "") if re.fullmatch(pattern, file.path)]
+        if not found:
+            address = self._address(0, "", self.commit)
+            raise DataError(f"{address} lists no file {pattern!r}; the source has changed")
+        return sorted(found, key=lambda file: file.path)
+
+    def _tree(self, name: str, folder: str) -> list[RemoteFile]:
+        """Return the files of a tree; GitHub cuts long lists, and these are read by folders."""
+        answer = self._listed(self._address(0, "", name))
+        is_cut = answer.get("truncated", False)
+        if is_cut:
+            answer = self._listed(self._address(0, "", name).partition("?")[0])
+        files = []
+        for entry in answer["tree"]:
+            path = f"{folder}{entry['path']}"
+            if entry["type"] == "blob":
+                files.append(RemoteFile(path=path, size=entry["size"], sha=entry["sha"]))
+            elif entry["type"] == "tree" and is_cut:
+                files += self._tree(entry["sha"], f"{path}/")
+        return files
+
+    def _listed(self, address: str) -> dict[str, Any]:
         answer = _fetched([address])[address]
         if isinstance(answer, Exception):
             raise DataError(
                 f"{address} cannot be read ({_said(answer)}); check the network, or give --mirror"
             ) from answer
-        tree = json.loads(answer)["tree"]
-        found = [
-            RemoteFile(path=entry["path"], size=entry["size"], sha=entry["sha"])
-            for entry in tree
-            if entry["type"] == "blob" and re.fullmatch(pattern, entry["path"])
-        ]
-        if not found:
-            raise DataError(f"{address} lists no file {pattern!r}; the source has changed")
-        return sorted(found, key=lambda file: file.path)
+        listed: dict[str, Any] = json.loads(answer)
+        return listed
 
     def download(self, files: Sequence[RemoteFile], folder: Path) -> dict[str, Path]:
         """Bring the files into a folder; returns where each is.
@@ -100,7 +114,7 @@ class Repository:
 
     def _bring(self, files: Sequence[RemoteFile], places: dict[str, Path]) -> Sequence[RemoteFile]:
         """Fetch a few files, again where that fails; each is written whole or not at all."""
-        left = {self._address(1, file.path): file for file in files}
+        left = {self._address(1, file.path, self.commit): file for file in files}
         for attempt in range(_ATTEMPTS):
             reasons = {}
             for address, content in _fetched(list(left)).items():
@@ -124,12 +138,12 @@ class Repository:
             f"{address} cannot be had ({reason}); the same command continues with what is missing"
         )
 
-    def _address(self, kind: int, path: str) -> str:
-        names = {"source": self.source, "commit": self.commit, "path": quote(path)}
+    def _address(self, kind: int, path: str, commit: str) -> str:
+        names = {"source": self.source, "commit": commit, "path": quote(path)}
         if self.mirror is None:
             return GITHUB[kind].format(**names)
         base = self.mirror.rstrip("/")
-        folder, tail = (("trees", ""), ("raw", "/{path}"))[kind]
+        folder, tail = (("trees", "?recursive=1"), ("raw", "/{path}"))[kind]
         return f"{base}/{folder}/{{source}}/{{commit}}{tail}".format(**names)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,6 +77,86 @@ REPOSITORIES: dict[str, dict[str, bytes]] = {
 }
 
 
+def _zip(name: str, value: Any) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(name, _json(value))
+        archive.writestr(f"__MACOSX/{name}", b"not read")
+    return content.getvalue()
+
+
+def _question(key: str, text: str) -> dict[str, Any]:
+    asked = {"question_id": 70, "question": "Which?", "options": ["This", "That"], "category": "c"}
+    return {**asked, key: text}
+
+
+def _instance(number: int, answer: str, thought: str | None, reasoned: int) -> dict[str, Any]:
+    message = {"content": answer, "reasoning_content": thought}
+    bill = {"completion_tokens": 90, "completion_tokens_details": {"reasoning_tokens": reasoned}}
+    reply = {"choices": [{"finish_reason": "stop", "message": message}], "usage": bill}
+    return {"instance_id": number, "query": f"Plan {number}.", "response_object": reply}
+
+
+_LENGTHS = {"L_gt": 3, "L_t0.7": 70, "L_t0.5": 50, "L_t0.3": 30, "L_t0.0": 9}
+_PLANS = "llm_planning_analysis/results/blocksworld"
+_TASK = "task_1_plan_generation_zero_shot.json"
+REPOSITORIES |= {
+    "TIGER-AI-Lab/MMLU-Pro": {
+        "eval_results/model_outputs_mathstral-7B_5shots.zip": _zip(
+            "m.json", [_question("generated_text", "It is this"), "not an answer"]
+        ),
+        "eval_results/model_outputs_jamba-1.5-large_5shots.zip": _zip(
+            "j.json", [_question("model_outputs", "That")]
+        ),
+        "eval_results/model_outputs_Yi-34B_5shots.zip": b"a model that is not in the card",
+    },
+    "zhengzangw/Sequence-Scheduling": {
+        f"data/alpaca-{part}-10k{kind}.json": _json([{"id": number, **content}])
+        for part, number in (("train", "5"), ("val", "1"))
+        for kind, content in (
+            ("-length", _LENGTHS),
+            ("", {"conversations": [{"value": f"Say {number}."}, {"value": "..."}]}),
+            ("-instruct", {"conversations": []}),
+        )
+    },
+    "cpldcpu/MisguidedAttention": {
+        "eval/results_long_eval/output_queries_m.json": _json(
+            {
+                "results": [
+                    {"prompt_id": "cat", "prompt": "Is it alive?", "llm": "m"}
+                    | {"output": ["No", None, "No way"], "thinking": ["it is dead", "", ""]},
+                ]
+            }
+        ),
+        "eval/results_reasoning_models/output_queries_q.json": _json(
+            {
+                "results": [
+                    {"prompt_id": "cat", "prompt": "Is it alive?", "llm": "q"}
+                    | {"output": ["<think>a box</think>Dead"]},
+                ]
+            }
+        ),
+        "eval/results_implant_experiment/output_queries.json": b"not fetched",
+    },
+    "karthikv792/LLMs-Planning": {
+        f"{_PLANS}/deepseek-r1-api/{_TASK}": _json(
+            {"instances": [_instance(1, "Pick up", "Let me see", 60), {"instance_id": 2}]}
+        ),
+        f"{_PLANS}/o1-mini_chat/{_TASK}": _json(
+            {"instances": [_instance(1, "Stack it", None, 64)]}
+        ),
+        f"{_PLANS}/gpt-4_chat/{_TASK}": b"not fetched",
+    },
+    "fit-alessandro-berti/pm-llm-benchmark": {
+        "questions/cat01_01_case.txt": b"Which cases?\n",
+        "questions/cat07_01_graph.png": b"not fetched",
+        "answers/some_model_cat01_01_case.txt": b"<think>two cases</think>\nTwo",
+        "answers/other_cat01_01_case.txt": b"one case only</think>One",
+        "answers/quiet_cat01_01_case.txt": b"Three\r\ncases",
+    },
+}
+
+
 class Hub:
     """The server's address, and how often each path was asked for."""
 
@@ -85,18 +167,30 @@ class Hub:
         """What the lists say of each repository."""
         self.served: dict[str, bytes] = {}
         """Other content for a path than its list says."""
+        self.cuts_lists = False
+        """Lists of whole repositories are cut, as GitHub cuts long ones."""
         self.broken: set[str] = set()
         """Paths that get an error."""
 
     def answer(self, path: str) -> bytes | None:
         """Return what is at a path; None for an error."""
-        kind, owner, name, _, *rest = unquote(path).strip("/").split("/")
+        path, _, recursive = path.partition("?")
+        kind, owner, name, commit, *rest = unquote(path).strip("/").split("/")
         files, file = self.files[f"{owner}/{name}"], "/".join(rest)
         self.asked[file] += 1
+        if kind == "trees" and self.cuts_lists and not commit.startswith("folder-"):
+            if recursive:
+                return _json({"tree": [], "truncated": True})
+            folders = sorted({file.partition("/")[0] for file in files if "/" in file})
+            trees = [{"path": f, "type": "tree", "sha": f"folder-{f}"} for f in folders]
+            return _json({"tree": trees})
         if kind == "trees":
+            inside = f"{commit.removeprefix('folder-')}/" if commit.startswith("folder-") else ""
             tree = [
-                {"path": key, "type": "blob", "size": len(value), "sha": blob_hash(value)}
+                {"path": key.removeprefix(inside), "type": "blob"}
+                | {"size": len(value), "sha": blob_hash(value)}
                 for key, value in files.items()
+                if key.startswith(inside)
             ]
             return _json({"tree": [*tree, {"path": "folder", "type": "tree", "sha": ""}]})
         return None if file in self.broken else self.served.get(file, files.get(file))

@@ -34,6 +34,7 @@ def test_every_set_is_built_and_loaded_by_its_id(name: str, hub: Hub, tmp_path: 
     assert data.origin == str(tmp_path / name)
     assert data.card.licence == read_card(name).licence
     assert "Built from" in data.card.notes
+    assert data.records
     assert all(record.prompt and record.output_tokens > 0 for record in data.records)
 
 
@@ -65,7 +66,7 @@ def test_the_licence_decides_what_comes_unasked() -> None:
 
 
 def test_a_set_that_cannot_be_built_says_which_can() -> None:
-    with pytest.raises(ConfigError, match=r"source of 'planbench' cannot be read .*gpteacher-gpt4"):
-        check_id("planbench")
+    with pytest.raises(ConfigError, match=r"source of 'synthetic' cannot be read .*gpteacher-gpt4"):
+        check_id("synthetic")
     with pytest.raises(DataError, match="no data set 'nothing'"):
         check_id("nothing")

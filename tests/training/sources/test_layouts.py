@@ -36,7 +36,8 @@ def test_the_tables_have_the_columns_of_the_card(name: str, tmp_path: Path) -> N
         columns |= set(tables["prompts"])
         assert not tables["prompts"].duplicated(list(card.prompts.keys)).any()
     assert {*card.fields.columns(), *card.where} <= columns
-    assert (tables["lengths"].output_tokens > 0).all()
+    counted = [c for c in tables["lengths"] if c.startswith("vicuna") or c.endswith("put_tokens")]
+    assert (tables["lengths"][counted] > 0).all(axis=None)
 
 
 def test_rows_keep_prompts_and_lengths_together(tmp_path: Path) -> None:
@@ -60,3 +61,39 @@ def test_rows_keep_prompts_and_lengths_together(tmp_path: Path) -> None:
         ["gsm", False, 3],
         ["gsm", False, 1],
     ]
+
+
+def test_reasoning_and_answer_are_counted_apart_wherever_they_stand(tmp_path: Path) -> None:
+    columns = ["model", "sample", "reasoning_visible", "reasoning_tokens", "answer_tokens"]
+    attention = built("misguided-attention", tmp_path)["lengths"]
+    assert attention[columns].values.tolist() == [
+        ["m", 0, True, 3, 1],
+        ["m", 2, False, 0, 2],
+        ["q", 0, True, 2, 1],
+    ]
+    mining = built("pm-llm-benchmark", tmp_path)
+    assert mining["prompts"].values.tolist() == [["cat01_01_case", "Which cases?"]]
+    assert mining["lengths"][columns].values.tolist() == [
+        ["other", 0, True, 3, 1],
+        ["quiet", 0, False, 0, 2],
+        ["some_model", 0, True, 2, 1],
+    ]
+    plans = built("planbench", tmp_path)["lengths"]
+    bills = ["model", "reasoning_tokens", "api_reasoning_tokens", "api_completion_tokens"]
+    assert plans[bills].values.tolist() == [
+        ["deepseek-r1-api", 3, 60, 90],
+        ["o1-mini_chat", 0, 64, 90],
+    ]
+    assert set(plans.prompt_id) == {"blocksworld/task_1_plan_generation_zero_shot/1"}
+
+
+def test_archives_and_lengths_that_a_source_counted_itself(tmp_path: Path) -> None:
+    pro = built("mmlu-pro-cot", tmp_path)
+    assert pro["prompts"].prompt.tolist() == ["Which?\nOptions:\nA. This\nB. That"]
+    assert pro["lengths"][["model", "output_tokens"]].values.tolist() == [
+        ["jamba-1.5-large", 1],
+        ["mathstral-7B", 3],
+    ]
+    vicuna = built("alpaca-vicuna7b", tmp_path)["lengths"]
+    shown = vicuna[["orig_split", "prompt", "vicuna_tokens_t0_7", "vicuna_tokens_t0_0"]]
+    assert shown.values.tolist() == [["train", "Say 5.", 70, 9], ["val", "Say 1.", 70, 9]]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from scoring_service.bundle import ModelBundle
+from scoring_service.command_line import print_banner
 from scoring_service.errors import at_least
 from training.commands.options import OutputOptions, print_result
 from training.evaluation.transfer import (
@@ -72,7 +73,9 @@ def main(options: CrossModelOptions, output: OutputOptions) -> None:
             "copy": copy_of(model, chosen, lengths) if model else None,
         }
     if options.bundle is not None:
-        result["bundle"] = of_bundle(ModelBundle.load(options.bundle), lengths, options.dataset)
+        bundle = ModelBundle.load(options.bundle)
+        result["bundle"] = of_bundle(bundle, lengths, options.dataset)
+        result["banner"] = bundle.manifest.banner
     _write(options.out, result)
     print_result(result, output, lambda: _print(result, options.out))
 
@@ -104,6 +107,7 @@ def _write(out: Path, result: Mapping[str, Any]) -> None:
 
 
 def _print(result: Mapping[str, Any], out: Path) -> None:
+    print_banner(result.get("banner"))
     learnt, copied = np.array(result["learnt"]), np.array(result["copy"])
     other = ~np.eye(len(learnt), dtype=bool)
     print(f"{len(learnt)} models, {result['num_prompts']} prompts: mean tau_b")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from scoring_service.agreement import tau_b
-from scoring_service.command_line import POSITIONAL
+from scoring_service.command_line import POSITIONAL, print_banner
 from scoring_service.errors import ConfigError, DataError, at_least
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.commands.studies.table_rows import PAPER_MODELS, TableRow, cpu_to_reach, train_seeds
@@ -49,7 +49,7 @@ class ReproduceOptions:
     threads: int | None = None
     """CPU threads of torch."""
     backbones: tuple[str, ...] = ("auto",)
-    """All-pairs is trained on each; the first one is used for the other tables."""
+    """Explicit pairs are trained on each; the first one is used for the other tables."""
 
     def __post_init__(self) -> None:
         if self.what not in ("tables", "cost"):
@@ -95,8 +95,8 @@ def _tables(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
     unfiltered = [
         train(f"{row.method}, delta 0", objective=row.objective, delta=0.0) for row in methods[-2:]
     ]
-    backbones = [methods[-1]] + [
-        train(f"all pairs on {name}", backbone=name, objective="all-pairs") for name in others
+    backbones = [methods[-2]] + [
+        train(f"explicit pairs on {name}", backbone=name, objective="pairs") for name in others
     ]
     test = prepared.splits.test
     ridge = tfidf_ridge(prepared.splits.train, protocol.data.repeats, test)
@@ -111,6 +111,7 @@ def _tables(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
         "gain_of_all_pairs": methods[-1].tau_b - methods[-2].tau_b,
         "protocol": asdict(protocol),
         "dataset": prepared.describe(),
+        "banner": prepared.banner,
     }
 
 
@@ -128,6 +129,7 @@ def _cost(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
         "cpu_s_to_paper_tau_b": cpu_to_reach(ours, paper),
         "protocol": asdict(protocol),
         "dataset": prepared.describe(),
+        "banner": prepared.banner,
     }
 
 
@@ -178,9 +180,10 @@ def _protocol(options: ReproduceOptions) -> TrainConfig:
 
 
 def _print(result: Mapping[str, Any]) -> None:
+    print_banner(result["banner"])
     titles = {
         "methods": "Table II: ranking methods",
-        "backbones": "Table III: backbones, trained with all pairs",
+        "backbones": "Table III: backbones, trained with explicit pairs",
         "delta": "Table IV: the delta filter",
     }
     for name, title in titles.items():
@@ -212,6 +215,7 @@ def _print_table(title: str, rows: Sequence[Mapping[str, Any]], label: str) -> N
 
 
 def _print_cost(result: Mapping[str, Any]) -> None:
+    print_banner(result["banner"])
     _print_table("Cost of training", result["rows"], "method")
     _print_data(result)
     reach = result["cpu_s_to_paper_tau_b"]

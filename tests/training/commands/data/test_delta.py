@@ -1,0 +1,45 @@
+"""`delta`: how far the answers to one prompt differ in length."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from training.__main__ import main
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Three prompts with answers that vary by .1, .2 and .5, and one prompt asked once."""
+    lengths = {"a": [90, 100, 95], "b": [80, 100, 100], "c": [100, 200, 150], "once": [7]}
+    rows = [{"prompt": p, "output_tokens": n} for p, many in lengths.items() for n in many]
+    path = tmp_path / "lengths.jsonl"
+    pd.DataFrame(rows).to_json(path, orient="records", lines=True)
+    return str(path)
+
+
+def test_delta_is_what_a_part_of_the_prompts_stays_within(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["delta", "--data", table, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["delta"] == result["variation"]["0.5"] == pytest.approx(0.2)
+    assert (result["prompts"], result["answers_per_prompt"]) == (3, 3)
+    assert result["within_paper"] == pytest.approx({"0.2": 2 / 3, "0.25": 2 / 3})
+    assert result["pairs_kept"] == pytest.approx(2 / 9, abs=0.01)  # 80 and 100 of nine pairs
+    assert main(["delta", "--data", table, "--share", "1"]) == 0
+    assert "delta              0.500, of 100% of the prompts" in capsys.readouterr().out
+
+
+def test_answers_that_were_given_once_tell_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "logs.csv"
+    path.write_text("prompt,output_tokens\na,1\nb,2\n")
+    assert main(["delta", "--data", str(path)]) == 2
+    assert "collect them with --samples 10" in capsys.readouterr().err
+    assert main(["delta", "--data", str(path), "--share", "0"]) == 2
+    assert "share is 0" in capsys.readouterr().err

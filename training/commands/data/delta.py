@@ -1,0 +1,78 @@
+"""`python -m training delta`: the delta of ranking pairs, from repeated answers to each prompt."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from scoring_service.errors import DataError, require
+from training.commands.options import OutputOptions, print_result
+from training.data.labels import LabelledPrompt, observed
+from training.data.pairs import relative_gap
+from training.data.tables import TableOptions, read_prompts
+
+RUNS: Final = 10
+"""Answers to each prompt in the paper."""
+PAPER: Final = {"0.2": "GPT-4, Llama 3.1", "0.25": "DeepSeek-R1"}
+_PAIRS: Final = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaOptions:
+    """The rule."""
+
+    share: float = 0.5
+    """Part of the prompts whose answers vary by no more than delta."""
+
+    def __post_init__(self) -> None:
+        require("share", self.share, 0 < self.share <= 1, "a part in (0, 1]")
+
+
+def main(options: DeltaOptions, table: TableOptions, output: OutputOptions) -> None:
+    """Find the delta of a model: how far its answers to one prompt differ in length.
+
+    Pairs closer than delta are left out of training, because the next answers to the same prompts
+    would reverse them. Reads what `collect --samples 10` wrote, or any table with a row per answer.
+    The variation of a prompt is (longest - shortest) / longest of its answers, the measure by which
+    pairs are compared; delta is what --share of the prompts stay within. It grows with the number
+    of answers; the paper takes ten, and .2 (.25 for a reasoning model).
+
+    example:
+      python -m training delta --data lengths/m.jsonl
+    """
+    result = find_delta(read_prompts(table, "output_tokens"), options.share)
+    print_result(result, output, lambda: _print(result, options.share))
+
+
+def find_delta(prompts: Sequence[LabelledPrompt], share: float) -> dict[str, Any]:
+    """Return delta, the quantiles of the variation, and what a delta costs in pairs."""
+    repeated = [item for item in prompts if len(item.lengths) > 1]
+    if not repeated:
+        raise DataError(f"no prompt has two answers or more; collect them with --samples {RUNS}")
+    variation = np.array([1 - min(item.lengths) / max(item.lengths) for item in repeated])
+    lengths = observed(repeated)
+    delta = float(np.quantile(variation, share))
+    rng = np.random.default_rng(0)
+    gaps = relative_gap(*lengths[rng.integers(len(lengths), size=(2, _PAIRS))])
+    return {
+        "delta": delta,
+        "prompts": len(repeated),
+        "answers_per_prompt": float(np.mean([len(item.lengths) for item in repeated])),
+        "variation": {str(q): float(np.quantile(variation, q)) for q in (0.1, 0.5, 0.8, 0.9)},
+        "within_paper": {each: float(np.mean(variation <= float(each))) for each in PAPER},
+        "pairs_kept": float(np.mean(gaps >= delta)),
+    }
+
+
+def _print(result: Mapping[str, Any], share: float) -> None:
+    count = result["answers_per_prompt"]
+    print(f"prompts            {result['prompts']}, with {count:.3g} answers each (paper: {RUNS})")
+    for quantile, value in result["variation"].items():
+        print(f"variation, {float(quantile):4.0%}    {value:.3f}")
+    for each, part in result["within_paper"].items():
+        print(f"within {each:4}        {part:.1%} of the prompts (the paper's for {PAPER[each]})")
+    kept = result["pairs_kept"]
+    print(f"delta              {result['delta']:.3f}, of {share:.0%} of the prompts")
+    print(f"pairs kept by it   {kept:.1%}")
+    print(f"next: python -m training fit pars --out run --loss.delta {result['delta']:.2f}")
