@@ -1,10 +1,12 @@
 # make demo    set up, train a ranker on real prompts, serve it, and watch a real engine answer sooner
 # make test    set up, then lint, types and the whole CPU test suite (what .ci/run calls)
 # make setup   only build .venv (repaired when broken; quick when it is ready)
-# make lint    ruff and mypy
+# make lint    ruff and mypy; versions of packages as pinned
 # make soak    ten minutes of hostile clients against the scoring service (see tests/soak.py)
 # make mutants share of small faults that the fast tests notice (an hour; see tests/mutants.py)
 # make bench   the benchmarks behind the README's speed figures
+# make dist    wheel, source archive and list of parts (CycloneDX) in dist/
+# make pins    write .ci/constraints.txt from what .venv holds
 # make clean   remove what the demo and the tests made, and .venv
 #
 # Data: LENGTHWISE_DATA, else the folder beside the checkout, else a public set that the demo fetches,
@@ -14,7 +16,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint soak mutants bench clean
+.PHONY: help setup demo test lint soak mutants bench clean dist pins
 
 export LENGTHWISE_DATA ?= $(abspath $(wildcard ../shared/data))
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -43,6 +45,7 @@ demo: setup
 	@$(PY) -m scheduler_adapters demo --trained mlruns/demo
 
 lint: setup
+	@.venv/bin/python .ci/pins.py
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
@@ -54,6 +57,16 @@ test: lint
 	@{ echo "-m slow"; echo "-m 'not slow and not vllm and not gpu'"; \
 		grep -rl 'mark\.vllm' tests --include='test_*.py' | xargs ls -S | sed 's/^/-m vllm /'; \
 	} | xargs -L 1 -P $(JOBS) $(PY) -m pytest -q
+
+# The list of parts is of the set-up that the tests ran in.
+dist: setup
+	@$(PY) -m pip install --disable-pip-version-check -qq -c .ci/constraints.txt -e ".[release]"
+	@$(PY) -m build --outdir dist .
+	@.venv/bin/cyclonedx-py environment .venv/bin/python --pyproject pyproject.toml \
+		--mc-type library --output-reproducible --of JSON -o dist/lengthwise.cdx.json
+
+pins:
+	@$(PY) .ci/pins.py --write
 
 soak: setup
 	@$(PY) tests/soak.py

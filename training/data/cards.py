@@ -26,7 +26,7 @@ from training.config import DataConfig
 from training.data import synthetic
 from training.data.records import FieldMap, PromptResponse, read_table, to_records
 
-CARDS: Final = Path(__file__).resolve().parents[2] / "datasets"
+CARDS: Final = Path(__file__).resolve().parents[1] / "datasets"
 CARD: Final = "card.yaml"
 ENVIRONMENT: Final = "LENGTHWISE_DATA"
 

