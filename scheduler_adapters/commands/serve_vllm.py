@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import logging
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.user_classes import read_user_classes
@@ -37,7 +40,7 @@ from scheduler_adapters.planner.capabilities import require_capabilities, requir
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline import live_log as timeline_log
 from scoring_service.client import ScoringClient
-from scoring_service.client.channel import ClientSecurity
+from scoring_service.client.channel import ClientSecurity, read_secrets
 from scoring_service.command_line import common_options, run_command
 from scoring_service.errors import ConfigError, ScoringError, UnsupportedByEngine
 
@@ -46,6 +49,16 @@ log = logging.getLogger(__name__)
 SCHEDULER: Final = "scheduler_adapters.engines.vllm_v1.scheduler"
 MIDDLEWARE: Final = "scheduler_adapters.engines.vllm_v1.middleware.VllmScores"
 _PROBE_S: Final = 5.0
+_SECRET: Final = re.compile("api-key$|hf-token$|password|secret")
+_KEYS: Final = "LENGTHWISE_API_KEYS"
+_WITH_KEYS: Final = f"""\
+import json, os, runpy, sys
+module, *options = sys.argv[1:]
+sys.argv[1:] = [*options, "--api-key", *json.loads(os.environ.pop({_KEYS!r}))]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+"""Runs vLLM with several API keys, of which its environment variable holds one only: a process that
+adds words to its own command line is listed without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +91,13 @@ class ServeConfig(ScoreConfig):
     """PEM certificate of this client, for a scoring service that asks for one."""
     scorer_key_file: str | None = None
     """PEM private key of that certificate."""
-    scorer_token: str | None = None
-    """Bearer token for the scoring service."""
+    scorer_token: str | None = field(default=None, repr=False)
+    """Bearer token for the scoring service; the list of processes shows it until vLLM starts."""
+    scorer_token_file: str | None = None
+    """Or a file whose first line it is."""
+    api_key_file: str | None = None
+    """API keys that vLLM accepts, one per line; so, or as VLLM_API_KEY, they are in no list of
+    processes. Those of vLLM's own --api-key are handed on in the same way."""
     vllm: list[str] = field(default_factory=list)
     """vLLM's own options; easier to write behind a --."""
 
@@ -101,11 +119,22 @@ class ServeConfig(ScoreConfig):
                 certificate_file=self.scorer_certificate_file,
                 key_file=self.scorer_key_file,
                 token=self.scorer_token,
+                token_file=_absolute(self.scorer_token_file),
             ),
             classes=None if self.classes is None else str(self.classes.resolve()),
             client_hints=self.client_hints,
-            key_hashes=[hash_of(key) for key in _api_keys(self.vllm)],
+            key_hashes=[hash_of(key) for key in self.api_keys],
+            max_scores_per_key=self.max_scores_per_key,
+            open_load=self.open_load,
         )
+
+    @property
+    def api_keys(self) -> list[str]:
+        """Those that vLLM will accept; none where it takes every request."""
+        if self.api_key_file is not None:
+            return read_secrets(self.api_key_file)
+        keys = _api_key_words(self.vllm)[0] or _configured_keys(self.vllm)
+        return [key for key in keys or [os.environ.get("VLLM_API_KEY", "")] if key]
 
     @property
     def additional_config(self) -> dict[str, Any]:
@@ -123,8 +152,9 @@ def run(config: ServeConfig) -> None:
     Each request for a completion, chat or response is scored by the scoring service on its way in;
     without a score within the deadline it is ranked by the median of the others, and counted
     (/metrics: lengthwise_*). What a client writes into vllm_xargs itself is dropped and counted
-    (lengthwise_score, lengthwise_quantiles, lengthwise_class, lengthwise_tbt_s), unless its key is
-    among the trusted_keys of --classes, or --client-hints true lets every client.
+    (lengthwise_score, lengthwise_quantiles, lengthwise_class, lengthwise_tbt_s), and so is its
+    priority, unless its key is among the trusted_keys of --classes, or --client-hints true lets
+    every client.
 
     Examples:
       python -m scoring_service serve --bundle BUNDLE --address 127.0.0.1:50051
@@ -137,17 +167,19 @@ def run(config: ServeConfig) -> None:
        "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "trusted_proxies": ["10.0.0.0/8"],
        "default": "batch", "trusted_keys": ["sk-gate"]}
 
-    GET /lengthwise/load answers what a router wants to know of each engine, as JSON.
+    GET /lengthwise/load answers what a router wants to know of each engine, as JSON, to clients
+    with an API key where there are keys (--open-load true: to all).
 
     Options behind -- are vLLM's own; under --scheduling-policy priority a request's priority goes
     before the policy, which then orders requests of one priority. A scoring service that does not
     answer at the start is an error, unless --start-without-scorer true; later it may come and go.
     """
     check(config)
-    command = [sys.executable, "-m", *server_module(config.model), *server_options(config)]
+    module = server_module(config.model)
+    command = [sys.executable, "-m", *module, *server_options(config)]
     log.info("starting %s", " ".join(_redacted(command)))
     sys.stdout.flush()
-    middleware = config.middleware
+    middleware, keys = config.middleware, config.api_keys
     if METRICS_FOLDER not in os.environ:
         # Made here, so that all of vLLM's processes inherit it; removed when the API server ends.
         os.environ[METRICS_FOLDER] = tempfile.mkdtemp(prefix="lengthwise-metrics-")
@@ -155,12 +187,17 @@ def run(config: ServeConfig) -> None:
     os.environ[VARIABLE] = middleware.to_json()
     if config.timeline is not None:
         os.environ[timeline_log.VARIABLE] = str(config.timeline.resolve())
+    if len(keys) == 1:
+        os.environ["VLLM_API_KEY"] = keys[0]
+    elif keys:
+        os.environ[_KEYS] = json.dumps(keys)
+        command[1:2] = ["-c", _WITH_KEYS]
     os.execv(command[0], command)
 
 
-def _api_keys(options: Sequence[str]) -> list[str]:
-    """The API keys that vLLM will accept; none where it takes every request."""
-    keys, follows = [], False
+def _api_key_words(options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The API keys among vLLM's options, and the options without them."""
+    keys, others, follows = list[str](), list[str](), False
     for word in options:
         name, equals, value = word.partition("=")
         if word.startswith("--"):
@@ -168,20 +205,38 @@ def _api_keys(options: Sequence[str]) -> list[str]:
             keys += [value] if follows and equals else []
         elif follows:
             keys.append(word)
-    return [key for key in keys or [os.environ.get("VLLM_API_KEY", "")] if key]
+        if not follows:
+            others.append(word)
+    return keys, others
+
+
+def _configured_keys(options: Sequence[str]) -> list[str]:
+    """The API keys in vLLM's own --config file; what is wrong with it vLLM says itself."""
+    if "--config" not in options[:-1]:
+        return []
+    try:
+        content = yaml.safe_load(Path(options[options.index("--config") + 1]).read_text())
+        keys = content.get("api-key") or content.get("api_key") or []
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return []
+    return [keys] if isinstance(keys, str) else [str(key) for key in keys]
 
 
 def _redacted(command: Sequence[str]) -> list[str]:
-    """The command for the log: without the API keys, which are the words behind their option."""
+    """The command for the log: without secrets, which are the words behind their option."""
     shown, is_secret = [], False
     for word in command:
         if word.startswith("--"):
             name, equals, _ = word.partition("=")
-            is_secret = "api-key" in name.replace("_", "-")
+            is_secret = _SECRET.search(name.replace("_", "-")) is not None
             shown.append(f"{name}=..." if is_secret and equals else word)
         else:
             shown.append("..." if is_secret else word)
     return shown
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).resolve())
 
 
 def check(config: ServeConfig) -> None:
@@ -194,6 +249,9 @@ def check(config: ServeConfig) -> None:
     """
     policy, middleware = configured_policy(config.additional_config), config.middleware
     _require_own_options(config.vllm)
+    if config.api_key_file is not None and _api_key_words(config.vllm)[0]:
+        raise ConfigError("there are --api-key-file and vLLM's own --api-key; give one of them")
+    _warn_of_priorities(config)
     if config.timeline is not None:
         timeline_log.require_writable(config.timeline)
     _require_think_end(policy, config)
@@ -222,7 +280,7 @@ def server_options(config: ServeConfig) -> list[str]:
         "additional-config": json.dumps(config.additional_config),
         "middleware": MIDDLEWARE,
     }
-    return [f"--{name}={value}" for name, value in options.items()] + config.vllm
+    return [f"--{name}={value}" for name, value in options.items()] + _api_key_words(config.vllm)[1]
 
 
 def _require_own_options(options: Sequence[str]) -> None:
@@ -231,6 +289,16 @@ def _require_own_options(options: Sequence[str]) -> None:
         name = option.partition("=")[0].replace("_", "-")
         if name in ("--model", "--host", "--port", "--scheduler-cls", "--additional-config"):
             raise ConfigError(f"{name} is given to vLLM itself; give it before the --, or not")
+
+
+def _warn_of_priorities(config: ServeConfig) -> None:
+    """Say that priorities count from few where vLLM is told to go by them."""
+    words = "=".join(config.vllm).replace("_", "-") + "="
+    if not config.client_hints and "--scheduling-policy=priority=" in words:
+        log.warning(
+            "a request's own priority counts from the trusted_keys of --classes only, "
+            "or from all clients with --client-hints true"
+        )
 
 
 def _require_think_end(policy: Policy, config: ServeConfig) -> None:

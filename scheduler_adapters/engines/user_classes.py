@@ -32,7 +32,7 @@ class UserClasses:
 
     tbt_s: Mapping[str, float | None] = field(default_factory=dict)
     """Class -> target time between tokens in seconds, None where it has none."""
-    api_keys: Mapping[str, str] = field(default_factory=dict)
+    api_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Bearer token -> class."""
     header: str | None = None
     """Name of a header that holds the class; for gateways, since clients can set it too."""
@@ -40,7 +40,7 @@ class UserClasses:
     """Addresses or networks of those gateways; from elsewhere the header means nothing."""
     default: str | None = None
     """Class of all others; None: they have none."""
-    trusted_keys: Sequence[str] = ()
+    trusted_keys: Sequence[str] = field(default=(), repr=False)
     """Bearer tokens whose requests may carry hints of their own."""
 
     def __post_init__(self) -> None:
@@ -64,19 +64,21 @@ class UserClasses:
         Args:
             client: address that the request comes from; None: not known, so no trusted proxy.
         """
-        sent = dict(headers)
+        sent = list(headers)
         name = self.api_keys.get(bearer_token(sent))
         if name is None and self.header is not None and self._is_proxy(client):
-            name = sent.get(self.header.lower().encode(), b"").decode("latin-1")
+            told = [value for key, value in sent if key == self.header.lower().encode()]
+            # A second one may be the client's, behind which the gateway has put its own.
+            name = told[0].decode("latin-1") if len(told) == 1 else None
         return name if name in self.tbt_s else self.default
 
     def has_key(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether the request's key says its class, so that nothing else may."""
-        return bearer_token(dict(headers)) in self.api_keys
+        return bearer_token(headers) in self.api_keys
 
     def trusts(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether a request with these headers may carry hints of its own."""
-        key = bearer_token(dict(headers)).encode()
+        key = bearer_token(headers).encode()
         # Every key is compared, so that the time taken reveals nothing.
         return any([hmac.compare_digest(key, trusted.encode()) for trusted in self.trusted_keys])
 
@@ -95,9 +97,14 @@ class UserClasses:
         return {USER_CLASS: name} | ({} if tbt_s is None else {TBT_S: tbt_s})
 
 
-def bearer_token(headers: Mapping[bytes, bytes]) -> str:
+def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
+    """The value of a (lower-case) header, b"" without one; sent twice, the first, as vLLM reads."""
+    return next((value for key, value in headers if key == name), b"")
+
+
+def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The bearer token of a request; "" where it has none."""
-    scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    scheme, _, token = first_header(headers, b"authorization").decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 

@@ -28,7 +28,7 @@ class CircuitBreaker:
         self._trying = False
 
     def allow(self) -> bool:
-        """Whether this caller may ask. If so it must report a success or failure."""
+        """Whether this caller may ask. If so it must report a success or failure, or be unsure."""
         with self._lock:
             if self._open_until_s is None:
                 return True
@@ -51,6 +51,11 @@ class CircuitBreaker:
                 self._open_s = min(self._open_s * 2, self.max_open_s)
             if self._trying or self._failures == self.max_failures:
                 self._open(self._open_s)
+
+    def unsure(self) -> None:
+        """Record that a caller learnt nothing of the service: the next one may try."""
+        with self._lock:
+            self._trying = False
 
     def pause(self, seconds: float) -> None:
         """Open for as long as the service asked for."""

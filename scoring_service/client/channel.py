@@ -1,7 +1,7 @@
 """Channels of the clients: plaintext to the same machine, TLS and a bearer token elsewhere."""
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,19 +33,26 @@ class ClientSecurity:
     """PEM certificate of this client, for a server that asks for one (mTLS)."""
     key_file: str | None = None
     """PEM private key of that certificate."""
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     """Bearer token; sent over TLS or to the same machine only."""
+    token_file: str | None = None
+    """Or a file whose first line it is: the list of processes does not show it."""
 
     def __post_init__(self) -> None:
         if (self.certificate_file is None) != (self.key_file is None):
             raise ConfigError("certificate_file and key_file belong together; set both or none")
         if self.certificate_file is not None and self.ca_file is None:
             raise ConfigError("certificate_file needs TLS; set ca_file too")
+        if self.token is not None and self.token_file is not None:
+            raise ConfigError("there are token and token_file; set one of them")
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Metadata of every call."""
-        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+        """Metadata of every call. Raises ConfigError if the token's file holds none."""
+        token = self.token
+        if self.token_file is not None:
+            token = read_secrets(self.token_file)[0]
+        return () if token is None else (("authorization", f"Bearer {token}"),)
 
     def open(self, target: str, api: Any = grpc) -> Any:
         """A channel to `target`, of `grpc` or of `grpc.aio`.
@@ -67,7 +74,7 @@ class ClientSecurity:
                 None if self.key_file is None else read_pem(self.key_file),
                 None if self.certificate_file is None else read_pem(self.certificate_file),
             )
-        if self.token is not None and not is_loopback(target):
+        if self.metadata and not is_loopback(target):
             raise ConfigError(f"a token would go to {target} in the clear; set ca_file to use TLS")
         return None
 
@@ -92,6 +99,17 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def read_secrets(path: str) -> list[str]:
+    """The tokens or keys of a file, one per line. Raises ConfigError if it holds none."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); give a text file") from error
+    if not (secrets := [line.strip() for line in lines if line.strip()]):
+        raise ConfigError(f"{path} holds no token; write one per line")
+    return secrets
 
 
 def read_pem(path: str) -> bytes:

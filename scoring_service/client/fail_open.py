@@ -5,29 +5,37 @@
     score = await scorer.score_async(prompt)
 
 Callers at the same moment share one ScoreBatch. There is no timer: a batch is what has gathered
-while the previous ones were under way, so a lone caller does not wait.
+while the previous ones were under way, so a lone caller does not wait. Callers may name the client
+that they ask for: then clients take turns, and half of the calls are closed to each of them.
+
+The breaker opens when the service fails, not when a prompt does: it cannot be reached, refuses
+everybody, or has answered nobody for `SILENT_S`.
 """
 
 import asyncio
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
 from scoring_service.client.codec import Score, read_batch, write_batch
 from scoring_service.client.connection import BlockingConnection
 from scoring_service.errors import (
+    AccessDenied,
     InvalidPrompt,
     ScoringError,
     ScoringTimeout,
     ServiceOverloaded,
     ServiceUnavailable,
 )
+
+SILENT_S: Final = 1.0
+"""How long the service may answer nobody until what runs out of time counts against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class Answer:
 @dataclass(slots=True)
 class _Waiter:
     prompt: str
+    client: str
     deadline_s: float
     future: Future[Answer] = field(default_factory=Future)
 
@@ -62,7 +71,8 @@ class FailOpenScorer(BlockingConnection):
         budget_s: the longest that a caller waits, seconds.
         target_model: whose response lengths `Score.expected_tokens` estimates; None: no estimate.
         max_batch_prompts: most prompts per call to the service.
-        max_in_flight: calls to the service at once.
+        max_in_flight: calls to the service at once that hold prompts of one client; twice as many
+            in all.
         breaker: when to stop asking; None: a breaker with its defaults.
         security: TLS and token; the default is plaintext.
 
@@ -87,8 +97,13 @@ class FailOpenScorer(BlockingConnection):
         self._max_in_flight = max_in_flight
         self._breaker = breaker or CircuitBreaker()
         self._lock = threading.Lock()
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
+        """By client; the first one is the next to get a place in a batch."""
+        self._calls: Counter[str] = Counter()
+        """Calls in flight that hold prompts of a client."""
         self._in_flight = 0
+        self._asked_s = 0.0
+        """When the service was first asked after it last answered."""
         self._answered_s = 0.0
         """When the service last answered anybody."""
         self._counting = threading.Lock()
@@ -107,9 +122,9 @@ class FailOpenScorer(BlockingConnection):
         """As `score`, without blocking the event loop."""
         return (await self.ask_async(prompt)).score
 
-    async def ask_async(self, prompt: str) -> Answer:
-        """As `score_async`, with the reason where there is no score."""
-        waiter = self._submit(prompt)
+    async def ask_async(self, prompt: str, client: str = "") -> Answer:
+        """As `score_async`, with the reason where there is no score; `client` takes turns."""
+        waiter = self._submit(prompt, client)
         future = asyncio.wrap_future(waiter.future)
         try:
             return await asyncio.wait_for(
@@ -121,22 +136,25 @@ class FailOpenScorer(BlockingConnection):
             self._answer(waiter, None, "cancelled")
             raise
 
-    def silent_since(self, asked_s: float) -> None:
-        """Count a failure of the service unless it has answered anybody since `asked_s`.
+    def out_of_time(self) -> None:
+        """Count a failure of the service if it has answered nobody for `SILENT_S`.
 
         For a caller that goes on without its score and has it asked for further, for much longer
-        than it waits for a service that hangs. Seconds of `time.monotonic`.
+        than it waits for a service that hangs.
         """
-        if self._answered_s < asked_s:
+        silent_s = time.monotonic() - max(self._asked_s, self._answered_s)
+        if silent_s >= SILENT_S:
             self._breaker.failure()
+        else:
+            self._breaker.unsure()
 
-    def _submit(self, prompt: str) -> _Waiter:
-        waiter = _Waiter(prompt, time.monotonic() + self._timeout_s)
+    def _submit(self, prompt: str, client: str = "") -> _Waiter:
+        waiter = _Waiter(prompt, client, time.monotonic() + self._timeout_s)
         if not self._breaker.allow():
             self._answer(waiter, None, "breaker_open")
             return waiter
         with self._lock:
-            self._waiting.append(waiter)
+            self._waiting.setdefault(client, deque()).append(waiter)
         self._send_next()
         return waiter
 
@@ -152,23 +170,40 @@ class FailOpenScorer(BlockingConnection):
 
     def _send_next(self) -> None:
         with self._lock:
-            if self._in_flight >= self._max_in_flight:
+            if self._in_flight >= 2 * self._max_in_flight:
                 return
             batch = self._take_batch()
-            self._in_flight += bool(batch)
+            if batch:
+                self._begin_call(batch)
         if batch:
             self._send(batch)
 
+    def _begin_call(self, batch: list[_Waiter]) -> None:
+        self._in_flight += 1
+        self._calls.update({waiter.client for waiter in batch})
+        if self._asked_s <= self._answered_s:
+            self._asked_s = time.monotonic()
+
     def _take_batch(self) -> list[_Waiter]:
+        """Prompts of the clients in turn, of those that may have another call."""
         batch: list[_Waiter] = []
         now_s = time.monotonic()
-        while self._waiting and len(batch) < self._max_batch_prompts:
-            waiter = self._waiting.popleft()
+        turns = deque(c for c in self._waiting if self._calls[c] < self._max_in_flight)
+        while turns and len(batch) < self._max_batch_prompts:
+            client = turns.popleft()
+            theirs = self._waiting[client]
+            waiter = theirs.popleft()
+            if theirs:
+                self._waiting.move_to_end(client)
+                turns.append(client)
+            else:
+                del self._waiting[client]
             if waiter.deadline_s > now_s and not waiter.future.done():
                 batch.append(waiter)
-            elif not waiter.is_cancelled:
-                # Its time ran out behind other calls: the service is too slow for the budget.
-                self._breaker.failure()
+            elif waiter.is_cancelled:
+                self._breaker.unsure()
+            else:
+                self.out_of_time()
                 self._answer(waiter, None, "timeout")
         return batch
 
@@ -196,11 +231,12 @@ class FailOpenScorer(BlockingConnection):
         self._report(outcome)
         with self._lock:
             self._in_flight -= 1
+            self._calls -= Counter({waiter.client for waiter in batch})
         if isinstance(outcome, InvalidPrompt) and len(batch) > 1:
             # The message as a whole was refused: ask again one by one, so that others have theirs.
             for waiter in batch:
                 with self._lock:
-                    self._in_flight += 1
+                    self._begin_call([waiter])
                 self._send([waiter])
             return
         results = [outcome] * len(batch) if isinstance(outcome, ScoringError) else outcome
@@ -210,14 +246,17 @@ class FailOpenScorer(BlockingConnection):
         self._send_next()
 
     def _report(self, outcome: list[Score | ScoringError] | ScoringError) -> None:
-        if isinstance(outcome, ServiceOverloaded) and outcome.retry_after_s:
-            self._answered_s = time.monotonic()
-            self._breaker.pause(outcome.retry_after_s)
-        elif isinstance(outcome, ScoringError) and not isinstance(outcome, InvalidPrompt):
-            self._breaker.failure()
-        else:
-            self._answered_s = time.monotonic()
-            self._breaker.success()
+        match outcome:
+            case ScoringTimeout():
+                self.out_of_time()
+            case ServiceUnavailable() | AccessDenied() | ServiceOverloaded(retry_after_s=None):
+                self._breaker.failure()
+            case ServiceOverloaded(retry_after_s=float() as seconds):
+                self._answered_s = time.monotonic()
+                self._breaker.pause(seconds)
+            case _:  # A prompt that fails is an answer too.
+                self._answered_s = time.monotonic()
+                self._breaker.success()
 
 
 def _reason(result: Score | ScoringError) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
-from scoring_service.client.channel import is_loopback, read_pem
+from scoring_service.client.channel import is_loopback, read_pem, read_secrets
 from scoring_service.errors import AccessDenied, ConfigError
 from scoring_service.proto.status import abort
 from scoring_service.service.config import ServerConfig
@@ -77,13 +77,7 @@ class BearerTokens(grpc.ServerInterceptor):  # type: ignore[misc]
     """
 
     def __init__(self, path: str) -> None:
-        try:
-            lines = Path(path).read_text().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} cannot be read ({error}); give a text file") from error
-        self._accepted = [f"Bearer {line.strip()}".encode() for line in lines if line.strip()]
-        if not self._accepted:
-            raise ConfigError(f"{path} holds no token; write one per line")
+        self._accepted = [f"Bearer {token}".encode() for token in read_secrets(path)]
 
     def intercept_service(
         self, continuation: Callable[[Any], Any], call: grpc.HandlerCallDetails

@@ -47,8 +47,9 @@ class ServerConfig:
     """Calls that are being scored at once, or wait to be read; more are refused at once."""
     max_connections: int = 512
     """Connections at once; more are closed at once."""
-    max_connection_calls: int = 256
-    """Calls open at once on one connection; the client's library holds more back."""
+    max_connection_calls: int = 1024
+    """Calls open at once on one connection; the client's library holds more back. Those that it has
+    cancelled count until the service has seen it, and in a burst that is late."""
     max_arriving_calls: int = 256
     """Calls whose message has not come; the one that waits longest gives way to a new one. A burst
     on a busy machine has many such; each may hold a message that is not yet whole."""

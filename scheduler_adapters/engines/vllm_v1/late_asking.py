@@ -45,8 +45,19 @@ class LateAsking:
         self._count = count
         self._tasks: dict[str, asyncio.Task[str]] = {}
 
-    def start(self, prompt: str, asking: asyncio.Future[Answer]) -> str | None:
-        """Return the ticket of a request whose score is being asked for; None for one too many."""
+    def start(
+        self,
+        prompt: str,
+        asking: asyncio.Future[Answer],
+        client: str,
+        on_end: Callable[[], object],
+    ) -> str | None:
+        """Return the ticket of a request whose score is being asked for; None for one too many.
+
+        Args:
+            client: in whose turn it is asked for again.
+            on_end: called when it is asked for no more; not for one too many.
+        """
         if len(self._tasks) >= MOST:
             self._count("full")
             return None
@@ -55,9 +66,10 @@ class LateAsking:
         def ended(task: asyncio.Task[str]) -> None:
             del self._tasks[ticket]
             asking.cancel()
+            on_end()
             self._count("started" if task.cancelled() else task.result())
 
-        task = asyncio.create_task(self._ask(ticket, prompt, asking))
+        task = asyncio.create_task(self._ask(ticket, prompt, asking, client))
         self._tasks[ticket] = task
         task.add_done_callback(ended)
         return ticket
@@ -67,7 +79,9 @@ class LateAsking:
         if (task := self._tasks.get(ticket)) is not None:
             task.cancel()
 
-    async def _ask(self, ticket: str, prompt: str, asking: asyncio.Future[Answer]) -> str:
+    async def _ask(
+        self, ticket: str, prompt: str, asking: asyncio.Future[Answer], client: str
+    ) -> str:
         """Return how it ended; cancelled where the request was first."""
         pause_s = _FIRST_PAUSE_S
         try:
@@ -77,7 +91,7 @@ class LateAsking:
                     # Those that were refused together must not come back together.
                     await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                    answer = await self._scorer.ask_async(prompt)
+                    answer = await self._scorer.ask_async(prompt, client)
                 score = answer.score
                 if score is None or not isfinite(score.value):
                     return answer.outcome

@@ -1,13 +1,15 @@
 """Scores for clients that know nothing of them: ASGI middleware for vLLM's OpenAI server.
 
-It asks the scoring service for each completion, chat and responses request and writes score,
-quantiles of the length, class and TBT target into the body's `vllm_xargs` (`hints.py` names the
-keys). What a client has written there itself is dropped, unless its key may (`user_classes.py`) or
-all may (`client_hints`); the class of a key stays. It fails open: a request waits `deadline_s` at
-most, and where no score can be had in time it goes on without one, to be ranked by the median. The
-score is asked for up to `late_s` longer, and sent after the request (`late_asking.py`). Answers,
-streams included, are passed on untouched. At `/lengthwise/load` it answers itself: a JSON list with
-the newest report of each engine, for a router (`engine_metrics.load_report`).
+It asks the scoring service for each request for an answer (`client_bodies.py` lists the endpoints)
+and writes score, quantiles of the length, class and TBT target where vLLM takes them to the
+scheduler (`hints.py` names the keys). Hints and priorities that a client has sent itself are
+dropped, at every endpoint, unless its key may (`user_classes.py`) or all may (`client_hints`); the
+class of a key stays. It fails open: a request waits `deadline_s` at most, and where no score can be
+had in time it goes on without one, to be ranked by the median. The score is asked for up to
+`late_s` longer, and sent after the request (`late_asking.py`). A client has at most
+`max_scores_per_key` scores under way, and clients take turns. Answers, streams included, are passed
+on untouched. At `/lengthwise/load` it answers itself: a JSON list with the newest report of each
+engine, for a router (`engine_metrics.load_report`); it asks for a key where vLLM does.
 
 `serve-vllm` starts vLLM with it. By hand: set `LENGTHWISE_MIDDLEWARE` to the JSON of a
 `MiddlewareConfig`, and add `--middleware scheduler_adapters.engines.vllm_v1.middleware.VllmScores`.
@@ -25,9 +27,12 @@ import json
 import os
 import shutil
 import time
+from collections import Counter as Count
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
+from functools import partial
+from ipaddress import IPv6Address, ip_address
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
@@ -36,11 +41,9 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
 from scheduler_adapters.engines.score_channel import ScoreSender
-from scheduler_adapters.engines.user_classes import (
-    UserClasses,
-    bearer_token,
-    read_user_classes,
-)
+from scheduler_adapters.engines.user_classes import UserClasses, bearer_token, read_user_classes
+from scheduler_adapters.engines.vllm_v1 import client_bodies
+from scheduler_adapters.engines.vllm_v1.client_bodies import PRIORITY, PRIORITY_HEADER
 from scheduler_adapters.engines.vllm_v1.late_asking import RETRIED, LateAsking
 from scheduler_adapters.planner.hints import (
     CLIENT_HINTS,
@@ -63,14 +66,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 VARIABLE: Final = "LENGTHWISE_MIDDLEWARE"
 """vLLM makes middleware without arguments; this environment variable holds them, as JSON."""
-XARGS: Final = "vllm_xargs"
 LOAD_PATH: Final = "/lengthwise/load"
-_PROMPT_OF: Final = {
-    "/v1/completions": (prompt_text.of_completion, None),
-    "/v1/chat/completions": (prompt_text.of_chat, "messages"),
-    "/v1/responses": (prompt_text.of_response, "input"),
-}
-"""With the field that a body must have: vLLM answers with the number of fields where it lacks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,12 +83,20 @@ class ScoreConfig:
     target_model: str | None = None
     """Model that the scoring service is calibrated for: requests then also carry the quantiles of
     its response lengths. None: scores only."""
+    max_scores_per_key: int = 512
+    """Scores under way, late ones included, for requests with one API key, or from one address
+    where no key is asked for; further requests go without and rank at the median. Trusted keys have
+    no limit. All together may have 1,024 late scores under way."""
+    open_load: bool = False
+    """Whether /lengthwise/load answers without a key where vLLM asks for one."""
 
     def __post_init__(self) -> None:
         if not 0 < self.deadline_s < 60:
             raise ConfigError(f"deadline_s is {self.deadline_s}; use seconds > 0 and below 60")
         if self.late_s is not None and not 0 < self.late_s < 3600:
             raise ConfigError(f"late_s is {self.late_s}; use seconds > 0 and below 3600, or none")
+        if self.max_scores_per_key < 1:
+            raise ConfigError(f"max_scores_per_key is {self.max_scores_per_key}; use 1 or more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +113,7 @@ class MiddlewareConfig(ScoreConfig):
     """SHA-256 of vLLM's API keys, in hex; requests with another key are not scored. None of them:
     all are."""
     max_body_bytes: int = 16 << 20
-    """Larger bodies (images, ...) pass unread and unscored."""
+    """Larger bodies (images, ...) pass unscored, and unread unless they may hold hints."""
     metrics_dir: str | None = None
     """Folder that vLLM's processes share their metrics in; removed when the API server ends."""
 
@@ -143,7 +147,8 @@ class ScoreMetrics:
         )
         self.client_hints = Counter(
             "lengthwise_client_hints",
-            "Requests that carried hints of their own, by whether these were kept or dropped.",
+            "Requests that carried hints or a priority of their own, by whether these were kept or "
+            "dropped, or the request refused: a form with hints in it.",
             ["outcome"],
             registry=registry,
         )
@@ -172,6 +177,39 @@ class ScoreMetrics:
         self.late_scores.labels(outcome=outcome).inc()
 
 
+class ScorePlaces:
+    """Scores under way by client, at most so many for each."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: Count[str] = Count()
+
+    def take(self, client: str, is_limited: bool) -> bool:
+        """Take a place, which the client must leave; False if it has none left."""
+        if is_limited and self._taken[client] >= self._most:
+            return False
+        self._taken[client] += 1
+        return True
+
+    def leave(self, client: str) -> None:
+        """Give a place back."""
+        self._taken[client] -= 1
+        if not self._taken[client]:
+            del self._taken[client]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Client:
+    """Who sends a request, and what it may."""
+
+    name: str
+    """By its key, if that is one of those that are known, else by its address."""
+    is_let_in: bool
+    """Whether vLLM will take its key."""
+    may_hint: bool
+    is_trusted: bool
+
+
 @dataclass(eq=False)
 class ScoreMiddleware:
     """Attaches scores and classes to the bodies of requests for an answer."""
@@ -192,35 +230,79 @@ class ScoreMiddleware:
     max_body_bytes: int = 16 << 20
     metrics_folder: Path | None = None
     """Where the engines leave their reports; None: they leave none."""
+    open_load: bool = False
+    places: ScorePlaces = field(default_factory=lambda: ScorePlaces(512))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.metrics_folder is not None and _asks_load(scope):
-            await _send_json(send, read_loads(self.metrics_folder))
-            return
-        wanted = _PROMPT_OF.get(_path(scope)) if _is_json_post(scope) else None
-        if wanted is not None and not self._is_let_in(scope):
-            self.metrics.count("unscored", "no_key")
-            wanted = None
-        if wanted is None:
+        path = _path(scope) if scope["type"] in ("http", "websocket") else ""
+        if scope["type"] != "http":
+            if path in client_bodies.UNSCORED:
+                self.metrics.count("unscored", "endpoint")
             await self.app(scope, receive, send)
             return
-        prompt_of, required = wanted
-        messages, content = await _read_body(receive, self.max_body_bytes)
-        body = None if content is None else _parse(content, required)
-        if body is None:
-            # The server answers such a body as it always does.
-            if messages[-1]["type"] == "http.request":
-                self.metrics.count("unscored", "too_large" if content is None else "unreadable")
-            await self.app(scope, _replay(messages, receive), send)
+        client = self._client_of(scope)
+        if self.metrics_folder is not None and (scope["method"], path) == ("GET", LOAD_PATH):
+            may = client.is_let_in or self.open_load
+            loads = read_loads(self.metrics_folder) if may else {"error": "Unauthorized"}
+            await _send_json(send, loads, 200 if may else 401)
             return
-        is_changed = self._drop_hints(body, scope)
-        client = (scope.get("client") or (None,))[0]
-        hints = self.classes.hints(self.classes.of(scope["headers"], client))
-        hints |= await self._score(body, prompt_of(body))
-        if _attach(body, hints) or is_changed:
-            scope, messages = _with_body(scope, json.dumps(body).encode())
-        receive = _replay(messages, receive)
-        ticket = body[XARGS].get(TICKET)
+        if path in client_bodies.UNSCORED:
+            self.metrics.count("unscored", "endpoint")
+        if scope["method"] != "POST" or (
+            client_bodies.is_guarded(path) and not client.is_let_in  # vLLM refuses it.
+        ):
+            if path in client_bodies.SCORED and scope["method"] == "POST":
+                self.metrics.count("unscored", "no_key")
+            await self.app(scope, receive, send)
+            return
+        scope, has_priority = self._drop_priority(scope, client)
+        kind = client_bodies.media_type(scope["headers"])
+        # vLLM decodes no content encoding, so a body that says it has one is read as it is.
+        if kind == b"application/json":
+            await self._serve_json(client, path, has_priority, scope, receive, send)
+        elif kind.startswith(b"multipart/") and not client.may_hint:
+            await self._serve_form(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _serve_json(
+        self,
+        client: _Client,
+        path: str,
+        has_priority: bool,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        message, content = await _read_body(receive)
+        prompt_of, required = client_bodies.SCORED.get(path, (None, ()))
+        is_large = len(content) > self.max_body_bytes
+        if is_large or prompt_of is None:
+            body = client_bodies.parse(content) if client_bodies.may_hold_hints(content) else None
+        else:
+            body = client_bodies.parse(content, required)
+        if body is None or message["type"] != "http.request":
+            # The server answers such a body as it always does.
+            if prompt_of is not None and message["type"] == "http.request":
+                self.metrics.count("unscored", "too_large" if is_large else "unreadable")
+            self._count_hints(has_priority, client)
+            await self.app(scope, _replay([message], receive), send)
+            return
+        is_changed = self._drop_hints(body, has_priority, client, scope["headers"])
+        ticket = None
+        if is_large and prompt_of is not None:
+            self.metrics.count("unscored", "too_large")
+        elif prompt_of is not None:
+            address = (scope.get("client") or (None,))[0]
+            hints: dict[str, Any] = dict(
+                self.classes.hints(self.classes.of(scope["headers"], address))
+            )
+            hints |= await self._score(body, prompt_of(body), client)
+            is_changed |= client_bodies.attach(body, hints, path)
+            ticket = hints.get(TICKET)
+        if is_changed:
+            scope, message = _with_body(scope, json.dumps(body).encode())
+        receive = _replay([message], receive)
         if self.late is None or ticket is None:
             await self.app(scope, receive, send)
             return
@@ -229,62 +311,101 @@ class ScoreMiddleware:
         finally:
             self.late.stop(ticket)
 
-    def _is_let_in(self, scope: Scope) -> bool:
-        """Whether vLLM will take the request's key."""
-        found = hash_of(bearer_token(dict(scope["headers"])))
+    async def _serve_form(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a form on unless it may hold hints: these cannot be taken out of it."""
+        message, content = await _read_body(receive)
+        if client_bodies.form_may_hold_hints(scope["headers"], content):
+            self.metrics.client_hints.labels("refused").inc()
+            said = "the form holds lengthwise_ hints or names a charset; send it without these"
+            await _send_json(send, {"error": {"message": said, "code": 400}}, 400)
+            return
+        await self.app(scope, _replay([message], receive), send)
+
+    def _client_of(self, scope: Scope) -> _Client:
+        key, headers = bearer_token(scope["headers"]), scope["headers"]
+        found = hash_of(key)
         # Every key is compared, so that the time taken reveals nothing.
         matches = [hmac.compare_digest(found, accepted) for accepted in self.key_hashes]
-        return not matches or any(matches)
+        is_trusted = self.classes.trusts(headers)
+        is_known = any(matches) or is_trusted or self.classes.has_key(headers)
+        return _Client(
+            name=found if is_known else _network_of((scope.get("client") or ("",))[0]),
+            is_let_in=not matches or any(matches),
+            may_hint=self.client_hints or is_trusted,
+            is_trusted=is_trusted,
+        )
 
-    def _drop_hints(self, body: dict[str, Any], scope: Scope) -> bool:
+    def _drop_priority(self, scope: Scope, client: _Client) -> tuple[Scope, bool]:
+        """Without the header that sets a priority, unless the client may; whether there was one."""
+        headers = [header for header in scope["headers"] if header[0] != PRIORITY_HEADER]
+        if len(headers) == len(scope["headers"]):
+            return scope, False
+        return (scope if client.may_hint else {**scope, "headers": headers}), True
+
+    def _drop_hints(
+        self, body: dict[str, Any], has_priority: bool, client: _Client, headers: Any
+    ) -> bool:
         """Take those of the client's own hints out that it may not send. Whether there were any."""
-        carried, headers = body[XARGS], scope["headers"]
-        may = self.client_hints or self.classes.trusts(headers)
-        own = carried.keys() & CLIENT_HINTS
-        if own:
-            self.metrics.client_hints.labels("kept" if may else "dropped").inc()
-        dropped = carried.keys() & {TICKET} if may else own | (carried.keys() & {TICKET})
-        if may and self.classes.has_key(headers):
-            dropped |= own & {USER_CLASS, TBT_S}
-        for key in dropped:
-            del carried[key]
-        return bool(dropped)
+        own = client_bodies.own_hints(body)
+        asks_priority = client_bodies.has_priority(body)
+        self._count_hints(bool(own) or asks_priority or has_priority, client)
+        if not client.may_hint:
+            if asks_priority:
+                del body[PRIORITY]
+            return client_bodies.drop_hints(body, CLIENT_HINTS) or asks_priority
+        of_key = {USER_CLASS, TBT_S} if self.classes.has_key(headers) else set()
+        return client_bodies.drop_hints(body, of_key)
 
-    async def _score(self, body: Mapping[str, Any], prompt: str | None) -> dict[str, Any]:
-        if SCORE in body[XARGS]:
+    def _count_hints(self, has_any: bool, client: _Client) -> None:
+        if has_any:
+            self.metrics.client_hints.labels("kept" if client.may_hint else "dropped").inc()
+
+    async def _score(
+        self, body: Mapping[str, Any], prompt: str | None, client: _Client
+    ) -> dict[str, Any]:
+        reason = None
+        if SCORE in client_bodies.own_hints(body):
             self.metrics.count("explicit")
         elif self.scorer is None:
-            self.metrics.count("unscored", "no_scorer")
+            reason = "no_scorer"
         elif prompt is None:
-            self.metrics.count("unscored", "no_text")
+            reason = "no_text"
+        elif not client.is_let_in:
+            reason = "no_key"
+        elif not self.places.take(client.name, not client.is_trusted):
+            reason = "budget"
         else:
-            started_s = time.monotonic()
-            asking = asyncio.ensure_future(self.scorer.ask_async(prompt))
+            return await self._ask(self.scorer, prompt, client.name)
+        if reason is not None:
+            self.metrics.count("unscored", reason)
+        return {}
+
+    async def _ask(self, scorer: FailOpenScorer, prompt: str, client: str) -> dict[str, Any]:
+        """The hints of a prompt that has a place, or the ticket of a score that may come later."""
+        started_s = time.monotonic()
+        ticket = None
+        asking = asyncio.ensure_future(scorer.ask_async(prompt, client))
+        try:
             await asyncio.wait({asking}, timeout=self.deadline_s)
             self.metrics.waited_s.observe(time.monotonic() - started_s)
             answer = asking.result() if asking.done() else Answer(None, "timeout")
             if not asking.done() and self.late is not None:
-                self.scorer.silent_since(started_s)
+                scorer.out_of_time()
             if answer.score is None:
-                late = answer.outcome == "timeout"
-                self.metrics.count("late" if late else "unscored", answer.outcome)
-                return self._ask_further(prompt, answer, asking)
+                is_late = answer.outcome == "timeout"
+                self.metrics.count("late" if is_late else "unscored", answer.outcome)
+                if self.late is not None and answer.outcome in RETRIED:
+                    left = partial(self.places.leave, client)
+                    ticket = self.late.start(prompt, asking, client, left)
+                return {} if ticket is None else {TICKET: ticket}
             self.metrics.count("scored")
             if isfinite(answer.score.value):
                 return score_hints(answer.score.value, answer.score.quantiles)
-        return {}
-
-    def _ask_further(
-        self, prompt: str, answer: Answer, asking: asyncio.Future[Answer]
-    ) -> dict[str, Any]:
-        """Return the ticket of a score that may come later, as a hint; empty where none will."""
-        ticket = None
-        if self.late is not None and answer.outcome in RETRIED:
-            ticket = self.late.start(prompt, asking)
-        if ticket is None:
-            asking.cancel()
             return {}
-        return {TICKET: ticket}
+        finally:
+            if ticket is None:
+                asking.cancel()
+                self.places.leave(client)
 
 
 class VllmScores(ScoreMiddleware):
@@ -312,6 +433,8 @@ class VllmScores(ScoreMiddleware):
             key_hashes=config.key_hashes,
             max_body_bytes=config.max_body_bytes,
             metrics_folder=Path(folder) if folder else None,
+            open_load=config.open_load,
+            places=ScorePlaces(config.max_scores_per_key),
         )
 
 
@@ -331,42 +454,39 @@ def _scorer(config: MiddlewareConfig, budget_s: float) -> FailOpenScorer | None:
     )
 
 
-def _is_json_post(scope: Scope) -> bool:
-    if scope["type"] != "http" or scope["method"] != "POST":
-        return False
-    headers = dict(scope["headers"])
-    media_type: bytes = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    # vLLM decodes no content encoding, so a body that says it has one is read as it is.
-    return media_type == b"application/json"
+def _network_of(address: str | None) -> str:
+    """A client by its address; of IPv6 by its network, in which it has all addresses."""
+    try:
+        found = ip_address(address or "")
+    except ValueError:
+        return address or ""
+    return str(int(found) >> 64) if isinstance(found, IPv6Address) else str(found)
 
 
-def _asks_load(scope: Scope) -> bool:
-    return scope["type"] == "http" and scope["method"] == "GET" and _path(scope) == LOAD_PATH
-
-
-async def _send_json(send: Send, content: object) -> None:
+async def _send_json(send: Send, content: object, status: int) -> None:
     headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(content).encode()})
 
 
 def _path(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
+    """The path that vLLM's routes are compared with."""
+    path, root = scope["path"], scope.get("root_path", "")
+    inner: str = path.removeprefix(root) if path.startswith(f"{root}/") else path
+    return inner
 
 
-async def _read_body(receive: Receive, max_bytes: int) -> tuple[list[Message], bytes | None]:
-    """Return the messages of a body and its bytes; None if too large, or without its client."""
-    messages: list[Message] = []
-    num_bytes = 0
+async def _read_body(receive: Receive) -> tuple[Message, bytes]:
+    """Return a body in one message; where its client left amid it, the message of that."""
+    parts: list[bytes] = []
     while True:
         message = await receive()
-        messages.append(message)
-        num_bytes += len(message.get("body", b""))
-        if message["type"] != "http.request" or num_bytes > max_bytes:
-            return messages, None
+        parts.append(message.get("body", b""))
+        if message["type"] != "http.request":
+            return message, b""
         if not message.get("more_body", False):
-            return messages, b"".join(message.get("body", b"") for message in messages)
+            content = b"".join(parts)
+            return {"type": "http.request", "body": content, "more_body": False}, content
 
 
 def _replay(messages: list[Message], receive: Receive) -> Receive:
@@ -390,31 +510,11 @@ def _stopping(late: LateAsking, ticket: str, send: Send) -> Send:
     return stopping
 
 
-def _parse(content: bytes, required: str | None) -> dict[str, Any] | None:
-    """A body with an object of extra arguments, empty if it had none; None if it is no such."""
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(body, dict) or (required is not None and required not in body):
-        return None
-    if body.get(XARGS) is None:
-        body[XARGS] = {}
-    return body if isinstance(body[XARGS], dict) else None
-
-
-def _attach(body: dict[str, Any], added: Mapping[str, Any]) -> bool:
-    """Put `added` into the body, where the client's own arguments win. Whether any was new."""
-    new = {key: value for key, value in added.items() if key not in body[XARGS]}
-    body[XARGS] |= new
-    return bool(new)
-
-
-def _with_body(scope: Scope, body: bytes) -> tuple[Scope, list[Message]]:
+def _with_body(scope: Scope, body: bytes) -> tuple[Scope, Message]:
     length = (b"content-length", str(len(body)).encode())
     unframed = (b"content-length", b"transfer-encoding")
     headers = [(key, value) for key, value in scope["headers"] if key not in unframed]
     return (
         {**scope, "headers": [*headers, length]},
-        [{"type": "http.request", "body": body, "more_body": False}],
+        {"type": "http.request", "body": body, "more_body": False},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -199,6 +200,9 @@ def test_a_host_that_is_not_ours_is_refused(capsys: pytest.CaptureFixture[str], 
         (["--classes", "/no/such.json"], "give a class file"),
         (["--deadline_s=0", "--port=65000"], "deadline_s is 0"),
         (["--scorer_token=t", "--scorer=192.0.2.1:5", "--port=65001"], "in the clear"),
+        (["--scorer_token=t", "--scorer_token_file=f"], "set one of them"),
+        (["--api-key-file=/no/such/keys"], "/no/such/keys cannot be read"),
+        (["--max-scores-per-key=0"], "max_scores_per_key is 0"),
     ],
 )
 def test_wrong_settings_are_refused(
@@ -209,9 +213,94 @@ def test_wrong_settings_are_refused(
 
 def test_the_log_shows_no_api_key() -> None:
     words = ["vllm", "--api-key", "sk-1", "sk-2", "--api-key=sk-3", "--api_key", "sk-4", "--port=1"]
+    words += ["--hf-token", "sk-5", "--ssl-keyfile-password=sk-6", "--max-num-batched-tokens=9"]
     shown = " ".join(vllm_serve._redacted(words))
     assert "sk-" not in shown
     assert "--port=1" in shown
+    assert "--max-num-batched-tokens=9" in shown
+
+
+@pytest.mark.parametrize("how", ["options", "file"])
+@pytest.mark.parametrize("keys", [["sk-1"], ["sk-1", "sk-2"]])
+def test_no_secret_stands_in_the_list_of_processes(
+    keys: list[str], how: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "")
+    monkeypatch.setenv(vllm_serve._KEYS, "")
+    (tmp_path / "keys").write_text("\n".join(keys))
+    (tmp_path / "token").write_text("sk-scorer\n")
+    monkeypatch.chdir(tmp_path)
+    ours = ["--api-key-file", "keys"] if how == "file" else []
+    theirs = ["--api-key", *keys] if how == "options" else []
+    command = start(
+        "m", f"--port={port}", "--scorer-token-file=token", *ours, "--", "--seed", "1", *theirs
+    )
+    assert not any("sk-" in word for word in command)
+    assert command[-2:] == ["--seed", "1"]
+    told = MiddlewareConfig.from_json(os.environ[VARIABLE])
+    assert told.key_hashes == [hash_of(key) for key in keys]
+    assert told.security.metadata == (("authorization", "Bearer sk-scorer"),)
+    assert "sk-" not in os.environ[VARIABLE]
+    if len(keys) == 1:
+        assert os.environ["VLLM_API_KEY"] == keys[0]
+    else:
+        assert json.loads(os.environ[vllm_serve._KEYS]) == keys
+
+
+def test_a_server_with_several_keys_gets_them_and_its_listing_does_not(tmp_path: Path) -> None:
+    (tmp_path / "served.py").write_text(
+        "import os, sys\n"
+        "listed = open('/proc/self/cmdline').read()\n"
+        "print(__name__, sys.argv[1:], 'sk-' in listed, 'LENGTHWISE_API_KEYS' in os.environ)\n"
+    )
+    environment = {**os.environ, vllm_serve._KEYS: '["sk-1", "sk-2"]'}
+    command = [sys.executable, "-c", vllm_serve._WITH_KEYS, "served", "--seed", "1"]
+    said = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    keys = ["--seed", "1", "--api-key", "sk-1", "sk-2"]
+    assert said.stdout == f"__main__ {keys} False False\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "keys"),
+    [
+        ("api-key: sk-1", ["sk-1"]),
+        ("api_key: [sk-1, sk-2]", ["sk-1", "sk-2"]),
+        ("- a", []),
+        ("", []),
+    ],
+)
+def test_keys_in_vllms_own_configuration_are_known(
+    content: str, keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "")
+    (tmp_path / "vllm.yaml").write_text(content)
+    options = ["--config", str(tmp_path / "vllm.yaml")]
+    assert vllm_serve.ServeConfig(model="m", vllm=options).api_keys == keys
+    assert vllm_serve.ServeConfig(model="m", vllm=["--config"]).api_keys == []
+
+
+def test_a_configuration_shows_no_secret() -> None:
+    config = vllm_serve.ServeConfig(model="m", scorer_token="sk-1")
+    assert "sk-1" not in repr(config)
+    assert "sk-1" not in repr(config.middleware)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_said"),
+    [
+        (["--", "--scheduling-policy", "priority"], True),
+        (["--", "--scheduling_policy=priority"], True),
+        (["--client-hints", "true", "--", "--scheduling-policy", "priority"], False),
+        (["--", "--scheduling-policy", "fcfs"], False),
+    ],
+)
+def test_it_says_whose_priorities_count(
+    arguments: list[str], is_said: bool, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    start("m", f"--port={port}", *arguments)
+    assert ("trusted_keys" in caplog.text) == is_said
 
 
 @pytest.mark.parametrize(

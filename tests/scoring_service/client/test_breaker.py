@@ -42,7 +42,10 @@ def test_the_breaker_honours_a_pause():
     assert breaker.allow()
 
 
-@given(st.lists(st.sampled_from(["allow", "success", "failure", "pause", "wait"]), max_size=60))
+EVENTS = ["allow", "success", "failure", "unsure", "pause", "wait"]
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=60))
 def test_the_breaker_always_lets_someone_try_again(events):
     clock = Clock()
     breaker = CircuitBreaker(max_open_s=4.0, clock=clock)

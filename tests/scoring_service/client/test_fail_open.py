@@ -9,11 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scoring_service.client import Score, ScoringClient
+from scoring_service.client import Score, ScoringClient, fail_open
 from scoring_service.client.async_client import AsyncScoringClient
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.fail_open import FailOpenScorer
-from scoring_service.errors import InvalidPrompt, ServiceUnavailable
+from scoring_service.errors import (
+    AccessDenied,
+    InvalidPrompt,
+    ScoringError,
+    ScoringTimeout,
+    ServiceOverloaded,
+    ServiceUnavailable,
+)
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 
@@ -44,7 +51,7 @@ def test_concurrent_callers_share_calls(server, scorer, monkeypatch):
     with ThreadPoolExecutor(40) as pool:
         asked = [pool.submit(scorer.score, prompt) for prompt in prompts]
         deadline_s = time.monotonic() + 60
-        while sum(sizes) + len(scorer._waiting) < 40:  # Four calls are under way meanwhile.
+        while sum(sizes) + sum(map(len, scorer._waiting.values())) < 40:
             assert time.monotonic() < deadline_s
             time.sleep(0.001)
         gathered.set()
@@ -76,25 +83,100 @@ def test_a_hanging_service_costs_the_budget_and_is_soon_left_alone(server, monke
     monkeypatch.setattr(server.service, "begin", lambda *call: (proceed.wait(60), real(*call))[1])
     breaker = CircuitBreaker(open_s=3600, max_open_s=3600)
     with FailOpenScorer(server.target, budget_s=0.1, breaker=breaker) as scorer:
-        assert [scorer.score("yes") for _ in range(8)] == [None] * 8
+        deadline_s = time.monotonic() + 60
+        while not scorer.counts["breaker_open"]:
+            assert scorer.score("yes") is None
+            assert time.monotonic() < deadline_s
         assert not proceed.is_set()
         assert scorer.counts["timeout"] >= 3
-        assert scorer.counts["breaker_open"] > 0
     proceed.set()
 
 
-def test_a_service_is_silent_while_it_answers_nobody():
+def test_a_service_is_silent_while_it_answers_nobody(monkeypatch):
+    monkeypatch.setattr(fail_open, "SILENT_S", 60.0)
     with FailOpenScorer("127.0.0.1:1", breaker=CircuitBreaker(max_failures=2)) as scorer:
-        for outcome in ([], InvalidPrompt("empty")):
-            asked_s = time.monotonic()
-            scorer.silent_since(asked_s)
-            scorer._report(outcome)
-            scorer.silent_since(asked_s)  # it has answered somebody meanwhile
-            assert scorer._breaker.allow()
-        scorer._report(ServiceUnavailable("gone"))
+        now_s = time.monotonic()
+        for asked_s, answered_s, is_left_alone in (
+            (now_s - 100, now_s - 1, False),  # asked long ago, and somebody was answered since
+            (now_s - 1, now_s - 100, False),  # idle since its last answer, and asked just now
+            (now_s - 90, now_s - 100, True),
+        ):
+            scorer._asked_s, scorer._answered_s = asked_s, answered_s
+            for _ in range(2):
+                scorer.out_of_time()
+            assert scorer._breaker.allow() != is_left_alone
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        InvalidPrompt("not UTF-8"),
+        ScoringTimeout("a long one"),
+        ScoringError("INTERNAL: the service failed; its log says how"),
+        [ScoringTimeout("refused alone")],
+    ],
+)
+def test_what_is_wrong_with_a_prompt_does_not_open_the_breaker(fault):
+    with FailOpenScorer("127.0.0.1:1", breaker=CircuitBreaker(max_failures=1)) as scorer:
+        scorer._asked_s = time.monotonic()
+        for _ in range(20):
+            scorer._report(fault)
         assert scorer._breaker.allow()
-        scorer.silent_since(time.monotonic())
+
+
+@pytest.mark.parametrize(
+    "fault", [ServiceUnavailable("gone"), AccessDenied("no token"), ServiceOverloaded("full")]
+)
+def test_what_concerns_everybody_opens_the_breaker(fault):
+    with FailOpenScorer("127.0.0.1:1", breaker=CircuitBreaker(max_failures=2)) as scorer:
+        scorer._report(fault)
+        assert scorer._breaker.allow()
+        scorer._report(fault)
         assert not scorer._breaker.allow()
+
+
+def test_a_try_that_tells_nothing_leaves_room_for_another(monkeypatch):
+    monkeypatch.setattr(fail_open, "SILENT_S", 60.0)
+    with FailOpenScorer("127.0.0.1:1", breaker=CircuitBreaker(open_s=1e-9)) as scorer:
+        scorer._asked_s = time.monotonic()
+        scorer._report(ServiceOverloaded("busy", retry_after_s=1e-9))
+        for _ in range(3):
+            assert scorer._breaker.allow()
+            scorer._report(ScoringTimeout("not in time"))
+
+
+def test_clients_take_turns_and_none_has_all_the_calls(server, monkeypatch):
+    """However many prompts one client asks for, another one has a call of its own."""
+    asked, proceed = [], threading.Event()
+    real = server.service.begin
+
+    def slow(prompts, *rest):
+        asked.append(list(prompts))
+        proceed.wait(60)
+        return real(prompts, *rest)
+
+    monkeypatch.setattr(server.service, "begin", slow)
+
+    async def main():
+        with FailOpenScorer(
+            server.target, budget_s=60, max_in_flight=1, max_batch_prompts=4
+        ) as scorer:
+            flood = [asyncio.create_task(scorer.ask_async(f"a {n}", "a")) for n in range(20)]
+            await asyncio.sleep(0)
+            assert scorer._calls == {"a": 1}
+            honest = [asyncio.create_task(scorer.ask_async(f"b {n}", "b")) for n in range(2)]
+            await asyncio.sleep(0)
+            assert scorer._calls == {"a": 1, "b": 1}
+            proceed.set()
+            answers = await asyncio.gather(*honest, *flood)
+            assert {one.outcome for one in answers} == {"scored"}
+            assert not scorer._calls
+            assert not scorer._waiting
+
+    asyncio.run(main())
+    first_b1 = next(n for n, prompts in enumerate(asked) if "b 1" in prompts)
+    assert first_b1 <= 3
+    assert max(len(prompts) for prompts in asked) <= 4
 
 
 def test_it_recovers_when_the_service_is_back(tiny_model):

@@ -34,7 +34,7 @@ class Scorer:
         self.answers = list(answers)
         self.asked: list[str] = []
 
-    async def ask_async(self, prompt: str) -> Answer:
+    async def ask_async(self, prompt: str, client: str = "") -> Answer:
         self.asked.append(prompt)
         if not self.answers:
             await asyncio.Event().wait()
@@ -46,6 +46,7 @@ class Bench:
 
     def __init__(self, *answers: Answer, late_s: float = 60.0) -> None:
         self.scorer, self.sender, self.counts = Scorer(*answers), Sender(), Counter[str]()
+        self.num_open = 0
         self.late = LateAsking(
             self.scorer,  # type: ignore[arg-type]
             self.sender,  # type: ignore[arg-type]
@@ -54,11 +55,18 @@ class Bench:
         )
 
     def start(self) -> str | None:
-        return self.late.start("prompt", asyncio.ensure_future(self.scorer.ask_async("prompt")))
+        asking = asyncio.ensure_future(self.scorer.ask_async("prompt"))
+        ticket = self.late.start("prompt", asking, "client", self.end)
+        self.num_open += ticket is not None
+        return ticket
+
+    def end(self) -> None:
+        self.num_open -= 1
 
     async def ended(self) -> Counter[str]:
         while self.late._tasks:
             await asyncio.wait(self.late._tasks.values())
+        assert self.num_open == 0
         return self.counts
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -16,16 +16,18 @@ from prometheus_client import CollectorRegistry
 
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, write_load
 from scheduler_adapters.engines.user_classes import UserClasses
+from scheduler_adapters.engines.vllm_v1 import middleware
 from scheduler_adapters.engines.vllm_v1.late_asking import LateAsking
 from scheduler_adapters.engines.vllm_v1.middleware import (
     VARIABLE,
     MiddlewareConfig,
     ScoreMetrics,
     ScoreMiddleware,
+    ScorePlaces,
     VllmScores,
     hash_of,
 )
-from scoring_service.client import Score
+from scoring_service.client import Score, fail_open
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import Answer, FailOpenScorer
@@ -54,10 +56,10 @@ class FakeScorer:
         self.quantiles = quantiles or {}
         self.asked: list[str] = []
 
-    def silent_since(self, asked_s: float) -> None:
+    def out_of_time(self) -> None:
         pass
 
-    async def ask_async(self, prompt: str) -> Answer:
+    async def ask_async(self, prompt: str, client: str = "") -> Answer:
         self.asked.append(prompt)
         if self.outcome != "scored":
             return Answer(None, self.outcome)
@@ -116,6 +118,7 @@ class Bench:
         content_type: str = "application/json; charset=utf-8",
         pieces: int = 3,
         client: tuple[str, int] | None = ("10.1.2.3", 5),
+        more_headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> list[Any]:
         given = {"content-type": content_type, "content-length": str(len(content))}
         given |= headers or {}
@@ -137,7 +140,10 @@ class Bench:
             "type": "http",
             "method": "POST",
             "path": path,
-            "headers": [(k.lower().encode(), v.encode()) for k, v in given.items()],
+            "headers": [
+                *((k.lower().encode(), v.encode()) for k, v in given.items()),
+                *more_headers,
+            ],
             "client": client,
         }
         await self.middleware(scope, receive, send)
@@ -259,6 +265,256 @@ def test_a_request_that_vllm_refuses_costs_no_score(key: str | None) -> None:
     assert bench.count("unscored", "no_key") == 1
     bench.post({"prompt": "hello"}, headers={"Authorization": "Bearer sk-right"})
     assert scorer.asked == ["hello"]
+
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+HINTED = {"vllm_xargs": HINTS}
+"""As a client that forges writes it."""
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "score"),
+    [
+        ("/v1/completions", {"prompt": "hello"} | HINTED, 5.0),
+        ("/v1/chat/completions", {"messages": MESSAGES} | HINTED, 5.0),
+        ("/v1/chat/completions/batch", {"messages": [MESSAGES]} | HINTED, 5.0),
+        ("/v1/chat/completions/batch", {"messages": [MESSAGES, MESSAGES]} | HINTED, None),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 5} | HINTED, 5.0),
+        ("/v1/responses", {"input": "hello"} | HINTED, 5.0),
+        ("/invocations", {"messages": MESSAGES} | HINTED, 5.0),
+        ("/invocations", {"prompt": "hello"} | HINTED, 5.0),
+        ("/v1/completions", {"prompt": [1, 2]} | HINTED, None),
+        ("/v1/completions", {"prompt": ["a", "b"]} | HINTED, None),
+        ("/inference/v1/generate", {"sampling_params": {"extra_args": HINTS, "n": 1}}, None),
+    ],
+)
+def test_no_endpoint_that_generates_lets_hints_or_a_priority_through(
+    path: str, sent: dict[str, Any], score: float | None
+) -> None:
+    bench = Bench(FakeScorer(), classes=CLASSES)
+    priority = {"X-Vllm-Priority": "-7"}
+    reached = bench.post(sent | {"priority": -7, "stream": True}, path, headers=priority)
+    assert reached.pop("stream")
+    assert "priority" not in reached
+    assert b"x-vllm-priority" not in bench.server.headers
+    params = reached.get("sampling_params")
+    assert (
+        reached["vllm_xargs"]
+        if params is None
+        else params["extra_args"]
+        == ({"lengthwise_class": "batch"} | ({} if score is None else {"lengthwise_score": score}))
+    )
+    assert (hints_counted(bench, "dropped"), hints_counted(bench, "kept")) == (1, 0)
+    assert bench.count("unscored", "no_text") == (score is None)
+    assert bench.count("scored") == (score is not None)
+
+
+@pytest.mark.parametrize("path", ["/pooling", "/v1/embeddings", "/cohere/v2/chat", "/of/a/plugin"])
+def test_hints_and_priorities_are_dropped_at_endpoints_that_nobody_knows(path: str) -> None:
+    bench = Bench(FakeScorer())
+    sent = {"input": "x", "sampling_params": {"extra_args": HINTS | {"a": 1}}, "priority": -1}
+    assert bench.post(sent | {"vllm_xargs": HINTS}, path) == {
+        "input": "x",
+        "sampling_params": {"extra_args": {"a": 1}},
+        "vllm_xargs": {},
+    }
+    assert hints_counted(bench, "dropped") == 1
+    assert bench.count("unscored", "endpoint") == (path == "/cohere/v2/chat")
+
+
+def test_a_trusted_key_may_send_a_priority() -> None:
+    bench = Bench(FakeScorer(), classes=CLASSES)
+    headers = {"Authorization": "Bearer sk-gate", "X-Vllm-Priority": "-7"}
+    assert bench.post({"prompt": "x", "priority": -7}, headers=headers)["priority"] == -7
+    assert bench.server.headers[b"x-vllm-priority"] == b"-7"
+    assert hints_counted(bench, "kept") == 1
+
+
+def test_a_header_alone_and_a_priority_like_everybodys_leave_the_body_as_it_was() -> None:
+    bench = Bench(None)
+    sent = b'{"prompt":  "hello", "priority": 0}'
+    bench.post(sent, headers={"X-Vllm-Priority": "-7"})
+    assert bench.server.content == sent
+    assert b"x-vllm-priority" not in bench.server.headers
+    assert hints_counted(bench, "dropped") == 1
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        b'{"vllm_xargs": {"lengthwise_score": -1}}',
+        rb'{"vllm_xargs": {"\u006cengthwise_score": -1}}',
+        rb'{"vllm_xargs": {"lengthwise\u005Fscore": -1}}',
+        b'{"vllm_xargs": {"lengthwise_score": -1}, "vllm_xargs": {"lengthwise_score": -2}}',
+        '{"vllm_xargs": {"lengthwise_score": -1}}'.encode("utf-16"),
+        b'\xef\xbb\xbf{"vllm_xargs": {"lengthwise_score": -1}}',
+        rb'{"priorit\u0079": -5}',
+    ],
+)
+def test_a_large_body_and_a_strange_spelling_hide_no_hint(spelled: bytes, size: int) -> None:
+    bench = Bench(FakeScorer(), max_body_bytes=1000)
+    is_wide = b"\0" in spelled
+    end = "}".encode("utf-16-le") if is_wide else b"}"
+    padding = ', "prompt": "' + "x" * size + '"}'
+    padded = spelled.removesuffix(end) + padding.encode("utf-16-le" if is_wide else "ascii")
+    for path in ("/v1/completions", "/pooling"):
+        reached = bench.post(padded, path)
+        assert "lengthwise_score" not in (reached.get("vllm_xargs") or {}) or bench.count("scored")
+        assert "priority" not in reached
+    assert hints_counted(bench, "dropped") == 2
+    assert bench.count("unscored", "too_large") == (size > 1000)
+    assert bench.count("scored") == (size <= 1000)
+
+
+def test_a_second_header_hides_nothing() -> None:
+    """vLLM reads the first of two."""
+    bench = Bench(FakeScorer(), classes=CLASSES, key_hashes=[hash_of("sk-1")])
+    content = json.dumps({"prompt": "hello"} | HINTED).encode()
+    second = [(b"content-type", b"text/plain"), (b"authorization", b"Bearer sk-gate")]
+    key = {"Authorization": "Bearer sk-1"}
+    asyncio.run(bench.call(content, "/v1/completions", headers=key, more_headers=second))
+    assert json.loads(bench.server.content)["vllm_xargs"] == CHAT | {"lengthwise_score": 5.0}
+    assert hints_counted(bench, "dropped") == 1
+
+
+def test_a_class_header_that_comes_twice_counts_for_none() -> None:
+    bench = Bench(None, classes=CLASSES)
+    own = [(b"x-user-class", b"chat"), (b"x-user-class", b"batch")]
+    asyncio.run(bench.call(b'{"prompt": "x"}', "/v1/completions", more_headers=own))
+    assert json.loads(bench.server.content)["vllm_xargs"] == BATCH
+
+
+FORM = "multipart/form-data; boundary=b"
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "status"),
+    [
+        (b'name="vllm_xargs"\r\n\r\n{"lengthwise_score": -1}', FORM, 400),
+        (rb'name="vllm_xargs"\r\n\r\n{"lengthwis\u0065_score": -1}', FORM, 400),
+        ('{"lengthwise_score": -1}'.encode("utf-16"), FORM + "; charset=utf-16", 400),
+        (b'name="file"\r\n\r\n\\u00a0\\u0041 sound', FORM, 200),
+    ],
+)
+def test_a_form_with_hints_is_refused_and_counted(
+    content: bytes, content_type: str, status: int
+) -> None:
+    bench = Bench(FakeScorer(), classes=CLASSES)
+    asked = ("/v1/audio/transcriptions",)
+    first, *_ = asyncio.run(bench.call(content, *asked, content_type=content_type))
+    assert first["status"] == status
+    assert bench.server.content == (content if status == 200 else b"")
+    assert hints_counted(bench, "refused") == (status == 400)
+    assert bench.count("unscored", "endpoint") == 1
+    gate = {"Authorization": "Bearer sk-gate"}
+    asyncio.run(bench.call(content, *asked, content_type=content_type, headers=gate))
+    assert bench.server.content == content
+
+
+def test_an_endpoint_that_vllm_does_not_guard_drops_hints_without_a_key_too() -> None:
+    scorer = FakeScorer()
+    bench = Bench(scorer, key_hashes=[hash_of("sk-right")])
+    assert bench.post({"prompt": "x"} | HINTED, "/invocations")["vllm_xargs"] == {}
+    assert bench.count("unscored", "no_key") == 1
+    assert scorer.asked == []
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "is_scored"),
+    [
+        ("/api", "/api/v1/completions", True),
+        ("/v", "/v1/completions", True),  # not below that root
+        ("/api", "/v1/completions", True),
+        ("/v1", "/v1/completions", False),
+    ],
+)
+def test_a_path_is_read_as_vllms_routes_read_it(root: str, path: str, is_scored: bool) -> None:
+    scope = {"path": path, "root_path": root}
+    assert (middleware._path(scope) == "/v1/completions") == is_scored
+
+
+def test_a_socket_of_sound_is_counted() -> None:
+    bench = Bench(FakeScorer())
+    scope = {"type": "websocket", "path": "/v1/realtime", "headers": []}
+
+    async def app(*call: Any) -> None: ...
+
+    bench.middleware.app = app
+    asyncio.run(bench.middleware(scope, app, app))  # type: ignore[arg-type]
+    assert bench.count("unscored", "endpoint") == 1
+
+
+def held(bench: Bench, number: int, *senders: dict[str, Any]) -> None:
+    """Each sender asks so many times at once, and no score comes before all have asked."""
+
+    async def main() -> None:
+        scorer = SlowScorer()
+        bench.middleware.scorer = scorer  # type: ignore[assignment]
+        calls = [
+            asyncio.create_task(bench.call(b'{"prompt": "x"}', "/v1/completions", **sender))
+            for sender in senders
+            for _ in range(number)
+        ]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        scorer.ready.set()
+        await asyncio.gather(*calls)
+
+    asyncio.run(main())
+
+
+def key(name: str) -> dict[str, Any]:
+    return {"headers": {"Authorization": f"Bearer {name}"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "scored"),
+    [
+        (key("sk-a"), key("sk-b"), 4 + 4),  # each key has a budget of its own
+        (key("sk-a"), key("sk-a"), 4),
+        (key("invented-1"), key("invented-2"), 4),  # one address
+        ({"client": ("10.0.0.1", 1)}, {"client": ("10.0.0.2", 1)}, 4 + 4),
+        ({"client": ("10.0.0.1", 1)}, {"client": ("10.0.0.1", 2)}, 4),
+        ({"client": ("2001:db8::1", 1)}, {"client": ("2001:db8::2:1", 1)}, 4),
+        ({"client": ("2001:db8::1", 1)}, {"client": ("2001:db8:0:1::1", 1)}, 4 + 4),
+        ({"client": None}, {"client": None}, 4),
+        (key("sk-gate"), key("sk-gate"), 20),
+    ],
+)
+def test_a_client_has_no_more_than_its_share_of_the_scores(
+    first: dict[str, Any], second: dict[str, Any], scored: int
+) -> None:
+    classes = UserClasses(
+        tbt_s={"chat": None}, api_keys={"sk-a": "chat", "sk-b": "chat"}, trusted_keys=("sk-gate",)
+    )
+    bench = Bench(None, classes=classes, places=ScorePlaces(4), deadline_s=60)
+    held(bench, 10, first, second)
+    assert bench.count("scored") == scored
+    assert bench.count("unscored", "budget") == 20 - scored
+    assert bench.middleware.places._taken == {}
+
+
+def test_a_late_score_holds_its_place_until_it_is_asked_for_no_more() -> None:
+    async def main() -> None:
+        bench, _ = late_bench(SlowScorer())
+        bench.middleware.places = ScorePlaces(1)
+        seen: list[Any] = []
+
+        async def engine(scope: Any, receive: Any, send: Any) -> None:
+            seen.append(dict(bench.middleware.places._taken))
+            if len(seen) == 1:
+                await bench.call(b'{"prompt": "second"}', "/v1/completions")
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        bench.middleware.app = engine
+        await bench.call(b'{"prompt": "first"}', "/v1/completions")
+        await asyncio.sleep(0.01)
+        assert seen == [{"10.1.2.3": 1}, {"10.1.2.3": 1}]
+        assert bench.count("unscored", "budget") == 1
+        assert bench.middleware.places._taken == {}
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("outcome", ["unavailable", "timeout"])
@@ -448,9 +704,9 @@ class SlowScorer(FakeScorer):
         super().__init__()
         self.ready = asyncio.Event()
 
-    async def ask_async(self, prompt: str) -> Answer:
+    async def ask_async(self, prompt: str, client: str = "") -> Answer:
         await self.ready.wait()
-        return await super().ask_async(prompt)
+        return await super().ask_async(prompt, client)
 
 
 class Sender:
@@ -599,10 +855,11 @@ def test_against_a_real_service_it_scores_fails_open_and_recovers(tiny_bundle: A
         service.stop()
 
 
-def test_a_service_that_never_answers_is_left_alone_after_three_requests(
+def test_a_service_that_never_answers_is_soon_left_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, tiny_bundle: Any
 ) -> None:
-    """However long their scores may come late."""
+    """However long the scores of its requests may come late."""
+    monkeypatch.setattr(fail_open, "SILENT_S", 0.1)
     model, proceed = RankerModel.load(tiny_bundle), threading.Event()
     real = model.scorer.score
     service = ScoringServer(model, ServerConfig(address="127.0.0.1:0", drain_grace_s=0))
@@ -628,6 +885,7 @@ def test_a_service_that_never_answers_is_left_alone_after_three_requests(
     asyncio.run(main())
     assert bench.count("late", "timeout") == 3
     assert bench.count("unscored", "breaker_open") == 2
+    assert made.places._taken == {}
     proceed.set()
     made.scorer.close()
     assert made.late is not None

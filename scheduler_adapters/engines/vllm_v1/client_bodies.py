@@ -1,0 +1,165 @@
+"""Bodies of requests to vLLM's server: where the prompt stands, and where hints may stand.
+
+Endpoints that generate, of vLLM 0.32, with what a request to them may carry to the scheduler:
+
+| endpoint | scored by | hints stand in |
+|---|---|---|
+| /v1/completions | its prompt | vllm_xargs, priority |
+| /v1/chat/completions, /v1/messages | the user's newest message | vllm_xargs, priority |
+| /v1/chat/completions/batch | that of its conversation, if it is one | vllm_xargs, priority |
+| /v1/responses | its input | vllm_xargs, priority |
+| /invocations | what it holds of these | vllm_xargs, priority |
+| /inference/v1/generate | not: token ids | sampling_params.extra_args, priority |
+| /v1/audio/transcriptions, /v1/audio/translations | not: sound | vllm_xargs of a form |
+| /cohere/v2/chat, /generative_scoring, /v1/systemone | not | priority |
+
+The header X-Vllm-Priority goes before the priority of a body. Pooling endpoints generate nothing;
+their priority counts too. Token ids, several prompts and several conversations in one request are
+not scored: their parameters are shared, so one score would have to fit them all. Imports no engine.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from scheduler_adapters.engines.user_classes import first_header
+from scheduler_adapters.planner.hints import CLIENT_HINTS, TICKET
+from scoring_service import prompt_text
+
+XARGS: Final = "vllm_xargs"
+PRIORITY: Final = "priority"
+PRIORITY_HEADER: Final = b"x-vllm-priority"
+GENERATE: Final = "/inference/v1/generate"
+PromptOf = Callable[[Mapping[str, Any]], str | None]
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+def _of_batch(body: Mapping[str, Any]) -> str | None:
+    match body.get("messages"):
+        case [list() as conversation]:
+            return prompt_text.of_messages(conversation)
+    return None
+
+
+def _of_invocation(body: Mapping[str, Any]) -> str | None:
+    return (prompt_text.of_chat if "messages" in body else prompt_text.of_completion)(body)
+
+
+SCORED: Final[Mapping[str, tuple[PromptOf, tuple[str, ...]]]] = {
+    "/v1/completions": (prompt_text.of_completion, ()),
+    "/v1/chat/completions": (prompt_text.of_chat, ("messages",)),
+    "/v1/chat/completions/batch": (_of_batch, ("messages",)),
+    "/v1/messages": (prompt_text.of_chat, ("messages",)),
+    "/v1/responses": (prompt_text.of_response, ("input",)),
+    "/invocations": (_of_invocation, ("messages", "prompt")),
+    GENERATE: (lambda body: None, ("sampling_params",)),
+}
+"""Endpoint -> its prompt, and fields of which a body must have one: vLLM answers with the number of
+fields where it lacks."""
+UNSCORED: Final = frozenset(
+    {
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+        "/v1/realtime",
+        "/v1/systemone",
+        "/generative_scoring",
+        "/cohere/v2/chat",
+    }
+)
+"""Endpoints that generate, and whose requests are only counted."""
+_GUARDED: Final = "/v1"
+"""Where every vLLM asks for a key, if it has any; elsewhere it may serve everybody."""
+_HINT_START: Final = "lengthwise_"
+_ASCII_ESCAPE: Final = re.compile(rb"\\u00[2-7]")
+_HINT: Final = re.compile(
+    "".join(rf"(?:{char}|\\u00{ord(char):02x})" for char in _HINT_START).encode(), re.IGNORECASE
+)
+
+
+def media_type(headers: Headers) -> bytes:
+    """The media type of a body, without its parameters."""
+    return first_header(headers, b"content-type").partition(b";")[0].strip().lower()
+
+
+def is_guarded(path: str) -> bool:
+    """Whether vLLM refuses requests without one of its keys there."""
+    return path.startswith(_GUARDED)
+
+
+def may_hold_hints(content: bytes) -> bool:
+    """Whether a JSON body may hold hints or a priority, however they are spelled; a search that
+    costs far less than to read it."""
+    return (
+        _HINT_START.encode() in content
+        or b'"priority"' in content
+        or b"\0" in content  # UTF-16 and UTF-32
+        or _ASCII_ESCAPE.search(content) is not None
+    )
+
+
+def form_may_hold_hints(headers: Headers, content: bytes) -> bool:
+    """Whether a form may hold hints: they are there, or it names an encoding of its own."""
+    if b"charset" in first_header(headers, b"content-type").lower():
+        return True
+    is_likely = _HINT_START.encode() in content or _ASCII_ESCAPE.search(content)
+    return bool(is_likely and _HINT.search(content))
+
+
+def parse(content: bytes, required: tuple[str, ...] = ()) -> dict[str, Any] | None:
+    """A body in which hints can be looked for; None if it is no such, and vLLM will refuse it."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict) or (required and not body.keys() & set(required)):
+        return None
+    params = body.get("sampling_params")
+    if "sampling_params" in required and not isinstance(params, dict):
+        return None
+    extra = params.get("extra_args") if isinstance(params, dict) else None
+    is_usable = all(
+        carrier is None or isinstance(carrier, dict) for carrier in (body.get(XARGS), extra)
+    )
+    return body if is_usable else None
+
+
+def own_hints(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The hints in a body, wherever they stand."""
+    return {
+        key: carrier[key] for carrier in _carriers(body) for key in carrier.keys() & CLIENT_HINTS
+    }
+
+
+def drop_hints(body: dict[str, Any], keys: Iterable[str]) -> bool:
+    """Take hints out of a body, and a ticket in any case. Whether there was one."""
+    dropped = False
+    for carrier in _carriers(body):
+        for key in carrier.keys() & {*keys, TICKET}:
+            del carrier[key]
+            dropped = True
+    return dropped
+
+
+def has_priority(body: Mapping[str, Any]) -> bool:
+    """Whether a body asks for another place than that of all others."""
+    return body.get(PRIORITY) not in (None, 0)
+
+
+def attach(body: dict[str, Any], added: Mapping[str, Any], path: str) -> bool:
+    """Put hints where the endpoint takes them; those that are there stay. Whether any was new."""
+    holder, name = (body["sampling_params"], "extra_args") if path == GENERATE else (body, XARGS)
+    carried = holder.get(name) or {}
+    new = {key: value for key, value in added.items() if key not in carried}
+    if new:
+        holder[name] = carried | new
+    return bool(new)
+
+
+def _given(body: Mapping[str, Any]) -> list[Any]:
+    params = body.get("sampling_params")
+    return [body.get(XARGS), params.get("extra_args") if isinstance(params, dict) else None]
+
+
+def _carriers(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in _given(body) if isinstance(one, dict)]
