@@ -84,7 +84,9 @@ _DISK_ERRORS: Final = {
 
 def log_to_stderr() -> None:
     """Log INFO and above as lines on stderr."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(TextFormatter("%(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,11 +274,7 @@ def exit_code_of(run: Callable[[], int | None]) -> int:
         return run() or 0
     except LengthwiseError as error:
         # Foreign messages in it may have lines, and values control characters, of their own.
-        line = " ".join(str(error).split())
-        print(
-            "error: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in line),
-            file=sys.stderr,
-        )
+        print("error: " + _printable(" ".join(str(error).split())), file=sys.stderr)
         return 2
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
@@ -317,6 +315,21 @@ class Tenths:
                 self._say(f"{tenths * 10}% after {taken_s:.0f} s  {text}")
 
 
+class TextFormatter(logging.Formatter):
+    """One line per record, whatever was logged; an exception's trace follows, each line indented.
+
+    So nothing that a client has sent looks like a record of its own, or moves a terminal's cursor.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = _printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        trace = super().formatException(ei)
+        return "\n".join(f"  {_printable(line)}" for line in trace.split("\n"))
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per record, the exception's trace in a field of its own."""
 
@@ -329,7 +342,12 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+        return json.dumps(entry)
+
+
+def _printable(text: str) -> str:
+    """A text with its control characters and line ends escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def configure_logs(kind: str) -> None:
@@ -338,7 +356,7 @@ def configure_logs(kind: str) -> None:
     if kind == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 

@@ -5,7 +5,9 @@ files of these say only how messages are read and written.
 """
 
 import logging
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -16,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from scoring_service.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.proto.status import CODE_OF, to_status, trailing_metadata
 from scoring_service.server.metrics import Metrics
-from scoring_service.server.security import Access
+from scoring_service.server.security import Access, BearerTokens
 from scoring_service.service.batching import Call
 from scoring_service.service.scoring import CallAnswer, ScoringService
 from scoring_service.transport.direct import DirectCall, Handle
@@ -52,7 +54,7 @@ class Calls:
         service: ScoringService,
         metrics: Metrics,
         workers: Workers,
-        tokens: Access | None = None,
+        tokens: BearerTokens | None = None,
         report_tokens: Access | None = None,
     ) -> None:
         self.service = service
@@ -60,6 +62,8 @@ class Calls:
         self._workers = workers
         self._tokens = tokens
         self._report_tokens = report_tokens
+        self._lock = threading.Lock()
+        self._open_by_token: Counter[int] = Counter()
 
     def gate(self, method: str) -> Callable[[DirectCall], bool] | None:
         """What decides whether a call's request is read; None where every one is.
@@ -68,6 +72,7 @@ class Calls:
         its answer.
         """
         tokens = self._report_tokens if method == "Report" else self._tokens
+        is_shared = method != "Report" and self._tokens is not None and len(self._tokens) > 1
         takes_room = method in _ON_WORKER
         if tokens is None and not takes_room:
             return None
@@ -75,7 +80,9 @@ class Calls:
         def admit(direct: DirectCall) -> bool:
             try:
                 if tokens is not None:
-                    tokens.check(direct.metadata)
+                    number = tokens.check(direct.metadata)
+                    if is_shared:
+                        self._count_for_token(direct, number)
                 if takes_room and self._workers.is_full:
                     raise self._too_much()
             except ScoringError as error:
@@ -84,6 +91,22 @@ class Calls:
             return True
 
         return admit
+
+    def _count_for_token(self, direct: DirectCall, token: int) -> None:
+        """Raises ServiceOverloaded if the calls of that token take the places of the others."""
+        limit = self.service.config.max_token_calls
+        with self._lock:
+            if self._open_by_token[token] >= limit:
+                raise ServiceOverloaded(
+                    f"{limit} calls of this token are open, the most there may be; try again later",
+                    retry_after_s=max(self.service.batcher.predicted_wait_s(), 0.001),
+                )
+            self._open_by_token[token] += 1
+        direct.on_answered = partial(self._give_back, token)
+
+    def _give_back(self, token: int) -> None:
+        with self._lock:
+            self._open_by_token[token] -= 1
 
     def on_worker(self, method: str, handle: Handle, max_inline_bytes: int = 0) -> Handle:
         """`handle`, on a worker for requests that would hold up the thread that serves all."""

@@ -1,6 +1,6 @@
 """Prometheus metrics: calls, stages, queue, cache, the model served and its live quality."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -60,10 +60,12 @@ class Metrics:
         """Count a new version of the model, loaded or refused."""
         self._reloads.labels(outcome).inc()
 
-    def serve(self, address: str, timeout_s: float) -> ScrapeEndpoint:
+    def serve(
+        self, address: str, timeout_s: float, may_read: Callable[[str], bool] = lambda _: True
+    ) -> ScrapeEndpoint:
         """Answer scrapes at http://ADDRESS/metrics. Raises ConfigError if it cannot listen."""
         host, port = split_address("metrics_address", address)
-        return ScrapeEndpoint(host, port, self._page, timeout_s=timeout_s)
+        return ScrapeEndpoint(host, port, self._page, timeout_s=timeout_s, may_read=may_read)
 
     def _page(self, accept: str) -> tuple[bytes, str]:
         write, kind = choose_encoder(accept)

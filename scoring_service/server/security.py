@@ -3,6 +3,7 @@
 import hmac
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -92,19 +93,24 @@ class BearerTokens(grpc.ServerInterceptor):  # type: ignore[misc]
             return _deny(denied)
         return handler
 
-    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        """Raises AccessDenied unless a call's metadata holds one of the tokens."""
+    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> int:
+        """The number of the token in a call's metadata. Raises AccessDenied if it is none."""
         sent = next((value for key, value in metadata if key == "authorization"), "")
         given = sent if isinstance(sent, bytes) else sent.encode()
         # Every token is compared, so that the time taken reveals nothing.
-        if not any([hmac.compare_digest(given, accepted) for accepted in self._accepted]):
+        matches = [hmac.compare_digest(given, accepted) for accepted in self._accepted]
+        if not any(matches):
             raise AccessDenied("no valid bearer token came with the call; send one")
+        return matches.index(True)
+
+    def __len__(self) -> int:
+        return len(self._accepted)
 
 
 class Nobody:
     """Refuses every call."""
 
-    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> NoReturn:
         """Raises AccessDenied."""
         raise AccessDenied(
             "reports are not taken here; start the service with report_token_file, and send one of "
@@ -120,6 +126,21 @@ def report_access(config: ServerConfig) -> Access | None:
     if config.report_token_file is not None:
         return BearerTokens(config.report_token_file)
     return None if config.token_file is None else Nobody()
+
+
+def scrape_access(config: ServerConfig) -> Callable[[str], bool]:
+    """Decides by an Authorization header who may read the metrics; everybody without a token."""
+    if config.metrics_token_file is None:
+        return lambda authorization: True
+    tokens = BearerTokens(config.metrics_token_file)
+
+    def may_read(authorization: str) -> bool:
+        with suppress(AccessDenied):
+            tokens.check([("authorization", authorization)])
+            return True
+        return False
+
+    return may_read
 
 
 def _deny(denied: AccessDenied) -> grpc.RpcMethodHandler:

@@ -17,7 +17,12 @@ from scoring_service.server.health import SERVICE as HEALTH
 from scoring_service.server.health import Health
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.rpc import SERVICE, ScoringRpcs
-from scoring_service.server.security import BearerTokens, report_access, server_credentials
+from scoring_service.server.security import (
+    BearerTokens,
+    report_access,
+    scrape_access,
+    server_credentials,
+)
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
@@ -68,8 +73,9 @@ class ScoringServer:
         self._server = self._build()
         self.port = _bind(self._server, config.address, server_credentials(config))
         address = config.metrics_address
+        may_read, timeout_s = scrape_access(config), config.arrival_timeout_s
         self._scrapes = (
-            None if address is None else self.metrics.serve(address, config.arrival_timeout_s)
+            None if address is None else self.metrics.serve(address, timeout_s, may_read)
         )
         self._stopped = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)

@@ -45,6 +45,8 @@ class ServerConfig:
     """Larger request messages are refused by the transport, bytes."""
     max_concurrent_calls: int = 64
     """Calls that are being scored at once, or wait to be read; more are refused at once."""
+    max_token_calls: int = 48
+    """Those of one token where token_file holds several, so that the others find room."""
     max_connections: int = 512
     """Connections at once; more are closed at once."""
     max_connection_calls: int = 1024
@@ -78,7 +80,9 @@ class ServerConfig:
     max_report_log_bytes: int = 268_435_456
     """Of that file and the older one, FILE.1, together; what is older still is dropped."""
     metrics_address: str | None = None
-    """HOST:PORT where Prometheus may scrape; null: nowhere."""
+    """HOST:PORT where Prometheus may scrape, over plain HTTP; null: nowhere."""
+    metrics_token_file: str | None = None
+    """Bearer tokens that may scrape, one per line; null: whoever reaches that address."""
     drain_notice_s: float = 0.0
     """On SIGTERM: how long to serve on while health says NOT_SERVING, so that load balancers
     notice, seconds."""

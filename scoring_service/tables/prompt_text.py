@@ -35,11 +35,23 @@ def of_response(body: Mapping[str, Any]) -> str | None:
 
 
 def of_messages(messages: Sequence[Any]) -> str | None:
-    """Return the text of the user's newest message; None if there is none."""
+    """Return the text of the user's newest message; None if there is none.
+
+    What the user's tools have answered is no message, though Anthropic's API writes it as one.
+    """
     for message in reversed(messages):
-        if isinstance(message, Mapping) and message.get("role") == "user":
+        is_users = isinstance(message, Mapping) and message.get("role") == "user"
+        if is_users and not _holds_results_only(message.get("content")):
             return _text(message.get("content"))
     return None
+
+
+def _holds_results_only(content: object) -> bool:
+    return (
+        isinstance(content, list)
+        and bool(content)
+        and all(isinstance(part, Mapping) and part.get("type") == "tool_result" for part in content)
+    )
 
 
 def _text(content: object) -> str | None:

@@ -65,6 +65,7 @@ class DirectCall:
         "_num_pending",
         "deadline_s",
         "metadata",
+        "on_answered",
         "on_cancel",
     )
 
@@ -81,6 +82,8 @@ class DirectCall:
         self.metadata: Metadata = event.invocation_metadata
         self.on_cancel: Callable[[], object] = lambda: None
         """Called, perhaps on another thread, if the caller goes away before it has its answer."""
+        self.on_answered: Callable[[], object] | None = None
+        """Called, on any thread, when the call gets its answer or status."""
 
     def respond(self, message: bytes) -> None:
         """Send the answer."""
@@ -138,6 +141,8 @@ class DirectCall:
     def _end(self, *operations: Any) -> None:
         assert not self._answered, "a call is answered once"
         self._answered = True
+        if self.on_answered is not None:
+            self.on_answered()
         self._method.answered(self)
         self._core.start_server_batch((*self._head(), *operations), self._end_of_event)
 

@@ -8,7 +8,13 @@ from typing import Final
 from scoring_service.errors import ConfigError
 
 _MAX_REQUEST_BYTES: Final = 8192
-_STATUS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+_STATUS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+}
 Page = Callable[[str], tuple[bytes, str]]
 """Makes body and content type for the value of a request's Accept header."""
 
@@ -20,15 +26,24 @@ class ScrapeEndpoint:
         page: called on the endpoint's thread.
         timeout_s: for a request to arrive and its answer to leave.
         max_connections: beyond which the oldest is closed.
+        may_read: decides by the value of a request's Authorization header.
 
     Raises:
         ConfigError: the address cannot be listened on.
     """
 
     def __init__(
-        self, host: str, port: int, page: Page, *, timeout_s: float, max_connections: int = 64
+        self,
+        host: str,
+        port: int,
+        page: Page,
+        *,
+        timeout_s: float,
+        max_connections: int = 64,
+        may_read: Callable[[str], bool] = lambda authorization: True,
     ) -> None:
         self._page = page
+        self._may_read = may_read
         self._timeout_s = timeout_s
         self._max_connections = max_connections
         self._open: dict[asyncio.StreamWriter, None] = {}
@@ -92,9 +107,11 @@ class ScrapeEndpoint:
             return _response(405)
         if path not in ("/", "/metrics"):
             return _response(404)
-        fields = (line.partition(":") for line in headers)
-        accept = next((value for name, _, value in fields if name.lower() == "accept"), "")
-        body, kind = self._page(accept.strip())
+        fields = [line.partition(":") for line in headers]
+        sent = {name.lower(): value.strip() for name, _, value in reversed(fields)}
+        if not self._may_read(sent.get("authorization", "")):
+            return _response(401)
+        body, kind = self._page(sent.get("accept", ""))
         return _response(200, body, kind)
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import grpc
@@ -39,11 +39,12 @@ class Honest:
     scored: int = 0
     failed: int = 0
     errors: list[str] = field(default_factory=list)
-    slowest_health_s: float = 0.0
+    score_s: list[float] = field(default_factory=list)
+    health_s: list[float] = field(default_factory=list)
 
     @property
-    def goodput(self) -> float:
-        return self.scored / max(self.scored + self.failed, 1)
+    def slowest_health_s(self) -> float:
+        return max(self.health_s, default=0.0)
 
 
 @contextmanager
@@ -54,9 +55,11 @@ def honest_callers(target: str, *, timeout_s: float, pause_s: float = 0.01) -> I
     def ask() -> None:
         with ScoringClient(target, timeout_s=timeout_s) as client:
             for number in itertools.count():
+                begun_s = time.monotonic()
                 try:
                     client.score(f"essay {number}")
                     seen.scored += 1
+                    seen.score_s.append(time.monotonic() - begun_s)
                 except ScoringError as error:
                     seen.failed += 1
                     seen.errors.append(str(error)[:200])
@@ -69,7 +72,7 @@ def honest_callers(target: str, *, timeout_s: float, pause_s: float = 0.01) -> I
             while not stopped.wait(pause_s):
                 begun_s = time.monotonic()
                 check(health_pb2.HealthCheckRequest(), timeout=60)
-                seen.slowest_health_s = max(seen.slowest_health_s, time.monotonic() - begun_s)
+                seen.health_s.append(time.monotonic() - begun_s)
 
     with ThreadPoolExecutor(2) as pool:
         callers = [pool.submit(ask), pool.submit(probe)]
@@ -123,6 +126,18 @@ def silent_connections(target: str, seconds: float, *, connections: int = 300) -
     """TCP connections on which nothing is said."""
     host, _, port = target.rpartition(":")
     opened = [socket.create_connection((host, int(port)), timeout=60) for _ in range(connections)]
+    time.sleep(seconds)
+    for connection in opened:
+        connection.close()
+
+
+def half_scrapes(target: str, seconds: float, *, number: int = 500) -> None:
+    """Requests for the metrics, at the address `target`, that never end."""
+    host, _, port = target.rpartition(":")
+    opened = [socket.create_connection((host, int(port)), timeout=60) for _ in range(number)]
+    for connection in opened:
+        with suppress(OSError):  # The endpoint has closed the oldest.
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
     time.sleep(seconds)
     for connection in opened:
         connection.close()
@@ -212,3 +227,4 @@ ATTACKS: dict[str, Attack] = {
         malformed_messages,
     )
 }
+"""Those on the service's own port; `half_scrapes` has the metrics' port for its target."""

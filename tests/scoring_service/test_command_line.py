@@ -16,11 +16,13 @@ import pytest
 
 from scoring_service.command_line import (
     INTERRUPTED,
+    LOG_FORMATS,
     POSITIONAL,
     JsonFormatter,
     Program,
     as_typed,
     common_options,
+    configure_logs,
     exit_code_of,
     parse,
     print_next,
@@ -363,6 +365,22 @@ def test_a_json_log_line_is_one_object_with_the_trace_inside():
     entry = json.loads(line)
     assert entry["message"] == "failed on this"
     assert "indeed" in entry["exception"]
+
+
+@pytest.mark.parametrize("kind", LOG_FORMATS)
+def test_what_a_client_sends_is_no_line_of_the_log(kind, capsys, monkeypatch):
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.root.level)
+    configure_logs(kind)
+    forged = "id\n2026-11-23 ERROR all is lost\r\x1b[2J\u2028\x85\x7f"
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        logging.getLogger("x").exception("no target %s", forged)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].isprintable()
+    assert all(line.startswith("  ") and line.isprintable() for line in lines[1:])
+    assert len(lines) == 1 if kind == "json" else len(lines) > 1
 
 
 def test_an_error_with_lines_and_control_characters_in_it_is_one_printable_line(capsys):

@@ -33,7 +33,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from functools import partial
 from ipaddress import IPv6Address, ip_address
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,6 +87,10 @@ class ScoreConfig:
     """Scores under way, late ones included, for requests with one API key, or from one address
     where no key is asked for; further requests go without and rank at the median. Trusted keys have
     no limit. All together may have 1,024 late scores under way."""
+    textless_last: bool = False
+    """Whether requests in which no text can be read (token ids, several prompts, images only) rank
+    like the longest prompt so far; else, as all without a score, like the median. For servers with
+    clients that would keep their text back."""
     open_load: bool = False
     """Whether /lengthwise/load answers without a key where vLLM asks for one."""
 
@@ -231,7 +235,10 @@ class ScoreMiddleware:
     metrics_folder: Path | None = None
     """Where the engines leave their reports; None: they leave none."""
     open_load: bool = False
+    textless_last: bool = False
     places: ScorePlaces = field(default_factory=lambda: ScorePlaces(512))
+    highest_score: float | None = None
+    """Of those so far."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path(scope) if scope["type"] in ("http", "websocket") else ""
@@ -378,6 +385,8 @@ class ScoreMiddleware:
             return await self._ask(self.scorer, prompt, client.name)
         if reason is not None:
             self.metrics.count("unscored", reason)
+        if reason == "no_text" and self.textless_last and self.highest_score is not None:
+            return score_hints(self.highest_score, {})
         return {}
 
     async def _ask(self, scorer: FailOpenScorer, prompt: str, client: str) -> dict[str, Any]:
@@ -400,6 +409,7 @@ class ScoreMiddleware:
                 return {} if ticket is None else {TICKET: ticket}
             self.metrics.count("scored")
             if isfinite(answer.score.value):
+                self.highest_score = max(answer.score.value, self.highest_score or -inf)
                 return score_hints(answer.score.value, answer.score.quantiles)
             return {}
         finally:
@@ -434,6 +444,7 @@ class VllmScores(ScoreMiddleware):
             max_body_bytes=config.max_body_bytes,
             metrics_folder=Path(folder) if folder else None,
             open_load=config.open_load,
+            textless_last=config.textless_last,
             places=ScorePlaces(config.max_scores_per_key),
         )
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scheduler_adapters.timeline.timeline import read_timeline
@@ -18,6 +21,7 @@ from tests.scheduler_adapters.commands.test_serve_vllm_live import (
     PROMPTS,
     Live,
     client,
+    lead,
     serving,
     stream,
 )
@@ -58,9 +62,54 @@ def live(
     service.stop()
 
 
+def test_clients_that_forge_scores_and_priorities_gain_nothing(
+    live: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every other client has a long answer coming; honest or not, the short ones go first."""
+    forged = {"vllm_xargs": {"lengthwise_score": -1e9}, "priority": -100}
+    header = {"X-Vllm-Priority": "-100"}
+    kinds = [*PROMPTS] * (COUNT // len(PROMPTS))
+
+    async def one(openai: Any, number: int, kind: str, forges: bool) -> tuple[str, float]:
+        extra = {"extra_body": {"ignore_eos": True} | (forged if forges else {})}
+        await openai.completions.create(
+            model="tiny", prompt=f"{PROMPTS[kind]} w{100 + number}", max_tokens=12,
+            extra_headers=header if forges else {}, **extra,
+        )  # fmt: skip
+        return kind, time.monotonic()
+
+    async def burst(forges: bool) -> tuple[list[str], float]:
+        openai = client(live)
+        begun_s = time.monotonic()
+        asked = [one(openai, n, kind, forges and kind == "essay") for n, kind in enumerate(kinds)]
+        finished = sorted(await asyncio.gather(*asked), key=lambda answer: answer[1])
+        await openai.close()
+        return [kind for kind, _ in finished], median(
+            t for k, t in finished if k == "yes"
+        ) - begun_s
+
+    asyncio.run(burst(False))  # The scores come from the cache of the service from here on.
+    before = live.outcomes()
+    ratios = []
+    for _ in range(3):
+        _, honest_s = asyncio.run(burst(False))
+        order, attacked_s = asyncio.run(burst(True))
+        ratios.append(attacked_s / honest_s)
+        assert lead(order) > COUNT / 4
+    with capsys.disabled():
+        print(f"honest p50 under forging clients / without: {median(ratios):.2f} {ratios}")
+    assert live.outcomes_since(before) == {"scored": 6 * COUNT}
+    dropped = "lengthwise_client_hints_total"
+    assert live.sample(dropped, outcome="dropped") == 3 * COUNT / 2
+    assert live.sample(dropped, outcome="kept") == 0
+
+
 def test_whoever_starts_after_its_score_came_starts_by_rank(
     live: Live, answers: threading.Event
 ) -> None:
+    before = live.outcomes()
+    served = len(read_timeline(live.timeline).requests)
+
     async def main() -> None:
         openai = client(live)
 
@@ -90,10 +139,11 @@ def test_whoever_starts_after_its_score_came_starts_by_rank(
 
     asyncio.run(main())
     live.wait_until_idle()
-    outcomes = live.outcomes()
+    outcomes = live.outcomes_since(before)
     assert outcomes["late timeout"] + outcomes["unscored breaker_open"] == COUNT + SEATS
     assert live.sample("lengthwise_late_scores_total", outcome="sent") == COUNT
     timeline = read_timeline(live.timeline)
+    timeline = timeline.take(np.arange(len(timeline.requests)) >= served)
     started = sorted(zip(timeline.scheduled_s, timeline.requests.score, strict=True))
     scores = [score for _, score in started]
     assert len(scores) == COUNT

@@ -65,3 +65,20 @@ def test_what_is_no_pem_file_is_refused(tmp_path):
         read_pem(str(path))
     path.write_text("-----BEGIN CERTIFICATE-----")
     assert read_pem(str(path)).startswith(b"-----BEGIN")
+
+
+def test_a_token_may_stand_in_a_file(tmp_path):
+    (tmp_path / "token").write_text("secret\n")
+    security = ClientSecurity(token_file=str(tmp_path / "token"))
+    assert security.metadata == (("authorization", "Bearer secret"),)
+    with pytest.raises(ConfigError, match="in the clear"):
+        security.open("192.0.2.1:5")
+    (tmp_path / "token").write_text("")
+    with pytest.raises(ConfigError, match="holds no token"):
+        security.open("127.0.0.1:5")
+    with pytest.raises(ConfigError, match="set one of them"):
+        ClientSecurity(token="t", token_file="f")
+
+
+def test_a_token_is_not_shown():
+    assert "secret" not in repr(ClientSecurity(token="secret"))

@@ -18,12 +18,19 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from scoring_service.bench.processes import rss_bytes
+from scoring_service.bench.processes import free_port, rss_bytes
 from scoring_service.client import Score, ScoringClient
+from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-from tests.scoring_service.attacks import ATTACKS, HEAVY_TEXTS, honest_callers, stalled_calls
+from tests.scoring_service.attacks import (
+    ATTACKS,
+    HEAVY_TEXTS,
+    half_scrapes,
+    honest_callers,
+    stalled_calls,
+)
 from tests.soak import soak
 
 
@@ -52,6 +59,46 @@ def test_an_attack_costs_honest_callers_nothing_and_ends_with_the_process(tiny_b
         assert rss_bytes(process.pid) < 300e6
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_half_scrapes_cost_honest_callers_nothing(tiny_bundle):
+    metrics = f"127.0.0.1:{free_port()}"
+    with serving(tiny_bundle, "--metrics-address", metrics) as (process, target):
+        with honest_callers(target, timeout_s=60) as honest:
+            half_scrapes(metrics, 1.5)
+        assert honest.scored > 0
+        assert honest.failed == 0, honest.errors[:3]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_calls_that_were_cancelled_do_not_close_a_connection(tiny_model, monkeypatch):
+    """A client under load gives many calls up at their deadline, and goes on asking."""
+    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0"))
+    server.start()
+    entered, proceed = threading.Event(), threading.Event()
+    real = server.service.begin
+
+    def hanging(*call):
+        entered.set()
+        proceed.wait(60)
+        return real(*call)
+
+    with grpc.insecure_channel(server.target) as channel:
+        score = channel.unary_unary(f"/{SERVICE}/Score")
+        request = pb.ScoreRequest(prompt="yes").SerializeToString()
+        score(request, timeout=60)
+        monkeypatch.setattr(server.service, "begin", hanging)
+        held = score.future(request, timeout=60)
+        assert entered.wait(60)  # On the thread that serves all calls.
+        for _ in range(3):
+            burst = [score.future(request, timeout=0.2) for _ in range(200)]
+            assert {call.code() for call in burst} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+        last = score.future(request, timeout=60)
+        proceed.set()
+        assert held.code() is last.code() is grpc.StatusCode.OK
+    server.stop()
 
 
 def test_stalled_calls_take_no_place_of_a_score_and_are_ended(tiny_model):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import threading
 import time
 from pathlib import Path
 
+import grpc
 import pytest
 
 from scoring_service.client import Observed, Score, ScoringClient
 from scoring_service.client.channel import ClientSecurity, is_loopback
 from scoring_service.errors import AccessDenied, ConfigError, ServiceUnavailable
+from scoring_service.server.rpc import SERVICE
+from scoring_service.server.security import scrape_access
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 
@@ -223,3 +227,49 @@ def test_a_token_for_scores_is_none_for_reports_and_the_other_way_round(serve, t
     with pytest.raises(AccessDenied):
         score(opened, token="report-secret")
     assert score(closed, token="score-secret") == score(opened, token="score-secret")
+
+
+def test_metrics_are_read_with_a_token_of_their_own_where_one_is_asked_for(tmp_path):
+    (tmp_path / "tokens").write_text("t\n")
+    assert scrape_access(ServerConfig())("")
+    may_read = scrape_access(ServerConfig(metrics_token_file=str(tmp_path / "tokens")))
+    assert may_read("Bearer t")
+    assert not may_read("")
+    assert not may_read("t")
+
+
+@pytest.mark.parametrize(("tokens", "refused"), [("one", 0), ("one\ntwo", 3)])
+def test_calls_of_one_token_leave_places_for_the_others(tokens, refused, serve, tmp_path):
+    """Of one token alone nothing is kept free."""
+    (tmp_path / "tokens").write_text(tokens)
+    target = serve(token_file=str(tmp_path / "tokens"), max_token_calls=2)
+    done = threading.Event()
+
+    def nothing():
+        done.wait(60)
+        yield from ()
+
+    with grpc.insecure_channel(target) as channel:
+        method = channel.stream_unary(f"/{SERVICE}/Score")
+        held = [
+            method.future(nothing(), timeout=60, metadata=(("authorization", "Bearer one"),))
+            for _ in range(5)
+        ]
+        deadline_s = time.monotonic() + 60
+        while sum(call.done() for call in held) < refused:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        other = tokens.split()[-1]
+        with ScoringClient(target, timeout_s=60, security=ClientSecurity(token=other)) as client:
+            assert isinstance(client.score("yes"), Score)
+        assert sum(call.done() for call in held) == refused
+        done.set()
+        assert {call.code() for call in held} <= {
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            grpc.StatusCode.UNIMPLEMENTED,
+        }
+        # All places are free again.
+        one = ClientSecurity(token="one")
+        with ScoringClient(target, timeout_s=60, security=one) as client:
+            for number in range(5):
+                assert isinstance(client.score(f"poem {number}"), Score)

@@ -47,6 +47,12 @@ def test_a_scrape_gets_the_page_for_what_it_accepts(serve):
     assert get(endpoint, method="POST")[0] == 405
 
 
+def test_who_may_not_read_gets_no_page(serve):
+    endpoint = serve(may_read=lambda authorization: authorization == "Bearer t")
+    assert get(endpoint)[0] == get(endpoint, Authorization="Bearer u")[0] == 401
+    assert get(endpoint, Authorization="Bearer t") == (200, b"up 1\n")
+
+
 def connect(endpoint, sent=b"GET /metrics HTTP/1.1\r\nHost: x\r\n"):
     connection = socket.create_connection(("127.0.0.1", endpoint.port), timeout=60)
     connection.sendall(sent)

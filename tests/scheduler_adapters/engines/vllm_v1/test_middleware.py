@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,11 @@ from scheduler_adapters.engines.vllm_v1.middleware import (
     VllmScores,
     hash_of,
 )
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.workload.requests import make_requests
 from scoring_service.client import Score, fail_open
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.channel import ClientSecurity
@@ -443,6 +449,45 @@ def test_a_socket_of_sound_is_counted() -> None:
     bench.middleware.app = app
     asyncio.run(bench.middleware(scope, app, app))  # type: ignore[arg-type]
     assert bench.count("unscored", "endpoint") == 1
+
+
+NUM_HONEST, NUM_FORGING = 150, 50
+
+
+def honest_p50_s(forge: Mapping[str, Any], **settings: Any) -> float:
+    """Median latency of honest requests in the simulator, by the hints that reach the engine,
+    beside clients with long answers whose bodies hold `forge`."""
+    dice = np.random.default_rng(0)
+    tokens = np.append(dice.integers(5, 60, NUM_HONEST), dice.integers(150, 200, NUM_FORGING))
+    bench = Bench(FakeScorer(), **settings)
+    scores = []
+    for row, count in enumerate(tokens):
+        own = {} if row < NUM_HONEST else forge
+        reached = bench.post({"prompt": "x" * int(count)} | own).get("vllm_xargs", {})
+        scores.append(float(reached.get("lengthwise_score", np.nan)))
+    requests = make_requests(
+        prompt_tokens=np.full(len(tokens), 20),
+        output_tokens=tokens,
+        arrival_s=dice.uniform(0, 75, len(tokens)),  # nine tenths of what it can
+        scores=scores,
+        user_class=["honest"] * NUM_HONEST + ["forging"] * NUM_FORGING,
+    )
+    instance = Instance(
+        latency=AffineLatency(base_s=0.02, per_token_s=1e-4), kv_blocks=2000, max_num_seqs=4
+    )
+    timeline = simulate(requests, load_policy("pars"), instance)
+    honest = timeline.requests.user_class == "honest"
+    return float(np.median((timeline.finished_s - timeline.requests.arrival_s)[honest]))
+
+
+def test_forged_scores_cost_honest_clients_nothing() -> None:
+    alone_s = honest_p50_s({})
+    forged: dict[str, Any] = {"vllm_xargs": {"lengthwise_score": -1e9}, "priority": -9}
+    assert honest_p50_s(forged) == alone_s
+    withheld = {"prompt": [1, 2, 3]}
+    assert honest_p50_s(withheld) <= 1.1 * alone_s  # the place of the median
+    assert honest_p50_s(withheld, textless_last=True) <= 1.001 * alone_s
+    assert honest_p50_s(forged, client_hints=True) > 1.1 * alone_s
 
 
 def held(bench: Bench, number: int, *senders: dict[str, Any]) -> None:
@@ -943,7 +988,7 @@ def test_settings_that_serve_vllm_did_not_write_are_refused(text: str) -> None:
         MiddlewareConfig.from_json(text)
 
 
-def test_a_router_is_answered_here_and_nothing_else_is(tmp_path: Any) -> None:
+def test_a_router_with_a_key_is_answered_here_and_nothing_else_is(tmp_path: Any) -> None:
     bench = Bench(FakeScorer(), metrics_folder=tmp_path)
     write_load(tmp_path, {"engine": 0, "waiting": 3})
 
@@ -960,6 +1005,10 @@ def test_a_router_is_answered_here_and_nothing_else_is(tmp_path: Any) -> None:
         await bench.middleware(scope, receive, send)
         return sent
 
+    bench.middleware.key_hashes = [hash_of("sk-1")]
+    start, _ = asyncio.run(get("/lengthwise/load"))
+    assert start["status"] == 401
+    bench.middleware.open_load = True
     start, body = asyncio.run(get("/lengthwise/load"))
     assert start["status"] == 200
     assert json.loads(body["body"]) == [{"engine": 0, "waiting": 3}]

@@ -1,0 +1,104 @@
+"""Bodies of requests: prompts are found, and hints whatever they are spelled like."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_adapters.engines.vllm_v1 import client_bodies
+from scheduler_adapters.engines.vllm_v1.client_bodies import GENERATE, SCORED, UNSCORED
+
+NO_GENERATION = {
+    "/tokenize",
+    "/detokenize",
+    "/ping",
+    "/v1/messages/count_tokens",
+    "/v1/responses/{response_id}/cancel",
+    "/inference/v1/abort_requests",
+    "/scale_elastic_ep",
+    "/is_scaling_elastic_ep",
+}
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+def test_every_endpoint_of_vllm_that_generates_is_known() -> None:
+    from fastapi.routing import APIRoute, APIWebSocketRoute
+    from vllm.entrypoints.launchers.app import build_app
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    options = make_arg_parser(FlexibleArgumentParser()).parse_args(["--enable-scale-out"])
+    app = build_app(options, ("generate", "transcription", "realtime"))
+    routes = {
+        route.path
+        for route in app.routes
+        if isinstance(route, APIWebSocketRoute)
+        or (isinstance(route, APIRoute) and "POST" in (route.methods or ()))
+    }
+    unknown = {path for path in routes if not path.endswith("render")} - NO_GENERATION
+    # Cohere's has routes where its package is installed.
+    assert unknown == (SCORED.keys() | UNSCORED) - {"/cohere/v2/chat"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "prompt"),
+    [
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}]}, "hi"),
+        (
+            "/v1/messages",
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": "what is this?"}]},
+                    {"role": "assistant", "content": [{"type": "tool_use", "id": "1"}]},
+                    {"role": "user", "content": [{"type": "tool_result", "content": "42"}]},
+                ]
+            },
+            "what is this?",
+        ),
+        ("/v1/chat/completions/batch", {"messages": [[{"role": "user", "content": "a"}]]}, "a"),
+        ("/v1/chat/completions/batch", {"messages": []}, None),
+        ("/v1/chat/completions/batch", {"messages": [{"role": "user", "content": "a"}]}, None),
+        ("/v1/chat/completions/batch", {"messages": "a"}, None),
+        ("/invocations", {"messages": [{"role": "user", "content": "a"}], "prompt": "b"}, "a"),
+        ("/invocations", {"prompt": "b"}, "b"),
+        (GENERATE, {"token_ids": [1], "sampling_params": {}}, None),
+    ],
+)
+def test_the_prompt_of_a_body(path: str, body: dict[str, Any], prompt: str | None) -> None:
+    prompt_of, required = SCORED[path]
+    parsed = client_bodies.parse(json.dumps(body).encode(), required)
+    assert parsed == body
+    assert prompt_of(parsed) == prompt
+
+
+@pytest.mark.parametrize("sent", [{"sampling_params": 5}, {"sampling_params": {"extra_args": []}}])
+def test_what_vllm_refuses_is_no_body(sent: dict[str, Any]) -> None:
+    assert client_bodies.parse(json.dumps(sent).encode(), SCORED[GENERATE][1]) is None
+
+
+spellings = st.sampled_from(["lengthwise_score", "lengthwise_tbt_s", "priority"]).flatmap(
+    lambda word: st.tuples(
+        *(st.sampled_from([c, f"\\u{ord(c):04x}", f"\\u{ord(c):04X}"]) for c in word)
+    )
+)
+
+
+@given(spellings)
+def test_no_spelling_of_a_hint_is_overlooked(spelled: tuple[str, ...]) -> None:
+    text = '{"vllm_xargs": {"' + "".join(spelled) + '": 1}}'
+    ((name, _),) = json.loads(text)["vllm_xargs"].items()
+    assert client_bodies.may_hold_hints(text.encode())
+    assert client_bodies.may_hold_hints(text.encode("utf-16-le"))
+    if name != "priority":
+        assert client_bodies.form_may_hold_hints([], text.encode())
+
+
+def test_an_honest_body_need_not_be_read_twice() -> None:
+    honest = {"messages": [{"role": "user", "content": "Grüße, 你好 \\n" * 100}], "max_tokens": 5}
+    assert not client_bodies.may_hold_hints(json.dumps(honest).encode())
+    assert not client_bodies.may_hold_hints(json.dumps(honest, ensure_ascii=False).encode())
