@@ -237,7 +237,7 @@ class ScoreMiddleware:
     open_load: bool = False
     textless_last: bool = False
     places: ScorePlaces = field(default_factory=lambda: ScorePlaces(512))
-    highest_score: float | None = None
+    highest_score: float = -inf
     """Of those so far."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -385,7 +385,7 @@ class ScoreMiddleware:
             return await self._ask(self.scorer, prompt, client.name)
         if reason is not None:
             self.metrics.count("unscored", reason)
-        if reason == "no_text" and self.textless_last and self.highest_score is not None:
+        if reason == "no_text" and self.textless_last and self.highest_score > -inf:
             return score_hints(self.highest_score, {})
         return {}
 
@@ -409,7 +409,7 @@ class ScoreMiddleware:
                 return {} if ticket is None else {TICKET: ticket}
             self.metrics.count("scored")
             if isfinite(answer.score.value):
-                self.highest_score = max(answer.score.value, self.highest_score or -inf)
+                self.highest_score = max(answer.score.value, self.highest_score)
                 return score_hints(answer.score.value, answer.score.quantiles)
             return {}
         finally:
