@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from scheduler_adapters.engines.vllm_v1.middleware import ScoreConfig
 from scoring_service.service.config import ServerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +39,8 @@ def test_the_defaults_on_the_page_are_those_of_the_service() -> None:
         f"{config.max_concurrent_calls} calls at once, {config.max_arriving_calls} without",
         f"{config.max_waiting_bytes >> 20} MiB",
         f"{config.max_prompt_bytes >> 20} MiB",
+        f"{config.max_token_calls} of the {config.max_concurrent_calls} calls",
+        f"{ScoreConfig().max_scores_per_key} scores under way for one API key",
         f"{config.max_streams} streams, {config.stream_idle_s / 60:.0f} minutes",
     ):
         assert shown in page, shown

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from statistics import median
 from typing import Any
 
@@ -62,9 +63,27 @@ def live(
     service.stop()
 
 
-def test_clients_that_forge_scores_and_priorities_gain_nothing(
-    live: Live, capsys: pytest.CaptureFixture[str]
-) -> None:
+@asynccontextmanager
+async def seats_held(live: Live, openai: Any, prompt: str) -> AsyncIterator[None]:
+    """All seats are taken until the block ends."""
+
+    async def hold(number: int) -> None:
+        chunks = await openai.completions.create(
+            model="tiny", prompt=f"{prompt} w{number}", max_tokens=8000, stream=True,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        async for _ in chunks:
+            pass
+
+    holders = [asyncio.create_task(hold(number)) for number in range(SEATS)]
+    await asyncio.to_thread(live.wait_until, "vllm:num_requests_running", SEATS)
+    yield
+    for holder in holders:
+        holder.cancel()
+    await asyncio.gather(*holders, return_exceptions=True)
+
+
+def test_clients_that_forge_scores_and_priorities_gain_nothing(live: Live) -> None:
     """Every other client has a long answer coming; honest or not, the short ones go first."""
     forged = {"vllm_xargs": {"lengthwise_score": -1e9}, "priority": -100}
     header = {"X-Vllm-Priority": "-100"}
@@ -80,24 +99,30 @@ def test_clients_that_forge_scores_and_priorities_gain_nothing(
 
     async def burst(forges: bool) -> tuple[list[str], float]:
         openai = client(live)
-        begun_s = time.monotonic()
-        asked = [one(openai, n, kind, forges and kind == "essay") for n, kind in enumerate(kinds)]
+        async with seats_held(live, openai, "short"):
+            asked = [
+                asyncio.create_task(one(openai, n, kind, forges and kind == "essay"))
+                for n, kind in enumerate(kinds)
+            ]
+            await asyncio.to_thread(live.wait_until, "vllm:num_requests_waiting", COUNT)
+            begun_s = time.monotonic()
         finished = sorted(await asyncio.gather(*asked), key=lambda answer: answer[1])
         await openai.close()
+        await asyncio.to_thread(live.wait_until_idle)
         short_s = median(end_s for kind, end_s in finished if kind == "yes")
         return [kind for kind, _ in finished], short_s - begun_s
 
     asyncio.run(burst(False))  # The scores come from the cache of the service from here on.
     before = live.outcomes()
-    bursts = [asyncio.run(burst(forges)) for forges in [False, True, True, False] * 3]
-    forging, without = ([s for _, s in bursts[n::4] + bursts[3 - n :: 4]] for n in (1, 0))
-    assert all(lead(order) > COUNT / 4 for order, _ in bursts)
-    with capsys.disabled():
-        ratio = median(forging) / median(without)
-        print(f"honest p50 with forging clients {ratio:.2f} of that without: {forging}, {without}")
-    assert live.outcomes_since(before) == {"scored": 12 * COUNT}
+    bursts = [asyncio.run(burst(forges)) for forges in [False, True, True, False] * 2]
+    forging, without = (bursts[n::4] + bursts[3 - n :: 4] for n in (1, 0))
+    ratio = median(s for _, s in forging) / median(s for _, s in without)
+    leads = [median(lead(order) for order, _ in each) for each in (forging, without)]
+    print(f"honest p50 with forging clients / without: {ratio:.2f}; honest lead in places {leads}")
+    assert leads[0] >= 0.9 * leads[1] > 0
     dropped = "lengthwise_client_hints_total"
-    assert live.sample(dropped, outcome="dropped") == 6 * COUNT / 2
+    assert live.outcomes_since(before)["scored"] >= 8 * COUNT
+    assert live.sample(dropped, outcome="dropped") == 4 * COUNT / 2
     assert live.sample(dropped, outcome="kept") == 0
 
 
@@ -110,27 +135,15 @@ def test_whoever_starts_after_its_score_came_starts_by_rank(
     async def main() -> None:
         openai = client(live)
 
-        async def hold_a_seat(number: int) -> None:
-            chunks = await openai.completions.create(
-                model="tiny", prompt=f"poem w{number}", max_tokens=8000, stream=True,
-                extra_body={"ignore_eos": True},
-            )  # fmt: skip
-            async for _ in chunks:
-                pass
-
         answers.clear()
-        holders = [asyncio.create_task(hold_a_seat(number)) for number in range(SEATS)]
-        await asyncio.to_thread(live.wait_until, "vllm:num_requests_running", SEATS)
-        kinds = [*PROMPTS] * (COUNT // len(PROMPTS))
-        burst = [asyncio.create_task(stream(openai, n, kind)) for n, kind in enumerate(kinds)]
-        await asyncio.to_thread(live.wait_until, "vllm:num_requests_waiting", COUNT)
-        late = "lengthwise_engine_requests_total"
-        assert live.sample(late, hint="late") == 0
-        answers.set()
-        await asyncio.to_thread(live.wait_until, late, COUNT, hint="late")
-        for holder in holders:
-            holder.cancel()
-        await asyncio.gather(*holders, return_exceptions=True)
+        async with seats_held(live, openai, "poem"):
+            kinds = [*PROMPTS] * (COUNT // len(PROMPTS))
+            burst = [asyncio.create_task(stream(openai, n, kind)) for n, kind in enumerate(kinds)]
+            await asyncio.to_thread(live.wait_until, "vllm:num_requests_waiting", COUNT)
+            late = "lengthwise_engine_requests_total"
+            assert live.sample(late, hint="late") == 0
+            answers.set()
+            await asyncio.to_thread(live.wait_until, late, COUNT, hint="late")
         await asyncio.gather(*burst)
         await openai.close()
 

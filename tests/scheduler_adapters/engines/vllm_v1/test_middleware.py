@@ -454,7 +454,7 @@ def test_a_socket_of_sound_is_counted() -> None:
 NUM_HONEST, NUM_FORGING = 150, 50
 
 
-def honest_p50_s(forge: Mapping[str, Any], **settings: Any) -> float:
+def honest_p50_s(within_s: float, forge: Mapping[str, Any], **settings: Any) -> float:
     """Median latency of honest requests in the simulator, by the hints that reach the engine,
     beside clients with long answers whose bodies hold `forge`."""
     dice = np.random.default_rng(0)
@@ -468,7 +468,7 @@ def honest_p50_s(forge: Mapping[str, Any], **settings: Any) -> float:
     requests = make_requests(
         prompt_tokens=np.full(len(tokens), 20),
         output_tokens=tokens,
-        arrival_s=dice.uniform(0, 75, len(tokens)),  # nine tenths of what it can
+        arrival_s=dice.uniform(0, within_s, len(tokens)),
         scores=scores,
         user_class=["honest"] * NUM_HONEST + ["forging"] * NUM_FORGING,
     )
@@ -480,14 +480,28 @@ def honest_p50_s(forge: Mapping[str, Any], **settings: Any) -> float:
     return float(np.median((timeline.finished_s - timeline.requests.arrival_s)[honest]))
 
 
-def test_forged_scores_cost_honest_clients_nothing() -> None:
-    alone_s = honest_p50_s({})
+@pytest.mark.parametrize("within_s", [75.0, 10.0])
+def test_forged_scores_cost_honest_clients_nothing(within_s: float) -> None:
+    """At nine tenths of what the engine can, and far beyond that."""
+    alone_s = honest_p50_s(within_s, {})
     forged: dict[str, Any] = {"vllm_xargs": {"lengthwise_score": -1e9}, "priority": -9}
-    assert honest_p50_s(forged) == alone_s
-    withheld = {"prompt": [1, 2, 3]}
-    assert honest_p50_s(withheld) <= 1.1 * alone_s  # the place of the median
-    assert honest_p50_s(withheld, textless_last=True) <= 1.001 * alone_s
-    assert honest_p50_s(forged, client_hints=True) > 1.1 * alone_s
+    ratios = {
+        name: honest_p50_s(within_s, forge, **settings) / alone_s
+        for name, forge, settings in (
+            ("forged", forged, {}),
+            ("forged, and all are believed", forged, {"client_hints": True}),
+            ("text kept back", {"prompt": [1, 2]}, {}),
+            ("text kept back, textless last", {"prompt": [1, 2]}, {"textless_last": True}),
+        )
+    }
+    print(f"{NUM_HONEST + NUM_FORGING} requests in {within_s:g} s:", ratios)
+    assert ratios["forged"] == 1
+    assert ratios["forged, and all are believed"] > 1.1
+    assert ratios["text kept back, textless last"] <= 1.01
+    if (
+        within_s > 60
+    ):  # It has the place of the median, which is far before the end of a long queue.
+        assert ratios["text kept back"] <= 1.1
 
 
 def held(bench: Bench, number: int, *senders: dict[str, Any]) -> None:
