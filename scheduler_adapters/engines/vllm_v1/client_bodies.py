@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from scheduler_adapters.engines.user_classes import first_header
 from scheduler_adapters.planner.hints import CLIENT_HINTS, TICKET
-from scoring_service import prompt_text
+from scoring_service.tables import prompt_text
 
 XARGS: Final = "vllm_xargs"
 PRIORITY: Final = "priority"

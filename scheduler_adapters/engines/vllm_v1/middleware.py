@@ -56,7 +56,6 @@ from scheduler_adapters.planner.hints import (
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import Answer, FailOpenScorer
 from scoring_service.errors import ConfigError
-from scoring_service.tables import prompt_text
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
