@@ -41,7 +41,7 @@ class EvaluateOptions:
     target_model: str | None = None
     """Calibration to check; default: the bundle's first."""
     report: Path | None = None
-    """Page to write, e.g. report.html: figures, coverage, and the prompts with the worst errors."""
+    """Page to write, e.g. ranker.html: figures, coverage, and the prompts with the worst errors."""
 
 
 def main(

@@ -35,7 +35,7 @@ if MYPY:
 
 DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
 
-Writes OUT/bundle (the model bundle), OUT/report.html (how good it is, and where it fails),
+Writes OUT/bundle (the model bundle), OUT/ranker.html (how good it is, and where it fails),
 OUT/test.parquet (the held-out prompts) and an MLflow run.
 Ctrl-C leaves a run that --resume continues. Each length of --data.heads gets a bundle of its own,
 OUT/bundle-LENGTH, from the same encoder. Under torchrun every process takes its part of each batch,
@@ -174,7 +174,7 @@ def _publish(prepared: Prepared, trained: Trained, out: Path, tracker: Tracker) 
     if prepared.is_further:
         name, folder = f"{name}-{label}", out / f"{BUNDLE}-{label}"
     bundle, scores = write_bundle(prepared, trained, folder, tracker.run_id, name)
-    report = folder.with_name(folder.name.replace(BUNDLE, "report", 1) + ".html")
+    report = folder.with_name(folder.name.replace(BUNDLE, "ranker", 1) + ".html")
     write_report(report, bundle.manifest, scores, prepared.splits)
     log_results(tracker, bundle, trained, scores, prepared.splits)
     version, verdict = register(tracker, bundle, prepared.splits)

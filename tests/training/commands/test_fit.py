@@ -56,7 +56,7 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
     assert fit(card, "--epochs", "6", *options, "--json") == 0
     result = last_json(capsys)
     bundle = ModelBundle.load(str(result["bundle"]))
-    assert "Worst errors" in (tmp_path / "out" / "report.html").read_text()
+    assert "Worst errors" in (tmp_path / "out" / "ranker.html").read_text()
     held_out = read_table(tmp_path / "out" / "test.parquet")
     assert list(held_out.columns) == ["prompt", "output_tokens", "model"]
     assert len(held_out) == result["test_prompts"]
