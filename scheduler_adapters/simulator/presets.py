@@ -16,6 +16,7 @@ from scheduler_adapters.simulator.latency.affine_fit import read_affine
 from scheduler_adapters.simulator.latency.facts import BLOCK_TOKENS, GPUS, MODELS
 from scheduler_adapters.simulator.latency.first_principles import (
     kv_blocks,
+    phasor_testbed,
     roofline,
     slai_testbed,
     staircase,
@@ -25,17 +26,20 @@ from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.workload.data_folder import DataDir
 from scoring_service.errors import ConfigError
 
-__all__ = ["BLOCK_TOKENS", "SLAI", "SOURCES", "Preset", "preset", "presets"]
+__all__ = ["BLOCK_TOKENS", "PHASOR", "SLAI", "SOURCES", "Preset", "preset", "presets"]
 
 _AFFINE = ":affine="
 SLAI = "mistral-7b@rtx-6000-ada:slai"
 """The testbed of the SLAI paper."""
+PHASOR = "qwen2.5-7b@v100-32g:phasor"
+"""The testbed of the Phasor paper."""
 _TILED_GPUS = ("a100-40g", "a100-80g")
 """The RAD paper gives tiles for the A100 only."""
 SOURCES = {
     "": "roofline from public sizes and data-sheet peaks",
     "staircase": "the RAD paper's tile model (eq. 2-7) at the roofline's rates",
     "slai": "roofline of the SLAI paper's testbed; one factor fitted to its Sarathi curve",
+    "phasor": "roofline with the 121 TFLOP/s of matrix products that the Phasor paper measured",
     "tables": "lookup tables of the golden runs: linear layers from Vidur's A100 profile, "
     "attention synthetic (microsoft/vidur 7d475133)",
     "kernels": "sum of kernels measured one by one under vLLM 0.14 (A100) or 0.24 "
@@ -81,7 +85,7 @@ def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
             f"no preset named {name!r}; use MODEL@GPU with a model of "
             f"{', '.join(MODELS)} and a GPU of {', '.join(GPUS)}, with {_AFFINE}FILE for steps of "
             f"your own and on an A100 with :staircase, or "
-            f"{SLAI}, or one of the measured {data_based}"
+            f"{SLAI}, {PHASOR}, or one of the measured {data_based}"
         )
     return known[name].make(data_dir)
 
@@ -94,6 +98,12 @@ def presets() -> dict[str, Preset]:
         for model, gpu in product(MODELS, gpus)
     ]
     entries.append(Preset(name=SLAI, make=lambda _: slai_testbed()))
+    entries.append(
+        Preset(
+            name=PHASOR,
+            make=partial(_compute, phasor_testbed, *PHASOR.removesuffix(":phasor").split("@")),
+        )
+    )
     entries += [
         Preset(name=f"{name}:{source}", make=partial(read, name), data=data)
         for source, (read, data_of) in MEASURED.items()

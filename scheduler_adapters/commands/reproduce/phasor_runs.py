@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import numpy as np
 
@@ -164,7 +164,7 @@ class GpuCluster:
     """Eight GPUs with one model, and the prefill cost that is calibrated on them."""
 
     def __init__(self, model: str) -> None:
-        profile = f"{model}@{GPU}"
+        profile = f"{model}@{GPU}:phasor"
         self.profile = profile
         self.instance = Instance.preset(profile, max_num_seqs=256, max_tokens=STEP_TOKENS)
         self.fabric = Fabric.of_model(model, bytes_per_s=NVLINK_BYTES_PER_S)
@@ -280,13 +280,18 @@ class Sampled(Placement):
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
-        self.name, self.watches_prefills = placement.name, placement.watches_prefills
-        self.hands_over_from, self.tick_s = placement.hands_over_from, placement.tick_s
+        for trait in get_type_hints(Placement):
+            setattr(self, trait, getattr(placement, trait))
         self.samples: list[Sample] = []
         self.next_s = 0.0
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
         return self.placement.place(request, instances)
+
+    def at_phase_change(
+        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
+    ) -> InstanceId:
+        return self.placement.at_phase_change(request, instance, instances)
 
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]

@@ -23,6 +23,7 @@ from scheduler_adapters.commands.reproduce.phasor_runs import (
     percentile,
     slo_is_met,
 )
+from scheduler_adapters.placement import load_placement
 from scheduler_adapters.placements.phasor import Phasor
 from scheduler_adapters.views import LoadView
 
@@ -127,3 +128,10 @@ def test_energy_is_that_of_prefills_decodes_and_idle_time():
     meter.ran(LoadView(num_prefilling=1, num_decoding=3), 2.0, 4)
     meter.ran(LoadView(num_decoding=5), 4.0, 5)
     assert meter.joules(10.0) == pytest.approx(2 * 250 + 4 * 165 + 4 * 55)
+
+
+def test_a_placement_that_is_looked_at_keeps_its_traits() -> None:
+    pascal = load_placement("pascal")
+    looked_at = Sampled(pascal)
+    for trait in ("name", "watch", "watches_prefills", "tick_s", "hands_over_from", "made_for"):
+        assert getattr(looked_at, trait) == getattr(pascal, trait)
