@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -479,6 +480,7 @@ def test_requests_that_wait_for_a_grammar_or_an_adapter_do_not_hold_up_the_other
     made: Callable[..., Any],
 ) -> None:
     from vllm.v1.request import RequestStatus
+    from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
     for policy in (pars(), SLAI(), RoundRobin(quantum_tokens=5), RAD()):
         scheduler = made(policy, lora_config=SimpleNamespace(max_loras=1))
@@ -491,7 +493,9 @@ def test_requests_that_wait_for_a_grammar_or_an_adapter_do_not_hold_up_the_other
         steps = [served.step() for _ in range(6)]
         names = {name for step in steps for name in step}
         assert names == {"lora 1", "plain"}, policy.name
-        grammar.set_result(SimpleNamespace(accept_tokens=lambda *_: True, is_terminated=bool))
+        compiled = Mock(spec=StructuredOutputGrammar)  # 0.28 asserts that it is one
+        compiled.accept_tokens.return_value, compiled.is_terminated.return_value = True, False
+        grammar.set_result(compiled)
         served.finish()
         assert [len(served.answers[n]) for n in ("compiling", "lora 2")] == [2, 30]
 
