@@ -23,7 +23,7 @@ _PLACES: Final = {
     ),
     "reproduce": (
         "reproduce.command:run",
-        "a paper's headline figures beside ours: pars, slai, rad",
+        "a paper's headline figures beside ours: pars, slai, rad, pascal, phasor",
     ),
     "check-golden": (
         "check_golden:run",
