@@ -8,6 +8,8 @@ from typing import Final
 from scoring_service.errors import ConfigError
 
 _MAX_REQUEST_BYTES: Final = 8192
+_CLOSE_S: Final = 10.0
+"""For open connections to end at the close."""
 _STATUS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -64,17 +66,21 @@ class ScrapeEndpoint:
         """Stop listening and close what is open."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(self._timeout_s)
+            self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
         self._loop.run_forever()
-        self._server.close()
+        # A server that is closed leaves connections open that it was just about to take.
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening.fileno())
         while tasks := asyncio.all_tasks(self._loop):
+            self._loop.run_until_complete(asyncio.sleep(0))
             for writer in self._open:
                 writer.transport.abort()
-            ended, _ = self._loop.run_until_complete(asyncio.wait(tasks, timeout=self._timeout_s))
+            ended, _ = self._loop.run_until_complete(asyncio.wait(tasks, timeout=_CLOSE_S))
             if not ended:
                 break
+        self._server.close()
         # What was aborted is closed in the round after.
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -125,3 +126,13 @@ def test_a_port_that_is_taken_is_a_config_error_and_a_closed_one_is_free(serve):
     again = ScrapeEndpoint("127.0.0.1", endpoint.port, lambda accept: (b"", ""), timeout_s=1)
     again.close()
     silent.close()
+
+
+def test_a_close_right_after_a_connection_came_closes_that_too(serve):
+    for _ in range(10):
+        endpoint = serve()
+        connections = [connect(endpoint) for _ in range(3)]
+        endpoint.close()
+        for connection in connections:
+            with connection, contextlib.suppress(ConnectionError):
+                assert connection.recv(1) == b""
