@@ -49,11 +49,14 @@ class Honest:
 
 @contextmanager
 def honest_callers(target: str, *, timeout_s: float, pause_s: float = 0.01) -> Iterator[Honest]:
-    """A scheduler and an orchestrator that ask until the block ends."""
+    """A scheduler and an orchestrator that ask until the block ends; both are connected before."""
     seen, stopped = Honest(), threading.Event()
+    connected = threading.Barrier(3)
 
     def ask() -> None:
         with ScoringClient(target, timeout_s=timeout_s) as client:
+            client.score("essay")
+            connected.wait(60)
             for number in itertools.count():
                 begun_s = time.monotonic()
                 try:
@@ -69,6 +72,8 @@ def honest_callers(target: str, *, timeout_s: float, pause_s: float = 0.01) -> I
     def probe() -> None:
         with open_channel(target) as channel:
             check = health_pb2_grpc.HealthStub(channel).Check
+            check(health_pb2.HealthCheckRequest(), timeout=60)
+            connected.wait(60)
             while not stopped.wait(pause_s):
                 begun_s = time.monotonic()
                 check(health_pb2.HealthCheckRequest(), timeout=60)
@@ -77,6 +82,7 @@ def honest_callers(target: str, *, timeout_s: float, pause_s: float = 0.01) -> I
     with ThreadPoolExecutor(2) as pool:
         callers = [pool.submit(ask), pool.submit(probe)]
         try:
+            connected.wait(60)
             yield seen
         finally:
             stopped.set()

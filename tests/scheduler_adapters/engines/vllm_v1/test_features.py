@@ -750,7 +750,9 @@ def test_context_parallelism_keeps_vllms_own_steps(
 
 @marked
 @pytest.mark.parametrize(
-    "policy", [SLAI(max_decodes=3), RAD(chunk=64), RoundRobin()], ids=of_policy
+    "policy",
+    [SLAI(max_decodes=3, offset=0.0, default_tbt_s=1e6), RAD(chunk=64), RoundRobin()],
+    ids=of_policy,
 )
 def test_a_rank_of_data_parallelism_plans_the_steps_of_a_lone_engine(
     made: Callable[..., Any], policy: Policy
