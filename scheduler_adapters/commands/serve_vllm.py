@@ -126,7 +126,7 @@ class ServeConfig(ScoreConfig):
             key_hashes=[hash_of(key) for key in self.api_keys],
             max_scores_per_key=self.max_scores_per_key,
             open_load=self.open_load,
-            textless_last=self.textless_last,
+            unscored_last=self.unscored_last,
         )
 
     @property

@@ -11,17 +11,6 @@ MAX_CHARACTERS: Final = 16_384
 (and with one such prompt all others of its batch)."""
 
 
-def of_completion(body: Mapping[str, Any]) -> str | None:
-    """Return the prompt of a /v1/completions body; None for token ids and for several prompts.
-
-    Several prompts in one body share their parameters, so one score would have to fit them all.
-    """
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1:
-        prompt = prompt[0]
-    return start_of(prompt)
-
-
 def of_chat(body: Mapping[str, Any]) -> str | None:
     """Return the user's newest message in a /v1/chat/completions body; None if it has no text."""
     messages = body.get("messages")

@@ -4,23 +4,24 @@ Endpoints that generate, of vLLM 0.32, with what a request to them may carry to 
 
 | endpoint | scored by | hints stand in |
 |---|---|---|
-| /v1/completions | its prompt | vllm_xargs, priority |
+| /v1/completions | its prompts, the longest answer counting | vllm_xargs, priority |
 | /v1/chat/completions, /v1/messages | the user's newest message | vllm_xargs, priority |
-| /v1/chat/completions/batch | that of its conversation, if it is one | vllm_xargs, priority |
+| /v1/chat/completions/batch | those of its conversations, in the same way | vllm_xargs, priority |
 | /v1/responses | its input | vllm_xargs, priority |
 | /invocations | what it holds of these | vllm_xargs, priority |
 | /inference/v1/generate | not: token ids | sampling_params.extra_args, priority |
 | /v1/audio/transcriptions, /v1/audio/translations | not: sound | vllm_xargs of a form |
 | /cohere/v2/chat, /generative_scoring, /v1/systemone | not | priority |
 
-The header X-Vllm-Priority goes before the priority of a body. Pooling endpoints generate nothing;
-their priority counts too. Token ids, several prompts and several conversations in one request are
-not scored: their parameters are shared, so one score would have to fit them all. Imports no engine.
+The header X-Vllm-Priority goes before the priority of a body; X-data-parallel-rank chooses one of
+several engines. Pooling endpoints generate nothing; their priority counts too. Prompts of one
+request share their parameters, so one score has to fit them all. More than `MOST_PROMPTS` are not
+scored, nor are token ids. Imports no engine.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from scheduler_adapters.engines.user_classes import first_header
@@ -29,34 +30,57 @@ from scoring_service.tables import prompt_text
 
 XARGS: Final = "vllm_xargs"
 PRIORITY: Final = "priority"
-PRIORITY_HEADER: Final = b"x-vllm-priority"
+HINT_HEADERS: Final = frozenset({b"x-vllm-priority", b"x-data-parallel-rank"})
+"""The second sends a request to an engine of its client's choice."""
 GENERATE: Final = "/inference/v1/generate"
-PromptOf = Callable[[Mapping[str, Any]], str | None]
+MOST_PROMPTS: Final = 16
+"""Of one request that is scored: each takes as long as a request of its own."""
+Prompts = tuple[str, ...]
+PromptsOf = Callable[[Mapping[str, Any]], Prompts]
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-def _of_batch(body: Mapping[str, Any]) -> str | None:
-    match body.get("messages"):
-        case [list() as conversation]:
-            return prompt_text.of_messages(conversation)
-    return None
+def _all(texts: Sequence[str | None]) -> Prompts:
+    """Prompts of which each has a text, and that are not too many; else none."""
+    found = tuple(text for text in texts if text is not None)
+    return found if len(found) == len(texts) <= MOST_PROMPTS else ()
 
 
-def _of_invocation(body: Mapping[str, Any]) -> str | None:
-    return (prompt_text.of_chat if "messages" in body else prompt_text.of_completion)(body)
+def _of_completion(body: Mapping[str, Any]) -> Prompts:
+    prompt = body.get("prompt")
+    given = prompt if isinstance(prompt, list) else [prompt]
+    return _all([prompt_text.start_of(one) for one in given[: MOST_PROMPTS + 1]])
 
 
-SCORED: Final[Mapping[str, tuple[PromptOf, tuple[str, ...]]]] = {
-    "/v1/completions": (prompt_text.of_completion, ()),
-    "/v1/chat/completions": (prompt_text.of_chat, ("messages",)),
+def _of_chat(body: Mapping[str, Any]) -> Prompts:
+    return _all([prompt_text.of_chat(body)])
+
+
+def _of_batch(body: Mapping[str, Any]) -> Prompts:
+    messages = body.get("messages")
+    given = messages if isinstance(messages, list) else [messages]
+    return _all([prompt_text.of_chat({"messages": one}) for one in given[: MOST_PROMPTS + 1]])
+
+
+def _of_response(body: Mapping[str, Any]) -> Prompts:
+    return _all([prompt_text.of_response(body)])
+
+
+def _of_invocation(body: Mapping[str, Any]) -> Prompts:
+    return (_of_chat if "messages" in body else _of_completion)(body)
+
+
+SCORED: Final[Mapping[str, tuple[PromptsOf, tuple[str, ...]]]] = {
+    "/v1/completions": (_of_completion, ()),
+    "/v1/chat/completions": (_of_chat, ("messages",)),
     "/v1/chat/completions/batch": (_of_batch, ("messages",)),
-    "/v1/messages": (prompt_text.of_chat, ("messages",)),
-    "/v1/responses": (prompt_text.of_response, ("input",)),
+    "/v1/messages": (_of_chat, ("messages",)),
+    "/v1/responses": (_of_response, ("input",)),
     "/invocations": (_of_invocation, ("messages", "prompt")),
-    GENERATE: (lambda body: None, ("sampling_params",)),
+    GENERATE: (lambda body: (), ("sampling_params",)),
 }
-"""Endpoint -> its prompt, and fields of which a body must have one: vLLM answers with the number of
-fields where it lacks."""
+"""Endpoint -> its prompts (none where a text cannot be read), and fields of which a body must have
+one: vLLM answers with the number of fields where it lacks."""
 UNSCORED: Final = frozenset(
     {
         "/v1/audio/transcriptions",

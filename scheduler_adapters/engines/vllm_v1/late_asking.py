@@ -7,13 +7,13 @@ that comes before the request is admitted still moves it. Imports no engine.
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from math import isfinite
 from typing import Final
 
 from scheduler_adapters.engines.score_channel import ScoreSender
 from scheduler_adapters.planner.hints import TICKET, score_hints
-from scoring_service.client.fail_open import Answer, FailOpenScorer
+from scoring_service.client.fail_open import Answer
 
 MOST: Final = 1024
 """Scores that are asked for at once; beyond, requests stay without one."""
@@ -33,13 +33,11 @@ class LateAsking:
 
     def __init__(
         self,
-        scorer: FailOpenScorer,
         sender: ScoreSender,
         *,
         late_s: float,
         count: Callable[[str], None],
     ) -> None:
-        self._scorer = scorer
         self._sender = sender
         self._late_s = late_s
         self._count = count
@@ -47,15 +45,14 @@ class LateAsking:
 
     def start(
         self,
-        prompt: str,
         asking: asyncio.Future[Answer],
-        client: str,
+        again: Callable[[], Awaitable[Answer]],
         on_end: Callable[[], object],
     ) -> str | None:
         """Return the ticket of a request whose score is being asked for; None for one too many.
 
         Args:
-            client: in whose turn it is asked for again.
+            again: asks once more.
             on_end: called when it is asked for no more; not for one too many.
         """
         if len(self._tasks) >= MOST:
@@ -69,7 +66,7 @@ class LateAsking:
             on_end()
             self._count("started" if task.cancelled() else task.result())
 
-        task = asyncio.create_task(self._ask(ticket, prompt, asking, client))
+        task = asyncio.create_task(self._ask(ticket, asking, again))
         self._tasks[ticket] = task
         task.add_done_callback(ended)
         return ticket
@@ -80,7 +77,7 @@ class LateAsking:
             task.cancel()
 
     async def _ask(
-        self, ticket: str, prompt: str, asking: asyncio.Future[Answer], client: str
+        self, ticket: str, asking: asyncio.Future[Answer], again: Callable[[], Awaitable[Answer]]
     ) -> str:
         """Return how it ended; cancelled where the request was first."""
         pause_s = _FIRST_PAUSE_S
@@ -91,7 +88,7 @@ class LateAsking:
                     # Those that were refused together must not come back together.
                     await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                    answer = await self._scorer.ask_async(prompt, client)
+                    answer = await again()
                 score = answer.score
                 if score is None or not isfinite(score.value):
                     return answer.outcome

@@ -5,9 +5,10 @@ and writes score, quantiles of the length, class and TBT target where vLLM takes
 scheduler (`hints.py` names the keys). Hints and priorities that a client has sent itself are
 dropped, at every endpoint, unless its key may (`user_classes.py`) or all may (`client_hints`); the
 class of a key stays. It fails open: a request waits `deadline_s` at most, and where no score can be
-had in time it goes on without one, to be ranked by the median. The score is asked for up to
-`late_s` longer, and sent after the request (`late_asking.py`). A client has at most
-`max_scores_per_key` scores under way, and clients take turns. Answers, streams included, are passed
+had in time it goes on without one, to be ranked by the median; where its client has kept it from
+being scored (`KEPT_BACK`), it ranks last. The score is asked for up to `late_s` longer, and sent
+after the request (`late_asking.py`). A client has at most `max_scores_per_key` scores under way,
+and clients take turns. Answers, streams included, are passed
 on untouched. At `/lengthwise/load` it answers itself: a JSON list with the newest report of each
 engine, for a router (`engine_metrics.load_report`); it asks for a key where vLLM does.
 
@@ -43,7 +44,7 @@ from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
 from scheduler_adapters.engines.score_channel import ScoreSender
 from scheduler_adapters.engines.user_classes import UserClasses, bearer_token, read_user_classes
 from scheduler_adapters.engines.vllm_v1 import client_bodies
-from scheduler_adapters.engines.vllm_v1.client_bodies import PRIORITY, PRIORITY_HEADER
+from scheduler_adapters.engines.vllm_v1.client_bodies import HINT_HEADERS, PRIORITY, Prompts
 from scheduler_adapters.engines.vllm_v1.late_asking import RETRIED, LateAsking
 from scheduler_adapters.planner.hints import (
     CLIENT_HINTS,
@@ -66,6 +67,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 VARIABLE: Final = "LENGTHWISE_MIDDLEWARE"
 """vLLM makes middleware without arguments; this environment variable holds them, as JSON."""
 LOAD_PATH: Final = "/lengthwise/load"
+KEPT_BACK: Final = frozenset({"no_text", "budget", "invalid_prompt"})
+"""Why a request is not scored, where that is in its client's hands: it holds token ids, too many
+prompts or images only; too many are under way; its text is none that can be sent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,12 +88,12 @@ class ScoreConfig:
     its response lengths. None: scores only."""
     max_scores_per_key: int = 512
     """Scores under way, late ones included, for requests with one API key, or from one address
-    where no key is asked for; further requests go without and rank at the median. Trusted keys have
-    no limit. All together may have 1,024 late scores under way."""
-    textless_last: bool = False
-    """Whether requests in which no text can be read (token ids, several prompts, images only) rank
-    like the longest prompt so far; else, as all without a score, like the median. For servers with
-    clients that would keep their text back."""
+    where no key is asked for; further requests go without and rank last (`unscored_last`). Trusted
+    keys have no limit. All together may have 1,024 late scores under way."""
+    unscored_last: bool = True
+    """Whether a request whose client has kept it from being scored (`KEPT_BACK`) ranks like the
+    longest prompt so far; else, as all without a score, like the median. Those of trusted keys
+    rank like the median."""
     open_load: bool = False
     """Whether /lengthwise/load answers without a key where vLLM asks for one."""
 
@@ -115,8 +119,6 @@ class MiddlewareConfig(ScoreConfig):
     key_hashes: Sequence[str] = field(default_factory=list)
     """SHA-256 of vLLM's API keys, in hex; requests with another key are not scored. None of them:
     all are."""
-    max_body_bytes: int = 16 << 20
-    """Larger bodies (images, ...) pass unscored, and unread unless they may hold hints."""
     metrics_dir: str | None = None
     """Folder that vLLM's processes share their metrics in; removed when the API server ends."""
 
@@ -187,16 +189,16 @@ class ScorePlaces:
         self._most = most
         self._taken: Count[str] = Count()
 
-    def take(self, client: str, is_limited: bool) -> bool:
-        """Take a place, which the client must leave; False if it has none left."""
-        if is_limited and self._taken[client] >= self._most:
+    def take(self, client: str, count: int, is_limited: bool) -> bool:
+        """Take places, which the client must leave; False if it has too few left."""
+        if is_limited and self._taken[client] + count > self._most:
             return False
-        self._taken[client] += 1
+        self._taken[client] += count
         return True
 
-    def leave(self, client: str) -> None:
-        """Give a place back."""
-        self._taken[client] -= 1
+    def leave(self, client: str, count: int) -> None:
+        """Give places back."""
+        self._taken[client] -= count
         if not self._taken[client]:
             del self._taken[client]
 
@@ -230,11 +232,10 @@ class ScoreMiddleware:
     """Whether every client may send hints of its own."""
     key_hashes: Sequence[str] = ()
     """As of `MiddlewareConfig`."""
-    max_body_bytes: int = 16 << 20
     metrics_folder: Path | None = None
     """Where the engines leave their reports; None: they leave none."""
     open_load: bool = False
-    textless_last: bool = False
+    unscored_last: bool = True
     places: ScorePlaces = field(default_factory=lambda: ScorePlaces(512))
     highest_score: float = -inf
     """Of those so far."""
@@ -261,7 +262,7 @@ class ScoreMiddleware:
                 self.metrics.count("unscored", "no_key")
             await self.app(scope, receive, send)
             return
-        scope, has_priority = self._drop_priority(scope, client)
+        scope, has_priority = self._drop_headers(scope, client)
         kind = client_bodies.media_type(scope["headers"])
         # vLLM decodes no content encoding, so a body that says it has one is read as it is.
         if kind == b"application/json":
@@ -281,29 +282,24 @@ class ScoreMiddleware:
         send: Send,
     ) -> None:
         message, content = await _read_body(receive)
-        prompt_of, required = client_bodies.SCORED.get(path, (None, ()))
-        is_large = len(content) > self.max_body_bytes
-        if is_large or prompt_of is None:
-            body = client_bodies.parse(content) if client_bodies.may_hold_hints(content) else None
-        else:
-            body = client_bodies.parse(content, required)
+        prompts_of, required = client_bodies.SCORED.get(path, (None, ()))
+        is_read = prompts_of is not None or client_bodies.may_hold_hints(content)
+        body = client_bodies.parse(content, required) if is_read else None
         if body is None or message["type"] != "http.request":
             # The server answers such a body as it always does.
-            if prompt_of is not None and message["type"] == "http.request":
-                self.metrics.count("unscored", "too_large" if is_large else "unreadable")
+            if prompts_of is not None and message["type"] == "http.request":
+                self.metrics.count("unscored", "unreadable")
             self._count_hints(has_priority, client)
             await self.app(scope, _replay([message], receive), send)
             return
         is_changed = self._drop_hints(body, has_priority, client, scope["headers"])
         ticket = None
-        if is_large and prompt_of is not None:
-            self.metrics.count("unscored", "too_large")
-        elif prompt_of is not None:
+        if prompts_of is not None:
             address = (scope.get("client") or (None,))[0]
             hints: dict[str, Any] = dict(
                 self.classes.hints(self.classes.of(scope["headers"], address))
             )
-            hints |= await self._score(body, prompt_of(body), client)
+            hints |= await self._score(body, prompts_of(body), client)
             is_changed |= client_bodies.attach(body, hints, path)
             ticket = hints.get(TICKET)
         if is_changed:
@@ -341,9 +337,10 @@ class ScoreMiddleware:
             is_trusted=is_trusted,
         )
 
-    def _drop_priority(self, scope: Scope, client: _Client) -> tuple[Scope, bool]:
-        """Without the header that sets a priority, unless the client may; whether there was one."""
-        headers = [header for header in scope["headers"] if header[0] != PRIORITY_HEADER]
+    def _drop_headers(self, scope: Scope, client: _Client) -> tuple[Scope, bool]:
+        """Without the headers that set a priority or choose an engine, unless the client may;
+        whether there was one."""
+        headers = [header for header in scope["headers"] if header[0] not in HINT_HEADERS]
         if len(headers) == len(scope["headers"]):
             return scope, False
         return (scope if client.may_hint else {**scope, "headers": headers}), True
@@ -367,32 +364,41 @@ class ScoreMiddleware:
             self.metrics.client_hints.labels("kept" if client.may_hint else "dropped").inc()
 
     async def _score(
-        self, body: Mapping[str, Any], prompt: str | None, client: _Client
+        self, body: Mapping[str, Any], prompts: Prompts, client: _Client
     ) -> dict[str, Any]:
         reason = None
         if SCORE in client_bodies.own_hints(body):
             self.metrics.count("explicit")
-        elif self.scorer is None:
+            return {}
+        if self.scorer is None:
             reason = "no_scorer"
-        elif prompt is None:
+        elif not prompts:
             reason = "no_text"
         elif not client.is_let_in:
             reason = "no_key"
-        elif not self.places.take(client.name, not client.is_trusted):
+        elif not self.places.take(client.name, len(prompts), not client.is_trusted):
             reason = "budget"
         else:
-            return await self._ask(self.scorer, prompt, client.name)
-        if reason is not None:
-            self.metrics.count("unscored", reason)
-        if reason == "no_text" and self.textless_last and self.highest_score > -inf:
+            return await self._ask(self.scorer, prompts, client)
+        self.metrics.count("unscored", reason)
+        return self._without_score(reason, client)
+
+    def _without_score(self, reason: str, client: _Client) -> dict[str, Any]:
+        """Hints that put a request behind all others where its client has kept it from a score."""
+        is_last = self.unscored_last and reason in KEPT_BACK and not client.is_trusted
+        if is_last and self.highest_score > -inf:
             return score_hints(self.highest_score, {})
         return {}
 
-    async def _ask(self, scorer: FailOpenScorer, prompt: str, client: str) -> dict[str, Any]:
-        """The hints of a prompt that has a place, or the ticket of a score that may come later."""
+    async def _ask(
+        self, scorer: FailOpenScorer, prompts: Prompts, client: _Client
+    ) -> dict[str, Any]:
+        """The hints of prompts that have places, or the ticket of a score that may come later."""
         started_s = time.monotonic()
+        ask = partial(_longest, scorer, prompts, client.name)
+        leave = partial(self.places.leave, client.name, len(prompts))
         ticket = None
-        asking = asyncio.ensure_future(scorer.ask_async(prompt, client))
+        asking = asyncio.ensure_future(ask())
         try:
             await asyncio.wait({asking}, timeout=self.deadline_s)
             self.metrics.waited_s.observe(time.monotonic() - started_s)
@@ -403,9 +409,10 @@ class ScoreMiddleware:
                 is_late = answer.outcome == "timeout"
                 self.metrics.count("late" if is_late else "unscored", answer.outcome)
                 if self.late is not None and answer.outcome in RETRIED:
-                    left = partial(self.places.leave, client)
-                    ticket = self.late.start(prompt, asking, client, left)
-                return {} if ticket is None else {TICKET: ticket}
+                    ticket = self.late.start(asking, ask, leave)
+                if ticket is not None:
+                    return {TICKET: ticket}
+                return self._without_score(answer.outcome, client)
             self.metrics.count("scored")
             if isfinite(answer.score.value):
                 self.highest_score = max(answer.score.value, self.highest_score)
@@ -414,7 +421,7 @@ class ScoreMiddleware:
         finally:
             if ticket is None:
                 asking.cancel()
-                self.places.leave(client)
+                leave()
 
 
 class VllmScores(ScoreMiddleware):
@@ -430,7 +437,7 @@ class VllmScores(ScoreMiddleware):
         late = None
         if scorer is not None and folder and late_s is not None:
             sender = ScoreSender(Path(folder))
-            late = LateAsking(scorer, sender, late_s=late_s, count=metrics.count_late)
+            late = LateAsking(sender, late_s=late_s, count=metrics.count_late)
         super().__init__(
             app,
             scorer=scorer,
@@ -440,10 +447,9 @@ class VllmScores(ScoreMiddleware):
             classes=read_user_classes(Path(config.classes)) if config.classes else UserClasses(),
             client_hints=config.client_hints,
             key_hashes=config.key_hashes,
-            max_body_bytes=config.max_body_bytes,
             metrics_folder=Path(folder) if folder else None,
             open_load=config.open_load,
-            textless_last=config.textless_last,
+            unscored_last=config.unscored_last,
             places=ScorePlaces(config.max_scores_per_key),
         )
 
@@ -451,6 +457,12 @@ class VllmScores(ScoreMiddleware):
 def hash_of(key: str) -> str:
     """An API key as `MiddlewareConfig.key_hashes` holds it: SHA-256, in hex."""
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+async def _longest(scorer: FailOpenScorer, prompts: Prompts, client: str) -> Answer:
+    """The highest score among the prompts of one request; one without a score decides."""
+    answers = await asyncio.gather(*(scorer.ask_async(prompt, client) for prompt in prompts))
+    return max(answers, key=lambda answer: inf if answer.score is None else answer.score.value)
 
 
 def _scorer(config: MiddlewareConfig, budget_s: float) -> FailOpenScorer | None:

@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from scoring_service.tables import prompt_text
-
-
-@pytest.mark.parametrize(
-    ("prompt", "text"),
-    [("hello", "hello"), (["hello"], "hello"), (["a", "b"], None), ([1, 2], None), ("", None)],
-)
-def test_a_completion_is_scored_by_its_only_prompt(prompt: Any, text: str | None) -> None:
-    assert prompt_text.of_completion({"prompt": prompt}) == text
 
 
 def test_a_conversation_is_scored_by_the_users_newest_message() -> None:

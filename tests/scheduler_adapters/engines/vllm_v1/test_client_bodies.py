@@ -70,10 +70,10 @@ def test_every_endpoint_of_vllm_that_generates_is_known() -> None:
     ],
 )
 def test_the_prompt_of_a_body(path: str, body: dict[str, Any], prompt: str | None) -> None:
-    prompt_of, required = SCORED[path]
+    prompts_of, required = SCORED[path]
     parsed = client_bodies.parse(json.dumps(body).encode(), required)
     assert parsed == body
-    assert prompt_of(parsed) == prompt
+    assert prompts_of(parsed) == (() if prompt is None else (prompt,))
 
 
 @pytest.mark.parametrize("sent", [{"sampling_params": 5}, {"sampling_params": {"extra_args": []}}])

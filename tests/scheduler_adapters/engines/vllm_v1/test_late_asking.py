@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -48,15 +49,14 @@ class Bench:
         self.scorer, self.sender, self.counts = Scorer(*answers), Sender(), Counter[str]()
         self.num_open = 0
         self.late = LateAsking(
-            self.scorer,  # type: ignore[arg-type]
             self.sender,  # type: ignore[arg-type]
             late_s=late_s,
             count=lambda outcome: self.counts.update([outcome]),
         )
 
     def start(self) -> str | None:
-        asking = asyncio.ensure_future(self.scorer.ask_async("prompt"))
-        ticket = self.late.start("prompt", asking, "client", self.end)
+        ask = partial(self.scorer.ask_async, "prompt")
+        ticket = self.late.start(asyncio.ensure_future(ask()), ask, self.end)
         self.num_open += ticket is not None
         return ticket
 
