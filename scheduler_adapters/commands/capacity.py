@@ -21,6 +21,7 @@ from scheduler_adapters.reporting.page import ReportTable, Section, write_report
 from scheduler_adapters.reporting.tables import capacity_table
 from scheduler_adapters.simulator.cluster.run import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.staircase import tiles_of
 from scheduler_adapters.simulator.observers import progress_lines
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import Statistic, Summary, summarize
@@ -43,6 +44,8 @@ MOST_PER_S: Final = 10_000.0
 """Where a search by rate ends: all requests come at about the same time."""
 _REQUESTS_PER_CLIENT: Final = 4
 """At least; the first and the last are not measured."""
+_BOUND: Final = "bound of all"
+"""Stands for a policy in tables and figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +134,9 @@ class CapacityConfig(SearchConfig, ClusterOptions):
     best_split: bool = False
     """Search the number of prefill instances, too, with the first policy and seed: the best static
     split of a cluster."""
+    bound: bool = False
+    """Show the rate above which the queue grows without end under any policy and placement (RAD,
+    Theorem 1), for these lengths and a profile MODEL@a100-80g:staircase or @a100-40g:staircase."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,6 +147,9 @@ class CapacityConfig(SearchConfig, ClusterOptions):
                 f"{self.prefill_instances}; give 2 instances or more, and leave the other out"
             )
         self.need_rate(self.by == "rate")
+        if self.bound:
+            require("by", repr(self.by), self.by == "rate", "rate, of which the bound is")
+            tiles_of(self.instance().latency, self.profile)
         if self.rate_per_s is not None:
             raise ConfigError(
                 f"rate_per_s is {self.rate_per_s}, but capacity searches the load; leave it out"
@@ -195,6 +204,7 @@ def run(config: CapacityConfig) -> int:
       python -m scheduler_adapters capacity --policies '[fcfs, pars]' --slo '{"e2e_s.p90": 20}'
       python -m scheduler_adapters capacity --by concurrency --slo '{"ttft_s.p99": 2}' --out found
       python -m scheduler_adapters capacity --placement distserve --instances 8 --best-split
+      python -m scheduler_adapters capacity --bound --profile llama-3-8b@a100-80g:staircase
 
     Load is that of one instance, or of a whole cluster / its instances; the interval is 95% over
     the seeds (Student). Interrupted with Ctrl-C, the searches that ended are written and shown;
@@ -205,7 +215,7 @@ def run(config: CapacityConfig) -> int:
     if config.best_split:
         config = with_best_split(config, requests)
     found: dict[str, list[float]] = {}
-    is_whole = True
+    is_whole, bounds = True, stability_bounds(config, requests) if config.bound else []
     try:
         for policy, value in capacities(config, requests):
             found.setdefault(policy, []).append(value)
@@ -213,14 +223,18 @@ def run(config: CapacityConfig) -> int:
         is_whole = False
     lead, files = config.searched(len(requests)), []
     if config.out is not None and found:
-        title, section = "Load that meets the targets", capacity_section(config, found, requests)
-        files = write_report(config.out, title=title, lead=lead, sections=[section])
-    _show(config, found, lead)
+        sections = [capacity_section(config, found, requests, bounds)]
+        files = write_report(
+            config.out, title="Load that meets the targets", lead=lead, sections=sections
+        )
+    _show(config, found, bounds, lead)
+    _warn_of_short_runs(config, found, bounds)
     if not is_whole:
         wanted, done = len(config.policies) * config.seeds, sum(map(len, found.values()))
         print(f"interrupted: {wanted - done} of {wanted} searches are left out", file=sys.stderr)
         return INTERRUPTED
     metrics = {f"capacity.{name}": float(np.mean(values)) for name, values in found.items()}
+    metrics |= {"capacity.bound": float(np.mean(bounds))} if bounds else {}
     config.log(f"capacity by {config.by}", metrics, files)
     return 0
 
@@ -239,25 +253,81 @@ def with_best_split(config: CapacityConfig, requests: Requests) -> CapacityConfi
     return splits[int(np.argmax(loads))]
 
 
-def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> None:
+def _show(
+    config: CapacityConfig, found: dict[str, list[float]], bounds: list[float], lead: str
+) -> None:
     each = "rates_per_s" if config.by == "rate" else "clients"
     rows = []
-    for policy, mean, low, high, _ in capacity_table(found).itertuples(index=False):
-        interval = [low, high]
-        rows.append({"policy": policy, "mean": mean, "interval": interval, each: found[policy]})
+    for policy, mean, low, high, _ in capacity_table(_with(found, bounds)).itertuples(index=False):
+        row = {"mean": mean, "interval": [low, high], each: found.get(policy, bounds)}
+        share = mean / np.mean(bounds) if bounds else np.nan
+        rows.append({"policy": policy} | row | ({"bound_fraction": share} if bounds else {}))
         if not config.json:
-            print(f"{policy:20} {mean:8.3f} {config.unit}  [{low:.3f}, {high:.3f}]")
+            beside = f"  {share:.1%} of the bound" if bounds and policy in found else ""
+            print(f"{policy:20} {mean:8.3f} {config.unit}  [{low:.3f}, {high:.3f}]{beside}")
     found_on = {"slo": config.slo, "by": config.by, "scores": config.scores}
+    if bounds:
+        *rows, bound = rows
+        whole = {"instances": config.instances, "cluster_per_s": config.instances * bound["mean"]}
+        found_on["bound"] = {name: bound[name] for name in ("mean", "interval", each)} | whole
+        lead = f"{bound_text(bounds, config.instances)}\n{lead}"
     print(to_json({**found_on, "capacity": rows}) if config.json else lead)
 
 
+def _warn_of_short_runs(
+    config: CapacityConfig, found: dict[str, list[float]], bounds: list[float]
+) -> None:
+    for policy, values in found.items():
+        if bounds and np.mean(values) > (1 + config.tolerance) * np.mean(bounds):
+            log.warning(
+                "%s meets the targets above the bound, as the requests end before its queue is too "
+                "long for them; use more num_requests or tighter targets",
+                policy,
+            )
+
+
+def _with(found: Mapping[str, list[float]], bounds: list[float]) -> dict[str, list[float]]:
+    return {**found, **({_BOUND: bounds} if bounds else {})}
+
+
+def bound_text(bounds: Sequence[float], instances: int) -> str:
+    """The meaning of the bound, and its size for all instances together."""
+    return (
+        f"Above {instances * np.mean(bounds):.3f} requests/s in all the queue grows without end "
+        "under any policy and placement (RAD, Theorem 1)."
+    )
+
+
+def stability_bounds(config: SearchConfig, loaded: Requests) -> list[float]:
+    """Return the bound of Theorem 1 for each seed, in requests per second and instance.
+
+    Requests that an instance cannot hold are rejected, and no work.
+
+    Raises:
+        ConfigError: the step times do not come in tiles.
+    """
+    instance = config.instance()
+    tiles, rates = tiles_of(instance.latency, config.profile), []
+    for _, requests in _seeded(config, loaded):
+        lengths = np.array([requests.prompt_tokens, requests.output_tokens])
+        served = lengths[:, ~instance.cannot_hold(*lengths)]
+        if served.size:
+            rates.append(len(requests) / served.shape[1] / tiles.mean_work_s(*served))
+    return rates
+
+
+def _seeded(config: SearchConfig, loaded: Requests) -> Iterator[tuple[SearchConfig, Requests]]:
+    """Yield the settings and requests of each seed; a trace is not loaded again."""
+    for seed in range(config.seed, config.seed + config.seeds):
+        reseeded = replace(config, seed=seed)
+        yield reseeded, loaded if config.trace else reseeded.load()
+
+
 def capacities(config: SearchConfig, loaded: Requests) -> Iterator[tuple[str, float]]:
-    """Yield policies with their `capacity_of`, a seed each; a trace is not loaded again."""
+    """Yield policies with their `capacity_of`, a seed each."""
     with Progress(len(config.policies) * config.seeds, is_partial_shown=False) as progress:
         for policy in config.policies:
-            for seed in range(config.seed, config.seed + config.seeds):
-                reseeded = replace(config, seed=seed)
-                requests = loaded if config.trace else reseeded.load()
+            for reseeded, requests in _seeded(config, loaded):
                 value = capacity_of(policy, reseeded, requests, progress)
                 progress.step(policy)
                 if not value:
@@ -341,16 +411,22 @@ def highest_load(
 
 
 def capacity_section(
-    config: SearchConfig, found: Mapping[str, list[float]], requests: Requests
+    config: SearchConfig,
+    found: Mapping[str, list[float]],
+    requests: Requests,
+    bounds: list[float] | None = None,
 ) -> Section:
-    """Return the loads that were found as bars with their intervals."""
-    table, label = capacity_table(found), f"capacity ({config.unit})"
+    """Return the loads that were found, and their bound, as bars with their intervals."""
+    table, label = capacity_table(_with(found, bounds or [])), f"capacity ({config.unit})"
     targets = ", ".join(
         f"{name} <= {most:g}{'' if name in _SHARES else ' s'}" for name, most in config.slo.items()
     )
+    text = f"The highest load at which {targets}, found by bisection."
+    if bounds:
+        text += " " + bound_text(bounds, config.num_instances)
     return Section(
         heading="Capacity",
-        text=f"The highest load at which {targets}, found by bisection.",
+        text=text,
         table=ReportTable(
             columns=["policy", label, "95% low", "95% high", "searches"],
             rows=[list(row) for row in table.itertuples(index=False)],

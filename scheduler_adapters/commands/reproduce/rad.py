@@ -31,14 +31,14 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.staircase import StaircaseLatency
+from scheduler_adapters.simulator.latency.staircase import StaircaseLatency, tiles_of
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import statistic, summarize, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
 from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
-from scoring_service.errors import ConfigError
 
+PROFILE = "llama-3-8b@a100-80g:staircase"
 NUM_REQUESTS = 4000
 ABOVE, BELOW = 1.05, 0.8
 MOST_BACKLOG = 2000
@@ -78,12 +78,9 @@ class TileSetting:
     def __init__(self, mix: Mix, *, tile: int = 128, cycle: int | None = None) -> None:
         self.mix, self.tile = mix, tile
         # The theorem assumes room for a tile of the longest requests: memory is not its subject.
-        preset = Instance.preset(
-            "llama-3-8b@a100-80g:staircase", max_num_seqs=4096, max_tokens=4096, kv_blocks=10**6
-        )
-        if not isinstance(preset.latency, StaircaseLatency):
-            raise ConfigError("the preset :staircase is no staircase; the bound needs one")
-        self.latency = latency = _with_tile(preset.latency, tile)
+        limits = {"max_num_seqs": 4096, "max_tokens": 4096, "kv_blocks": 10**6}
+        preset = Instance.preset(PROFILE, **limits)
+        self.latency = latency = _with_tile(tiles_of(preset.latency, PROFILE), tile)
         self.instance = replace(preset, latency=latency)
         self.longest = mix.longest_prompt + mix.longest_output
         self.mean_work_s = latency.mean_work_s(*self._draw(NUM_REQUESTS, 0))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
-from scoring_service.errors import at_least, require
+from scoring_service.errors import ConfigError, at_least, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,3 +108,17 @@ class StaircaseLatency(LatencyModel):
             + decoding_s
             + self.layers * self.width * pairs * self.tile_pair_s / tile
         )
+
+
+def tiles_of(latency: LatencyModel, profile: str) -> StaircaseLatency:
+    """Return the latency model of a profile, in tiles as Theorem 1 has it.
+
+    Raises:
+        ConfigError: it is another model.
+    """
+    if isinstance(latency, StaircaseLatency):
+        return latency
+    raise ConfigError(
+        f"profile {profile!r} has the step times of {type(latency).__name__}, and RAD's theorem is "
+        "of steps in tiles; use MODEL@a100-40g:staircase or MODEL@a100-80g:staircase"
+    )

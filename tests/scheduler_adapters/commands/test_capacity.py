@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,8 +18,11 @@ from scheduler_adapters.commands.capacity import (
     SearchConfig,
     capacity_of,
     highest_load,
+    stability_bounds,
     with_best_split,
 )
+from scheduler_adapters.commands.reproduce.rad import CHATS, NUM_REQUESTS, TileSetting
+from scheduler_adapters.commands.setup import load_named
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import ConfigError
@@ -196,3 +201,90 @@ def test_the_best_split_carries_the_highest_load(monkeypatch):
 def test_clusters_that_cannot_be_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         cluster(**changes)
+
+
+TILES = {"profile": "llama-3-8b@a100-80g:staircase", "bound": True, "scores": "constant"}
+
+
+def test_the_bound_is_that_of_the_reproduced_paper(tmp_path):
+    setting, trace = TileSetting(CHATS), tmp_path / "chats.csv"
+    prompts, outputs = CHATS.draw(NUM_REQUESTS, setting.latency.chunk_tokens, 0)
+    pd.DataFrame({"prompt_tokens": prompts, "output_tokens": outputs}).to_csv(trace, index=False)
+    config = CapacityConfig(trace=trace, num_requests=NUM_REQUESTS, **TILES)
+    found = stability_bounds(config, config.load())
+    assert found == pytest.approx([1 / setting.mean_work_s] * config.seeds)
+
+
+def test_rad_comes_near_the_bound_and_not_above_it():
+    config = CapacityConfig(
+        **TILES | {"policies": ["rad"], "settings": {"rad": {"max_started": 10**6}}},
+        slo={"ttft_s.p99": 2.0},
+        num_requests=1500,
+        max_num_seqs=4096,
+        kv_blocks=10**6,
+        seeds=1,
+    )
+    requests = config.load()
+    (bound,) = stability_bounds(config, requests)
+    found = capacity_of("rad", config, requests, Progress(1))
+    assert 0.85 * bound < found < (1 + config.tolerance) * bound
+
+
+@pytest.mark.parametrize("policy", ["rad", "sarathi", "fcfs", "slai"])
+def test_no_policy_works_faster_than_the_bound_says(policy):
+    # Whole tiles and few answers, where the bound wastes nothing.
+    requests = make_requests(prompt_tokens=[256] * 300, output_tokens=[20] * 300)
+    config = CapacityConfig(trace=Path("tiles.csv"), max_num_seqs=4096, **TILES)
+    bound = stability_bounds(config, requests)[0]
+    timeline = config.serve(requests, load_named(policy, {}), None, [])
+    assert len(requests) / timeline.finished_s.max() < (1 + config.tolerance) * bound
+
+
+def test_a_rejected_request_is_no_work():
+    config = CapacityConfig(**TILES | {"trace": Path("some.csv"), "kv_blocks": 100})
+    fits = make_requests(prompt_tokens=[8] * 4, output_tokens=[8] * 4)
+    half = make_requests(prompt_tokens=[8] * 2 + [9999] * 2, output_tokens=[8] * 4)
+    assert stability_bounds(config, half)[0] == 2 * stability_bounds(config, fits)[0]
+
+
+def bounded(capsys, *more: str) -> dict[str, Any]:
+    arguments = ["--num_requests=60", "--policies=[fcfs]", "--tolerance=0.5", "--seeds=2"]
+    profile = "--profile=llama-3-8b@a100-80g:staircase"
+    assert main(["capacity", *arguments, "--bound", profile, *more]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_several_instances_have_as_many_times_the_bound(capsys, tmp_path):
+    one = bounded(capsys, "--json")["bound"]
+    out = ["--json", f"--out={tmp_path}", "--mlruns-dir=null"]
+    found = bounded(capsys, "--placement=random", "--instances=3", *out)
+    (row,), bound = found["capacity"], found["bound"]
+    assert bound["cluster_per_s"] == pytest.approx(3 * one["cluster_per_s"])
+    assert (bound["mean"], bound["instances"]) == (one["mean"], 3)
+    assert row["bound_fraction"] == row["mean"] / bound["mean"]
+    assert pd.read_csv(tmp_path / "capacity.csv")["policy"].tolist() == ["fcfs", "bound of all"]
+    page = (tmp_path / "report.html").read_text()
+    assert f"Above {bound['cluster_per_s']:.3f} requests/s in all" in page
+
+
+def test_targets_that_a_short_run_cannot_miss_are_no_proof_against_the_bound(capsys, caplog):
+    arguments = ["--num_requests=40", "--policies=[fcfs]", "--seeds=1", "--tolerance=0.5"]
+    arguments += ['--slo={"ttft_s.p99": 1e9}', "--bound", f"--profile={TILES['profile']}"]
+    assert main(["capacity", *arguments]) == 0
+    assert "of the bound" in capsys.readouterr().out
+    assert "fcfs meets the targets above the bound" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"profile": "llama-3-8b@a100-80g"},
+            "'llama-3-8b@a100-80g' has the step times of Roofline",
+        ),
+        ({"by": "concurrency"}, "by is 'concurrency'; use rate, of which the bound is"),
+    ],
+)
+def test_a_bound_that_the_theorem_does_not_give_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        CapacityConfig(**TILES | changes)
