@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 
@@ -58,8 +58,9 @@ class SearchConfig(setup.Setup):
     """What policies take, by name, e.g. {"pars": {"starve_after_s": null}}. A made-up name says
     whose settings they are: {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
     slo: dict[str, float] = field(default_factory=lambda: {"ttft_s.p99": 1.0, "tpot_s.p99": 0.1})
-    """Metric.statistic -> the most it may be, seconds; statistics are mean, p50, p90, p99. Or
-    qoe_violations -> the share of requests that may have a QoE below .95."""
+    """Metric.statistic -> the most seconds it may be; statistics are mean, p50, p90, p99. Or
+    qoe_violations -> the share of requests that may have a QoE below .95. Of one user class:
+    {"tbt_s.p99.paying": 0.1}."""
     by: Literal["rate", "concurrency"] = "rate"
     """rate: arrivals per second, all requests measured. concurrency: clients that send their next
     request when one is answered (closed loop); the first and the last requests of each, when not
@@ -78,18 +79,36 @@ class SearchConfig(setup.Setup):
                 f"seeds is {self.seeds} and tolerance {self.tolerance}; use 1 or more and (0, 1)"
             )
         for name, most in self.slo.items():
-            metric, _, statistic = name.partition(".")
-            if name in _SHARES:
+            metric, _, statistic = target_parts(name)[0].partition(".")
+            if metric in _SHARES and not name.endswith("."):
                 require(f"slo {name}", most, 0 <= most < 1, "a share in [0, 1)")
                 continue
-            if metric not in _METRICS or statistic not in ("mean", "p50", "p90", "p99"):
+            is_known = metric in _METRICS and statistic in ("mean", "p50", "p90", "p99")
+            if not is_known or name.endswith("."):
                 raise ConfigError(
                     f"slo names {name!r}; use one of {', '.join(_METRICS)} with .mean, .p50, .p90 "
-                    f"or .p99, or {', '.join(_SHARES)}"
+                    f"or .p99, or {', '.join(_SHARES)}, and .CLASS behind it for one user class"
                 )
             require(f"slo {name}", most, most > 0, "seconds above 0")
         setup.check_policies(self.policies, self.settings)
         setup.check_folder(self.out)
+
+    def loaded(self) -> tuple[Self, Requests]:
+        config, requests = super().loaded()
+        config.check_classes(requests)
+        return config, requests
+
+    def check_classes(self, requests: Requests) -> None:
+        """Refuse targets of user classes that no request has."""
+        known = [name for name in np.unique(requests.user_class).tolist() if name]
+        for name in self.slo:
+            user_class = target_parts(name)[1]
+            if user_class and user_class not in known:
+                use = f"use {' or '.join(known)}" if known else "add --classes"
+                raise ConfigError(
+                    f"slo names {name!r}, and none of the {len(requests)} requests of seed "
+                    f"{self.seed} is of class {user_class!r}; {use}"
+                )
 
     @property
     def unit(self) -> str:
@@ -320,7 +339,9 @@ def _seeded(config: SearchConfig, loaded: Requests) -> Iterator[tuple[SearchConf
     """Yield the settings and requests of each seed; a trace is not loaded again."""
     for seed in range(config.seed, config.seed + config.seeds):
         reseeded = replace(config, seed=seed)
-        yield reseeded, loaded if config.trace else reseeded.load()
+        requests = loaded if config.trace else reseeded.load()
+        reseeded.check_classes(requests)
+        yield reseeded, requests
 
 
 def capacities(config: SearchConfig, loaded: Requests) -> Iterator[tuple[str, float]]:
@@ -376,11 +397,23 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
     return found / config.num_instances
 
 
+def target_parts(name: str) -> tuple[str, str]:
+    """Return metric and statistic of a target, and its user class; none: that of all requests."""
+    depth = 1 if name.startswith(_SHARES) else 2
+    words = name.split(".", depth)
+    return ".".join(words[:depth]), "".join(words[depth:])
+
+
 def _is_met(config: SearchConfig, timeline: Timeline) -> bool:
-    summary = summarize(timeline)
-    return summary.num_unfinished == 0 and all(
-        attrgetter(name)(summary) <= most for name, most in config.slo.items()
-    )
+    summaries = {"": summarize(timeline)}
+    for name, most in config.slo.items():
+        metric, user_class = target_parts(name)
+        if user_class not in summaries:
+            own = timeline.take(timeline.requests.user_class == user_class)
+            summaries[user_class] = summarize(own)
+        if not attrgetter(metric)(summaries[user_class]) <= most:  # NaN: not one value
+            return False
+    return summaries[""].num_unfinished == 0
 
 
 def highest_load(
@@ -419,7 +452,8 @@ def capacity_section(
     """Return the loads that were found, and their bound, as bars with their intervals."""
     table, label = capacity_table(_with(found, bounds or [])), f"capacity ({config.unit})"
     targets = ", ".join(
-        f"{name} <= {most:g}{'' if name in _SHARES else ' s'}" for name, most in config.slo.items()
+        f"{name} <= {most:g}{'' if name.startswith(_SHARES) else ' s'}"
+        for name, most in config.slo.items()
     )
     text = f"The highest load at which {targets}, found by bisection."
     if bounds:

@@ -44,8 +44,9 @@ class CompareConfig(SearchConfig):
     rates_per_s: list[float] = field(default_factory=list)
     """Arrival rates to sweep; none: rate_per_s only."""
     slo: dict[str, float] = field(default_factory=dict)
-    """Targets, as metric.statistic -> seconds, e.g. {"ttft_s.p99": 1}: adds the load at which each
-    policy meets them, with seeds, tolerance and by as in `capacity`; none: no such search."""
+    """Targets, as metric.statistic -> seconds, e.g. {"ttft_s.p99": 1}, and the others of
+    `capacity`: adds the load at which each policy meets them, with seeds, tolerance and by as
+    there; none: no such search."""
     out: Path | None = None
     """Folder for report.html, summary.csv, each figure beside its table, and one parquet file of
     requests per run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from scheduler_adapters.commands.capacity import (
     capacity_of,
     highest_load,
     stability_bounds,
+    target_parts,
     with_best_split,
 )
 from scheduler_adapters.commands.reproduce.rad import CHATS, NUM_REQUESTS, TileSetting
 from scheduler_adapters.commands.setup import load_named
 from scheduler_adapters.progress import Progress
+from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.workload.requests import make_requests
 from scoring_service.errors import ConfigError
 
@@ -100,6 +103,10 @@ def test_a_search_that_ends_at_its_limit_says_so(by, capsys, caplog):
         ("--policies=[fcfs, fcfs]", "names 'fcfs' twice"),
         ('--settings={"rad": {}}', "settings are for 'rad'"),
         ('--slo={"speed.p99": 1}', "slo names 'speed.p99'"),
+        ('--slo={"tbt_s.paying": 1}', "and .CLASS behind it for one user class"),
+        ('--slo={"tbt_s.p99.": 1}', "slo names 'tbt_s.p99.'"),
+        ('--slo={"tbt_s.p99.paying": 1}', "is of class 'paying'; add --classes"),
+        ('--slo={"qoe_violations.paying": 2}', "use a share in [0, 1)"),
         ("--seeds=0", "seeds is 0"),
         ("--rate_per_s=3", "rate_per_s is 3.0, but capacity searches the load"),
         ("--kv_blocks=1", "all 2,000 requests need more than 1 KV blocks"),
@@ -163,6 +170,44 @@ def test_a_share_of_requests_may_be_a_target():
         SearchConfig(slo={"qoe_violations": 5.0})
     with pytest.raises(ConfigError, match="or qoe_violations"):
         SearchConfig(slo={"qoe.p50": 0.9})
+
+
+CLASSES = {"paying": {"share": 0.25, "tbt_s": 0.1}, "free": {"share": 0.75, "tbt_s": 0.5}}
+
+
+def test_a_target_of_one_class_is_about_its_requests_only():
+    settings = {"classes": CLASSES, "scores": "constant", "num_requests": 300, "seeds": 1}
+    most_s = {"paying": 0.1, "free": 0.3}
+    targets = {f"tbt_s.p99.{name}": limit for name, limit in most_s.items()}
+    config = SearchConfig(policies=["slai"], slo=targets, **settings)
+    requests = config.load()
+    found = capacity_of("slai", config, requests, Progress(1))
+
+    def gap_s(name: str, load: float) -> float:
+        timeline = config.serve(config.at_rate(requests, load), load_named("slai", {}), None, [])
+        own = timeline.take(timeline.requests.user_class == name)
+        return summarize(own).tbt_s.p99
+
+    assert all(gap_s(name, found) <= limit for name, limit in most_s.items())
+    beyond = found * (1 + 2 * config.tolerance)
+    assert any(gap_s(name, beyond) > limit for name, limit in most_s.items())
+    for_all = replace(config, slo={"tbt_s.p99": most_s["paying"]})
+    assert capacity_of("slai", for_all, requests, Progress(1)) < found
+
+
+def test_a_class_may_have_a_share_as_its_target_and_a_dot_in_its_name():
+    assert target_parts("qoe_violations.paying") == ("qoe_violations", "paying")
+    assert target_parts("qoe_violations") == ("qoe_violations", "")
+    assert target_parts("tbt_s.p99.team.a") == ("tbt_s.p99", "team.a")
+    assert target_parts("tbt_s.p99") == ("tbt_s.p99", "")
+
+
+@pytest.mark.parametrize("command", ["capacity", "compare"])
+def test_an_unknown_class_is_refused_before_the_first_run(command, capsys):
+    classes, slo = f"--classes={json.dumps(CLASSES)}", '--slo={"tbt_s.p99.payng": 0.1}'
+    assert main([command, "--num_requests=40", classes, slo]) == 2
+    error = capsys.readouterr().err
+    assert "of the 40 requests of seed 0 is of class 'payng'; use free or paying" in error
 
 
 def cluster(**changes) -> CapacityConfig:
