@@ -3,8 +3,8 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -14,18 +14,14 @@ import numpy as np
 from scheduler_adapters.commands import setup
 from scheduler_adapters.commands.cluster_options import ClusterOptions
 from scheduler_adapters.commands.setup import load_named, policy_of
-from scheduler_adapters.policy import Policy
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.figures import capacity_figure
 from scheduler_adapters.reporting.page import ReportTable, Section, write_report
 from scheduler_adapters.reporting.tables import capacity_table
-from scheduler_adapters.simulator.cluster.run import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.staircase import tiles_of
 from scheduler_adapters.simulator.observers import progress_lines
-from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.metrics import Statistic, Summary, summarize
-from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
 from scheduler_adapters.workload.requests import Requests
@@ -49,7 +45,7 @@ _BOUND: Final = "bound of all"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig(setup.Setup):
+class SearchConfig(setup.Setup, ClusterOptions):
     """Policies, their targets, and the search for the load at which they meet them."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars"])
@@ -74,6 +70,7 @@ class SearchConfig(setup.Setup):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        ClusterOptions.__post_init__(self)
         if self.seeds < 1 or not 0 < self.tolerance < 1:
             raise ConfigError(
                 f"seeds is {self.seeds} and tolerance {self.tolerance}; use 1 or more and (0, 1)"
@@ -114,30 +111,13 @@ class SearchConfig(setup.Setup):
     def unit(self) -> str:
         return "requests/s" if self.by == "rate" else "clients"
 
-    @property
-    def num_instances(self) -> int:
-        return 1
-
     def scored_for(self, policy: str, requests: Requests) -> Requests:
         """Return the requests with the scores that a policy is given; the oracle's are lengths."""
         return self.scored(requests, by_oracle=policy_of(policy, self.settings) == "oracle")
 
-    def serve(
-        self,
-        requests: Requests,
-        policy: Policy,
-        clients: int | None,
-        observers: Sequence[EngineObserver],
-    ) -> Timeline:
-        """Serve requests, in a closed loop where there are clients."""
-        return simulate(
-            requests,
-            policy,
-            self.instance(),
-            kind=self.engine,
-            clients=clients,
-            observers=observers,
-        )
+    def conditions(self, arrivals: str, num_requests: int) -> str:
+        cluster = f"{self.cluster_text}; " if self.cluster_text else ""
+        return cluster + super().conditions(arrivals, num_requests)
 
     def searched(self, num_requests: int) -> str:
         """The conditions of a search, for a caption."""
@@ -147,7 +127,7 @@ class SearchConfig(setup.Setup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CapacityConfig(SearchConfig, ClusterOptions):
+class CapacityConfig(SearchConfig):
     """Which policies, which targets, and one instance or a cluster."""
 
     best_split: bool = False
@@ -159,7 +139,6 @@ class CapacityConfig(SearchConfig, ClusterOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ClusterOptions.__post_init__(self)
         if self.best_split and (self.instances < 2 or self.prefill_instances is not None):
             raise ConfigError(
                 f"best_split with instances {self.instances} and prefill_instances "
@@ -175,41 +154,6 @@ class CapacityConfig(SearchConfig, ClusterOptions):
             )
         if not self.slo:
             raise ConfigError("slo is empty; name at least one target, such as ttft_s.p99")
-
-    @property
-    def num_instances(self) -> int:
-        return self.instances
-
-    def serve(
-        self,
-        requests: Requests,
-        policy: Policy,
-        clients: int | None,
-        observers: Sequence[EngineObserver],
-    ) -> Timeline:
-        placement = self.loaded_placement()
-        if placement is None:
-            return super().serve(requests, policy, clients, observers)
-        cluster = simulate_cluster(
-            requests,
-            placement,
-            lambda: deepcopy(policy),
-            [self.instance()] * self.instances,
-            fabric=self.fabric(),
-            roles=self.roles(),
-            kind=self.engine,
-            clients=clients,
-            observers=lambda number: observers,
-        )
-        return cluster.timeline
-
-    def searched(self, num_requests: int) -> str:
-        if self.placement is None:
-            return super().searched(num_requests)
-        pools = "" if self.prefill_instances is None else f", {self.prefill_instances} to prefill"
-        elastic = f", {self.elastic_instances} elastic" if self.elastic_instances else ""
-        cluster = f"{self.instances} instances{pools}{elastic} under {self.placement}"
-        return f"{cluster}; {super().searched(num_requests)}"
 
 
 @common_options(
@@ -369,8 +313,11 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
     order = np.random.default_rng((config.seed, ORDER_STREAM)).permutation(len(scored))
 
     def run(arriving: Requests, clients: int | None = None) -> Timeline:
-        policy, observers = load_named(name, config.settings), progress_lines(progress, arriving)
-        return config.serve(arriving, policy, clients, observers)
+        make, observers = (
+            partial(load_named, name, config.settings),
+            progress_lines(progress, arriving),
+        )
+        return config.serve(arriving, make, clients=clients, observers=lambda number: observers)[0]
 
     def is_met(load: float) -> bool:
         progress.begin(f"{name} with {load:.3g} {config.unit}")
@@ -384,7 +331,7 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
         found = highest_load(is_met, low=0.05, high=1.0, tolerance=config.tolerance, grows=True)
         if found == MOST_PER_S:
             log.warning("%s meets the targets at %g/s, where the search ends", name, found)
-        return found / config.num_instances
+        return found / config.instances
     most = len(scored) // _REQUESTS_PER_CLIENT
     if most < 2:
         least = f"use at least {2 * _REQUESTS_PER_CLIENT} to search by concurrency"
@@ -394,7 +341,7 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
     )
     if found == most:
         log.warning("%s meets the targets with %d clients; num_requests allows no more", name, most)
-    return found / config.num_instances
+    return found / config.instances
 
 
 def target_parts(name: str) -> tuple[str, str]:
@@ -457,7 +404,7 @@ def capacity_section(
     )
     text = f"The highest load at which {targets}, found by bisection."
     if bounds:
-        text += " " + bound_text(bounds, config.num_instances)
+        text += " " + bound_text(bounds, config.instances)
     return Section(
         heading="Capacity",
         text=text,

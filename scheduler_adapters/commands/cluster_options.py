@@ -1,14 +1,21 @@
 """Settings of a simulated cluster that commands share: placement, instances, their roles."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from scheduler_adapters.commands.setup import check_made_for
 from scheduler_adapters.placement import Placement, load_placement
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.instance_config import InstanceConfig
 from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.simulate import LoopName, simulate
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import Role
+from scheduler_adapters.workload.requests import Requests
 from scoring_service.errors import ConfigError, at_least, require
 
 
@@ -35,7 +42,7 @@ class ClusterOptions(InstanceConfig):
         at_least("instances", self.instances, 1)
         gb_per_s = self.fabric_gb_per_s
         require("fabric_gb_per_s", gb_per_s, 0 < gb_per_s < inf, "GB/s above 0")
-        if self.placement is None and (self.instances > 1 or self.placement_settings):
+        if not self.placement_names and (self.instances > 1 or self.placement_settings):
             raise ConfigError(f"instances is {self.instances} without a placement; name one")
         pool = self.prefill_instances
         is_pool = pool is None or 1 <= pool < self.instances
@@ -43,6 +50,20 @@ class ClusterOptions(InstanceConfig):
         most, elastic = self.instances - 1 - (pool or self.instances), self.elastic_instances
         is_part = elastic == 0 or 1 <= elastic <= most
         require("elastic_instances", elastic, is_part, "fewer than those that do not prefill")
+
+    @property
+    def placement_names(self) -> list[str]:
+        """The placements, none for a single instance."""
+        return [] if self.placement is None else [self.placement]
+
+    @property
+    def cluster_text(self) -> str:
+        """Instances, roles and placement, for a caption; empty for a single instance."""
+        if not self.placement_names:
+            return ""
+        pools = "" if self.prefill_instances is None else f", {self.prefill_instances} to prefill"
+        elastic = f", {self.elastic_instances} elastic" if self.elastic_instances else ""
+        return f"{self.instances} instances{pools}{elastic} under {', '.join(self.placement_names)}"
 
     def roles(self) -> list[Role] | None:
         """Return the roles of the instances."""
@@ -68,3 +89,40 @@ class ClusterOptions(InstanceConfig):
         """Return the network between the instances."""
         model = self.profile.partition("@")[0]
         return Fabric.of_model(model, bytes_per_s=self.fabric_gb_per_s * 1e9)
+
+    def serve(
+        self,
+        requests: Requests,
+        make_policy: Callable[[], Policy],
+        *,
+        clients: int | None = None,
+        loop: LoopName = "auto",
+        observers: Callable[[int], Sequence[EngineObserver]] = lambda instance: (),
+        **faults: Any,
+    ) -> tuple[Timeline, ClusterRun | None]:
+        """Serve requests on one instance, or on the cluster; `faults` are its outages and age."""
+        placement, instance = self.loaded_placement(), self.instance()
+        if placement is None:
+            timeline = simulate(
+                requests,
+                make_policy(),
+                instance,
+                loop=loop,
+                kind=self.engine,
+                clients=clients,
+                observers=observers(0),
+            )
+            return timeline, None
+        run = simulate_cluster(
+            requests,
+            placement,
+            make_policy,
+            [instance] * self.instances,
+            fabric=self.fabric(),
+            roles=self.roles(),
+            kind=self.engine,
+            clients=clients,
+            observers=observers,
+            **faults,
+        )
+        return run.timeline, run

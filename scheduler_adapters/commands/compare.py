@@ -1,15 +1,17 @@
-"""`compare`: several policies on the same requests; table, CSV and a report that stands alone."""
+"""`compare`: policies and placements on the same requests; table, CSV and a report."""
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
-from scheduler_adapters.commands.setup import Setup, changed_options, load_named
+from scheduler_adapters.commands.setup import changed_options, check_names, load_named
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
@@ -22,13 +24,13 @@ from scheduler_adapters.reporting.tables import (
     latency_table,
     load_table,
     rate_table,
+    system_name,
     text_of,
 )
-from scheduler_adapters.simulator.observers import LoadRecorder, progress_lines
-from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.simulator.observers import LoadCurve, LoadRecorder, progress_lines
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.tail import reading_figures
-from scheduler_adapters.timeline.timeline import write_timeline
+from scheduler_adapters.timeline.timeline import Timeline, write_timeline
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.command_line import INTERRUPTED, common_options, print_next
 from scoring_service.errors import ConfigError, SchedulingError
@@ -43,6 +45,11 @@ class CompareConfig(SearchConfig):
     """Names of policies, which `simulate --help` lists, or import paths."""
     rates_per_s: list[float] = field(default_factory=list)
     """Arrival rates to sweep; none: rate_per_s only."""
+    placements: list[str] = field(default_factory=list)
+    """Placements of a cluster, each with every policy; none: placement only."""
+    placement_settings: dict[str, Any] = field(default_factory=dict)
+    """What the placement takes, e.g. {"migration": "never"}. With placements: by name, which may be
+    made up, as in {"pascal-stay": {"placement": "pascal", "migration": "never"}}."""
     slo: dict[str, float] = field(default_factory=dict)
     """Targets, as metric.statistic -> seconds, e.g. {"ttft_s.p99": 1}, and the others of
     `capacity`: adds the load at which each policy meets them, with seeds, tolerance and by as
@@ -63,11 +70,39 @@ class CompareConfig(SearchConfig):
         if len(set(self.rates_per_s)) < len(self.rates_per_s):
             raise ConfigError(f"rates_per_s is {self.rates_per_s}; name each rate once")
 
+        if self.placements:
+            if self.placement is not None:
+                raise ConfigError(
+                    f"placement is {self.placement!r} and placements {self.placements}; use one of "
+                    "them"
+                )
+            settings = self.placement_settings
+            check_names("placements", "placement_settings", self.placements, settings)
+        for own in self.by_placement().values():
+            own.loaded_placement()
+
     @property
-    def plan(self) -> list[tuple[str, float | None]]:
-        """The runs: policies at every rate."""
+    def placement_names(self) -> list[str]:
+        return self.placements or super().placement_names
+
+    def by_placement(self) -> dict[str | None, Self]:
+        """Return the cluster of each placement; under None the single instance."""
+        if not self.placements:
+            return {self.placement: self}
+        found: dict[str | None, Self] = {}
+        for name in self.placements:
+            own = dict(self.placement_settings.get(name, {}))
+            kind = own.pop("placement", name)
+            found[name] = replace(self, placements=[], placement=kind, placement_settings=own)
+        return found
+
+    @property
+    def plan(self) -> list[tuple[str, str | None, float | None]]:
+        """The runs: policy, placement and rate."""
         rates: Sequence[float | None] = self.rates_per_s or [self.rate_per_s]
-        return [(policy, rate_per_s) for rate_per_s in rates for policy in self.policies]
+        placements: Sequence[str | None] = self.placement_names or [None]
+        runs = product(rates, placements, self.policies)
+        return [(policy, placement, rate_per_s) for rate_per_s, placement, policy in runs]
 
     def lead(self, requests: Requests) -> str:
         """The conditions of all runs."""
@@ -103,6 +138,7 @@ def run(config: CompareConfig) -> int:
       python -m scheduler_adapters compare --policies '[fcfs, pars, oracle]' --max-num-seqs 64
       python -m scheduler_adapters compare --policies '[sarathi, slai]' --rates-per-s '[2, 4]'
       python -m scheduler_adapters compare --rate-per-s 4 --slo '{"ttft_s.p90": 1}' --out compared
+      python -m scheduler_adapters compare --instances 4 --placements '[round-robin, least-kv]'
 
     Interrupted with Ctrl-C, or stopped by a policy that fails, what is finished is written and
     shown; exit code 130, or 2.
@@ -144,31 +180,42 @@ def _run_all(results: _Results) -> None:
             path = config.out / f"{outcome.name}.parquet"
             write_timeline(outcome.timeline, path, token_times=False)
     if config.slo:
-        for policy, value in capacities(config, results.requests):
-            results.capacities.setdefault(policy, []).append(value)
+        for placement, own in config.by_placement().items():
+            for policy, value in capacities(own, results.requests):
+                system = system_name(policy, placement)
+                results.capacities.setdefault(system, []).append(value)
 
 
 def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
-    """Run every policy at every rate, one after the other."""
-    instance = config.instance()
+    """Run every policy under every placement at every rate, one after the other."""
+    clusters = config.by_placement()
     arriving = {config.rate_per_s: requests}
     arriving |= {rate: config.at_rate(requests, rate) for rate in config.rates_per_s}
     if config.out is not None:
         config.out.mkdir(parents=True, exist_ok=True)
     with Progress(len(config.plan)) as progress:
-        for name, rate_per_s in config.plan:
-            progress.begin(name + _rate_text(rate_per_s))
-            scored, load = config.scored_for(name, arriving[rate_per_s]), LoadRecorder()
-            timeline = simulate(
-                scored,
-                load_named(name, config.settings),
-                instance,
-                loop="python",  # the compiled one tells observers nothing
-                kind=config.engine,
-                observers=[load, *progress_lines(progress, scored)],
-            )
-            progress.step(name + _rate_text(rate_per_s))
-            yield Outcome(name, rate_per_s, timeline, load.curve(), summarize(timeline))
+        for policy, placement, rate_per_s in config.plan:
+            name = system_name(policy, placement) + _rate_text(rate_per_s)
+            progress.begin(name)
+            scored = config.scored_for(policy, arriving[rate_per_s])
+            timeline, curves = _served(clusters[placement], policy, scored, progress)
+            progress.step(name)
+            yield Outcome(policy, rate_per_s, timeline, curves, summarize(timeline), placement)
+
+
+def _served(
+    config: CompareConfig, policy: str, requests: Requests, progress: Progress
+) -> tuple[Timeline, list[LoadCurve]]:
+    """Return the timeline of one run, and the load of each instance."""
+    loads = [LoadRecorder() for _ in range(config.instances)]
+    shown = progress_lines(progress, requests)
+    timeline, _ = config.serve(
+        requests,
+        partial(load_named, policy, config.settings),
+        loop="python",  # the compiled one tells observers nothing
+        observers=lambda number: [loads[number], *shown],
+    )
+    return timeline, [load.curve() for load in loads]
 
 
 def _rate_text(rate_per_s: float | None) -> str:
@@ -181,7 +228,8 @@ def _show(results: _Results) -> None:
         page = None if config.out is None or not rows else str(config.out / "report.html")
         capacity = {"capacity": found} if config.slo else {}
         runs = [o.row() | reading_figures(o.timeline) for o in results.outcomes]
-        result = {"runs": runs, "scores": config.scores, **capacity, "report": page}
+        cluster = {"instances": config.instances} if config.placement_names else {}
+        result = {"runs": runs, "scores": config.scores, **cluster, **capacity, "report": page}
         print(to_json(result))
     elif rows:
         columns = columns_of(rows[0])
@@ -189,16 +237,25 @@ def _show(results: _Results) -> None:
         print(text_of(table.dropna(axis="columns", how="all")))
         print(effect_text(results.outcomes))
         if found:
-            print(f"\ncapacity, {config.unit}\n{text_of(capacity_table(found))}")
+            unit = config.unit + " of an instance" * bool(config.placement_names)
+            print(f"\ncapacity, {unit}\n{text_of(capacity_table(found))}")
         print(config.lead(results.requests))
-        policies = " ".join(config.policies)
-        options = changed_options(config, Setup, without="rate_per_s")
-        print_next(f"python -m scheduler_adapters capacity --policies {policies}{options}")
+        print_next(_next(results))
+
+
+def _next(results: _Results) -> str:
+    """The load that the policies bear, under the placement with the lowest mean latency."""
+    config = results.config
+    best = min(results.outcomes, key=lambda outcome: outcome.summary.e2e_s.mean)
+    own = config.by_placement()[best.placement]
+    left_out = ["rate_per_s", "policies", "out", *["slo"] * (not config.slo)]
+    options = changed_options(own, SearchConfig, without=left_out)
+    return f"python -m scheduler_adapters capacity --policies {' '.join(config.policies)}{options}"
 
 
 def _say_left_out(why: str, results: _Results) -> None:
     plan = results.config.plan[len(results.outcomes) :]
-    left_out = [f"{name}{_rate_text(rate)}" for name, rate in plan]
+    left_out = [system_name(policy, on) + _rate_text(rate_per_s) for policy, on, rate_per_s in plan]
     left_out += ["the search for the capacity"] * bool(results.config.slo)
     print(f"{why}: left out {', '.join(left_out)}", file=sys.stderr)
 

@@ -1,6 +1,6 @@
 """Settings and captions that the commands of the simulator share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from shlex import quote
@@ -84,13 +84,13 @@ class Setup(InstanceConfig, WorkloadConfig):
             log_run(self.mlruns_dir, name, params=settings, metrics=metrics, files=files)
 
 
-def changed_options(settings: Any, *kinds: type[Any], without: str = "") -> str:
+def changed_options(settings: Any, *kinds: type[Any], without: Collection[str] = ()) -> str:
     """Return the fields of `kinds` that have other values than their defaults, as options."""
     defaults = {each.name: getattr(kind(), each.name) for kind in kinds for each in fields(kind)}
     words = []
     for name, default in defaults.items():
         value = getattr(settings, name)
-        if value != default and name not in ("json", "mlruns_dir", without):
+        if value != default and name not in ("json", "mlruns_dir", *without):
             text = to_json(value) if isinstance(value, dict) else str(value)
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [quote(text)])]
     return "".join(f" {word}" for word in words)
@@ -143,15 +143,23 @@ def check_policies(names: Sequence[str], settings: NamedSettings) -> None:
     """Refuse names and settings that would fail, or be overwritten, after the first runs."""
     if not names:
         raise ConfigError("policies is empty; name at least one")
+    check_names("policies", "settings", names, settings)
+    for name in names:
+        load_named(name, settings)
+
+
+def check_names(
+    option: str, of_them: str, names: Sequence[str], settings: Mapping[str, Any]
+) -> None:
+    """Refuse a name that stands twice in an option, and settings of names that are not in it."""
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
-                f"policies names {name!r} twice; give one another name with a settings entry "
-                "that holds its 'policy'"
+                f"{option} names {name!r} twice; give one another name, with an entry in {of_them} "
+                "that says whose settings it holds"
             )
-        load_named(name, settings)
     for name in settings:
         if name not in names:
             raise ConfigError(
-                f"settings are for {name!r}, which is not in policies; use {', '.join(names)}"
+                f"{of_them} are for {name!r}, which is not in {option}; use {', '.join(names)}"
             )

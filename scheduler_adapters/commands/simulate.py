@@ -13,11 +13,11 @@ from scheduler_adapters.commands.cluster_options import ClusterOptions
 from scheduler_adapters.commands.setup import Setup, changed_options, check_place
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.progress import Progress
-from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.seen import TelemetryAge
 from scheduler_adapters.simulator.observers import progress_lines
-from scheduler_adapters.simulator.simulate import Interrupted, simulate
+from scheduler_adapters.simulator.simulate import Interrupted
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.metrics import Summary, statistic, summarize
 from scheduler_adapters.timeline.qoe import LEAST_QOE
@@ -155,7 +155,7 @@ def _next(config: SimulateConfig) -> str:
         command = f"compare --policies {policies}" + changed_options(config, Setup)
     else:
         by = " --by concurrency" * (config.clients is not None)
-        options = changed_options(config, Setup, ClusterOptions, without="rate_per_s")
+        options = changed_options(config, Setup, ClusterOptions, without=["rate_per_s"])
         command = f"capacity --policies {config.policy}{by}{options}"
     return f"python -m scheduler_adapters {command}"
 
@@ -163,32 +163,15 @@ def _next(config: SimulateConfig) -> str:
 def _simulate(
     config: SimulateConfig, requests: Requests, progress: Progress
 ) -> tuple[Timeline, ClusterRun | None]:
-    placement, instance = config.loaded_placement(), config.instance()
     observers = progress_lines(progress, requests)
-    if placement is None:
-        timeline = simulate(
-            requests,
-            config.loaded_policy(),
-            instance,
-            kind=config.engine,
-            clients=config.clients,
-            observers=observers,
-        )
-        return timeline, None
-    run = simulate_cluster(
+    return config.serve(
         requests,
-        placement,
         config.loaded_policy,
-        [instance] * config.instances,
-        fabric=config.fabric(),
-        roles=config.roles(),
-        kind=config.engine,
         clients=config.clients,
+        observers=lambda number: observers,
         outages=config.outages(),
         age=config.age(),
-        observers=lambda number: observers,
     )
-    return run.timeline, run
 
 
 def cluster_figures(cluster: ClusterRun) -> dict[str, Any]:

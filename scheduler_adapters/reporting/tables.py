@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from scheduler_adapters.simulator.observers import LoadCurve
 from scheduler_adapters.timeline.metrics import Summary, statistic, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.requests import Floats
 
 Weighted = ArrayLike | tuple[ArrayLike, ArrayLike]
 """Values, or values with how often each occurs."""
@@ -35,18 +36,28 @@ class Outcome:
     policy: str
     rate_per_s: float | None
     timeline: Timeline
-    load: LoadCurve
+    loads: Sequence[LoadCurve]
+    """Of each instance."""
     summary: Summary
+    placement: str | None = None
+    """None: a single instance."""
+
+    @property
+    def system(self) -> str:
+        """What was run, for readers."""
+        return system_name(self.policy, self.placement)
 
     @property
     def name(self) -> str:
         """The name of its files."""
+        placement = "" if self.placement is None else f"_{self.placement}"
         rate = "" if self.rate_per_s is None else f"_q{self.rate_per_s:g}"
-        return re.sub(r"[^\w.-]", "_", self.policy) + rate
+        return re.sub(r"[^\w.-]", "_", self.policy + placement) + rate
 
     def row(self) -> dict[str, Any]:
         """The run as one flat record."""
-        row: dict[str, Any] = {"policy": self.policy, "rate_per_s": self.rate_per_s}
+        placement = {} if self.placement is None else {"placement": self.placement}
+        row: dict[str, Any] = {"policy": self.policy, **placement, "rate_per_s": self.rate_per_s}
         row |= {name: getattr(self.summary, name) for name in _COUNTS}
         reasons = self.timeline.requests.reasoning_tokens.any()
         for metric in _METRICS + (_READING_METRICS if reasons else ()):
@@ -57,6 +68,11 @@ class Outcome:
             row |= {f"qoe_{name}": getattr(self.summary.qoe, name) for name in ("mean", "p50")}
             row["qoe_violations"] = self.summary.qoe_violations
         return row | _tbt_by_class(self.timeline)
+
+
+def system_name(policy: str, placement: str | None) -> str:
+    """Return the name of a policy and, on many instances, a placement."""
+    return policy if placement is None else f"{policy} with {placement}"
 
 
 COLUMNS: Final = {
@@ -82,7 +98,8 @@ _READING_COLUMNS: Final = {
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of such a row that people are shown, and their headings."""
-    return COLUMNS | (_READING_COLUMNS if "qoe_violations" in row else {})
+    first = {name: name for name in ("policy", "placement") if name in row}
+    return first | COLUMNS | (_READING_COLUMNS if "qoe_violations" in row else {})
 
 
 def effect_text(outcomes: Sequence[Outcome]) -> str:
@@ -98,7 +115,10 @@ def _effect(outcome: Outcome, base: Outcome) -> str:
     mean, p99 = ours.mean / theirs.mean - 1, ours.p99 / theirs.p99 - 1
     queueing = base.summary.queueing_s.mean / theirs.mean
     if abs(mean) < _NO_EFFECT and queueing < _NO_EFFECT:
-        why = "hardly anybody waits, so the order matters little"
+        what = "placement" if outcome.policy == base.policy else "order"
+        why = f"hardly anybody waits, so the {what} matters little"
+    elif mean < 0 < p99 and outcome.policy == base.policy:
+        why = "answers come sooner on average, the latest later"
     elif mean < 0 < p99:
         why = "short answers come sooner, the longest wait longer"
     elif mean > 0:
@@ -107,7 +127,7 @@ def _effect(outcome: Outcome, base: Outcome) -> str:
         why = "answers come sooner"
     rate = "" if base.rate_per_s is None else f" at {base.rate_per_s:g} req/s"
     change = f"mean E2E {mean:+.0%}, p99 {p99:+.0%}"
-    return f"{outcome.policy} against {base.policy}{rate}: {change}: {why}."
+    return f"{outcome.system} against {base.system}{rate}: {change}: {why}."
 
 
 def _tbt_by_class(timeline: Timeline) -> dict[str, float]:
@@ -127,9 +147,9 @@ def latency_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     panels: dict[str, dict[str, Weighted]] = {"TTFT": {}, "TBT": {}, "E2E": {}}
     for outcome in outcomes:
         timeline = outcome.timeline.take(~outcome.timeline.rejected)
-        panels["TTFT"][outcome.policy] = timeline.ttft_s()
-        panels["TBT"][outcome.policy] = token_gaps(timeline)
-        panels["E2E"][outcome.policy] = timeline.e2e_s()
+        panels["TTFT"][outcome.system] = timeline.ttft_s()
+        panels["TBT"][outcome.system] = token_gaps(timeline)
+        panels["E2E"][outcome.system] = timeline.e2e_s()
     return ecdf_table(panels)
 
 
@@ -165,7 +185,7 @@ def rate_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Columns metric, policy, rate_per_s, p50, p99 (seconds)."""
     metrics = {"TTFT": "ttft_s", "TBT": "tbt_s", "E2E / output tokens": "normalized_latency_s"}
     rows = [
-        (label, outcome.policy, outcome.rate_per_s, values.p50, values.p99)
+        (label, outcome.system, outcome.rate_per_s, values.p50, values.p99)
         for label, name in metrics.items()
         for outcome in outcomes
         for values in [getattr(outcome.summary, name)]
@@ -174,21 +194,29 @@ def rate_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
 
 
 def load_table(outcomes: Sequence[Outcome], kv_blocks: int) -> pd.DataFrame:
-    """Return the load of each run in equal intervals, up to the end of the longest run."""
-    end_s = max(float(outcome.load.end_s[-1]) for outcome in outcomes if len(outcome.load.end_s))
-    edges_s = np.linspace(0, end_s, INTERVALS + 1)
+    """Return the load of each run in equal intervals, up to the end of the longest run.
+
+    Of a cluster: the share of all KV blocks, and the requests on all instances.
+    """
+    ends_s = [load.end_s[-1] for each in outcomes for load in each.loads if len(load.end_s)]
+    edges_s = np.linspace(0, float(max(ends_s)), INTERVALS + 1)
+
+    def total(outcome: Outcome, column: str) -> Floats:
+        means = [load.mean(getattr(load, column), edges_s) for load in outcome.loads]
+        return np.asarray(np.sum(means, axis=0))
+
     return pd.concat(
         pd.DataFrame(
             {
-                "policy": outcome.policy,
+                "policy": outcome.system,
                 "at_s": (edges_s[1:] + edges_s[:-1]) / 2,
-                "kv_usage_fraction": load.mean(load.used_blocks, edges_s) / kv_blocks,
-                "num_resident": load.mean(load.num_resident, edges_s),
-                "num_waiting": load.mean(load.num_waiting, edges_s),
+                "kv_usage_fraction": total(outcome, "used_blocks")
+                / (kv_blocks * len(outcome.loads)),
+                "num_resident": total(outcome, "num_resident"),
+                "num_waiting": total(outcome, "num_waiting"),
             }
         )
         for outcome in outcomes
-        for load in [outcome.load]
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands import capacity
+from scheduler_adapters.commands import capacity, cluster_options
 from scheduler_adapters.commands.capacity import (
     CapacityConfig,
     SearchConfig,
@@ -25,6 +26,7 @@ from scheduler_adapters.commands.capacity import (
 )
 from scheduler_adapters.commands.reproduce.rad import CHATS, NUM_REQUESTS, TileSetting
 from scheduler_adapters.commands.setup import load_named
+from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.progress import Progress
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.workload.requests import make_requests
@@ -60,7 +62,7 @@ def test_more_clients_than_seats_break_a_target_on_the_queue(capsys, tmp_path):
 
 
 def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
-    run_simulation = capacity.simulate
+    run_simulation = cluster_options.simulate
     searched = []
 
     def interrupted(requests, policy, *rest, **more):
@@ -69,7 +71,7 @@ def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
             raise KeyboardInterrupt
         return run_simulation(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(capacity, "simulate", interrupted)
+    monkeypatch.setattr(cluster_options, "simulate", interrupted)
     arguments = ["--num_requests=40", "--max_num_seqs=8", "--seeds=1", "--tolerance=0.5"]
     assert main(["capacity", *arguments, "--policies=[fcfs, pars]", "--json"]) == 130
     captured = capsys.readouterr()
@@ -184,7 +186,7 @@ def test_a_target_of_one_class_is_about_its_requests_only():
     found = capacity_of("slai", config, requests, Progress(1))
 
     def gap_s(name: str, load: float) -> float:
-        timeline = config.serve(config.at_rate(requests, load), load_named("slai", {}), None, [])
+        timeline, _ = config.serve(config.at_rate(requests, load), SLAI)
         own = timeline.take(timeline.requests.user_class == name)
         return summarize(own).tbt_s.p99
 
@@ -281,7 +283,7 @@ def test_no_policy_works_faster_than_the_bound_says(policy):
     requests = make_requests(prompt_tokens=[256] * 300, output_tokens=[20] * 300)
     config = CapacityConfig(trace=Path("tiles.csv"), max_num_seqs=4096, **TILES)
     bound = stability_bounds(config, requests)[0]
-    timeline = config.serve(requests, load_named(policy, {}), None, [])
+    timeline, _ = config.serve(requests, partial(load_named, policy, {}))
     assert len(requests) / timeline.finished_s.max() < (1 + config.tolerance) * bound
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands import compare as compare_module
+from scheduler_adapters.commands import capacity, cluster_options
 from scheduler_adapters.policies.sarathi import Sarathi
+from scoring_service.command_line import parse
 
 SMALL = ("--num_requests=60", "--max_num_seqs=8", "--mlruns-dir=null")
 
@@ -41,14 +43,14 @@ def test_the_order_of_the_papers_holds_on_a_burst(capsys):
 
 
 def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
-    run_simulation = compare_module.simulate
+    run_simulation = cluster_options.simulate
 
     def interrupted(requests, policy, *rest, **more):
         if policy.name != "fcfs":
             raise KeyboardInterrupt
         return run_simulation(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(compare_module, "simulate", interrupted)
+    monkeypatch.setattr(cluster_options, "simulate", interrupted)
     assert main(["compare", *SMALL, f"--out={tmp_path}", "--json"]) == 130
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)["runs"]) == 1
@@ -107,6 +109,75 @@ def test_user_classes_have_their_shares_and_targets(tmp_path, capsys):
     assert (table["tbt_s"] == 0.1).tolist() == (table["user_class"] == "paying").tolist()
 
 
+CLUSTER = ("--instances=2", "--rate-per-s=20", "--policies=[fcfs]")
+
+
+def test_a_cluster_is_the_one_that_simulate_runs(capsys):
+    options = [*SMALL, "--instances=2", "--rate-per-s=20", "--placement=distserve"]
+    options += ["--prefill-instances=1", "--fabric-gb-per-s=5", "--json"]
+    assert main(["simulate", "--policy=fcfs", *options]) == 0
+    simulated = json.loads(capsys.readouterr().out)
+    assert main(["compare", "--policies=[fcfs]", *options]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    (run,) = compared["runs"]
+    assert (run["policy"], run["placement"]) == ("fcfs", "distserve")
+    assert compared["instances"] == simulated["instances"] == 2
+    for metric in ("ttft", "tpot", "e2e"):
+        assert run[f"{metric}_p99_s"] == simulated[f"{metric}_s"]["p99"]
+
+
+def test_placements_are_named_in_tables_sentences_files_and_figures(tmp_path, capsys):
+    own = {"stay": {"placement": "pascal", "migration": "never"}}
+    options = [f"--placement-settings={json.dumps(own)}", "--placements=[random, stay]"]
+    options += ['--slo={"ttft_s.p90": 3}', "--seeds=2", "--tolerance=0.5", f"--out={tmp_path}"]
+    assert main(["compare", *SMALL, *CLUSTER, *options]) == 0
+    out = capsys.readouterr().out
+    assert "fcfs with stay against fcfs with random at 20 req/s: mean E2E" in out
+    assert "capacity, requests/s of an instance" in out
+    assert "2 instances under random, stay; " in out
+    systems = ["fcfs with random", "fcfs with stay"]
+    assert pd.read_csv(tmp_path / "summary.csv")["placement"].tolist() == ["random", "stay"]
+    loads = pd.read_csv(tmp_path / "capacity.csv")
+    assert loads["policy"].tolist() == systems
+    assert loads["searches"].tolist() == [2, 2]
+    for table in ("latencies", "load"):
+        assert set(pd.read_csv(tmp_path / f"{table}.csv")["policy"]) == set(systems)
+    assert len(pd.read_parquet(tmp_path / "fcfs_stay_q20.parquet")) == 60
+    assert "2 instances under random, stay; " in (tmp_path / "report.html").read_text()
+
+
+def test_the_next_command_searches_for_the_same_targets_on_the_same_instances(capsys):
+    slo, settings = {"ttft_s.p90": 3.0}, {"late": {"policy": "slai", "offset": 10.0}}
+    own = {"stay": {"placement": "pascal", "migration": "never"}}
+    options = ["--policies=[late]", f"--settings={json.dumps(settings)}", "--placements=[stay]"]
+    options += [f"--placement-settings={json.dumps(own)}", f"--slo={json.dumps(slo)}"]
+    assert main(["compare", *SMALL, *CLUSTER[:2], *options, "--seeds=1", "--tolerance=0.5"]) == 0
+    _, _, words = capsys.readouterr().out.splitlines()[-1].partition(" capacity ")
+    config = parse("capacity", capacity.run, shlex.split(words))["config"]
+    assert (config.slo, config.seeds, config.tolerance) == (slo, 1, 0.5)
+    assert (config.placement, config.instances) == ("pascal", 2)
+    assert config.placement_settings == {"migration": "never"}
+    assert (config.policies, config.settings) == (["late"], settings)
+    assert main(["compare", *SMALL, "--policies=[fcfs]"]) == 0
+    assert "--slo" not in capsys.readouterr().out
+
+
+def test_an_interrupted_comparison_names_the_placements_that_are_left_out(capsys, monkeypatch):
+    run_cluster, served = cluster_options.simulate_cluster, []
+
+    def interrupted(requests, placement, *rest, **more):
+        served.append(placement.name)
+        if len(served) > 1:
+            raise KeyboardInterrupt
+        return run_cluster(requests, placement, *rest, **more)
+
+    monkeypatch.setattr(cluster_options, "simulate_cluster", interrupted)
+    assert main(["compare", *SMALL, *CLUSTER, "--placements=[random, least-kv]", "--json"]) == 130
+    captured = capsys.readouterr()
+    assert [run["placement"] for run in json.loads(captured.out)["runs"]] == ["random"]
+    assert "left out fcfs with least-kv at 20 requests/s" in captured.err
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "pars", "sarathi", "round-robin"])
 def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys):
     rate = ["--rate_per_s=10", "--kv_blocks=600", f"--policies=[{policy}]", "--json"]
@@ -133,6 +204,14 @@ def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys)
         ("--rates_per_s=[2, 4]; --rate_per_s=3", "use one of them"),
         ("--rates_per_s=2,4", "use '[2, 4]'"),
         ("--policies=fcfs,pars", "policies is 'fcfs,pars'; use '[fcfs, pars]'"),
+        ("--instances=2", "instances is 2 without a placement"),
+        ("--placements=[random]; --placement=least-kv", "use one of them"),
+        ("--placements=[random, random]", "placements names 'random' twice"),
+        ("--placements=[random, nearest]", "no placement named 'nearest'"),
+        (
+            '--placements=[random]; --placement-settings={"pascal": {}}',
+            "placement_settings are for 'pascal', which is not in placements; use random",
+        ),
         ("--kv_blocks=1", "all 60 requests need more than 1 KV blocks"),
     ],
 )

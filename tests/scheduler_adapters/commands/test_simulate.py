@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.__main__ import COMMANDS, main
-from scheduler_adapters.commands import simulate as simulate_module
+from scheduler_adapters.commands import cluster_options
 from scheduler_adapters.placement import PLACEMENTS
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import POLICIES
@@ -208,7 +208,7 @@ def test_a_setting_that_is_no_limit_of_a_step_is_refused_before_the_run(capsys):
 
 def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_path, monkeypatch):
     path = tmp_path / "timeline.parquet"
-    run_simulation = simulate_module.simulate
+    run_simulation = cluster_options.simulate
 
     def interrupted(requests, policy, *rest, **more):
         rank = policy.rank
@@ -221,7 +221,7 @@ def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_p
         monkeypatch.setattr(policy, "rank", rank_until_stopped)
         return run_simulation(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(simulate_module, "simulate", interrupted)
+    monkeypatch.setattr(cluster_options, "simulate", interrupted)
     code, out, err = simulate(capsys, f"--out={path}", "--policy=slai", "--rate_per_s=1", "--json")
     summary = json.loads(out)
     assert code == 130

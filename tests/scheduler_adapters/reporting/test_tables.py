@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def outcome_of(rate_per_s: float | None = None) -> Outcome:
         policy="my/pars",
         rate_per_s=rate_per_s,
         timeline=timeline,
-        load=load,
+        loads=[load],
         summary=summarize(timeline),
     )
 
@@ -105,12 +106,23 @@ def test_latencies_load_and_rates_are_those_of_the_runs():
     assert rates["rate_per_s"].tolist() == [1.0, 2.0] * 3
 
 
+def test_the_load_of_a_cluster_is_that_of_all_its_instances():
+    one = outcome_of()
+    two = replace(one, loads=[*one.loads, *one.loads], placement="least-kv")
+    alone, together = load_table([one], kv_blocks=8), load_table([two], kv_blocks=8)
+    assert together["kv_usage_fraction"].tolist() == alone["kv_usage_fraction"].tolist()
+    assert together["num_waiting"].tolist() == (2 * alone["num_waiting"]).tolist()
+    assert set(together["policy"]) == {"my/pars with least-kv"}
+    assert (two.name, two.row()["placement"]) == ("my_pars_least-kv", "least-kv")
+    assert "placement" not in one.row()
+
+
 def served(policy: str, last_token_s: Sequence[float]) -> Outcome:
     """Requests of one token that all came at 0 s, and when each had its token."""
     requests = make_requests(prompt_tokens=1, output_tokens=[1] * len(last_token_s))
     timeline = timeline_from_token_times(requests, [[at_s] for at_s in last_token_s])
     empty = LoadCurve(*(np.zeros(0) for _ in range(5)))
-    return Outcome(policy, None, timeline, empty, summarize(timeline))
+    return Outcome(policy, None, timeline, [empty], summarize(timeline))
 
 
 def test_the_effect_is_told_against_fcfs_with_its_price() -> None:
@@ -120,3 +132,10 @@ def test_the_effect_is_told_against_fcfs_with_its_price() -> None:
     assert said.endswith("short answers come sooner, the longest wait longer.")
     assert "later on average" in effect_text([outcomes[1], served("slai", [9.0, 9.0, 9.0])])
     assert effect_text(outcomes[:1]) == ""
+    by_placement = [
+        replace(outcome, policy="pars", placement=name)
+        for outcome, name in zip(outcomes[::-1], ("random", "least-kv"), strict=True)
+    ]
+    said = effect_text(by_placement)
+    assert said.startswith("pars with least-kv against pars with random: mean E2E -43%")
+    assert said.endswith("answers come sooner on average, the latest later.")
