@@ -40,7 +40,7 @@ MOST_PER_S: Final = 10_000.0
 """Where a search by rate ends: all requests come at about the same time."""
 _REQUESTS_PER_CLIENT: Final = 4
 """At least; the first and the last are not measured."""
-_BOUND: Final = "bound of all"
+_BOUND: Final = "bound (any policy)"
 """Stands for a policy in tables and figures."""
 
 
@@ -146,7 +146,7 @@ class CapacityConfig(SearchConfig):
             )
         self.need_rate(self.by == "rate")
         if self.bound:
-            require("by", repr(self.by), self.by == "rate", "rate, of which the bound is")
+            require("by", repr(self.by), self.by == "rate", "rate: the bound is a rate of arrivals")
             tiles_of(self.instance().latency, self.profile)
         if self.rate_per_s is not None:
             raise ConfigError(
