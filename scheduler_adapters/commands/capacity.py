@@ -111,6 +111,11 @@ class SearchConfig(setup.Setup, ClusterOptions):
     def unit(self) -> str:
         return "requests/s" if self.by == "rate" else "clients"
 
+    @property
+    def found_unit(self) -> str:
+        """Of a load that was found, which is told for one instance."""
+        return self.unit + " of an instance" * bool(self.placement_names)
+
     def scored_for(self, policy: str, requests: Requests) -> Requests:
         """Return the requests with the scores that a policy is given; the oracle's are lengths."""
         return self.scored(requests, by_oracle=policy_of(policy, self.settings) == "oracle")
@@ -191,7 +196,8 @@ def run(config: CapacityConfig) -> int:
             config.out, title="Load that meets the targets", lead=lead, sections=sections
         )
     _show(config, found, bounds, lead)
-    _warn_of_short_runs(config, found, bounds)
+    if text := too_short_text(config, found, bounds):
+        log.warning(text)
     if not is_whole:
         wanted, done = len(config.policies) * config.seeds, sum(map(len, found.values()))
         print(f"interrupted: {wanted - done} of {wanted} searches are left out", file=sys.stderr)
@@ -227,7 +233,7 @@ def _show(
         rows.append({"policy": policy} | row | ({"bound_fraction": share} if bounds else {}))
         if not config.json:
             beside = f"  {share:.1%} of the bound" if bounds and policy in found else ""
-            print(f"{policy:20} {mean:8.3f} {config.unit}  [{low:.3f}, {high:.3f}]{beside}")
+            print(f"{policy:20} {mean:8.3f} {config.found_unit}  [{low:.3f}, {high:.3f}]{beside}")
     found_on = {"slo": config.slo, "by": config.by, "scores": config.scores}
     if bounds:
         *rows, bound = rows
@@ -237,16 +243,18 @@ def _show(
     print(to_json({**found_on, "capacity": rows}) if config.json else lead)
 
 
-def _warn_of_short_runs(
-    config: CapacityConfig, found: dict[str, list[float]], bounds: list[float]
-) -> None:
-    for policy, values in found.items():
-        if bounds and np.mean(values) > (1 + config.tolerance) * np.mean(bounds):
-            log.warning(
-                "%s meets the targets above the bound, as the requests end before its queue is too "
-                "long for them; use more num_requests or tighter targets",
-                policy,
-            )
+def too_short_text(
+    config: SearchConfig, found: Mapping[str, list[float]], bounds: list[float]
+) -> str:
+    """Which policies were measured above the bound, and the reason; empty for none."""
+    most = (1 + config.tolerance) * float(np.mean(bounds)) if bounds else np.inf
+    above = [policy for policy, values in found.items() if np.mean(values) > most]
+    if not above:
+        return ""
+    return (
+        f"{', '.join(above)}: above the bound, as the requests end before the queue is too long "
+        "for the targets; use more num_requests or tighter targets."
+    )
 
 
 def _with(found: Mapping[str, list[float]], bounds: list[float]) -> dict[str, list[float]]:
@@ -397,14 +405,14 @@ def capacity_section(
     bounds: list[float] | None = None,
 ) -> Section:
     """Return the loads that were found, and their bound, as bars with their intervals."""
-    table, label = capacity_table(_with(found, bounds or [])), f"capacity ({config.unit})"
+    table, label = capacity_table(_with(found, bounds or [])), f"capacity ({config.found_unit})"
     targets = ", ".join(
         f"{name} <= {most:g}{'' if name.startswith(_SHARES) else ' s'}"
         for name, most in config.slo.items()
     )
     text = f"The highest load at which {targets}, found by bisection."
     if bounds:
-        text += " " + bound_text(bounds, config.instances)
+        text += f" {bound_text(bounds, config.instances)} {too_short_text(config, found, bounds)}"
     return Section(
         heading="Capacity",
         text=text,

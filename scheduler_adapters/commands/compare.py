@@ -237,8 +237,7 @@ def _show(results: _Results) -> None:
         print(text_of(table.dropna(axis="columns", how="all")))
         print(effect_text(results.outcomes))
         if found:
-            unit = config.unit + " of an instance" * bool(config.placement_names)
-            print(f"\ncapacity, {unit}\n{text_of(capacity_table(found))}")
+            print(f"\ncapacity, {config.found_unit}\n{text_of(capacity_table(found))}")
         print(config.lead(results.requests))
         print_next(_next(results))
 
