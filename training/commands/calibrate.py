@@ -74,12 +74,12 @@ def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) 
     def show() -> None:
         _print(samples, cost)
         print(f"figure in {figure}; cost in {options.out}")
-        profile = quote(f"{samples.model}@{samples.device}")
         settings = quote(to_json({"cost": str(options.out)}))
         print_next(
-            f"python -m scheduler_adapters simulate --profile {profile} --placement phasor "
-            f"--placement-settings {settings} --instances 8 --prefill-instances 3 "
-            "--elastic-instances 2 --lengths arena-hard --rate-per-s 4"
+            f"python -m scheduler_adapters simulate --profile {quote(samples.preset)} "
+            f"--placement phasor --placement-settings {settings} "
+            "--instances 8 --prefill-instances 3 --elastic-instances 2 "
+            "--lengths arena-hard --rate-per-s 4"
         )
 
     print_result(result | {"out": str(options.out)}, output, show)

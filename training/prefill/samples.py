@@ -38,8 +38,16 @@ class PrefillSamples:
     """Best sustained rate of a large 16-bit matrix product, all GPUs of the instance together."""
     model: str
     device: str
+    """Model and device as the simulator's presets name them, where it has one of them."""
     source: tuple[dict[str, str], ...]
     """Path and SHA-256 of each file that was read."""
+    steps: str = ""
+    """What follows model@device in the name of the preset whose steps were measured here too."""
+
+    @property
+    def preset(self) -> str:
+        """The simulated instance to try the fitted cost on."""
+        return f"{self.model}@{self.device}{self.steps}"
 
 
 def read_samples(
@@ -99,9 +107,10 @@ def published_samples(name: str, data_dir: str | None) -> PrefillSamples:
     return PrefillSamples(
         table=table.reset_index(drop=True),
         peak_flop_per_s=_best_product(gemm) * int(gpus),
-        model=model,
-        device=f"{gpus} x {hardware}",
+        model=model.replace("llama2", "llama-2"),
+        device=f"{gpus}x-{hardware.removesuffix('b')}",
         source=(_origin(path), _origin(gemm)),
+        steps=":phases",
     )
 
 

@@ -94,9 +94,10 @@ MEASURED_GPUS = {
 
 def facts_of(model: str) -> ModelFacts:
     """Return the sizes of a model. Raises ConfigError for an unknown one; the known are listed."""
-    if model not in MODELS:
-        raise ConfigError(f"no model named {model!r}; use one of {', '.join(MODELS)}")
-    return MODELS[model]
+    known = MODELS | MEASURED_MODELS
+    if model not in known:
+        raise ConfigError(f"no model named {model!r}; use one of {', '.join(known)}")
+    return known[model]
 
 
 def gpu_of(name: str) -> GpuFacts:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_adapters.simulator.latency.facts import GPUS, MEASURED_MODELS, MODELS, gpu_of
+from scheduler_adapters.simulator.latency.facts import (
+    GPUS,
+    MEASURED_MODELS,
+    MODELS,
+    facts_of,
+    gpu_of,
+)
 from scoring_service.errors import ConfigError
 
 
@@ -21,6 +27,7 @@ def test_shards_add_up_to_the_model_but_for_the_vector(name):
     assert 2 * shard.attention_flops_per_pair == model.attention_flops_per_pair
     assert 2 * shard.weights_bytes == model.weights_bytes
     assert (shard.hidden, shard.layers) == (model.hidden, model.layers)
+    assert facts_of(name) is model
 
 
 def test_a_larger_gpu_has_at_least_the_memory_of_the_smaller():
