@@ -21,6 +21,10 @@ _PLACES: Final = {
         "capacity:run",
         "the highest arrival rate, or number of clients, that meets latency targets",
     ),
+    "advise": (
+        "advise.command:run",
+        "from a log of requests to the decision whether ordering by length would help",
+    ),
     "reproduce": (
         "reproduce.command:run",
         "a paper's headline figures beside ours: pars, slai, rad, pascal, phasor",

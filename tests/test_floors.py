@@ -49,7 +49,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "reporting",
         "checks",
         "commands",
-        "commands.reproduce commands.bench",
+        "commands.advise commands.reproduce commands.bench",
         "__main__",
     ),
     "training": (

@@ -75,18 +75,7 @@ class SearchConfig(setup.Setup, ClusterOptions):
             raise ConfigError(
                 f"seeds is {self.seeds} and tolerance {self.tolerance}; use 1 or more and (0, 1)"
             )
-        for name, most in self.slo.items():
-            metric, _, statistic = target_parts(name)[0].partition(".")
-            if metric in _SHARES and not name.endswith("."):
-                require(f"slo {name}", most, 0 <= most < 1, "a share in [0, 1)")
-                continue
-            is_known = metric in _METRICS and statistic in ("mean", "p50", "p90", "p99")
-            if not is_known or name.endswith("."):
-                raise ConfigError(
-                    f"slo names {name!r}; use one of {', '.join(_METRICS)} with .mean, .p50, .p90 "
-                    f"or .p99, or {', '.join(_SHARES)}, and .CLASS behind it for one user class"
-                )
-            require(f"slo {name}", most, most > 0, "seconds above 0")
+        check_slo(self.slo)
         setup.check_policies(self.policies, self.settings)
         setup.check_folder(self.out)
 
@@ -327,16 +316,17 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
         )
         return config.serve(arriving, make, clients=clients, observers=lambda number: observers)[0]
 
-    def is_met(load: float) -> bool:
+    def meets(load: float) -> bool:
         progress.begin(f"{name} with {load:.3g} {config.unit}")
         if config.by == "rate":
-            return _is_met(config, run(config.at_rate(scored, load)))
+            return is_met(config.slo, run(config.at_rate(scored, load)))
         clients = int(load)
         timeline = run(scored.take(order), clients)
-        return _is_met(config, timeline.take((row >= clients) & (row < len(scored) - clients)))
+        kept = timeline.take((row >= clients) & (row < len(scored) - clients))
+        return is_met(config.slo, kept)
 
     if config.by == "rate":
-        found = highest_load(is_met, low=0.05, high=1.0, tolerance=config.tolerance, grows=True)
+        found = highest_load(meets, low=0.05, high=1.0, tolerance=config.tolerance, grows=True)
         if found == MOST_PER_S:
             log.warning("%s meets the targets at %g/s, where the search ends", name, found)
         return found / config.instances
@@ -345,7 +335,7 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
         least = f"use at least {2 * _REQUESTS_PER_CLIENT} to search by concurrency"
         raise ConfigError(f"num_requests is {len(scored)}; {least}")
     found = highest_load(
-        is_met, low=1, high=2, tolerance=config.tolerance, grows=True, most=most, whole=True
+        meets, low=1, high=2, tolerance=config.tolerance, grows=True, most=most, whole=True
     )
     if found == most:
         log.warning("%s meets the targets with %d clients; num_requests allows no more", name, most)
@@ -359,9 +349,26 @@ def target_parts(name: str) -> tuple[str, str]:
     return ".".join(words[:depth]), "".join(words[depth:])
 
 
-def _is_met(config: SearchConfig, timeline: Timeline) -> bool:
+def check_slo(slo: Mapping[str, float]) -> None:
+    """Check that each target is of a metric that there is, and can be."""
+    for name, most in slo.items():
+        metric, _, statistic = target_parts(name)[0].partition(".")
+        if metric in _SHARES and not name.endswith("."):
+            require(f"slo {name}", most, 0 <= most < 1, "a share in [0, 1)")
+            continue
+        is_known = metric in _METRICS and statistic in ("mean", "p50", "p90", "p99")
+        if not is_known or name.endswith("."):
+            raise ConfigError(
+                f"slo names {name!r}; use one of {', '.join(_METRICS)} with .mean, .p50, .p90 "
+                f"or .p99, or {', '.join(_SHARES)}, and .CLASS behind it for one user class"
+            )
+        require(f"slo {name}", most, most > 0, "seconds above 0")
+
+
+def is_met(slo: Mapping[str, float], timeline: Timeline) -> bool:
+    """Return whether all requests finished, within the targets."""
     summaries = {"": summarize(timeline)}
-    for name, most in config.slo.items():
+    for name, most in slo.items():
         metric, user_class = target_parts(name)
         if user_class not in summaries:
             own = timeline.take(timeline.requests.user_class == user_class)

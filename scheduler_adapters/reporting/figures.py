@@ -152,6 +152,20 @@ def rate_figure(table: pd.DataFrame) -> list[Figure]:
     return _panels(table["metric"], draw)
 
 
+def band_figure(table: pd.DataFrame, xlabel: str) -> list[Figure]:
+    """Lines with their 95% bands: columns panel, policy, x, value, low, high (seconds)."""
+
+    def draw(axis: Axes, title: str) -> None:
+        for name, rows, look in _each(table[table["panel"] == title], table["policy"], marked=True):
+            axis.plot(rows["x"], rows["value"], label=name, **look)
+            axis.fill_between(rows["x"], rows["low"], rows["high"], color=look["color"], alpha=0.15)
+        axis.set(xlabel=xlabel, ylabel="seconds")
+        _use_log(axis, "y")
+        _label_ends(axis)
+
+    return _panels(table["panel"], draw)
+
+
 def load_figure(table: pd.DataFrame) -> list[Figure]:
     """KV use, running and waiting requests over virtual time.
 

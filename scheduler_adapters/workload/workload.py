@@ -28,12 +28,9 @@ _SHOCK: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkloadConfig:
-    """Requests, their arrivals and their scores."""
+class TraceColumns:
+    """Where a trace or log has what, and what becomes of rows without it."""
 
-    trace: Path | None = None
-    """.csv, .parquet or .jsonl (also .gz, .zst) with token columns, or a log (of an OpenAI-style
-    gateway, vLLM, LiteLLM, Langfuse); none: seeded lengths."""
     prompt_column: str | None = None
     """The prompts of the trace: a column, or a path into it; default: prompt."""
     length_column: str | None = None
@@ -44,6 +41,25 @@ class WorkloadConfig:
     """Seconds, or times of day; default: as public traces name it."""
     on_bad_rows: OnBadRows = "error"
     """What a row without tokens or time does: end the command, or be left out and counted."""
+
+    def columns(self) -> dict[str, str]:
+        """The columns that are named, under our names."""
+        named = {
+            "prompt": self.prompt_column,
+            "output_tokens": self.length_column,
+            "prompt_tokens": self.prompt_tokens_column,
+            "arrival_s": self.arrival_column,
+        }
+        return {ours: name for ours, name in named.items() if name is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadConfig(TraceColumns):
+    """Requests, their arrivals and their scores."""
+
+    trace: Path | None = None
+    """.csv, .parquet or .jsonl (also .gz, .zst) with token columns, or a log (of an OpenAI-style
+    gateway, vLLM, LiteLLM, Langfuse); none: seeded lengths."""
     lengths: str = "chat"
     """Lengths where there is no trace: chat, which does not reason (log-normal); with reasoning the
     fits alpaca-eval, arena-hard, reasoning-heavy and half-reasoning-heavy, or, from the data folder
@@ -113,7 +129,7 @@ class WorkloadConfig:
                 self.trace,
                 limit=self.num_requests,
                 scorer=scorer,
-                columns=self._columns(),
+                columns=self.columns(),
                 on_bad_rows=self.on_bad_rows,
             )
             if self.scores == "trace" and np.isnan(requests.score).all():
@@ -123,16 +139,6 @@ class WorkloadConfig:
         if self.classes:
             requests = self._classified(requests)
         return requests if self.rate_per_s is None else self.at_rate(requests, self.rate_per_s)
-
-    def _columns(self) -> dict[str, str]:
-        """The columns that are named, under our names."""
-        named = {
-            "prompt": self.prompt_column,
-            "output_tokens": self.length_column,
-            "prompt_tokens": self.prompt_tokens_column,
-            "arrival_s": self.arrival_column,
-        }
-        return {ours: name for ours, name in named.items() if name is not None}
 
     def at_rate(self, requests: Requests, rate_per_s: float) -> Requests:
         """Return the requests with arrivals of this workload's process at another rate."""

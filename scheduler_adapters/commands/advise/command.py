@@ -1,0 +1,283 @@
+"""`advise`: from a log of requests to the decision whether ordering by length would help."""
+
+import logging
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scheduler_adapters.commands.advise import evidence, page
+from scheduler_adapters.commands.advise.evidence import Evidence
+from scheduler_adapters.commands.advise.replay import (
+    SCORED,
+    Replay,
+    carried_load,
+    fewest_instances,
+    gains,
+    policies_for,
+    replays,
+    slower,
+    spread_of,
+    tau_b_spread,
+)
+from scheduler_adapters.commands.advise.verdict import decide
+from scheduler_adapters.commands.capacity import check_slo
+from scheduler_adapters.commands.setup import check_folder
+from scheduler_adapters.reporting.tables import text_of
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.instance_config import check_memory
+from scheduler_adapters.simulator.latency.facts import GPUS
+from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.workload.tables import write_whole
+from scheduler_adapters.workload.workload import TraceColumns
+from scoring_service.command_line import common_options, print_banner, print_next
+from scoring_service.errors import ConfigError, DataError, at_least, require
+from scoring_service.strict_json import to_json
+
+log = logging.getLogger(__name__)
+
+_LEAST_DRAWS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviseConfig(TraceColumns):
+    """A log, a ranker, and the engines that would serve the log."""
+
+    log: Path
+    """Requests with their answers' lengths: a log (OpenAI-style, LiteLLM, Langfuse, vLLM), or a
+    table with the columns prompt, output_tokens and arrival_s."""
+    out: Path = Path("advice")
+    """Folder for report.html, advise.json, the tables, and the ranker if one is trained."""
+    model: str = "llama-3-8b"
+    """Model that serves the log; `models` lists those that are known."""
+    gpu: str = "a100-80g"
+    """GPU of an instance, or the start of its name (h100)."""
+    fit: Path | None = None
+    """Steps recorded on your engine (num_decodes, decode_context, prefill_tokens, seconds), in
+    place of step times from sizes and peaks."""
+    instances: int | None = None
+    """Engines that the requests go to in turn; none: the fewest that keep up under FCFS."""
+    max_num_seqs: int = 256
+    """Requests that may run at once in an engine."""
+    max_tokens: int = 2048
+    """Token budget of an engine's step."""
+    bundle: Path | None = None
+    """A trained ranker; none: one is trained on a part of the log's prompts."""
+    tau_b: float | None = None
+    """Train nothing, and assume a ranker of this quality: the log then needs no prompts."""
+    recipe: str = "demo"
+    """Of the training: a recipe of `python -m training fit`."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """Further options of the training, e.g. {"epochs": 1, "split.train-prompts": 2000}."""
+    test_fraction: float = 0.4
+    """Part of the prompts that the ranker is judged by, not trained on."""
+    slo: dict[str, float] = field(default_factory=dict)
+    """Targets for the instances needed, e.g. {"ttft_s.p99": 1}; none: the p90 of TTFT that FCFS has
+    at the log's load."""
+    rate_per_s: float | None = None
+    """Poisson arrivals at this rate, drawn anew in each draw: for a log without times."""
+    num_requests: int = 2000
+    """At most this many requests are replayed, the first."""
+    draws: int = 20
+    """Draws of the ranker's errors, and of arrivals at a rate, behind each interval."""
+    json: bool = False
+    """Print one JSON object."""
+    seed: int = 0
+    """Of the draws."""
+
+    def __post_init__(self) -> None:
+        at_least("num_requests", self.num_requests, evidence.LEAST_REQUESTS)
+        at_least("draws", self.draws, _LEAST_DRAWS)
+        at_least("seed", self.seed, 0)
+        at_least("instances", self.instances or 1, 1)
+        fraction, tau_b, rate = self.test_fraction, self.tau_b, self.rate_per_s
+        require("test_fraction", fraction, 0 < fraction < 0.9, "a fraction in (0, 0.9)")
+        require("tau_b", tau_b, tau_b is None or -1 <= tau_b <= 1, "a number in [-1, 1]")
+        is_rate = rate is None or 0 < rate < math.inf
+        require("rate_per_s", rate, is_rate, "requests per second above 0")
+        if self.bundle is not None and tau_b is not None:
+            raise ConfigError(f"bundle is {self.bundle} and tau_b {tau_b:g}; use one of them")
+        check_slo(self.slo)
+        check_folder(self.out)
+
+    @property
+    def profile(self) -> str:
+        """MODEL@GPU, with the recorded steps where there are any."""
+        names = [name for name in GPUS if f"{name}-".startswith(f"{self.gpu}-")]
+        if not names:
+            raise ConfigError(f"gpu is {self.gpu!r}; use one of {', '.join(GPUS)}")
+        return f"{self.model}@{names[0]}" + (f":affine={self.fit}" if self.fit else "")
+
+
+@common_options(
+    *("log", "out", "model", "gpu", "instances", "bundle", "tau_b", "slo", "rate_per_s", "json")
+)
+def run(config: AdviseConfig) -> None:
+    """Decide by your own log whether ordering by predicted length would help; write a page on it.
+
+    Examples:
+      python -m scheduler_adapters advise --log gateway.jsonl --model llama-3-8b --gpu h100
+      python -m scheduler_adapters advise --log gateway.jsonl --bundle run/bundle --out advice
+      python -m scheduler_adapters advise --log trace.csv --tau-b 0.5 --instances 8 --json
+
+    A ranker is trained on a part of the log's prompts. The simulator then replays the log, at .7 to
+    1.3 times its load, under FCFS, PARS, SLAI, PASCAL (where reasoning tokens are known) and with
+    true lengths. Requests that the ranker was trained on get scores with the errors that it makes
+    on the others, drawn again and again: the intervals are of these errors, not of other days.
+    """
+    advice = advise(config)
+    text = to_json(as_json(advice))
+    write_whole(config.out / "advise.json", lambda part: part.write_text(text + "\n"))
+    if config.json:
+        print(text)
+        return
+    print_banner(advice.banner)
+    print(text_of(page.latency_table(advice)))
+    for line in (advice.capacity, advice.quality, *advice.notes, "", advice.verdict.headline):
+        print(line)
+    print(f"report: {config.out / 'report.html'}")
+    print_next(*advice.commands)
+
+
+def advise(config: AdviseConfig) -> page.Advice:
+    """Read, train, replay and judge; writes the report."""
+    instance = Instance.preset(
+        config.profile, max_num_seqs=config.max_num_seqs, max_tokens=config.max_tokens
+    )
+    found = _evidence(config)
+    requests = found.requests.take(np.arange(min(len(found.requests), config.num_requests)))
+    check_memory(requests, instance)
+    replay = Replay(
+        requests=requests,
+        instance=instance,
+        instances=config.instances or 1,
+        seed=config.seed,
+        assumed_tau_b=found.assumed_tau_b,
+        rate_per_s=config.rate_per_s,
+    )
+    if config.instances is None:
+        replay = replace(replay, instances=fewest_instances(replay))
+    log.info("replaying %d requests on %s", len(requests), page.counted(replay.instances))
+    figures = replays(replay, policies_for(requests), config.draws)
+    gain, tau_b = gains(figures), tau_b_spread(replay, config.draws)
+    queueing_s, e2e_s = (
+        spread_of(figures, "fcfs", f"{metric}.mean").value for metric in ("queueing_s", "e2e_s")
+    )
+    verdict = decide(
+        gain[SCORED], gain["oracle"].value, queueing_s / e2e_s, tau_b, found.num_prompts
+    )
+    slo, target = _slo(config, replay)
+    advice = page.Advice(
+        verdict=verdict,
+        figures=figures,
+        gains=gain,
+        slower=slower(replay, SCORED),
+        carried=carried_load(replay, ("fcfs", SCORED, "oracle"), slo),
+        target=target,
+        instances=replay.instances,
+        tau_b=tau_b,
+        ranker=found.ranker,
+        notes=_notes(config, found, replay),
+        commands=_commands(config, found, verdict.answer),
+        banner=found.banner,
+    )
+    page.write_advice(advice, config.out)
+    return advice
+
+
+def _evidence(config: AdviseConfig) -> Evidence:
+    requests, prompts = evidence.read_log(
+        config.log,
+        config.columns(),
+        needs_prompts=config.tau_b is None,
+        on_bad_rows=config.on_bad_rows,
+    )
+    if config.rate_per_s is None and np.ptp(requests.arrival_s) == 0:
+        raise DataError(
+            "no arrival times; name their column by --arrival-column, or draw Poisson arrivals by "
+            "--rate-per-s",
+            path=config.log,
+        )
+    if config.tau_b is not None:
+        return Evidence(
+            requests=requests,
+            num_prompts=0,
+            ranker=f"an assumed ranker of tau_b {config.tau_b:g}; none was trained",
+            assumed_tau_b=config.tau_b,
+        )
+    bundle = config.bundle
+    if bundle is None:
+        options = {
+            "mlruns-dir": config.out / "mlruns",
+            "split.test-fraction": config.test_fraction,
+            "seed": config.seed,
+        }
+        bundle = evidence.train(
+            requests, prompts, config.out, config.recipe, options | config.training
+        )
+    return evidence.with_scores(requests, prompts, bundle)
+
+
+def _slo(config: AdviseConfig, replay: Replay) -> tuple[dict[str, float], str]:
+    if config.slo:
+        said = " and ".join(f"{name} <= {most:g}" for name, most in config.slo.items())
+        return config.slo, f"Target {said}"
+    p90_s = 1.001 * summarize(replay.run("fcfs")).ttft_s.p90  # rounding must not miss it
+    return {"ttft_s.p90": p90_s}, f"Target p90 of TTFT as FCFS has it in the log, {p90_s:.3g} s"
+
+
+def _notes(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
+    chosen = "" if config.instances else " (the fewest with which FCFS keeps up)"
+    own, span_s = len(replay.requests), float(np.ptp(replay.requests.arrival_s))
+    arrivals = f"in {span_s:,.0f} s" if config.rate_per_s is None else "drawn"
+    notes = [
+        f"Simulated: {config.profile}, {page.counted(replay.instances)}{chosen}, requests in turn, "
+        f"{config.max_num_seqs} seats, {config.max_tokens} tokens a step; {config.log.name}, "
+        f"{own:,} of {len(found.requests):,} requests {arrivals}; {config.draws} draws, seed "
+        f"{config.seed}."
+    ]
+    if config.rate_per_s is not None:
+        notes.append(f"Poisson arrivals at {config.rate_per_s:g}/s, which are not the log's.")
+    if found.assumed_tau_b is None:
+        known = int(np.isfinite(replay.requests.score).sum())
+        notes.append(f"{known:,} requests have a score of their own.")
+    if not replay.requests.reasoning_tokens.any():
+        notes.append("PASCAL is left out: the log has no reasoning tokens.")
+    if config.fit is None:
+        notes.append("Step times are computed from the model's size and the GPU's peaks.")
+    return notes
+
+
+def _commands(config: AdviseConfig, found: Evidence, answer: str) -> list[str]:
+    """Return the commands to go on with; none where nothing would help."""
+    if answer == "no":
+        return []
+    if found.bundle is None:
+        return [f"python -m scheduler_adapters advise --log {config.log}"]
+    return [
+        f"python -m scoring_service serve --bundle {found.bundle} --address 127.0.0.1:50051",
+        "python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer 127.0.0.1:50051",
+    ]
+
+
+def as_json(advice: page.Advice) -> dict[str, Any]:
+    """Return the advice as plain data."""
+    return {
+        "answer": advice.verdict.answer,
+        "reason": advice.verdict.reason,
+        "gain_fraction": {name: gain._asdict() for name, gain in advice.gains.items()},
+        "latencies": page.spread_rows(advice).to_dict("records"),
+        "slower": {"fraction": advice.slower[0], "worst_percent_s": advice.slower[1]},
+        "target": advice.target,
+        "instances": advice.instances,
+        "carried": {
+            name: {"load": load._asdict(), "instances": count}
+            for name, (load, count) in advice.carried.items()
+        },
+        "ranker": advice.ranker,
+        "tau_b": advice.tau_b._asdict(),
+        "notes": list(advice.notes),
+        "commands": list(advice.commands),
+    }

@@ -1,0 +1,154 @@
+"""The page of an advice: the answer, latencies by load, who waits longer, instances, next steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pandas as pd
+
+from scheduler_adapters.commands.advise.replay import STATISTICS, Figures, Spread, spread_of
+from scheduler_adapters.commands.advise.verdict import Verdict
+from scheduler_adapters.reporting.figures import band_figure
+from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
+
+_PANELS: Final = {"e2e_s.mean": "E2E, mean", "e2e_s.p99": "E2E, p99", "ttft_s.mean": "TTFT, mean"}
+_NAMES: Final = {"ttft_s": "TTFT", "e2e_s": "E2E"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Advice:
+    """Everything that was found."""
+
+    verdict: Verdict
+    figures: Figures
+    gains: Mapping[str, Spread]
+    slower: tuple[float, float]
+    """Under PARS: share of requests that end later than under FCFS; seconds for the worst 1%."""
+    carried: Mapping[str, tuple[Spread, int | None]]
+    """Per policy, in times the log's load; and the instances that would do."""
+    target: str
+    instances: int
+    tau_b: Spread
+    ranker: str
+    notes: Sequence[str]
+    """What the figures rest on."""
+    commands: Sequence[str]
+    banner: str | None = None
+
+    @property
+    def quality(self) -> str:
+        """Where the scores are from, and how good they are."""
+        return (
+            f"Scores are from {self.ranker}: tau_b {self.tau_b} with the true lengths (1 is the "
+            "right order of all pairs, 0 is chance)."
+        )
+
+    @property
+    def capacity(self) -> str:
+        """How many instances would do, and how much more load the same ones carry."""
+        (base, before), (load, after) = self.carried["fcfs"], self.carried["pars"]
+        text = (
+            f"{self.target}: on {counted(self.instances)} PARS carries {load} times the log's "
+            f"load, FCFS {base} times."
+        )
+        if before is None or after is None:
+            missing = " and ".join(n for n in ("fcfs", "pars") if self.carried[n][1] is None)
+            return f"{text} At the log's load {missing} does not meet it with these."
+        return f"{text} At the log's load FCFS needs {counted(before)}, PARS {counted(after)}."
+
+
+def counted(instances: int) -> str:
+    """Return "1 instance", "2 instances", ..."""
+    return f"{instances} instance{'s' * (instances != 1)}"
+
+
+def latency_table(advice: Advice) -> pd.DataFrame:
+    """Return a row per policy, at the load of the log: TTFT and E2E in seconds."""
+    names = [(metric, name) for metric in _NAMES for name in STATISTICS]
+    rows = [
+        [policy, *(str(spread_of(advice.figures, policy, f"{m}.{name}")) for m, name in names)]
+        for policy in _policies(advice)
+    ]
+    return pd.DataFrame(rows, columns=["policy", *(f"{_NAMES[m]} {name} s" for m, name in names)])
+
+
+def group_rows(advice: Advice) -> list[list[str]]:
+    """Return a row per group and policy but FCFS: mean E2E under both, and the change."""
+    groups = [name for name in advice.figures["fcfs", 1.0][0] if name.startswith("group.")]
+    rows = []
+    for group in groups:
+        base = spread_of(advice.figures, "fcfs", group)
+        for policy in _policies(advice)[1:]:
+            own = spread_of(advice.figures, policy, group)
+            change = f"{own.value / base.value - 1:+.0%}"
+            rows.append([group.removeprefix("group."), policy, str(base), str(own), change])
+    return rows
+
+
+def spread_rows(advice: Advice) -> pd.DataFrame:
+    """Return columns policy, load, metric, value, low, high."""
+    rows = [
+        (policy, load, metric, *spread_of(advice.figures, policy, metric, load))
+        for (policy, load), found in advice.figures.items()
+        for metric in found[0]
+    ]
+    return pd.DataFrame(rows, columns=["policy", "load", "metric", "value", "low", "high"])
+
+
+def _policies(advice: Advice) -> list[str]:
+    return list(dict.fromkeys(policy for policy, _ in advice.figures))
+
+
+def write_advice(advice: Advice, folder: Path) -> list[Path]:
+    """Write report.html with its figures and tables; returns the files."""
+    banner = f"{advice.banner}. " if advice.banner else ""
+    save_table(spread_rows(advice), folder / "latencies.csv")
+    return write_report(
+        folder,
+        title="Would ordering by predicted length help?",
+        lead=banner + advice.verdict.headline,
+        sections=_sections(advice),
+    )
+
+
+def _sections(advice: Advice) -> list[Section]:
+    table, latencies = spread_rows(advice), latency_table(advice)
+    drawn = table[table["metric"].isin(list(_PANELS))].replace({"metric": _PANELS})
+    drawn = drawn.rename(columns={"metric": "panel", "load": "x"})
+    share, worst_s = advice.slower
+    carried = [[name, *load, count] for name, (load, count) in advice.carried.items()]
+    return [
+        Section(
+            heading="What users would see",
+            text="Latency at the load of the log, with 95% intervals over the ranker's errors. "
+            "FCFS is first come, first served, as engines do by default; PARS puts requests first "
+            "whose answers are predicted to be short; the oracle knows every length, which is the "
+            "best that a ranker could do.",
+            table=ReportTable(
+                columns=latencies.columns.tolist(), rows=latencies.to_numpy().tolist()
+            ),
+            figure=band_figure(drawn, "times the load of the log"),
+            caption="Points: simulated loads; bands: 95% intervals. " + " ".join(advice.notes),
+            drawn=("latency_by_load", drawn),
+        ),
+        Section(
+            heading="Who waits longer",
+            text=f"Under PARS {share:.0%} of the requests end later than under FCFS, the worst 1% "
+            f"of all by {worst_s:.3g} s or more.",
+            table=ReportTable(
+                columns=["requests", "policy", "E2E mean s, FCFS", "E2E mean s", "change"],
+                rows=group_rows(advice),
+            ),
+        ),
+        Section(
+            heading="Instances",
+            text=advice.capacity,
+            table=ReportTable(
+                columns=["policy", "times the log's load", "95% low", "95% high", "instances"],
+                rows=carried,
+            ),
+        ),
+        Section(heading="The ranker", text=advice.quality),
+        Section(heading="Next", text="\n\n".join(advice.commands)),
+    ]

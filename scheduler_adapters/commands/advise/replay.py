@@ -1,0 +1,256 @@
+"""Replays of a log in the simulator, under several policies and loads.
+
+Arrivals and lengths are the log's own. Uncertain is what a ranker would say: a request whose prompt
+it was trained on gets, in each draw anew, the score of another request with about its length, out
+of a resample of those that it was not trained on. So the spread over the draws is that of the
+ranker's hits and misses; that of other days is not in it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from scheduler_adapters.commands.capacity import highest_load, is_met
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.progress import Progress
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.simulate import simulate_replicas
+from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.requests import Floats, Requests
+from scheduler_adapters.workload.scores import achieved_tau_b, synthetic_scores
+
+LOADS: Final = (0.7, 1.0, 1.3)
+"""Times the load of the log."""
+STATISTICS: Final = ("mean", "p50", "p99")
+SCORED: Final = "pars"
+"""The only policy here that reads scores."""
+_NEIGHBOURS: Final = 5
+"""Requests of about the same length, to either side, one of which lends its score."""
+_LATE_FRACTION: Final = 0.05
+_MOST_INSTANCES: Final = 512
+_MOST_LOAD: Final = 16.0
+_SEARCHES: Final = 5
+Figures = dict[tuple[str, float], list[dict[str, float]]]
+"""(Policy, load) -> the figures of each draw."""
+
+
+class Spread(NamedTuple):
+    """A figure with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        text = f"{self.value:.3g}"
+        return text if self.low == self.high else f"{text} [{self.low:.3g}, {self.high:.3g}]"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replay:
+    """A log on equal instances that its requests go to in turn."""
+
+    requests: Requests
+    """The score is NaN where it is not known."""
+    instance: Instance
+    instances: int
+    seed: int
+    assumed_tau_b: float | None = None
+    """All scores are drawn, with this tau_b."""
+    rate_per_s: float | None = None
+    """Arrivals are drawn, too, at this rate."""
+
+    def drawn(self, number: int) -> Requests:
+        """Return the requests with a score each, and with arrivals where these are drawn."""
+        requests, seed = self.requests, self.seed + number
+        if self.rate_per_s is not None:
+            arrival_s = poisson_arrivals_s(len(requests), rate_per_s=self.rate_per_s, seed=seed)
+            requests = replace(requests, arrival_s=arrival_s)
+        if self.assumed_tau_b is None:
+            return requests.with_scores(lent_scores(requests, np.random.default_rng(seed)))
+        drawn = synthetic_scores(requests.output_tokens, tau_b=self.assumed_tau_b, seed=seed)
+        return requests.with_scores(drawn)
+
+    def run(self, policy: str, draw: int = 0, load: float = 1.0, instances: int = 0) -> Timeline:
+        """Return what happens under a policy at `load` times the log's load."""
+        requests = self.drawn(draw)
+        if policy == "oracle":
+            requests, policy = requests.with_scores(requests.output_tokens), SCORED
+        return simulate_replicas(
+            replace(requests, arrival_s=requests.arrival_s / load),
+            lambda: load_policy(policy),
+            self.instance,
+            replicas=instances or self.instances,
+            loop="compiled",
+        )
+
+    def num_draws(self, policy: str, draws: int) -> int:
+        """Return how many of the draws differ under a policy."""
+        return draws if policy == SCORED or self.rate_per_s is not None else 1
+
+
+def lent_scores(requests: Requests, random: np.random.Generator) -> Floats:
+    """Return scores (N,): known ones stay, others are lent by requests of about the same length."""
+    known = np.flatnonzero(np.isfinite(requests.score))
+    lenders = random.choice(known, len(known))
+    lengths = requests.output_tokens[lenders]
+    order = np.lexsort((random.random(len(lenders)), lengths))
+    lenders, lengths = lenders[order], lengths[order]
+    scores = requests.score.copy()
+    missing = np.isnan(scores)
+    asked = requests.output_tokens[missing]
+    first = np.searchsorted(lengths, asked, "left")
+    past = np.maximum(np.searchsorted(lengths, asked, "right"), first + 1)
+    beside = random.integers(-_NEIGHBOURS, _NEIGHBOURS + 1, len(asked))
+    # Where many have just this length, any of them; else a neighbour in the order of lengths.
+    place = np.where(past - first > 2 * _NEIGHBOURS, random.integers(first, past), first + beside)
+    scores[missing] = requests.score[lenders[np.clip(place, 0, len(lenders) - 1)]]
+    return scores
+
+
+def policies_for(requests: Requests) -> list[str]:
+    """Return the policies that a log is replayed under; PASCAL needs reasoning tokens."""
+    return ["fcfs", SCORED, "slai", *["pascal"] * bool(requests.reasoning_tokens.any()), "oracle"]
+
+
+def fewest_instances(replay: Replay) -> int:
+    """Return the fewest instances with which FCFS keeps up with the log's arrivals.
+
+    It does if all is answered 5% of the log's span after its end, the longest answer's time aside.
+    """
+
+    def keeps_up(count: int) -> bool:
+        timeline = replay.run("fcfs", instances=count)
+        arrival_s = timeline.requests.arrival_s
+        alone_s = float(np.nanmax(timeline.finished_s - timeline.scheduled_s))
+        end_s = float(np.nanmax(timeline.finished_s)) - arrival_s[0]
+        return bool(end_s <= (1 + _LATE_FRACTION) * np.ptp(arrival_s) + alone_s)
+
+    return _fewest(keeps_up, min(_MOST_INSTANCES, len(replay.requests)))
+
+
+def figures_of(timeline: Timeline) -> dict[str, float]:
+    """Return the latencies of a run, and the mean E2E of the longest 1% and of each class."""
+    summary, e2e_s, requests = summarize(timeline), timeline.e2e_s(), timeline.requests
+    figures = {
+        f"{metric}.{name}": float(getattr(getattr(summary, metric), name))
+        for metric in ("ttft_s", "e2e_s", "queueing_s")
+        for name in STATISTICS
+    }
+    longest = requests.output_tokens >= np.percentile(requests.output_tokens, 99)
+    groups = {"longest 1%": longest, "other 99%": ~longest}
+    names = np.unique(requests.user_class)
+    if len(names) > 1:
+        groups |= {f"class {name or '-'}": requests.user_class == name for name in names.tolist()}
+    for name, rows in groups.items():
+        figures[f"group.{name}"] = float(np.nanmean(e2e_s[rows])) if rows.any() else np.nan
+    return figures
+
+
+def replays(
+    replay: Replay, policies: Sequence[str], draws: int, loads: Sequence[float] = LOADS
+) -> Figures:
+    """Return the figures of each policy at each load, one for each draw that differs."""
+    wanted = [(policy, load) for policy in policies for load in loads]
+    found: Figures = {}
+    with Progress(len(wanted)) as progress:
+        for policy, load in wanted:
+            numbers = range(replay.num_draws(policy, draws))
+            found[policy, load] = [figures_of(replay.run(policy, n, load)) for n in numbers]
+            progress.step(f"{policy} at {load:g} times the load")
+    return found
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the mean of draws, and the 95% interval of a further one; one draw has no width."""
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return Spread(mean, mean, mean)
+    from scipy.special import stdtrit  # imported late: a third of a second
+
+    quantile = float(stdtrit(len(values) - 1, 0.975))  # Student's t
+    half = quantile * float(np.std(values, ddof=1)) * (1 + 1 / len(values)) ** 0.5
+    return Spread(mean, mean - half, mean + half)
+
+
+def spread_of(found: Figures, policy: str, metric: str, load: float = 1.0) -> Spread:
+    """Return a figure over the draws."""
+    return spread([one[metric] for one in found[policy, load]])
+
+
+def gains(found: Figures, load: float = 1.0) -> dict[str, Spread]:
+    """Return by which fraction each policy lowers the mean E2E of FCFS."""
+    base = [one["e2e_s.mean"] for one in found["fcfs", load]]
+    return {
+        policy: spread([1 - one["e2e_s.mean"] / b for one, b in zip(rows, cycle(base))])
+        for (policy, at), rows in found.items()
+        if at == load
+    }
+
+
+def tau_b_spread(replay: Replay, draws: int) -> Spread:
+    """Return tau_b of scores and lengths where both are known: of all, and its 95% bootstrap."""
+    requests = replay.requests if replay.assumed_tau_b is None else replay.drawn(0)
+    known = np.flatnonzero(np.isfinite(requests.score))
+    random = np.random.default_rng(replay.seed)
+
+    def of(rows: Any) -> float:
+        return achieved_tau_b(requests.score[rows], requests.output_tokens[rows])
+
+    found = [of(random.choice(known, len(known))) for _ in range(draws)]
+    low, high = np.percentile(found, (2.5, 97.5))
+    return Spread(of(known), float(low), float(high))
+
+
+def slower(replay: Replay, policy: str) -> tuple[float, float]:
+    """Return the share of requests that end later than under FCFS; how much later the worst 1%."""
+    change_s = replay.run(policy).e2e_s() - replay.run("fcfs").e2e_s()
+    change_s = change_s[np.isfinite(change_s)]
+    return float((change_s > 1e-9).mean()), float(np.percentile(change_s, 99))
+
+
+def carried_load(
+    replay: Replay, policies: Sequence[str], slo: Mapping[str, float]
+) -> dict[str, tuple[Spread, int | None]]:
+    """Return, per policy, the load that meets the targets on the replay's instances, in multiples
+    of the log's; and the fewest instances that meet them at the log's load, None where those of the
+    replay do not."""
+    found = {}
+    with Progress(len(policies), is_partial_shown=False) as progress:
+        for policy in policies:
+            loads = [
+                _carried(replay, policy, draw, slo)
+                for draw in range(replay.num_draws(policy, _SEARCHES))
+            ]
+
+            def meets(count: int, policy: str = policy) -> bool:
+                return is_met(slo, replay.run(policy, instances=count))
+
+            enough = meets(replay.instances)
+            fewest = _fewest(meets, replay.instances) if enough else None
+            found[policy] = spread(loads), fewest
+            progress.step(f"{policy}: the load that meets the targets")
+    return found
+
+
+def _carried(replay: Replay, policy: str, draw: int, slo: Mapping[str, float]) -> float:
+    def meets(load: float) -> bool:
+        return is_met(slo, replay.run(policy, draw, load))
+
+    return highest_load(meets, low=0.05, high=1.0, tolerance=0.02, grows=True, most=_MOST_LOAD)
+
+
+def _fewest(suffices: Callable[[int], bool], most: int) -> int:
+    """Return the smallest count that suffices, by doubling and bisection; `most` if none below."""
+    low, count = 0, 1
+    while count < most and not suffices(count):
+        low, count = count, min(2 * count, most)
+    while count - low > 1:
+        middle = (low + count) // 2
+        low, count = (low, middle) if suffices(middle) else (middle, count)
+    return count

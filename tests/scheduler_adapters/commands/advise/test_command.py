@@ -1,0 +1,136 @@
+"""`advise`: from a log to a page, a JSON object and the commands to go on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scheduler_adapters.__main__ import main
+from scoring_service.bundle import ModelBundle
+
+COUNT = 240
+
+
+def write_log(path: Path, rate_per_s: float = 8.0, **columns: Any) -> Path:
+    """Chats at a rate; long answers to prompts that say so."""
+    random = np.random.default_rng(0)
+    is_long = random.random(COUNT) < 0.2
+    table = pd.DataFrame(
+        {
+            "prompt": [f"{'essay' if x else 'word'} number {n}" for n, x in enumerate(is_long)],
+            "prompt_tokens": 20,
+            "output_tokens": np.where(is_long, 600, random.integers(5, 60, COUNT)),
+            "arrival_s": np.cumsum(random.exponential(1 / rate_per_s, COUNT)),
+        }
+        | columns
+    )
+    table.to_parquet(path)
+    return path
+
+
+def advise(log: Path, out: Path, *more: str) -> int:
+    limits = ["--max-num-seqs", "4", "--draws", "10", "--instances", "1"]
+    return main(["advise", "--log", str(log), "--out", str(out), *limits, *more])
+
+
+def test_an_assumed_ranker_needs_no_training_and_all_figures_are_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "log.parquet", reasoning_tokens=np.full(COUNT, 3))
+    assert advise(log, tmp_path / "out", "--tau-b", "0.7", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((tmp_path / "out" / "advise.json").read_text())
+    assert found["answer"] == "yes"
+    assert found["gain_fraction"]["oracle"]["value"] > found["gain_fraction"]["pars"]["value"] > 0.1
+    assert {row["policy"] for row in found["latencies"]} == {
+        "fcfs", "pars", "slai", "pascal", "oracle",
+    }  # fmt: skip
+    assert {row["load"] for row in found["latencies"]} == {0.7, 1.0, 1.3}
+    assert found["carried"]["pars"]["load"]["value"] > found["carried"]["fcfs"]["load"]["value"]
+    page = (tmp_path / "out" / "report.html").read_text()
+    for said in ("Yes: ", "Who waits longer", "longest 1%", "PARS carries", "tau_b"):
+        assert said in page
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "advise.json", "latencies.csv", "latency_by_load.csv", "latency_by_load.svg", "report.html",
+    }  # fmt: skip
+
+
+def test_without_a_queue_it_says_that_nothing_would_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "log.parquet", rate_per_s=0.01)
+    assert advise(log, tmp_path / "out", "--tau-b", "0.9") == 0
+    said = capsys.readouterr().out
+    assert "No: nothing would change" in said
+    assert "there is no queue to reorder" in said
+    assert "next:" not in said
+
+
+def test_a_given_ranker_scores_the_prompts_that_it_has_not_seen(
+    tmp_path: Path, tiny_bundle: ModelBundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "log.parquet")
+    bundle = Path(tiny_bundle.path)
+    assert advise(log, tmp_path / "all", "--bundle", str(bundle)) == 0
+    assert f"on {COUNT} prompts" in capsys.readouterr().out
+    copy = tmp_path / "run" / "bundle"
+    copy.parent.mkdir()
+    copy.symlink_to(bundle)
+    kept = pd.read_parquet(log)["prompt"][:100].str.upper()
+    pd.DataFrame({"prompt": kept, "output_tokens": 1}).to_parquet(copy.parent / "test.parquet")
+    assert advise(log, tmp_path / "some", "--bundle", str(copy)) == 0
+    said = capsys.readouterr().out
+    assert "100 requests have a score of their own" in said
+    assert "on 100 prompts" in said
+
+
+def test_arrivals_can_be_drawn_for_a_log_without_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "log.parquet", arrival_s=0.0)
+    assert advise(log, tmp_path / "out", "--tau-b", "0.5") == 2
+    assert "--rate-per-s" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert advise(log, tmp_path / "out", "--tau-b", "0.5", "--rate-per-s", "8", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "which are not the log's" in " ".join(found["notes"])
+    (row,) = [
+        row for row in found["latencies"]
+        if (row["policy"], row["load"], row["metric"]) == ("fcfs", 1.0, "e2e_s.mean")
+    ]  # fmt: skip
+    assert row["low"] < row["value"] < row["high"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpu", "abacus"], "gpu is 'abacus'; use one of"),
+        (["--model", "eliza"], "eliza"),
+        (["--tau-b", "2"], "tau_b is 2"),
+        (["--tau-b", "0.5", "--bundle", "b"], "use one of them"),
+        (["--draws", "3"], "draws is 3"),
+        (["--slo", '{"speed.p50": 1}'], "speed.p50"),
+        (["--bundle", "nowhere"], "nowhere"),
+        (["--prompt-column", "question"], "question"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_written(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "log.parquet")
+    assert main(["advise", "--log", str(log), "--out", str(tmp_path / "out"), *words]) == 2
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("error:")]
+    assert said in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_short_a_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log.parquet"
+    pd.read_parquet(write_log(log)).head(5).to_parquet(log)
+    assert advise(log, tmp_path / "out", "--tau-b", "0.5") == 2
+    assert "only 5 answered requests" in capsys.readouterr().err
