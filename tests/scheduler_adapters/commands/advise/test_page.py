@@ -1,0 +1,73 @@
+"""The page of an advice: its sentences and tables say what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_adapters.commands.advise import page
+from scheduler_adapters.commands.advise.page import Advice
+from scheduler_adapters.commands.advise.replay import Spread
+from scheduler_adapters.commands.advise.verdict import Verdict
+
+NAMES = [f"{metric}.{name}" for metric in ("ttft_s", "e2e_s") for name in ("mean", "p50", "p99")]
+
+
+def drawn(*values: float) -> list[dict[str, float]]:
+    return [dict.fromkeys([*NAMES, "group.longest 1%"], value) for value in values]
+
+
+def advice(**changes: Any) -> Advice:
+    figures = {
+        (name, load): rows
+        for load in (0.7, 1.0)
+        for name, rows in (("fcfs", drawn(4.0)), ("pars", drawn(1.0, 3.0)))
+    }
+    known: dict[str, Any] = {
+        "verdict": Verdict(answer="yes", reason="it saves half"),
+        "figures": figures,
+        "gains": {},
+        "slower": (0.25, 9.0),
+        "carried": {"fcfs": (Spread(1, 1, 1), 2), "pars": (Spread(1.5, 1.4, 1.6), 1)},
+        "target": "Target x",
+        "instances": 2,
+        "tau_b": Spread(0.5, 0.4, 0.6),
+        "ranker": "a ranker",
+        "notes": ["a note."],
+        "commands": ["python -m scoring_service serve"],
+        "banner": None,
+    }
+    return Advice(**known | changes)
+
+
+def test_a_figure_has_an_interval_where_draws_differ() -> None:
+    table = page.latency_table(advice()).set_index("policy")
+    assert table.loc["fcfs", "E2E mean s"] == "4"
+    assert table.loc["pars", "E2E mean s"].startswith("2 [")
+    (row,) = page.group_rows(advice())
+    assert row[:3] == ["longest 1%", "pars", "4"]
+    assert row[-1] == "-50%"
+    assert len(page.spread_rows(advice())) == 4 * (len(NAMES) + 1)
+
+
+@pytest.mark.parametrize(
+    ("pars", "said"),
+    [
+        ((Spread(1.5, 1.4, 1.6), 1), "on 2 instances PARS carries 1.5 [1.4, 1.6] times"),
+        ((Spread(1.5, 1.4, 1.6), 1), "FCFS needs 2 instances, PARS 1 instance."),
+        ((Spread(0, 0, 0), None), "At the log's load pars does not meet it with these."),
+    ],
+)
+def test_what_the_instances_carry_is_a_sentence(pars: Any, said: str) -> None:
+    assert said in advice(carried={"fcfs": (Spread(1, 1, 1), 2), "pars": pars}).capacity
+
+
+def test_the_page_begins_with_the_answer_and_ends_with_the_commands(tmp_path: Path) -> None:
+    page.write_advice(advice(banner="INVENTED"), tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    places = [text.index(said) for said in ("INVENTED. Yes: it saves half.", "25% of the requests")]
+    places.append(text.index("scoring_service serve"))
+    assert places == sorted(places)
+    assert (tmp_path / "latencies.csv").read_text().startswith("policy,load,metric,value,low,high")
