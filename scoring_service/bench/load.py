@@ -15,6 +15,7 @@ from scoring_service.client.codec import write_prompt
 from scoring_service.errors import ServiceOverloaded
 from scoring_service.proto.status import CODE_OF, from_rpc_error
 from scoring_service.server.rpc import SERVICE
+from scoring_service.server.worker import EndRequest
 
 Ask = Callable[[str], object]
 
@@ -106,10 +107,10 @@ def open_loop(
     timeout_s: float,
     seed: int = 0,
     security: ClientSecurity = PLAINTEXT,
-    stop: threading.Event | None = None,
+    stop: EndRequest | None = None,
 ) -> Outcomes:
-    """Send `prompts` at Poisson arrivals of that rate, answered or not, until `stop`."""
-    stop = threading.Event() if stop is None else stop
+    """Send `prompts` at Poisson arrivals of that rate, answered or not, until `stop` is made."""
+    stop = stop or EndRequest()
     outcomes = Outcomes()
     lock = threading.Lock()
     landed = threading.Semaphore(0)
@@ -146,9 +147,7 @@ def open_loop(
     return outcomes
 
 
-def _paced(
-    requests: Sequence[bytes], gaps_s: Sequence[float], stop: threading.Event
-) -> Iterator[bytes]:
+def _paced(requests: Sequence[bytes], gaps_s: Sequence[float], stop: EndRequest) -> Iterator[bytes]:
     due_s = time.perf_counter()
     for request, gap_s in zip(requests, gaps_s, strict=True):
         due_s += gap_s

@@ -4,7 +4,6 @@ With `--seconds 600 --pid PID` it is a soak that also watches memory.
 """
 
 import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from scoring_service.bench.load import Outcomes, open_loop, percentile_ms
 from scoring_service.bench.processes import rss_bytes
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.errors import ConfigError, DataError, require
+from scoring_service.server.worker import EndRequest
 
 _WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", "email", "poem")
 
@@ -60,8 +60,8 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
     before = 0 if config.pid is None else _rss_bytes(config.pid)
     if config.pid is not None and not before:
         raise ConfigError(f"no process {config.pid}; give the pid of the service, or no --pid")
-    stop = threading.Event()
-    with _set_by_ctrl_c(stop):
+    stop = EndRequest()
+    with _made_by_ctrl_c(stop):
         outcomes = open_loop(
             config.target,
             prompts,
@@ -71,7 +71,7 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
             security=security,
             stop=stop,
         )
-    summary = _summary(outcomes) | {"interrupted": stop.is_set()}
+    summary = _summary(outcomes) | {"interrupted": stop.wait(0)}
     if config.pid is not None:
         after = _rss_bytes(config.pid)
         summary["rss_growth_fraction"] = after / before - 1 if after else None
@@ -79,15 +79,15 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
 
 
 @contextmanager
-def _set_by_ctrl_c(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C sets `stop`; the second is an exception as usual.
+def _made_by_ctrl_c(stop: EndRequest) -> Iterator[None]:
+    """The first Ctrl-C makes `stop`; the second is an exception as usual.
 
     An exception from within gRPC would leave a call that never ends, and a channel that waits for
     it when it is closed.
     """
 
     def first(number: int, frame: object) -> None:
-        stop.set()
+        stop.make()
         signal.signal(signal.SIGINT, usual)
 
     usual = signal.signal(signal.SIGINT, first)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import threading
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from scoring_service.errors import ConfigError, require
 from scoring_service.server.supervisor import as_options, supervise
 from scoring_service.server.worker import (
     END_S,
+    EndRequest,
     end_for_sure,
     end_with_parent,
     give_memory_back,
@@ -79,15 +79,15 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     locate = _source(options)
     model = RankerModel.load(ModelBundle.load(locate()), config.precision)
     server = ScoringServer(model, config, locate)
-    stopped = threading.Event()
+    end = EndRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, end.make)
     server.start()
     # The objects there are by now stay: the collector need not look at them again.
     gc.collect()
     gc.freeze()
     print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)
-    wait(stopped, options.parent_pid)
+    wait(end, options.parent_pid)
     end_for_sure(config.drain_notice_s + config.drain_grace_s + END_S)
     server.stop()
 

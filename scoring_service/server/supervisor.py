@@ -20,7 +20,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from scoring_service.errors import ConfigError, ServiceUnavailable
-from scoring_service.server.worker import END_S
+from scoring_service.server.worker import END_S, EndRequest
 from scoring_service.service.config import ServerConfig, split_address
 
 _log = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
         ConfigError: the port is in use.
         ServiceUnavailable: a process did not start; it has printed why.
     """
-    stopped = threading.Event()
+    end = EndRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, end.make)
     with _hold_port(config.address, config.drain_notice_s + _PORT_S) as held:
         host, _ = split_address("address", config.address)
         address = f"{host}:{held.getsockname()[1]}"
@@ -55,10 +55,10 @@ def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
         try:
             for child in children:  # In turn: each times the model on cores of its own.
                 child.start()
-                if not child.wait_until_it_serves(stopped):
+                if not child.wait_until_it_serves(end):
                     return
             print(children[0].line, flush=True)
-            while not stopped.wait(_LOOK_S):
+            while not end.wait(_LOOK_S):
                 for child in children:
                     child.look_after()
         finally:
@@ -86,10 +86,10 @@ class _Child:
         self.line, self._alive_at_s = "", time.monotonic()
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
 
-    def wait_until_it_serves(self, stopped: threading.Event) -> bool:
-        """False if `stopped` is set first. Raises ServiceUnavailable if it ends or hangs."""
+    def wait_until_it_serves(self, end: EndRequest) -> bool:
+        """False if `end` is made first. Raises ServiceUnavailable if it ends or hangs."""
         while not self.line:
-            if stopped.wait(0.02):
+            if end.wait(0.02):
                 return False
             if self._has_ended() or self._is_silent():
                 raise ServiceUnavailable("a server process did not start; its message is above")

@@ -7,6 +7,8 @@ import platform
 import signal
 import threading
 import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Final
 
 BEAT: Final = "alive"
@@ -18,6 +20,30 @@ _PR_SET_PDEATHSIG: Final = 1
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BYTES: Final = 262_144
 _log = logging.getLogger(__name__)
+
+
+class EndRequest:
+    """A request to end, which a signal handler may make on the thread that waits for it.
+
+    `threading.Event` cannot: a signal that comes as a wait runs out finds the event's lock taken by
+    its own thread, and both the handler and the process hang for good.
+    """
+
+    def __init__(self) -> None:
+        self._made = SimpleQueue[None]()  # its put is reentrant
+        self._is_made = False
+
+    def make(self, *_: object) -> None:
+        """End the waits, now and later; also as a signal handler."""
+        self._is_made = True
+        self._made.put(None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Return whether it is made, after `timeout_s` at most. For one thread."""
+        if not self._is_made:
+            with suppress(Empty):
+                self._made.get(timeout=timeout_s)
+        return self._is_made
 
 
 def end_with_parent(parent_pid: int) -> None:
@@ -37,12 +63,12 @@ def give_memory_back() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-def wait(stopped: threading.Event, parent_pid: int | None) -> None:
-    """Return when `stopped` is set, or when the parent, if there is one, is gone."""
+def wait(end: EndRequest, parent_pid: int | None) -> None:
+    """Return when `end` is made, or when the parent, if there is one, is gone."""
     if parent_pid is None:
-        stopped.wait()
+        end.wait()
         return
-    while not stopped.wait(BEAT_S):
+    while not end.wait(BEAT_S):
         try:
             print(BEAT, flush=True)
         except OSError:

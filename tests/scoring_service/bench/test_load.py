@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from scoring_service.bench.load import Load, closed_loop, open_loop
+from scoring_service.server.worker import EndRequest
 
 
 def test_a_closed_loop_asks_every_prompt_once():
@@ -42,6 +43,6 @@ def test_an_open_loop_knows_what_became_of_each_request(server):
 
 
 def test_an_open_loop_that_is_stopped_sends_no_more(server):
-    stop = threading.Event()
-    stop.set()
+    stop = EndRequest()
+    stop.make()
     assert open_loop(server.target, ["yes"] * 9, per_s=1, timeout_s=60, stop=stop).sent == 0

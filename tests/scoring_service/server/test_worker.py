@@ -8,22 +8,33 @@ import subprocess
 import sys
 import threading
 
-from scoring_service.server.worker import BEAT, wait
+from scoring_service.server.worker import BEAT, EndRequest, wait
 
 PYTHON = [sys.executable, "-c"]
 
 
 def test_a_worker_goes_on_until_it_is_stopped_or_its_parent_is_gone(monkeypatch, capsys):
     monkeypatch.setattr("scoring_service.server.worker.BEAT_S", 0.001)
-    wait(threading.Event(), os.getppid() + 1)
+    wait(EndRequest(), os.getppid() + 1)
     assert capsys.readouterr().out.splitlines() == [BEAT]
-    stopped = threading.Event()
-    threading.Timer(0.05, stopped.set).start()
-    wait(stopped, os.getppid())
+    end = EndRequest()
+    threading.Timer(0.05, end.make).start()
+    wait(end, os.getppid())
     assert set(capsys.readouterr().out.splitlines()) == {BEAT}
-    stopped = threading.Event()
-    threading.Timer(0.01, stopped.set).start()
-    wait(stopped, None)
+    end = EndRequest()
+    threading.Timer(0.01, end.make).start()
+    wait(end, None)
+
+
+def test_a_signal_at_any_moment_of_a_wait_ends_it():
+    code = (
+        "import signal; from scoring_service.server.worker import EndRequest\n"
+        "for number in range(2000):\n"
+        "    end = EndRequest(); signal.signal(signal.SIGALRM, end.make)\n"
+        "    signal.setitimer(signal.ITIMER_REAL, 0.0002)\n"
+        "    while not end.wait(0.00002): pass"
+    )
+    subprocess.run([*PYTHON, code], timeout=60, check=True)
 
 
 def test_a_process_ends_though_something_in_it_hangs():
