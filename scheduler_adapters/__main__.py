@@ -8,6 +8,10 @@ from scoring_service.command_line import Commands, Program
 
 _PLACES: Final = {
     "demo": ("demo:demo", "a trained ranker, served, orders the queues of the simulator and vLLM"),
+    "play": (
+        "play.command:play",
+        "a trained ranker, vLLM with its scores, and MLflow, on loopback until Ctrl-C",
+    ),
     "models": (
         "models:run",
         "latency presets: where they come from, and their error against measurements",
@@ -77,7 +81,12 @@ PROGRAM: Final = Program(
     about=_ABOUT,
     commands=COMMANDS,
     extra="simulate",
-    extras={"serve-vllm": "vllm", "bench-engine": "vllm", "bench-transformers": "transformers"},
+    extras={
+        "serve-vllm": "vllm",
+        "play": "vllm",
+        "bench-engine": "vllm",
+        "bench-transformers": "transformers",
+    },
     names={"bench": "bench-simulator", "serve-vllm": "vllm"},
 )
 
