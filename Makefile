@@ -1,4 +1,5 @@
 # make demo    set up, train a ranker on real prompts, serve it, and watch a real engine answer sooner
+# make play    after the demo: its ranker, vLLM and MLflow on loopback, and commands to try, until Ctrl-C
 # make test    set up, then lint, types and the whole CPU test suite (what .ci/run calls)
 # make setup   only build .venv (repaired when broken; quick when it is ready)
 # make lint    ruff and mypy; versions of packages as pinned
@@ -11,18 +12,18 @@
 #
 # Data: LENGTHWISE_DATA, else the folder beside the checkout, else a public set that the demo fetches,
 # else, without network, a small synthetic set; the commands say which they took. VLLM=cpu|gpu|none
-# chooses the engine build, JOBS how many processes test beside each other (2).
+# chooses the engine build, JOBS how many processes test beside each other (3).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint soak mutants bench clean dist pins
+.PHONY: help setup demo play test lint soak mutants bench clean dist pins
 
 export LENGTHWISE_DATA ?= $(abspath $(wildcard ../shared/data))
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 PY := .venv/bin/python
-JOBS ?= 2
+JOBS ?= 3
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -44,6 +45,9 @@ demo: setup
 	fi
 	@$(PY) -m scheduler_adapters demo --trained mlruns/demo
 
+play: setup
+	@$(PY) -m scheduler_adapters play --trained mlruns/demo
+
 lint: setup
 	@.venv/bin/python .ci/pins.py
 	@.venv/bin/ruff check .
@@ -52,9 +56,12 @@ lint: setup
 
 # JOBS processes at a time; their output is mixed. Engine tests get a process per file: a second engine
 # in one process breaks the first one's groups. Large files first, as they take longest.
+# Compiled bytecode is kept, whatever the shell says: these are hundreds of short processes.
 test: export OMP_NUM_THREADS = 1
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint
-	@{ echo "-m slow"; echo "-m 'not slow and not vllm and not gpu'"; \
+	@{ echo "-m slow --ignore tests/training"; echo "-m slow tests/training"; \
+		echo "-m 'not slow and not vllm and not gpu'"; \
 		grep -rl 'mark\.vllm' tests --include='test_*.py' | xargs ls -S | sed 's/^/-m vllm /'; \
 	} | xargs -L 1 -P $(JOBS) $(PY) -m pytest -q
 

@@ -52,7 +52,7 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     card = make_card(RECORDS)
-    options = ["--keep-checkpoints", "--trainer.detect-anomaly", "true", "--optim.clip-norm=null"]
+    options = ["--keep-checkpoints", "--trainer.num-sanity-val-steps=0", "--optim.clip-norm=null"]
     assert fit(card, "--epochs", "6", *options, "--json") == 0
     result = last_json(capsys)
     bundle = ModelBundle.load(str(result["bundle"]))
@@ -65,7 +65,7 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
     assert bundle.manifest.metrics["tau_b"] == result["tau_b"]
     assert len(bundle.manifest.history) >= 12
     assert {"step", "epoch", "train/loss", "val/tau_b"} <= set(bundle.manifest.history[0])
-    assert bundle.manifest.training["trainer"] == {"detect_anomaly": True}
+    assert bundle.manifest.training["trainer"] == {"num_sanity_val_steps": 0}
     checkpoints = tmp_path / "out" / "checkpoints"
     assert sorted(path.name for path in checkpoints.iterdir()) == ["best.ckpt", "last.ckpt"]
     assert fit(card, "--resume") == 2

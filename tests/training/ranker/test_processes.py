@@ -33,10 +33,9 @@ def test_two_processes_learn_what_one_does(
         "--mlruns-dir", str(tmp_path / "mlruns"),
     ]  # fmt: skip
     histories = []
-    for launcher in ([sys.executable], ["torchrun", "--nproc-per-node", "2"]):
-        out = tmp_path / launcher[0].rsplit("/", 1)[-1]
-        if launcher[0] == "torchrun":
-            launcher = [sys.executable, "-m", "torch.distributed.run", *launcher[1:]]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    for number, launcher in enumerate(([sys.executable], torchrun)):
+        out = tmp_path / f"run {number}"
         command = [*launcher, "-m", "training", "fit", "demo", "--out", str(out), *settings]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
