@@ -27,6 +27,7 @@ class VllmMemory(UnsharedBlocks[Request]):
         self._slides = any(group.get_num_skipped_tokens(1 << 40) for group in self._groups)
         self._is_plain = len(self._groups) == 1 and not self._slides
         self._sizes = {group.block_size for group in self._groups}
+        self._is_async = bool(scheduler.scheduler_config.async_scheduling)
         self._no_blocks = manager.empty_kv_cache_blocks.blocks
         self._replay: int = getattr(scheduler, "prefix_replay_tokens", 0)
         """Tokens at the end of a cache hit that are computed anew; a hit of no more is none."""
@@ -68,6 +69,8 @@ class VllmMemory(UnsharedBlocks[Request]):
         return max(0, blocks - sum(map(_held, self._tables(item))))
 
     def growth(self, items: Sequence[Request]) -> int:
+        if self._is_async:
+            items = [item for item in items if not _is_ending(item)]
         if self._is_plain:
             size = self.block_tokens
             return sum([item.num_computed_tokens % size == 0 for item in items])
@@ -134,6 +137,13 @@ class VllmMemory(UnsharedBlocks[Request]):
 
     def _tables(self, item: Request) -> Any:
         return self._coordinator.get_blocks(item.request_id)
+
+
+def _is_ending(item: Request) -> bool:
+    """Return whether the step in flight gives the last token, as vLLM's own schedule() asks."""
+    placeholders: int = item.num_output_placeholders
+    after = item.num_computed_tokens + 2 - placeholders
+    return placeholders > 0 and bool(after >= item.num_prompt_tokens + item.max_tokens)
 
 
 def _held(table: Sequence[Any]) -> int:

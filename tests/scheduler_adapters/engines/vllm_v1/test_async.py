@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.engines.vllm_v1.kv_memory import VllmMemory
 from scheduler_adapters.planner.hints import SCORE, TBT_S
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
@@ -182,6 +183,28 @@ def test_policies_that_plan_steps_lose_no_token_and_leave_no_state(
     assert not planner.residents
     assert not scheduler.waiting
     assert not scheduler.running
+
+
+@pytest.mark.parametrize(("max_tokens", "blocks"), [(2, 0), (3, 1)])
+def test_a_request_whose_last_token_is_on_its_way_asks_for_no_block(
+    settings: dict[str, Any], max_tokens: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm import SamplingParams
+    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.request import Request
+
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import AsyncRankScheduler
+
+    monkeypatch.setattr(settings["vllm_config"].scheduler_config, "async_scheduling", True)
+    scheduler = AsyncRankScheduler(**settings)
+    scheduler.lengthwise_start(Pascal())
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    request = Request("0", [5] * (scheduler.block_size - 1), params, None)
+    scheduler.add_request(request)
+    first, _ = scheduler.schedule(), scheduler.schedule()
+    scheduler.update_from_output(first, ModelRunnerOutput(["0"], {"0": 0}, [[9]]))
+    assert request.num_computed_tokens == scheduler.block_size
+    assert VllmMemory(scheduler).growth([request]) == blocks
 
 
 def test_a_prefill_whose_first_token_is_on_its_way_is_a_decode(settings: dict[str, Any]) -> None:
