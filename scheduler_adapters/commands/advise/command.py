@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from scheduler_adapters.commands.advise import evidence, page
+from scheduler_adapters.commands.advise.endpoint import Endpoint, measure_steps
 from scheduler_adapters.commands.advise.evidence import Evidence
 from scheduler_adapters.commands.advise.replay import (
     SCORED,
@@ -28,6 +29,7 @@ from scheduler_adapters.commands.setup import check_folder
 from scheduler_adapters.reporting.tables import text_of
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import check_memory
+from scheduler_adapters.simulator.latency.affine_fit import read_affine
 from scheduler_adapters.simulator.latency.facts import GPUS
 from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.workload.tables import write_whole
@@ -54,6 +56,9 @@ class AdviseConfig(TraceColumns):
     """Model that serves the log; `models` lists those that are known."""
     gpu: str = "a100-80g"
     """GPU of an instance, or the start of its name (h100)."""
+    endpoint: str | None = None
+    """Address of your engine's OpenAI-style API (http://127.0.0.1:8000/v1), which has nothing else
+    to do: its step times are measured, and its KV memory read, in place of those computed."""
     fit: Path | None = None
     """Steps recorded on your engine (num_decodes, decode_context, prefill_tokens, seconds), in
     place of step times from sizes and peaks."""
@@ -99,6 +104,8 @@ class AdviseConfig(TraceColumns):
         require("rate_per_s", rate, is_rate, "requests per second above 0")
         if self.bundle is not None and tau_b is not None:
             raise ConfigError(f"bundle is {self.bundle} and tau_b {tau_b:g}; use one of them")
+        if self.endpoint is not None and self.fit is not None:
+            raise ConfigError(f"endpoint is {self.endpoint} and fit {self.fit}; use one of them")
         check_slo(self.slo)
         check_folder(self.out)
 
@@ -112,14 +119,14 @@ class AdviseConfig(TraceColumns):
 
 
 @common_options(
-    *("log", "out", "model", "gpu", "instances", "bundle", "tau_b", "slo", "rate_per_s", "json")
+    *("log", "out", "model", "gpu", "endpoint", "instances", "bundle", "tau_b", "slo", "json")
 )
 def run(config: AdviseConfig) -> None:
     """Decide by your own log whether ordering by predicted length would help; write a page on it.
 
     Examples:
       python -m scheduler_adapters advise --log gateway.jsonl --model llama-3-8b --gpu h100
-      python -m scheduler_adapters advise --log gateway.jsonl --bundle run/bundle --out advice
+      python -m scheduler_adapters advise --log gateway.jsonl --endpoint http://127.0.0.1:8000/v1
       python -m scheduler_adapters advise --log trace.csv --tau-b 0.5 --instances 8 --json
 
     A ranker is trained on a part of the log's prompts. The simulator then replays the log, at .7 to
@@ -143,9 +150,7 @@ def run(config: AdviseConfig) -> None:
 
 def advise(config: AdviseConfig) -> page.Advice:
     """Read, train, replay and judge; writes the report."""
-    instance = Instance.preset(
-        config.profile, max_num_seqs=config.max_num_seqs, max_tokens=config.max_tokens
-    )
+    instance, steps = _instance(config)
     found = _evidence(config)
     requests = found.requests.take(np.arange(min(len(found.requests), config.num_requests)))
     check_memory(requests, instance)
@@ -179,12 +184,39 @@ def advise(config: AdviseConfig) -> page.Advice:
         instances=replay.instances,
         tau_b=tau_b,
         ranker=found.ranker,
-        notes=_notes(config, found, replay),
+        notes=[*_notes(config, found, replay), steps],
         commands=_commands(config, found, verdict.answer),
         banner=found.banner,
     )
     page.write_advice(advice, config.out)
     return advice
+
+
+def _instance(config: AdviseConfig) -> tuple[Instance, str]:
+    """Return the simulated engine, and where its step times are from."""
+    changes = {"max_num_seqs": config.max_num_seqs, "max_tokens": config.max_tokens}
+    instance = Instance.preset(config.profile, **changes)
+    if config.fit is not None:
+        return instance, f"Step times are fitted to {config.fit.name}."
+    if config.endpoint is None:
+        return instance, "Step times are computed from the model's size and the GPU's peaks."
+    endpoint = Endpoint(config.endpoint)
+    log.info("measuring the steps of %s at %s", endpoint.model, endpoint.url)
+    table = measure_steps(
+        endpoint.ask, most_tokens=config.max_tokens, most_seqs=config.max_num_seqs
+    )
+    path = config.out / "steps.csv"
+    write_whole(path, lambda part: table.to_csv(part, index=False), make_folder=True)
+    fit, memory = read_affine(path), endpoint.kv_memory()
+    said = (
+        f"Step times of {endpoint.model} were measured at {endpoint.url}, and the fit to them is "
+        f"{fit.mape_fraction:.0%} off in the mean; KV memory is "
+    )
+    if memory is None:
+        return replace(instance, latency=fit.latency), f"{said}computed for {config.profile}."
+    blocks, tokens = memory
+    measured = replace(instance, latency=fit.latency, kv_blocks=blocks, block_tokens=tokens)
+    return measured, f"{said}the engine's, {blocks * tokens:,} tokens."
 
 
 def _evidence(config: AdviseConfig) -> Evidence:
@@ -233,9 +265,10 @@ def _notes(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
     own, span_s = len(replay.requests), float(np.ptp(replay.requests.arrival_s))
     arrivals = f"in {span_s:,.0f} s" if config.rate_per_s is None else "drawn"
     notes = [
-        f"Simulated: {config.profile}, {page.counted(replay.instances)}{chosen}, requests in turn, "
-        f"{config.max_num_seqs} seats, {config.max_tokens} tokens a step; {config.log.name}, "
-        f"{own:,} of {len(found.requests):,} requests {arrivals}; {config.draws} draws, seed "
+        f"Simulated: {config.endpoint or config.profile}, "
+        f"{page.counted(replay.instances)}{chosen}, requests in turn, {config.max_num_seqs} seats, "
+        f"{config.max_tokens} tokens a step; {config.log.name}, {own:,} of "
+        f"{len(found.requests):,} requests {arrivals}; {config.draws} draws, seed "
         f"{config.seed}."
     ]
     if config.rate_per_s is not None:
@@ -245,8 +278,6 @@ def _notes(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
         notes.append(f"{known:,} requests have a score of their own.")
     if not replay.requests.reasoning_tokens.any():
         notes.append("PASCAL is left out: the log has no reasoning tokens.")
-    if config.fit is None:
-        notes.append("Step times are computed from the model's size and the GPU's peaks.")
     return notes
 
 
@@ -255,7 +286,8 @@ def _commands(config: AdviseConfig, found: Evidence, answer: str) -> list[str]:
     if answer == "no":
         return []
     if found.bundle is None:
-        return [f"python -m scheduler_adapters advise --log {config.log}"]
+        at = f" --endpoint {config.endpoint}" if config.endpoint else ""
+        return [f"python -m scheduler_adapters advise --log {config.log}{at}"]
     return [
         f"python -m scoring_service serve --bundle {found.bundle} --address 127.0.0.1:50051",
         "python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer 127.0.0.1:50051",
