@@ -50,7 +50,9 @@ def supports(server: grpc.Server) -> bool:
     return (
         all(hasattr(cygrpc, name) for name in _NEEDED)
         and all(hasattr(core, name) for name in ("register_method", "request_registered_call"))
-        and all(hasattr(state, name) for name in ("completion_queue", "lock", "rpc_states"))
+        and all(
+            hasattr(state, name) for name in ("completion_queue", "lock", "rpc_states", "stage")
+        )
     )
 
 
@@ -221,10 +223,10 @@ class DirectMethod:
 
     def start(self) -> None:
         """Take calls; the server must have been started."""
-        # grpcio's server waits with its end for all that is in here.
         with self._state.lock:
+            # grpcio's server waits with its end for all that is in here.
             self._state.rpc_states.add(self)
-        self._request_call()
+            self._request_call()
 
     def handle_safely(self, call: DirectCall, message: bytes) -> None:
         """Handle a call; whatever is raised ends that call and not the server."""
@@ -264,5 +266,8 @@ class DirectMethod:
             call.receive()
         else:
             call.watch()
-        self._request_call()
-        return None, _NO_CALLBACKS
+        with self._state.lock:
+            if self._state.stage.name == "STARTED":
+                self._request_call()
+                return None, _NO_CALLBACKS
+        return self, _NO_CALLBACKS  # The server has begun to stop: this call was the last.

@@ -92,6 +92,24 @@ def test_a_call_is_answered_from_any_thread(echo):
     echo.wait_for(lambda: echo.num_open == 0)
 
 
+def test_a_call_that_comes_as_the_server_begins_to_stop_is_answered_and_others_go_on(echo):
+    stopped = []
+
+    def admit(call):
+        """On the thread that serves all calls: for the second call the end has begun meanwhile."""
+        if echo.held:
+            stopped.append(echo.server.stop(60))
+        return True
+
+    echo = echo(admit=lambda call: admit(call))
+    first = echo.call.future(b"hold", timeout=60)
+    echo.wait_for(lambda: echo.held)
+    assert echo.call(b"second", timeout=60) == b"second"
+    echo.held.pop().respond(b"first")
+    assert first.result(60) == b"first"
+    assert stopped[0].wait(60)
+
+
 def test_a_failure_carries_code_details_and_metadata(echo):
     with pytest.raises(grpc.RpcError) as caught:
         echo().call(b"fail", timeout=60)
