@@ -8,7 +8,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -29,6 +30,7 @@ _ON_WORKER: Final = ("ScoreBatch", "Report", "ModelInfer")
 _FAILED: Final = "the service failed; its log says how"
 _log = logging.getLogger(__name__)
 Context: TypeAlias = grpc.ServicerContext
+Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 
 class Asked(NamedTuple):
@@ -61,9 +63,11 @@ class Calls:
         self._metrics = metrics
         self._workers = workers
         self._tokens = tokens
+        self._is_shared = tokens is not None and len(tokens) > 1
         self._report_tokens = report_tokens
         self._lock = threading.Lock()
         self._open_by_token: Counter[int] = Counter()
+        self._streams_by_token: Counter[int] = Counter()
 
     def gate(self, method: str) -> Callable[[DirectCall], bool] | None:
         """What decides whether a call's request is read; None where every one is.
@@ -72,7 +76,7 @@ class Calls:
         its answer.
         """
         tokens = self._report_tokens if method == "Report" else self._tokens
-        is_shared = method != "Report" and self._tokens is not None and len(self._tokens) > 1
+        is_shared = method != "Report" and self._is_shared
         takes_room = method in _ON_WORKER
         if tokens is None and not takes_room:
             return None
@@ -107,6 +111,31 @@ class Calls:
     def _give_back(self, token: int) -> None:
         with self._lock:
             self._open_by_token[token] -= 1
+
+    @contextmanager
+    def stream_place(self, metadata: Metadata) -> Iterator[None]:
+        """Hold one of the places for streams of a caller's token.
+
+        Raises:
+            ServiceOverloaded: they are all taken, so that other tokens find room.
+        """
+        if self._tokens is None or not self._is_shared:
+            yield
+            return
+        token, limit = self._tokens.check(metadata), self.service.config.max_token_streams
+        with self._lock:
+            if self._streams_by_token[token] >= limit:
+                raise ServiceOverloaded(
+                    f"{limit} streams of this token are open, the most there may be; share a "
+                    "stream, or use ScoreBatch",
+                    retry_after_s=1.0,
+                )
+            self._streams_by_token[token] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._streams_by_token[token] -= 1
 
     def on_worker(self, method: str, handle: Handle, max_inline_bytes: int = 0) -> Handle:
         """`handle`, on a worker for requests that would hold up the thread that serves all."""

@@ -111,7 +111,7 @@ class ScoringRpcs:
 
     def _score_stream(self, requests: Iterator[bytes], context: Context) -> Iterator[Message]:
         try:
-            with self._stream_place():
+            with self._stream_place(context):
                 answers = UnorderedMap(
                     self._answer_one, self._workers, self._config.max_stream_prompts
                 )
@@ -132,9 +132,10 @@ class ScoringRpcs:
         self._calls.succeeded("ScoreStream")
 
     @contextmanager
-    def _stream_place(self) -> Iterator[None]:
+    def _stream_place(self, context: Context) -> Iterator[None]:
         """A place for a stream; where none is free, the most silent stream is ended."""
         with ExitStack() as place:
+            place.enter_context(self._calls.stream_place(context.invocation_metadata()))
             try:
                 place.enter_context(self._service.stream_place())
             except ServiceOverloaded:

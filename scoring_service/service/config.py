@@ -69,6 +69,8 @@ class ServerConfig:
     max_streams: int = 8
     """Streams open at once; each holds two threads. Where all are taken and a new one comes, the
     one that was silent longest is ended."""
+    max_token_streams: int = 6
+    """Those of one token where token_file holds several, so that the others find room."""
     max_stream_prompts: int = 64
     """Prompts of a stream that are read but not answered; beyond them the client has to wait."""
     stream_idle_s: float = 300.0
