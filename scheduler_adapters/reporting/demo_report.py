@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
 
 from scheduler_adapters.reporting import figures
 from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_html
@@ -12,6 +15,25 @@ from scheduler_adapters.timeline.metrics import Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Requests
 from scoring_service.bundle import Manifest
+
+_SHOWN: Final = 48
+_GO_ON: Final = Section(
+    heading="Go on",
+    table=ReportTable(
+        columns=("to", "command"),
+        rows=(
+            ("talk to this ranker behind a small vLLM", "make play"),
+            (
+                "know what it would bring to your server",
+                "python -m scheduler_adapters advise --log gateway.jsonl --gpu h100",
+            ),
+            (
+                "put it before your vLLM",
+                "python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer HOST:PORT",
+            ),
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +57,10 @@ def write_demo_report(
     served: Bursts | None,
 ) -> None:
     """Write the page, and beside it latency.svg with its table: all engines side by side."""
-    sections = [_latency_section("In the simulator", simulated)]
+    sections = [_waiting_section(simulated), _latency_section("In the simulator", simulated)]
     if served is not None:
         sections.append(_latency_section("In vLLM", served))
-    sections += [_predictor_section(manifest, requests), *_training_sections(manifest)]
+    sections += [_predictor_section(manifest, requests), *_training_sections(manifest), _GO_ON]
     means = {name: s.normalized_latency_s.mean for name, s in simulated.summaries.items()}
     banner = f"{manifest.banner}. " if manifest.banner else ""
     lead = (
@@ -59,6 +81,33 @@ def write_demo_report(
 
 def _e2e_s(bursts: Bursts) -> dict[str, Any]:
     return {name: t.e2e_s() for name, t in bursts.timelines.items()}
+
+
+def _waiting_section(bursts: Bursts) -> Section:
+    """What ordering by length does, on a few requests."""
+    tables = []
+    for policy in ("fcfs", "pars"):
+        timeline = bursts.timelines[policy]
+        lengths = timeline.requests.output_tokens
+        some = np.linspace(0, len(lengths) - 1, min(_SHOWN, len(lengths))).astype(int)
+        columns = {
+            "policy": policy,
+            "scheduled_s": timeline.scheduled_s[some],
+            "finished_s": timeline.finished_s[some],
+            "is_long": lengths[some] > np.median(lengths),
+        }
+        tables.append(pd.DataFrame(columns))
+    return Section(
+        heading="What happens",
+        text="A server that answers in order of arrival (FCFS) lets a question that takes a word "
+        "wait behind one that takes an essay. The ranker has learnt, from prompts and the lengths "
+        "of their answers, which answers will be long; it reads the prompt before the request runs "
+        "and gives it a score. The scheduler (PARS) starts those with the lowest score first. "
+        "Model, engine and answers are the same.",
+        figure=figures.waiting_figure(pd.concat(tables)),
+        caption=f"{len(some)} of the burst's requests, simulated: thin while they wait, thick "
+        "while they run, by when they end. Long: longer than half of all.",
+    )
 
 
 def _latency_section(heading: str, bursts: Bursts) -> Section:

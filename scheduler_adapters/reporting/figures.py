@@ -125,6 +125,29 @@ def ecdf_figure(table: pd.DataFrame, xlabel: str, *, log_x: bool = False) -> lis
     return _panels(table["panel"], draw)
 
 
+def waiting_figure(table: pd.DataFrame) -> list[Figure]:
+    """Requests as lines, thin while they wait and thick while they run, in the order of their end.
+
+    Columns policy, scheduled_s, finished_s, is_long; all arrive at 0 s.
+    """
+
+    def draw(axis: Axes, policy: str) -> None:
+        rows = table[table["policy"] == policy].sort_values("finished_s", ignore_index=True)
+        axis.hlines(rows.index, 0, rows["scheduled_s"], color="#b0b0b0", linewidth=0.8)
+        for is_long, name in ((False, "short answer"), (True, "long answer")):
+            some = rows[rows["is_long"] == is_long]
+            look: dict[str, Any] = {
+                "color": _CYCLE[1] if is_long else COLOURS["pars"],
+                "linewidth": 3.2,
+            }
+            axis.hlines(some.index, some["scheduled_s"], some["finished_s"], label=name, **look)
+        axis.set(xlabel="seconds", yticks=[], xlim=(0, float(table["finished_s"].max())))
+        axis.invert_yaxis()
+        axis.legend(loc="upper right")
+
+    return _panels(table["policy"], draw)
+
+
 def _use_log(axis: Axes, which: Literal["x", "y"]) -> None:
     """A logarithmic axis labelled 0.1, 1, 10; between them only where it spans less than that."""
     axis.set(**{f"{which}scale": "log"})
