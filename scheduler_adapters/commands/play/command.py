@@ -125,7 +125,7 @@ class Servers:
 @contextmanager
 def open_servers(logs: Path) -> Iterator[Servers]:
     """No servers yet; at the end, or at Ctrl-C, SIGTERM to each and SIGKILL to its session."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     logs.mkdir(exist_ok=True)
     servers = Servers(logs)
