@@ -51,7 +51,9 @@ class Engine:
         )
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(SIZE, sha256)
-        self.memory = VllmMemory(SimpleNamespace(kv_cache_manager=self.manager, block_size=SIZE))
+        parts = {"kv_cache_manager": self.manager, "block_size": SIZE}
+        config = SimpleNamespace(async_scheduling=False)
+        self.memory = VllmMemory(SimpleNamespace(**parts, scheduler_config=config))
 
     def request(self, name: str, tokens: int, *, shared: int = 0) -> Any:
         """A request whose first tokens are those of every other one."""
