@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -22,7 +22,7 @@ from scoring_service.server.metrics import Metrics
 from scoring_service.server.security import Access, BearerTokens
 from scoring_service.service.batching import Call
 from scoring_service.service.scoring import CallAnswer, ScoringService
-from scoring_service.transport.direct import DirectCall, Handle
+from scoring_service.transport.direct import DirectCall, Handle, Metadata
 from scoring_service.transport.workers import Workers
 
 _ON_WORKER: Final = ("ScoreBatch", "Report", "ModelInfer")
@@ -30,7 +30,6 @@ _ON_WORKER: Final = ("ScoreBatch", "Report", "ModelInfer")
 _FAILED: Final = "the service failed; its log says how"
 _log = logging.getLogger(__name__)
 Context: TypeAlias = grpc.ServicerContext
-Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 
 class Asked(NamedTuple):
@@ -99,18 +98,12 @@ class Calls:
     def _count_for_token(self, direct: DirectCall, token: int) -> None:
         """Raises ServiceOverloaded if the calls of that token take the places of the others."""
         limit = self.service.config.max_token_calls
-        with self._lock:
-            if self._open_by_token[token] >= limit:
-                raise ServiceOverloaded(
-                    f"{limit} calls of this token are open, the most there may be; try again later",
-                    retry_after_s=max(self.service.batcher.predicted_wait_s(), 0.001),
-                )
-            self._open_by_token[token] += 1
-        direct.on_answered = partial(self._give_back, token)
-
-    def _give_back(self, token: int) -> None:
-        with self._lock:
-            self._open_by_token[token] -= 1
+        if not self._take_place(self._open_by_token, token, limit):
+            raise ServiceOverloaded(
+                f"{limit} calls of this token are open, the most there may be; try again later",
+                retry_after_s=max(self.service.batcher.predicted_wait_s(), 0.001),
+            )
+        direct.on_answered = partial(self._give_back, self._open_by_token, token)
 
     @contextmanager
     def stream_place(self, metadata: Metadata) -> Iterator[None]:
@@ -123,19 +116,26 @@ class Calls:
             yield
             return
         token, limit = self._tokens.check(metadata), self.service.config.max_token_streams
-        with self._lock:
-            if self._streams_by_token[token] >= limit:
-                raise ServiceOverloaded(
-                    f"{limit} streams of this token are open, the most there may be; share a "
-                    "stream, or use ScoreBatch",
-                    retry_after_s=1.0,
-                )
-            self._streams_by_token[token] += 1
+        if not self._take_place(self._streams_by_token, token, limit):
+            raise ServiceOverloaded(
+                f"{limit} streams of this token are open, the most there may be; share a stream, "
+                "or use ScoreBatch",
+                retry_after_s=1.0,
+            )
         try:
             yield
         finally:
-            with self._lock:
-                self._streams_by_token[token] -= 1
+            self._give_back(self._streams_by_token, token)
+
+    def _take_place(self, taken: Counter[int], token: int, limit: int) -> bool:
+        with self._lock:
+            is_free = taken[token] < limit
+            taken[token] += is_free
+        return is_free
+
+    def _give_back(self, taken: Counter[int], token: int) -> None:
+        with self._lock:
+            taken[token] -= 1
 
     def on_worker(self, method: str, handle: Handle, max_inline_bytes: int = 0) -> Handle:
         """`handle`, on a worker for requests that would hold up the thread that serves all."""
