@@ -320,6 +320,8 @@ class Engine:
                 if self.is_stalled and state.until_s < inf:
                     # Whatever the caller does about it is done then, not earlier.
                     load.now_s = max(load.now_s, state.until_s)
+                elif self.habits is not None:
+                    self.habits.awake_since_s = start_s
             if start_s >= state.until_s:
                 return start_s
             load.now_s = start_s

@@ -9,6 +9,7 @@ import numpy as np
 from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.live import SimulatedRequest
+from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -65,3 +66,20 @@ def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
     assert other.stored.used_host_blocks == 0
     assert other.state.load.now_s == carried.available_s + 1.01
     assert not other.state.lives[0].is_brought
+
+
+def test_an_arrival_while_all_others_are_copied_is_seen_by_an_engine_that_plans_ahead():
+    slow = replace(INSTANCE, host=replace(HOST, bytes_per_s=0.32))  # 50 s for a block
+    engine = Engine(OffloadingFCFS(), slow, habits=VllmHabits())
+    arrival_s = [0.0, 0.0, 30.0]
+    engine.submit_all(
+        make_requests(prompt_tokens=[16] * 3, output_tokens=[20, 20, 2], arrival_s=arrival_s)
+    )
+    engine.advance(30.0)
+    assert engine.is_stalled
+    assert engine.state.num_waiting == 1
+    engine.advance(30.5)
+    assert engine.state.num_waiting == 2
+    engine.advance(np.inf)
+    assert engine.state.record.finished_s[2] > 100  # once the one before it is back
+    assert engine.state.record.preemptions == [0, 1, 0]

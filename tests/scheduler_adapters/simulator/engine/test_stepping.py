@@ -92,12 +92,16 @@ def test_so_it_does_for_every_policy_of_ours(name, requests, instance, sizes, vl
 
 @pytest.mark.parametrize("name", HOSTED)
 @settings(max_examples=40, deadline=None)
-@given(requests=workloads(), instance=instances, host=hosts, sizes=pieces)
-def test_so_it_does_while_blocks_are_copied(name, requests, instance, host, sizes):
+@given(requests=workloads(), instance=instances, host=hosts, sizes=pieces, vllm=st.booleans())
+def test_so_it_does_while_blocks_are_copied(name, requests, instance, host, sizes, vllm):
     instance = replace(instance, host=host)
-    whole = Engine(HOSTED[name](), instance).run(requests)
-    assert_equal(in_pieces(Engine(HOSTED[name](), instance), requests, sizes), whole)
-    assert_equal(as_they_arrive(Engine(HOSTED[name](), instance), requests), whole)
+
+    def engine() -> Engine:
+        return Engine(HOSTED[name](), instance, habits=VllmHabits() if vllm else None)
+
+    whole = engine().run(requests)
+    assert_equal(in_pieces(engine(), requests, sizes), whole)
+    assert_equal(as_they_arrive(engine(), requests), whole)
 
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=9, watermark_fraction=0.0)
