@@ -54,16 +54,11 @@ lint: setup
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 
-# JOBS processes at a time; their output is mixed. Engine tests get a process per file: a second engine
-# in one process breaks the first one's groups. Large files first, as they take longest.
 # Compiled bytecode is kept, whatever the shell says: these are hundreds of short processes.
 test: export OMP_NUM_THREADS = 1
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint
-	@{ echo "-m slow --ignore tests/training"; echo "-m slow tests/training"; \
-		echo "-m 'not slow and not vllm and not gpu'"; \
-		grep -rl 'mark\.vllm' tests --include='test_*.py' | xargs ls -S | sed 's/^/-m vllm /'; \
-	} | xargs -L 1 -P $(JOBS) $(PY) -m pytest -q
+	@$(PY) tests/suite.py --jobs $(JOBS)
 
 # The list of parts is of the set-up that the tests ran in.
 dist: setup

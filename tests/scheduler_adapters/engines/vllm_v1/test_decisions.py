@@ -55,7 +55,7 @@ from tests.scheduler_adapters.simulator.prefix_cache import Shared
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 SEATS, BUDGET = 8, 512
-workload = partial(decisions.workload, count=24)
+workload = partial(decisions.workload, count=18)
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,7 @@ def assert_steps(
 def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
     engine: Any, seed: int, kind: dict[str, Any]
 ) -> None:
-    requests = workload(seed, longest=160)
+    requests = workload(seed, longest=110)
     if kind.get("displaces"):
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
     assert_same(engine, lambda: Dice(seed, **kind), requests)
@@ -265,7 +265,7 @@ def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_ranks_shared_by_a_group_give_the_steps_of_the_simulator(engine: Any, seed: int) -> None:
-    assert_same(engine, Deadlines, workload(seed, longest=100))
+    assert_same(engine, Deadlines, workload(seed, longest=80))
 
 
 POLICIES_IN_SMALL: dict[str, Callable[[], Policy]] = {
@@ -288,7 +288,7 @@ POLICIES_IN_SMALL: dict[str, Callable[[], Policy]] = {
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", POLICIES_IN_SMALL)
 def test_a_policy_gives_the_steps_of_the_simulator(engine: Any, name: str, seed: int) -> None:
-    assert_same(engine, POLICIES_IN_SMALL[name], workload(seed, longest=120))
+    assert_same(engine, POLICIES_IN_SMALL[name], workload(seed, longest=80))
 
 
 PRIORITISED: dict[str, Callable[[], Policy]] = {
