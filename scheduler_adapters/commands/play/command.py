@@ -4,13 +4,12 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -20,6 +19,7 @@ from urllib.request import urlopen
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.driver import ENVIRONMENT
 from scheduler_adapters.workload.tables import read_table
+from scoring_service.bench.processes import free_port
 from scoring_service.bundle import ModelBundle
 from scoring_service.errors import SchedulingError
 from scoring_service.mlflow_store import MlflowStore, quiet_mlflow
@@ -33,7 +33,8 @@ _VLLM: Final = (
 _WELCOME: Final = """\
 vLLM under PARS     {vllm}/v1   metrics: {vllm}/metrics
 scoring service     {scorer} (gRPC)   metrics: {scorer_metrics}/metrics
-MLflow              {mlflow}   the ranker: {mlflow}/#/models/{ranker}
+MLflow              {mlflow}/#/experiments?workflowType=machine_learning
+the ranker          {mlflow}/#/models/{ranker}
 logs                {logs}
 
 try in another terminal: a completion; what became of scores; the ranker in the registry
@@ -68,7 +69,7 @@ def play(config: PlayConfig) -> None:
     prompts = read_table(config.trained / "test.parquet", ["prompt"])["prompt"].tolist()
     store.require()
     quiet_mlflow()
-    scorer, scorer_metrics, vllm, mlflow = (f"127.0.0.1:{port}" for port in _free_ports(4))
+    scorer, scorer_metrics, vllm, mlflow = (f"127.0.0.1:{free_port()}" for _ in range(4))
     logs = config.trained / "play"
     with tempfile.TemporaryDirectory() as folder, open_servers(logs) as servers:
         serve = ["scoring_service", "serve", "--bundle", str(bundle.path), "--address", scorer]
@@ -141,14 +142,6 @@ def open_servers(logs: Path) -> Iterator[Servers]:
                 process.wait(timeout=20)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def _answers(url: str) -> bool:
