@@ -164,7 +164,7 @@ class TrainConfig:
     """One experiment. `recipes.py` names some; the command line overrides single fields."""
 
     name: str = "ranker"
-    """Name of the model in the registry and of the experiment in MLflow."""
+    """Name of the run in MLflow; the model in the registry has that of its data set."""
     data: DataConfig = field(default_factory=DataConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
