@@ -48,8 +48,10 @@ Face hub; without any of them a synthetic set takes its place, with a warning.
 
 def _prepare() -> None:
     """Log our messages to stderr without a prefix, and of libraries only warnings."""
-    # Idle OpenMP threads that spin would starve the others on a shared machine.
+    # Idle OpenMP threads that spin would starve the others on a shared machine. For a while they
+    # may: a training step is hundreds of short operations, and takes a third longer if they sleep.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     for name in ("training", "scoring_service.tables"):

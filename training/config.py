@@ -184,8 +184,8 @@ class TrainConfig:
     patience: int | None = None
     """Stop after this many validations without a better tau_b; None trains to the end."""
     precision: Precision = "auto"
-    """Of the arithmetic in training; weights stay fp32. auto: bf16 on a GPU or CPU that computes in
-    it (on AVX-512 BF16 it saves a quarter of the CPU time), else fp32."""
+    """Of the arithmetic in training; weights stay fp32. auto: bf16 on a GPU that has it, and on a
+    CPU that multiplies matrices faster in it, which is measured at the start; else fp32."""
     threads: int | None = None
     """CPU threads of torch; None leaves torch's choice."""
     seed: int = 0

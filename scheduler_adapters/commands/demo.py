@@ -31,7 +31,7 @@ from scoring_service.strict_json import to_json
 log = logging.getLogger(__name__)
 
 SCHEDULERS: Final = ("fcfs", "pars", "oracle")
-_ENGINE_BURSTS: Final = 2
+_ENGINE_BURSTS: Final = 4
 """Bursts short enough that the machine is about as fast under one scheduler as under the next."""
 _SECONDS: Final[Mapping[ClockKind, str]] = {
     "steady": "seconds are CPU time of this machine, were it as fast throughout as at first",
@@ -51,8 +51,8 @@ class DemoConfig:
     """MODEL@GPU that the simulator simulates."""
     simulator_max_num_seqs: int = 64
     """Requests that run at once in the simulator."""
-    num_engine_requests: int = 120
-    """Held-out prompts for vLLM, drawn at random, in two bursts; 0 leaves vLLM out."""
+    num_engine_requests: int = 240
+    """Held-out prompts for vLLM, drawn at random, in four bursts; 0 leaves vLLM out."""
     engine_max_num_seqs: int = 4
     """Requests that run at once in vLLM; the others queue."""
     scoring_timeout_s: float = 60.0

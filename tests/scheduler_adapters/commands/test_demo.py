@@ -70,11 +70,11 @@ def test_a_ranker_of_invented_data_has_a_banner_on_its_page_and_table(
 def test_all_schedulers_serve_the_same_requests_in_one_engine(trained: Path) -> None:
     figures = run_demo(a_config(trained, num_engine_requests=41))
     served = figures["vllm"]
-    assert (served["num_requests"], served["num_bursts"]) == (41, 2)
+    assert (served["num_requests"], served["num_bursts"]) == (41, 4)
     means = {name: served[name]["mean_normalized_latency_s"] for name in ("fcfs", "oracle")}
     assert 0 < means["oracle"] < means["fcfs"]
     assert 0 < served["pars"]["mean_e2e_s"] < 100
-    assert "41 of the same requests in 2 bursts" in Path(figures["report"]).read_text()
+    assert "41 of the same requests in 4 bursts" in Path(figures["report"]).read_text()
     json.dumps(figures, allow_nan=False)
 
 

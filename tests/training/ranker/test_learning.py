@@ -39,23 +39,33 @@ def test_an_encoder_has_a_head_per_length_and_the_tokenizers_limit(tiny_bert: Pa
 
 
 @pytest.mark.parametrize(
-    ("precision", "capabilities", "expected"),
+    ("precision", "capabilities", "slower", "expected"),
     [
-        ("fp32", {"avx512_bf16": True}, False),
-        ("bf16", {}, True),
-        ("auto", {}, False),
-        ("auto", {"avx512_bf16": True}, True),
-        ("auto", {"amx_bf16": True}, True),
+        ("fp32", {"avx512_bf16": True}, 0.5, False),
+        ("bf16", {}, 2.0, True),
+        ("auto", {}, 0.5, False),
+        ("auto", {"avx512_bf16": True}, 0.5, True),
+        ("auto", {"avx512_bf16": True}, 2.0, False),
+        ("auto", {"amx_bf16": True}, 0.5, True),
     ],
 )
-def test_bf16_is_used_where_asked_for_or_native(
+def test_bf16_is_used_where_asked_for_or_faster(
     precision: str,
     capabilities: dict[str, bool],
+    slower: float,
     expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    now_s = 0.0
+
+    def multiply(left: torch.Tensor, _: torch.Tensor) -> None:
+        nonlocal now_s
+        now_s += slower if left.dtype == torch.bfloat16 else 1.0
+
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: capabilities)
+    monkeypatch.setattr("torch.mm", multiply)
+    monkeypatch.setattr(learning.time, "perf_counter", lambda: now_s)
     assert learning._use_bf16(TrainConfig(precision=precision)) is expected  # type: ignore[arg-type]
 
 
