@@ -1,7 +1,6 @@
 """`python -m scheduler_adapters COMMAND`: schedulers of LLM requests, simulated or served."""
 
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 from scoring_service.command_line import Commands, Program
@@ -89,12 +88,7 @@ PROGRAM: Final = Program(
     },
     names={"bench": "bench-simulator", "serve-vllm": "vllm"},
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
-    return PROGRAM.run(arguments)
-
+main: Final = PROGRAM.run
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 from scoring_service.command_line import Commands, Program
@@ -71,12 +70,7 @@ PROGRAM: Final = Program(
     names={"compare": "compare-rankers", "reproduce": "reproduce-ranker"},
     prepare=_prepare,
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
-    return PROGRAM.run(arguments)
-
+main: Final = PROGRAM.run
 
 if __name__ == "__main__":
     sys.exit(main())

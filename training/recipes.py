@@ -22,7 +22,6 @@ def demo() -> TrainConfig:
         data=DataConfig(dataset="alpaca-vicuna7b", max_prompt_tokens=64),
         split=SplitConfig(train_prompts=4000, val_prompts=500, test_prompts=2000),
         epochs=2,
-        validations_per_epoch=2,
     )
 
 

@@ -314,14 +314,12 @@ def _require_think_end(policy: Policy, config: ServeConfig) -> None:
 
 def _require_free_port(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {host}:{port} ({error.strerror}); use another --port or --host"
-            ) from error
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port} ({error.strerror}); use another --port or --host"
+        ) from error
 
 
 def _require_scorer(config: MiddlewareConfig, start_without: bool) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
-import time
 import warnings
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
@@ -20,6 +18,7 @@ from jsonargparse import ArgumentParser
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from tokenizers import Tokenizer
+from torch.utils.benchmark import Timer
 
 from scoring_service.errors import ConfigError, DataError, at_least
 from training.config import TrainConfig
@@ -227,14 +226,12 @@ def _bf16_is_faster() -> bool:
 
     Having the instructions does not tell: a Xeon whose AMX is hidden takes 1.9 times as long.
     """
-    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
-    for _ in range(5):
-        for dtype in seconds:
-            left, right = torch.ones(512, 384, dtype=dtype), torch.ones(384, 1536, dtype=dtype)
-            start_s = time.perf_counter()
-            torch.mm(left, right)
-            seconds[dtype] = min(seconds[dtype], time.perf_counter() - start_s)
-    return seconds[torch.bfloat16] <= 0.8 * seconds[torch.float32]
+
+    def seconds(dtype: torch.dtype) -> float:
+        matrix = torch.ones(768, 768, dtype=dtype)
+        return Timer("a @ a", globals={"a": matrix}).blocked_autorange(min_run_time=0.05).median
+
+    return seconds(torch.bfloat16) <= 0.8 * seconds(torch.float32)
 
 
 def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path | None) -> None:

@@ -56,16 +56,16 @@ def test_bf16_is_used_where_asked_for_or_faster(
     expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now_s = 0.0
+    class Timer:
+        def __init__(self, _: str, *, globals: dict[str, torch.Tensor]) -> None:
+            self.median = slower if globals["a"].dtype == torch.bfloat16 else 1.0
 
-    def multiply(left: torch.Tensor, _: torch.Tensor) -> None:
-        nonlocal now_s
-        now_s += slower if left.dtype == torch.bfloat16 else 1.0
+        def blocked_autorange(self, min_run_time: float) -> Timer:
+            return self
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: capabilities)
-    monkeypatch.setattr("torch.mm", multiply)
-    monkeypatch.setattr(learning.time, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(learning, "Timer", Timer)
     assert learning._use_bf16(TrainConfig(precision=precision)) is expected  # type: ignore[arg-type]
 
 

@@ -43,7 +43,7 @@ def test_two_processes_learn_what_one_does(
         assert done.stdout.count("tau_b  ") == 1
         histories.append(ModelBundle.load(out / "bundle").manifest.history)
     one, two = histories
-    assert len(one) == len(two) == 2
+    assert len(one) == len(two) == 4
     for first, second in zip(one, two, strict=True):
         assert second["train/loss"] == pytest.approx(first["train/loss"], abs=1e-3)
         assert second["encoder_passes"] == first["encoder_passes"]

@@ -175,7 +175,6 @@ def _protocol(options: ReproduceOptions) -> TrainConfig:
         split=replace(base.split, train_prompts=options.prompts, test_prompts=options.test_prompts),
         loss=LossConfig(log_length_weight=0),
         epochs=options.epochs,
-        validations_per_epoch=4,
         threads=options.threads,
     )
 
