@@ -109,6 +109,7 @@ class ServeConfig(ScoreConfig):
     @property
     def middleware(self) -> MiddlewareConfig:
         """The settings of the API server process."""
+        token_file = self.scorer_token_file
         return MiddlewareConfig(
             scorer=self.scorer,
             deadline_s=self.deadline_s,
@@ -119,7 +120,7 @@ class ServeConfig(ScoreConfig):
                 certificate_file=self.scorer_certificate_file,
                 key_file=self.scorer_key_file,
                 token=self.scorer_token,
-                token_file=_absolute(self.scorer_token_file),
+                token_file=token_file and str(Path(token_file).resolve()),
             ),
             classes=None if self.classes is None else str(self.classes.resolve()),
             client_hints=self.client_hints,
@@ -234,10 +235,6 @@ def _redacted(command: Sequence[str]) -> list[str]:
         else:
             shown.append("..." if is_secret else word)
     return shown
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).resolve())
 
 
 def check(config: ServeConfig) -> None:

@@ -76,7 +76,10 @@ class Planner(Generic[Item]):
         )
 
     def _all_fit(self, budget: StepBudget) -> Plan[Item] | None:
-        """Return the step of all residents and a newcomer per seat; None if it is too small."""
+        """Return the step of all residents and a newcomer per seat; None if it is too small.
+
+        Tokens that only `most_needed` counts are left over: whoever could take them runs anyway.
+        """
         residents, load, rule = self.residents, self._ranker.load, budget.rule
         num_decodes, num_prefills = load.num_decoding, load.num_prefilling
         if rule.padded_tokens or budget.whole_prompts or num_decodes > budget.max_decodes:
@@ -100,15 +103,20 @@ class Planner(Generic[Item]):
         for at, item in enumerate(newcomers):
             if self._border.is_blocked(item, newcomers[:at]):
                 return None
-            new_tokens, new_blocks = self._border.need(item, rule.displace)
-            free_blocks -= new_blocks
-            tokens -= min(new_tokens, budget.chunk_limit)
-            if tokens < 0 or free_blocks < self._border.watermark_blocks:
+            for need in (self._border.most_needed, self._border.need):
+                new_tokens, new_blocks = need(item, rule.displace)
+                tokens_left = tokens - min(new_tokens, budget.chunk_limit)
+                blocks_left = free_blocks - new_blocks
+                if tokens_left >= 0 and blocks_left >= self._border.watermark_blocks:
+                    break
+            else:
                 return None
+            tokens, free_blocks = tokens_left, blocks_left
         if tokens < 0 or free_blocks < 0:
             return None
         if rule.displace and unseated is not None:
-            waits = free_blocks >= self._border.need(unseated, 1)[1]
+            needs = (self._border.most_needed, self._border.need)
+            waits = any(free_blocks >= need(unseated, 1)[1] for need in needs)
             waits = waits and not self._border.is_blocked(unseated, newcomers)
             if not waits and self._eviction.may_displace(unseated):
                 return None

@@ -70,6 +70,9 @@ class Border(Protocol[_Handled]):
             more: tokens beyond these that the blocks have to hold.
         """
 
+    def most_needed(self, item: _Handled, more: int = 0) -> tuple[int, int]:
+        """Return what `need` does, or more where to be exact takes long."""
+
     def missing(self, item: _Handled) -> int:
         """Return the blocks that a prefill in progress will still take."""
 

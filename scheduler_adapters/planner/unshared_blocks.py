@@ -29,6 +29,9 @@ class UnsharedBlocks(ABC, Generic[Item]):
         context = self.context(item)
         return context, -(-(context + more) // self.block_tokens)
 
+    def most_needed(self, item: Item, more: int = 0) -> tuple[int, int]:
+        return self.need(item, more)
+
     def missing(self, item: Item) -> int:
         size = self.block_tokens
         return -(-self.context(item) // size) - -(-self.computed(item) // size)

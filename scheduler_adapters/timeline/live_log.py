@@ -75,7 +75,7 @@ class TimelineLog(EngineObserver):
         done = self._open.pop(request.request_id, None)
         if done is None or not done.token_s:
             return
-        thought = done.reasoning_tokens
+        thought, answer_s = done.reasoning_tokens, done.answer_scheduled_s
         if thought is None:
             thought = min(request.thinking_tokens, len(done.token_s))
         row = {
@@ -91,7 +91,7 @@ class TimelineLog(EngineObserver):
             "preemptions": request.preemptions,
             "rejected": False,
             "instance": self._instance,
-            "answer_scheduled_s": self._since_or_none(done.answer_scheduled_s),
+            "answer_scheduled_s": None if isnan(answer_s) else self._since(answer_s),
             "token_s": [self._since(token_s) for token_s in done.token_s],
         }
         self._lines.append(json.dumps(row) + "\n")
@@ -113,9 +113,6 @@ class TimelineLog(EngineObserver):
 
     def _since(self, instant_s: float) -> float:
         return round(max(0.0, instant_s - self.start_s), 6)
-
-    def _since_or_none(self, instant_s: float) -> float | None:
-        return None if isnan(instant_s) else self._since(instant_s)
 
 
 def require_writable(path: Path) -> None:

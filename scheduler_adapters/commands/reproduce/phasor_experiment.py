@@ -18,7 +18,6 @@ from scheduler_adapters.commands.reproduce.phasor_runs import (
     GpuCluster,
     PaperWorkload,
     PowerMeter,
-    Sample,
     Sampled,
     System,
     attainment,
@@ -269,9 +268,10 @@ def starvation(run: ClusterRun, looked_at: Sampled) -> tuple[float, float, float
     arrival_s = run.timeline.requests.arrival_s
     before, during = arrival_s < 90, (arrival_s >= 90) & (arrival_s < 120)
     first_s = run.timeline.ttft_s()
+    decoders = [sample for sample in looked_at.samples if sample.role == "decode"]
     batch_before, batch_during = (
-        mean_or_zero([s.num_decoding for s in looked_at.samples if _decodes(s, *span)])
-        for span in ((30.0, 90.0), (95.0, 120.0))
+        mean_or_zero([s.num_decoding for s in decoders if start_s <= s.at_s < end_s])
+        for start_s, end_s in ((30.0, 90.0), (95.0, 120.0))
     )
     queues: dict[float, list[int]] = {}
     for one in looked_at.samples:
@@ -286,10 +286,6 @@ def starvation(run: ClusterRun, looked_at: Sampled) -> tuple[float, float, float
         float(np.median(first_s[mask])) if mask.any() else 0.0 for mask in (before, during)
     )
     return before_s, during_s, batch_before, batch_during, mean_or_zero(skews)
-
-
-def _decodes(sample: Sample, start_s: float, end_s: float) -> bool:
-    return sample.role == "decode" and start_s <= sample.at_s < end_s
 
 
 def mean_or_zero(values: Sequence[float]) -> float:

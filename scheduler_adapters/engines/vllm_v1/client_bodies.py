@@ -62,10 +62,6 @@ def _of_batch(body: Mapping[str, Any]) -> Prompts:
     return _all([prompt_text.of_chat({"messages": one}) for one in given[: MOST_PROMPTS + 1]])
 
 
-def _of_response(body: Mapping[str, Any]) -> Prompts:
-    return _all([prompt_text.of_response(body)])
-
-
 def _of_invocation(body: Mapping[str, Any]) -> Prompts:
     return (_of_chat if "messages" in body else _of_completion)(body)
 
@@ -75,7 +71,7 @@ SCORED: Final[Mapping[str, tuple[PromptsOf, tuple[str, ...]]]] = {
     "/v1/chat/completions": (_of_chat, ("messages",)),
     "/v1/chat/completions/batch": (_of_batch, ("messages",)),
     "/v1/messages": (_of_chat, ("messages",)),
-    "/v1/responses": (_of_response, ("input",)),
+    "/v1/responses": (lambda body: _all([prompt_text.of_response(body)]), ("input",)),
     "/invocations": (_of_invocation, ("messages", "prompt")),
     GENERATE: (lambda body: (), ("sampling_params",)),
 }

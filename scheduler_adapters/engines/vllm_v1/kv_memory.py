@@ -28,6 +28,7 @@ class VllmMemory(UnsharedBlocks[Request]):
         self._is_plain = len(self._groups) == 1 and not self._slides
         self._sizes = {group.block_size for group in self._groups}
         self._is_async = bool(scheduler.scheduler_config.async_scheduling)
+        self._has_connector = scheduler.connector is not None
         self._no_blocks = manager.empty_kv_cache_blocks.blocks
         self._replay: int = getattr(scheduler, "prefix_replay_tokens", 0)
         """Tokens at the end of a cache hit that are computed anew; a hit of no more is none."""
@@ -61,6 +62,13 @@ class VllmMemory(UnsharedBlocks[Request]):
         return context - hit + (self._replay if hit else 0), self._to_allocate(
             item.request_id, context + more, hit, blocks, whole=True
         )
+
+    def most_needed(self, item: Request, more: int = 0) -> tuple[int, int]:
+        # A look into the prefix cache takes longer than the rest of most plans. With a connector
+        # tokens that are left over would go to requests of which it has not decided yet.
+        if self._is_plain and not self._has_connector and not item.num_computed_tokens:
+            return super().need(item, more)
+        return self.need(item, more)
 
     def missing(self, item: Request) -> int:
         if self._is_plain:

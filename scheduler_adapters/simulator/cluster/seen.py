@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, overload
 
 from scheduler_adapters.placement import InstanceId, Placement, fewest_requests
@@ -54,7 +55,7 @@ class InstanceViews(Sequence[InstanceView]):
 
     def show(self, instance: int) -> None:
         """Show an instance that has come."""
-        insort(self.shown, self.by_number[instance], key=_number)
+        insort(self.shown, self.by_number[instance], key=attrgetter("instance_id"))
 
     @property
     def age_s(self) -> float:
@@ -180,7 +181,3 @@ def _shortest(role: Role, instances: Iterable[InstanceView]) -> InstanceId:
     views = list(instances)
     serving = [view for view in views if view.role in (role, "both")] or views
     return fewest_requests(serving)
-
-
-def _number(view: InstanceView) -> int:
-    return view.instance_id
