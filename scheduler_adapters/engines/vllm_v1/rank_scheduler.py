@@ -261,7 +261,7 @@ class RankMixin:
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         planner = self._lengthwise_planner
-        if planner is not None:
+        if planner is not None and self._lengthwise_holders.queue:
             for request in self._lengthwise_holders:  # a session between two turns
                 planner.residents.left(request.request_id)
         if planner is not None and scheduler_output.total_num_scheduled_tokens:
@@ -348,9 +348,11 @@ class VllmBorder(VllmMemory):
     def max_chunk(self) -> int | None:
         scheduler = self._scheduler
         limit: int = scheduler.scheduler_config.long_prefill_token_threshold
+        if not limit:
+            return None
         queues = (scheduler.running, scheduler.waiting, scheduler._lengthwise_holders)
         num_requests = sum(map(len, queues))
-        if not limit or num_requests <= 1:  # as the engine's schedule() has it
+        if num_requests <= 1:  # as the engine's schedule() has it
             return None
         if getattr(scheduler, "adaptive_long_prefill_threshold", False):
             share: int = scheduler.scheduler_config.max_num_batched_tokens // num_requests
@@ -359,7 +361,8 @@ class VllmBorder(VllmMemory):
 
     def begin_step(self) -> None:
         super().begin_step()
-        self._undecided = _undecided(self._scheduler)
+        if self._has_connector:
+            self._undecided = _undecided(self._scheduler)
 
     def loaded(self) -> Sequence[Request]:
         # A session between two turns, or what a KV connector has loaded. vLLM serves them before
@@ -430,11 +433,13 @@ def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int, bool]:
         config.long_prefill_token_threshold = plan.chunk
         scheduler.adaptive_long_prefill_threshold = False
     waiting, holding = scheduler.waiting, scheduler._lengthwise_holders
-    newcomers = plan.newcomers[::-1]
-    holding.offered = [one for one in newcomers if _number(one) in holding.queue]
-    waiting.offered = [one for one in newcomers if _number(one) in waiting.queue]
-    undecided = _undecided(scheduler) - set(newcomers)
-    waiting.offered += sorted(undecided, key=lambda one: -one.lengthwise.view.number)
+    waiting.offered, holding.offered = plan.newcomers[::-1], []
+    if holding.queue:
+        holding.offered = [one for one in waiting.offered if _number(one) in holding.queue]
+        waiting.offered = [one for one in waiting.offered if _number(one) in waiting.queue]
+    if scheduler.connector is not None:
+        undecided = _undecided(scheduler).difference(plan.newcomers)
+        waiting.offered += sorted(undecided, key=_number, reverse=True)
     return own
 
 
@@ -451,8 +456,6 @@ def _undecided(scheduler: Any) -> set[Request]:
     Nothing is planned for them. They are offered in each step, and run in the place of others once
     the connector has answered.
     """
-    if scheduler.connector is None:
-        return set()
     passed_over = getattr(scheduler, "deferred_waiting", ())
     queue = scheduler.waiting.queue
     return {one for one in passed_over if one.status in _READY and _number(one) in queue}
