@@ -185,7 +185,7 @@ class TrainConfig:
     """Stop after this many validations without a better tau_b; None trains to the end."""
     precision: Precision = "auto"
     """Of the arithmetic in training; weights stay fp32. auto: bf16 on a GPU that has it, and on a
-    CPU that multiplies matrices faster in it, which is measured at the start; else fp32."""
+    CPU that computes faster in it (AMX; AVX-512 BF16 of AMD), else fp32."""
     threads: int | None = None
     """CPU threads of torch; None leaves torch's choice."""
     seed: int = 0

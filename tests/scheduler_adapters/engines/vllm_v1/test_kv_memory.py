@@ -51,7 +51,7 @@ class Engine:
         )
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(SIZE, sha256)
-        parts = {"kv_cache_manager": self.manager, "block_size": SIZE}
+        parts = {"kv_cache_manager": self.manager, "block_size": SIZE, "connector": None}
         config = SimpleNamespace(async_scheduling=False)
         self.memory = VllmMemory(SimpleNamespace(**parts, scheduler_config=config))
 
