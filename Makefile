@@ -12,7 +12,7 @@
 #
 # Data: LENGTHWISE_DATA, else the folder beside the checkout, else a public set that the demo fetches,
 # else, without network, a small synthetic set; the commands say which they took. VLLM=cpu|gpu|none
-# chooses the engine build, JOBS how many processes test beside each other (4).
+# chooses the engine build, JOBS how many processes test beside each other (6).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,7 +23,7 @@ export LENGTHWISE_DATA ?= $(abspath $(wildcard ../shared/data))
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 PY := .venv/bin/python
-JOBS ?= 4
+JOBS ?= 6
 
 help:
 	@sed -n 's/^# make /make /p' Makefile

@@ -1,6 +1,6 @@
 """The whole test suite, several processes at a time: what `make test` runs after `make lint`.
 
-    python tests/suite.py --jobs 4
+    python tests/suite.py --jobs 6
 
 Tests of the real vLLM get a process per file, as a second engine in one process breaks the groups
 of the first. They are forked from this process once it has imported vLLM, which takes longer than
@@ -24,9 +24,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+LARGE = ("scheduler_adapters", "training")
+"""Folders whose slow tests have a process of their own."""
 WITHOUT_VLLM = {
-    "slow tests": ("-m", "slow", "--ignore=tests/training"),
-    "slow tests of training": ("-m", "slow", "tests/training"),
+    **{f"slow tests of {room}": ("-m", "slow", f"tests/{room}") for room in LARGE},
+    "other slow tests": ("-m", "slow", *(f"--ignore=tests/{room}" for room in LARGE)),
     "fast tests": ("-m", "not slow and not vllm and not gpu"),
 }
 
@@ -103,7 +105,7 @@ def import_vllm() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--jobs", type=int, default=4, help="processes at a time (4)")
+    parser.add_argument("--jobs", type=int, default=6, help="processes at a time (6)")
     processes = Processes(parser.parse_args().jobs)
     os.chdir(ROOT)
     for name, arguments in WITHOUT_VLLM.items():

@@ -89,6 +89,11 @@ class StepEviction(Generic[Item]):
         victims = fewest_victims(room, seats, self._worse_than(best))
         return victims is not None and all(self._evict(step, victim) for victim in victims)
 
+    def might_displace(self, best: Item) -> bool:
+        """Return whether some resident may be worse than a waiting request, at no search."""
+        limit = self._border.tracked(best).rank.evict_key
+        return limit is not None and self._residents.worst_evict_key > limit
+
     def may_displace(self, best: Item) -> bool:
         """Return whether some resident is worse than a waiting request."""
         limit = self._border.tracked(best).rank.evict_key

@@ -27,7 +27,7 @@ class Planner(Generic[Item]):
     """Plans the steps of one engine by the policy's ranks; the engine tells `residents` of them."""
 
     def __init__(self, ranker: Ranker, border: Border[Item], waiting: RankedQueue[Item]) -> None:
-        self.residents = Residents(ranker, border, waiting)
+        self.residents = Residents(ranker, border, waiting.entries)
         self.num_deferred = 0
         """Residents left out of a step, summed over all steps."""
         self._ranker = ranker
@@ -80,15 +80,15 @@ class Planner(Generic[Item]):
 
         Tokens that only `most_needed` counts are left over: whoever could take them runs anyway.
         """
-        residents, load, rule = self.residents, self._ranker.load, budget.rule
+        residents, load, rule, border = self.residents, self._ranker.load, budget.rule, self._border
         num_decodes, num_prefills = load.num_decoding, load.num_prefilling
         if rule.padded_tokens or budget.whole_prompts or num_decodes > budget.max_decodes:
             return None
-        if self._border.loaded():
+        if residents.num_loaded:
             return None
         tokens = budget.max_tokens - num_decodes
         # Each decode may need a block; if that bound does not fit, it is worth counting.
-        free_blocks = load.total_blocks - load.used_blocks - num_decodes * self._border.max_growth
+        free_blocks = load.total_blocks - load.used_blocks - num_decodes * border.max_growth
         for item in residents.prefilling.values():
             tokens -= min(residents.left_to_prefill(item), budget.chunk_limit)
         seats = max(0, min(budget.seats - num_decodes - num_prefills, budget.max_admissions))
@@ -101,23 +101,24 @@ class Planner(Generic[Item]):
         newcomers = self._waiting.first_few(int(seats) + 1 if prefills_left else 0)
         unseated = newcomers.pop() if len(newcomers) > seats else None
         for at, item in enumerate(newcomers):
-            if self._border.is_blocked(item, newcomers[:at]):
+            if border.is_blocked(item, newcomers[:at]):
                 return None
-            for need in (self._border.most_needed, self._border.need):
+            for need in (border.most_needed, border.need):
                 new_tokens, new_blocks = need(item, rule.displace)
                 tokens_left = tokens - min(new_tokens, budget.chunk_limit)
                 blocks_left = free_blocks - new_blocks
-                if tokens_left >= 0 and blocks_left >= self._border.watermark_blocks:
+                if tokens_left >= 0 and blocks_left >= border.watermark_blocks:
                     break
             else:
                 return None
             tokens, free_blocks = tokens_left, blocks_left
         if tokens < 0 or free_blocks < 0:
             return None
-        if rule.displace and unseated is not None:
-            needs = (self._border.most_needed, self._border.need)
+        # The bound first: most often it says that nobody ranks behind, which ends the question.
+        if rule.displace and unseated is not None and self._eviction.might_displace(unseated):
+            needs = (border.most_needed, border.need)
             waits = any(free_blocks >= need(unseated, 1)[1] for need in needs)
-            waits = waits and not self._border.is_blocked(unseated, newcomers)
+            waits = waits and not border.is_blocked(unseated, newcomers)
             if not waits and self._eviction.may_displace(unseated):
                 return None
         residents.left_out.clear()

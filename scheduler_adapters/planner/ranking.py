@@ -9,7 +9,7 @@ that end, so a step without change costs nothing.
 import itertools
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -242,6 +242,8 @@ class RankedQueue(Generic[Item]):
 
     def __init__(self) -> None:
         self._order: list[tuple[Any, ...]] = []
+        self.entries: Sized = self._order
+        """One for each item: its length without a call of ours, for what asks at every step."""
         self._ranks: dict[int, Rank] = {}
         self._timers: list[tuple[float, int]] = []
 

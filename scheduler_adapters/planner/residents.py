@@ -107,6 +107,8 @@ class Residents(Generic[Item]):
         self._waiting = waiting
         self.prefilling: dict[str, Item] = {}
         self.decoding: dict[str, Item] = {}
+        self.num_loaded = 0
+        """Waiting requests that hold blocks and could run, as of the newest `count`."""
         self.left_out: dict[int, float] = {}
         """Residents left out of the newest step: number -> end of the last step that they ran."""
         self.has_momentary = False
@@ -115,7 +117,7 @@ class Residents(Generic[Item]):
         """Requests whose place among the decodes changed since this was emptied: number -> id."""
         self._thinking: dict[str, Item] = {}
         """The decodes in their reasoning phase."""
-        self._worst_evict_key: tuple[float, ...] = ()
+        self.worst_evict_key: tuple[float, ...] = ()
         """No resident has a greater evict_key; the one that had it may have left."""
         self._token_checks: dict[int, list[str]] = defaultdict(list)
         """Step -> residents whose rank may by then have lasted its tokens."""
@@ -201,7 +203,8 @@ class Residents(Generic[Item]):
     def count(self) -> None:
         """Bring the load view up to date."""
         load, border = self.ranker.load, self.border
-        load.num_waiting = len(self._waiting) + len(border.loaded())
+        self.num_loaded = len(border.loaded())
+        load.num_waiting = len(self._waiting) + self.num_loaded
         load.num_prefilling = len(self.prefilling)
         load.num_decoding = len(self.decoding)
         load.used_blocks = border.total_blocks - self.free_blocks()
@@ -248,8 +251,8 @@ class Residents(Generic[Item]):
         tracked = self.border.tracked(item)
         rank, view = tracked.rank, tracked.view
         self.reordered[view.number] = view.request_id
-        if rank.evict_key is not None and rank.evict_key > self._worst_evict_key:
-            self._worst_evict_key = rank.evict_key
+        if rank.evict_key is not None and rank.evict_key > self.worst_evict_key:
+            self.worst_evict_key = rank.evict_key
         if _is_momentary(rank):
             self.has_momentary = True
             return
@@ -328,15 +331,18 @@ class Residents(Generic[Item]):
 
     def free_blocks(self) -> int:
         """Return the blocks that are free and not promised to a prefill in progress."""
-        return self.border.free_blocks() - sum(map(self.border.missing, self.prefilling.values()))
+        free = self.border.free_blocks()
+        if self.prefilling:
+            free -= sum(map(self.border.missing, self.prefilling.values()))
+        return free
 
     def any_after(self, key: tuple[float, ...]) -> bool:
         """Return whether a resident has a greater `evict_key`."""
-        if self._worst_evict_key <= key:
+        if self.worst_evict_key <= key:
             return False
         keys = (self.border.tracked(item).rank.evict_key for item in self)
-        self._worst_evict_key = max((key for key in keys if key is not None), default=())
-        return self._worst_evict_key > key
+        self.worst_evict_key = max((key for key in keys if key is not None), default=())
+        return self.worst_evict_key > key
 
 
 def _is_momentary(rank: Rank) -> bool:

@@ -83,14 +83,15 @@ class SLAI(Policy):
         if request.phase > _LAST_BEFORE_DECODE:
             return self._decode_rank(request, load)
         if request.phase is Phase.WAITING:
-            return Rank(self._queue_key(request), _PREFILL)
+            return Rank(self.queue_key(request), _PREFILL)
         place = (float(request.admission_number or 0),)
         return Rank(place, _PREFILL, evict_key=place)
 
     def step_rule(self, load: LoadView) -> StepRule:
         return self.rule
 
-    def _queue_key(self, request: RequestView) -> tuple[float, ...]:
+    def queue_key(self, request: RequestView) -> tuple[float, ...]:
+        """Return the key of a request that waits."""
         size = (request.prompt_tokens,) if self.order == "spf" else ()
         return (float(request.user_class == "free"), *size) if self.paying_first else size
 

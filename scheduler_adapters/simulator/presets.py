@@ -31,8 +31,8 @@ __all__ = ["BLOCK_TOKENS", "PHASOR", "SLAI", "SOURCES", "Preset", "preset", "pre
 _AFFINE = ":affine="
 SLAI = "mistral-7b@rtx-6000-ada:slai"
 """The testbed of the SLAI paper."""
-PHASOR = "qwen2.5-7b@v100-32g:phasor"
-"""The testbed of the Phasor paper."""
+PHASOR = tuple(f"{model}@v100-32g:phasor" for model in ("qwen2.5-7b", "llama-3-8b"))
+"""The testbed of the Phasor paper, with its two models."""
 _TILED_GPUS = ("a100-40g", "a100-80g")
 """The RAD paper gives tiles for the A100 only."""
 SOURCES = {
@@ -85,7 +85,7 @@ def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
             f"no preset named {name!r}; use MODEL@GPU with a model of "
             f"{', '.join(MODELS)} and a GPU of {', '.join(GPUS)}, with {_AFFINE}FILE for steps of "
             f"your own and on an A100 with :staircase, or "
-            f"{SLAI}, {PHASOR}, or one of the measured {data_based}"
+            f"{', '.join((SLAI, *PHASOR))}, or one of the measured {data_based}"
         )
     return known[name].make(data_dir)
 
@@ -98,12 +98,10 @@ def presets() -> dict[str, Preset]:
         for model, gpu in product(MODELS, gpus)
     ]
     entries.append(Preset(name=SLAI, make=lambda _: slai_testbed()))
-    entries.append(
-        Preset(
-            name=PHASOR,
-            make=partial(_compute, phasor_testbed, *PHASOR.removesuffix(":phasor").split("@")),
-        )
-    )
+    entries += [
+        Preset(name=name, make=partial(_compute, phasor_testbed, *name.split(":")[0].split("@")))
+        for name in PHASOR
+    ]
     entries += [
         Preset(name=f"{name}:{source}", make=partial(read, name), data=data)
         for source, (read, data_of) in MEASURED.items()

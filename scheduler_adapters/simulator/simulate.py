@@ -91,10 +91,13 @@ def _compiled(
         return None
     # Imported late: numba takes a second, and most runs do without it.
     from scheduler_adapters.simulator.compiled.loop import run_compiled
+    from scheduler_adapters.simulator.compiled.quanta import run_compiled_quanta
     from scheduler_adapters.simulator.compiled.slai import run_compiled_slai
 
-    timeline = run_compiled(requests, policy, instance)
-    return run_compiled_slai(requests, policy, instance) if timeline is None else timeline
+    for run in (run_compiled, run_compiled_slai, run_compiled_quanta):
+        if (timeline := run(requests, policy, instance)) is not None:
+            return timeline
+    return None
 
 
 def simulate_replicas(

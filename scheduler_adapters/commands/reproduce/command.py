@@ -14,6 +14,8 @@ from scoring_service.strict_json import to_json
 PAPERS: Final = ("pars", "slai", "rad", "pascal", "phasor")
 """Each a module of this folder with `figures(config)`; its docstring tells the conditions. With
 `sections(config)` the report has more than the table."""
+MODELS: Final = ("qwen2.5-7b", "llama-3-8b")
+"""Of the Phasor paper."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class ReproduceConfig:
     5 for the others; searches for a capacity take 3 at most."""
     scale: float = 1.0
     """Share of the full length of each run, in (0, 1]; below 1 bands may be missed by noise."""
+    model: str = "qwen2.5-7b"
+    """phasor only: the model that is served, qwen2.5-7b or llama-3-8b."""
     scored: Path | None = None
     """pars only: a trace in the order of a trained ranker too, such as test.parquet of a training
     run; none: synthetic scores only."""
@@ -43,6 +47,11 @@ class ReproduceConfig:
             raise ConfigError(f"no paper named {self.paper!r}; use one of {', '.join(PAPERS)}")
         at_least("seeds", self.seeds, 1)
         require("scale", self.scale, 0 < self.scale <= 1, "a number in (0, 1]")
+        require("model", repr(self.model), self.model in MODELS, "one of " + ", ".join(MODELS))
+        if self.model != MODELS[0] and self.paper != "phasor":
+            raise ConfigError(
+                f"model is {self.model!r}, which {self.paper} does not read; use it with phasor"
+            )
         if self.scored is not None and self.paper != "pars":
             raise ConfigError(
                 f"scored is {self.scored}, which {self.paper} does not read; use it with pars"

@@ -1,7 +1,8 @@
 """Phasor against Splitwise and DistServe: tails under load, capacity, ablations, energy.
 
-Eight V100-32GB with Qwen2.5-7B in 16 bit; step times and KV memory from public sizes, products at
-the 121 TFLOP/s that the paper measured: a prompt of 1,024 tokens takes 0.119 s, in the paper 0.116.
+Eight V100-32GB with Qwen2.5-7B in 16 bit, or with `--model llama-3-8b`, for which the paper prints
+no figures of its own; step times and KV memory from public sizes, products at the 121 TFLOP/s that
+the paper measured: a prompt of 1,024 tokens takes 0.119 s with Qwen2.5-7B, in the paper 0.116.
 Prompts go first and whole, up to 2,048 tokens a step; what is evicted is computed anew. KV goes
 over 25 GB/s for each instance. Phasor and Splitwise have 3 prefill, 3 decode and 2 elastic or mixed
 instances, DistServe the static split with the highest capacity within the

@@ -29,7 +29,6 @@ from scheduler_adapters.commands.reproduce.phasor_runs import (
 from scheduler_adapters.simulator.cluster.run import ClusterRun
 from scheduler_adapters.workload.requests import Floats
 
-MODEL = "qwen2.5-7b"
 CODE, SUMMARIES, PRODUCTION, SMALL = (WORKLOADS[n] for n in ("S-L", "L-S", "BurstGPT", "S-S"))
 RATES = {CODE: (5, 10, 20, 40), SUMMARIES: (4, 6, 8, 10, 12), PRODUCTION: (10, 20, 30, 40, 50, 60)}
 ABLATION_RATES = {SUMMARIES: 8, CODE: 20, PRODUCTION: 40}
@@ -70,7 +69,7 @@ class PhasorExperiment:
     def __init__(self, config: ReproduceConfig) -> None:
         self.scale = config.scale
         self.seeds = range(config.num_seeds)
-        self.testbed = GpuCluster(MODEL)
+        self.testbed = GpuCluster(config.model)
         self.point = cache(self._point)
         self.capacity = cache(self._capacity)
         self.best_split = cache(self._best_split)

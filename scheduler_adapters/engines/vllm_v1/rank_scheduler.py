@@ -121,6 +121,8 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
 
     def take_admitted(self) -> list[Request]:
         """Requests that were popped since the last call, and run; the others were put back."""
+        if not self._popped:
+            return []
         popped, self._popped = self._popped, []
         return [request for request in popped if request.status is _RUNNING]
 
@@ -374,7 +376,7 @@ class VllmBorder(VllmMemory):
         return [one for one in holders if one.status in _READY or one.request_id in done]
 
     def is_blocked(self, item: Request, newcomers: Sequence[Request]) -> bool:
-        if item in self._undecided or item.status is _BETWEEN_TURNS:
+        if (self._undecided and item in self._undecided) or item.status is _BETWEEN_TURNS:
             return True
         if item.status is _COMPILING:
             return getattr(item.structured_output_request, "grammar", None) is None

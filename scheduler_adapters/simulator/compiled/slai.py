@@ -15,7 +15,7 @@ from math import isfinite
 import numpy as np
 
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policy import Policy, ask_rank
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.loop import (
     BLOCK_TOKENS,
     BLOCKS,
@@ -36,7 +36,7 @@ from scheduler_adapters.simulator.compiled.loop import (
 from scheduler_adapters.simulator.compiled.static_ranks import waiting_views
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import LoadView, StepRule
+from scheduler_adapters.views import StepRule
 from scheduler_adapters.workload.requests import Ints, Requests
 
 
@@ -62,8 +62,7 @@ def run_compiled_slai(requests: Requests, policy: Policy, instance: Instance) ->
 
 def _queue(requests: Requests, policy: SLAI) -> Ints:
     """Return the rows (N,) in the order of the queue with all requests in it."""
-    load = LoadView()
-    keys = [ask_rank(policy, view, load).key for view in waiting_views(requests)]
+    keys = list(map(policy.queue_key, waiting_views(requests)))
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
@@ -84,6 +83,8 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
     finished_s = np.full(count_all, np.nan)
     preemptions = np.zeros(count_all, np.int64)
     context = prompt.copy()
+    end = prompt + output
+    slot = (prompt - 1) % size  # (context - 1) % size: dividing takes longer than the rest
     left = np.zeros(count_all, np.int64)
     key = np.zeros(count_all, np.float64)
     first_tick = np.zeros(count_all, np.int64)
@@ -96,6 +97,7 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
     lanes = np.zeros((3, seats), np.int64)  # rows of the decodes in each
     counts = np.zeros(3, np.int64)
     growth = np.zeros(3, np.int64)
+    contexts = np.zeros(3, np.int64)
     emitting = np.zeros(seats, np.int64)
     chunks = np.zeros((seats, 2), np.int64)  # tokens before, tokens
     now_s, mean_s, early_s, used, coming = 0.0, 0.0, 0.0, 0, 0
@@ -117,6 +119,7 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
         # now (frozen) or of each later step.
         counts[:] = 0
         growth[:] = 0
+        contexts[:] = 0
         tick = len(ticks)
         for row in decoding:
             if last_tick[row] == tick - 1:
@@ -127,9 +130,10 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
             lane = CRITICAL if now_s >= last_s else DEFERRED
             lanes[lane, counts[lane]] = row
             counts[lane] += 1
-            growth[lane] += (context[row] - 1) % size == 0
+            growth[lane] += slot[row] == 0
+            contexts[lane] += context[row]
 
-        budget, num_decodes, num_chunks = limits[BUDGET], 0, 0
+        budget, num_decodes, num_chunks, decode_context = limits[BUDGET], 0, 0, 0
         for lane in range(3):
             if lane == PREFILL:
                 while budget > 0:
@@ -156,6 +160,7 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
                 emitting[num_decodes : num_decodes + count] = lanes[lane, :count]
                 used += growth[lane]
                 num_decodes += count
+                decode_context += contexts[lane]
                 budget -= count
                 continue
             # One by one, by key, evicting the newest prefill that is not in the step; as one is
@@ -164,7 +169,7 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
             heapify(heap)
             while len(heap) and budget > 0 and num_decodes < limits[MAX_DECODES]:
                 row = heappop(heap)[1]
-                needed = 1 if (context[row] - 1) % size == 0 else 0
+                needed = 1 if slot[row] == 0 else 0
                 has_block = True
                 while has_block and total - used < max(needed, limits[HEADROOM]):
                     if len(prefilling) > num_chunks:
@@ -182,12 +187,10 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
                     budget -= 1
                     emitting[num_decodes] = row
                     num_decodes += 1
+                    decode_context += context[row]
 
         if num_decodes + num_chunks == 0:
             break
-        decode_context = 0
-        for row in emitting[:num_decodes]:
-            decode_context += context[row]
         for i in range(num_chunks):
             row = prefilling[i]
             chunks[i, 0] = context[row] - left[row]
@@ -219,9 +222,12 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
                 first_tick[row] = tick
             last_tick[row] = tick
             context[row] += 1
+            slot[row] += 1
+            if slot[row] == size:
+                slot[row] = 0
             if context[row] == prompt[row] + 1:
                 first_token_s[row] = now_s
-            if context[row] == prompt[row] + output[row]:
+            if context[row] == end[row]:
                 finished_s[row] = now_s
                 decoding.remove(row)
                 used -= ceil_div(context[row] - 1, size)

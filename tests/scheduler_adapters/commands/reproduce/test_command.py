@@ -56,6 +56,8 @@ def test_a_page_counts_the_rows_and_shows_each_with_its_conditions(tmp_path):
     [
         (["slai", "--scored=trace.csv"], "scored is trace.csv, which slai does not read"),
         (["pars", "--scores=bundle:run/bundle"], "add --scored FILE"),
+        (["pascal", "--model=llama-3-8b"], "which pascal does not read; use it with phasor"),
+        (["phasor", "--model=gpt-2"], "use one of qwen2.5-7b, llama-3-8b"),
     ],
 )
 def test_scores_that_nothing_would_read_are_refused(arguments, complaint, capsys):

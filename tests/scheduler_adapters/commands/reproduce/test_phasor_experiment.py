@@ -38,6 +38,16 @@ def experiment(monkeypatch) -> PhasorExperiment:
     return made
 
 
+def test_the_model_is_served_with_its_own_memory_and_prefill_cost():
+    qwen, llama = (
+        PhasorExperiment(replace(CONFIG, model=model)).testbed
+        for model in ("qwen2.5-7b", "llama-3-8b")
+    )
+    assert llama.cost.model == "llama-3-8b"
+    assert qwen.instance.kv_blocks > 2 * llama.instance.kv_blocks
+    assert 1 < llama.cost.seconds(1024) / qwen.cost.seconds(1024) < 1.2
+
+
 def test_a_capacity_is_found_from_either_side(experiment):
     assert experiment.capacity(PHASOR, SUMMARIES, 0) == pytest.approx(500 / 8, rel=0.05)
     assert experiment.capacity(distserve(2), SUMMARIES, 0) == pytest.approx(160 / 8, rel=0.05)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
 from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst
+from scheduler_adapters.policies.rad import RAD
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -23,6 +24,7 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled import loop as compiled
 from scheduler_adapters.simulator.compiled.loop import run_compiled
+from scheduler_adapters.simulator.compiled.quanta import run_compiled_quanta
 from scheduler_adapters.simulator.compiled.slai import run_compiled_slai
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.host_link import HostLink
@@ -160,11 +162,18 @@ def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python
     assert run_compiled(requests, FCFS(), replace(instance, latency=NotCompiled())) is None
     short = replace(KERNELS, tokens_s=KERNELS.tokens_s[:4])
     assert run_compiled(requests, FCFS(), replace(instance, latency=short)) is None
-    timeline = simulate(requests, RoundRobin(), instance, loop="compiled")
+    timeline = simulate(requests, RAD(), instance, loop="compiled")
     assert np.isfinite(timeline.finished_s).all()
 
 
-@pytest.mark.parametrize(("run", "policy"), [(run_compiled, FCFS()), (run_compiled_slai, SLAI())])
+@pytest.mark.parametrize(
+    ("run", "policy"),
+    [
+        (run_compiled, FCFS()),
+        (run_compiled_slai, SLAI()),
+        (run_compiled_quanta, RoundRobin()),
+    ],
+)
 def test_the_compiled_loops_take_requests_that_are_all_rejected(run, policy):
     requests = make_requests(prompt_tokens=[5000] * 3, output_tokens=[3] * 3)
     instance = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16)
@@ -173,7 +182,7 @@ def test_the_compiled_loops_take_requests_that_are_all_rejected(run, policy):
     assert_equal(compiled, Engine(policy, instance).run(requests))
 
 
-@pytest.mark.parametrize("policy", [FCFS(), SLAI()])
+@pytest.mark.parametrize("policy", [FCFS(), SLAI(), RoundRobin()])
 def test_an_instance_that_gets_no_request_has_an_empty_timeline(policy):
     nobody = make_requests(prompt_tokens=[5], output_tokens=[3]).take(np.array([False]))
     instance = Instance(latency=LATENCY, kv_blocks=60)

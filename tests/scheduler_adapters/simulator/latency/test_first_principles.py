@@ -19,7 +19,7 @@ def test_the_staircase_and_the_roofline_agree_on_a_full_batch():
 
 
 def test_a_prompt_takes_what_the_phasor_paper_shows():
-    latency, kv_blocks = preset(PHASOR)
+    latency, kv_blocks = preset(PHASOR[0])
     assert latency.step_s(0, 0, [(0, 1024)]) == pytest.approx(0.116, rel=0.03)
     assert kv_blocks == preset("qwen2.5-7b@v100-32g")[1]
 
