@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from scheduler_adapters.policy import load_named_class
 from scheduler_adapters.views import InstanceView, RequestView, Role, require_at_least
-from scoring_service.errors import ConfigError, require
+from scoring_service.errors import require
 
 InstanceId = int
 MoveHow = Literal["copy", "live", "recompute"]
@@ -63,7 +63,8 @@ class Placement(ABC):
     """Assigns requests to instances. No clock and no I/O; randomness from an own seed only.
 
     Times are those of the views: a request is placed at its `arrival_s`, and changes its phase at
-    its `last_token_s`.
+    its `last_token_s`. One that is placed later than it arrived, since an instance has died, is
+    placed at its `last_token_s` too.
     """
 
     name: str
@@ -95,9 +96,9 @@ class Placement(ABC):
         """Return where a request goes on that was prefilled in an instance of role prefill.
 
         None: nowhere yet. It holds its KV blocks, and it is asked for again, the first one first,
-        whenever a request ends, a prefill ends, a transfer lands, or at a tick. Where this is not
-        overridden requests stay. In instances of other roles, where `hands_over_from` has them,
-        None lets it stay.
+        whenever a request ends, a prefill ends, a transfer lands, an instance comes, views that
+        have an age are renewed, or at a tick. Where this is not overridden requests stay. In
+        instances of other roles, where `hands_over_from` has them, None lets it stay.
         """
         return instance
 
@@ -107,15 +108,8 @@ class Placement(ABC):
 
 
 def of_role(role: Role, instances: Iterable[InstanceView]) -> list[InstanceView]:
-    """Return the instances that have a role, or have both.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    found = [view for view in instances if view.role in (role, "both")]
-    if not found:
-        raise ConfigError(f"no instance has the role {role}; give roles, or --prefill-instances")
-    return found
+    """Return the instances that have a role, or have both; none where all of these are dead."""
+    return [view for view in instances if view.role in (role, "both")]
 
 
 def fewest_requests(instances: Iterable[InstanceView]) -> InstanceId:

@@ -138,6 +138,10 @@ class InstanceView:
     num_answering: int = 0
     """Decodes in their answering phase; all of a model that does not reason."""
     waiting_prompt_tokens: int = 0
+    """Of all that wait; `stored_prompt_tokens` of these belong to requests with KV outside."""
+    stored_prompt_tokens: int = 0
+    brought_blocks: int = 0
+    """KV that has come from other instances and waits for room here."""
     mean_step_s: float = 0.0
     """Cumulative mean step time; 0 before the first step has ended."""
     role: Role = "both"
@@ -172,6 +176,17 @@ class InstanceView:
     def kv_usage_fraction(self) -> float:
         """Used KV blocks / all KV blocks, in [0, 1]."""
         return self.used_blocks / self.total_blocks
+
+    @property
+    def kv_blocks(self) -> int:
+        """Blocks of all KV that is here or on its way: on the device, in host memory, booked."""
+        outside = self.used_host_blocks + self.brought_blocks
+        return self.used_blocks + outside + self.booked_blocks
+
+    @property
+    def unstored_prompt_tokens(self) -> int:
+        """Prompts that wait and have no KV yet."""
+        return self.waiting_prompt_tokens - self.stored_prompt_tokens
 
     @property
     def free_blocks(self) -> int:

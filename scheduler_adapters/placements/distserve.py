@@ -27,7 +27,7 @@ class DistServe(Placement):
         self.max_waiting_fraction = max_waiting_fraction
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
-        return fewest_requests(of_role("prefill", instances))
+        return fewest_requests(of_role("prefill", instances) or instances)
 
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]

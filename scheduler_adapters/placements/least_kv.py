@@ -1,4 +1,4 @@
-"""Least KV: the instance whose KV memory is needed least, by residents and by who waits for it."""
+"""Least KV: the instance with the least KV, in use, kept outside, or about to be."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,9 @@ from scheduler_adapters.views import InstanceView, RequestView
 
 
 class LeastKv(Placement):
-    """Smallest share of used blocks, with those that waiting prompts will take; then lowest id."""
+    """Smallest share of blocks: used, kept outside, booked, and those that waiting prompts will
+    take; then lowest id.
+    """
 
     name = "least-kv"
 
@@ -16,5 +18,5 @@ class LeastKv(Placement):
 
 
 def _demand(view: InstanceView) -> tuple[float, InstanceId]:
-    waiting_blocks = view.waiting_prompt_tokens / view.block_tokens
-    return (view.used_blocks + waiting_blocks) / view.total_blocks, view.instance_id
+    blocks = view.kv_blocks + view.unstored_prompt_tokens / view.block_tokens
+    return blocks / view.total_blocks, view.instance_id

@@ -24,12 +24,12 @@ class MemoryAwarePools(MemoryAware):
     name = "memory-aware-pools"
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
-        return super().place(request, of_role("prefill", instances))
+        return super().place(request, of_role("prefill", instances) or instances)
 
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
     ) -> InstanceId | None:
-        chosen = super().place(request, of_role("decode", instances))
-        view = next(view for view in instances if view.instance_id == chosen)
-        has_room = view.unclaimed_blocks >= view.blocks_of(request.context_tokens)
-        return chosen if has_room else None
+        context = request.context_tokens
+        pool = of_role("decode", instances)
+        roomy = [view for view in pool if view.unclaimed_blocks >= view.blocks_of(context)]
+        return super().place(request, roomy) if roomy else None

@@ -77,5 +77,4 @@ class PascalPlacement(Placement):
 
 def _kv(view: InstanceView) -> tuple[int, InstanceId]:
     """KV blocks on GPU and host, those on their way here, and those that prompts wait for."""
-    blocks = view.used_blocks + view.used_host_blocks + view.booked_blocks
-    return blocks + view.blocks_of(view.waiting_prompt_tokens), view.instance_id
+    return view.kv_blocks + view.blocks_of(view.unstored_prompt_tokens), view.instance_id

@@ -129,7 +129,7 @@ class Phasor(Placement):
                 return view.num_requests, view.instance_id
             return -self.freeness.prefill(view, own_tokens), view.prefill_tokens, view.instance_id
 
-        return min(self._serving("prefill", instances), key=rank).instance_id
+        return min(self._serving("prefill", instances) or instances, key=rank).instance_id
 
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
@@ -150,11 +150,12 @@ class Phasor(Placement):
         return min(fitting, key=rank).instance_id
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> list[Move | SetRole]:
-        """Macro, then meso."""
+        """Macro, then meso; one live migration at an instance at a time."""
+        busy = {view.instance_id for view in instances if view.num_migrating}
         return [
             *self._size_pools(now_s, instances),
-            *self._end_roles(instances),
-            *self._defragment(instances),
+            *self._end_roles(instances, busy),
+            *self._defragment(instances, busy),
         ]
 
     def _size_pools(
@@ -170,7 +171,8 @@ class Phasor(Placement):
             return
         phi_p = fmean(map(self.freeness.prefill, prefills))
         phi_d = fmean(map(self.freeness.decode, decodes))
-        cool_down_s = self.settings.cool_down_ticks * self.tick_s
+        # Half a tick less, as sums of ticks are rounded.
+        cool_down_s = (self.settings.cool_down_ticks - 0.5) * self.tick_s
         short = self._short(phi_p, phi_d)
         if short and now_s - self.last_promotion_s >= cool_down_s:
             back = [v for v in instances if v.instance_id in self.leaving and v.role == short]
@@ -209,18 +211,22 @@ class Phasor(Placement):
             return short != view.role
         return short in (None, view.role)
 
-    def _end_roles(self, instances: Sequence[InstanceView]) -> Iterator[Move | SetRole]:
+    def _end_roles(
+        self, instances: Sequence[InstanceView], busy: set[InstanceId]
+    ) -> Iterator[Move | SetRole]:
         """Let recalled instances finish their work; one that has none left is idle again."""
         for view in [v for v in instances if v.instance_id in self.leaving]:
             if not (view.num_requests or view.used_blocks or view.booked_blocks):
                 self.leaving.discard(view.instance_id)
                 del self.promoted[view.instance_id]
                 yield SetRole(instance=view.instance_id, role="both")
-            elif view.role == "decode" and not view.num_migrating:
-                others = [v for v in self._pool("decode", instances) if not v.num_migrating]
-                yield from self._move_out(view, others, max(0.0, self.settings.theta_frag))
+            elif view.role == "decode":
+                least = max(0.0, self.settings.theta_frag)
+                yield from self._move_out(view, self._pool("decode", instances), least, busy)
 
-    def _defragment(self, instances: Sequence[InstanceView]) -> Iterator[Move | SetRole]:
+    def _defragment(
+        self, instances: Sequence[InstanceView], busy: set[InstanceId]
+    ) -> Iterator[Move | SetRole]:
         """Let the shortest requests leave decode instances with much unusable memory.
 
         One migration at an instance at a time, which the paper leaves open, as it does which
@@ -228,28 +234,31 @@ class Phasor(Placement):
         """
         theta, phi = self.settings.theta_frag, self.freeness.decode
         pool = self._pool("decode", instances)
-        busy = {view.instance_id for view in pool if view.num_migrating}
         for view in sorted(pool, key=phi):
             least = self.settings.high_fragment * self.freeness.large_blocks(view)
             is_high = self.freeness.fragment(view) >= least
-            if view.instance_id in busy or phi(view) >= theta or not is_high:
-                continue
-            others = [v for v in pool if v is not view and v.instance_id not in busy]
-            for move in self._move_out(view, others, theta):
-                busy |= {view.instance_id, move.to}
-                yield move
+            if phi(view) < theta and is_high:
+                yield from self._move_out(view, pool, theta, busy)
 
     def _move_out(
-        self, view: InstanceView, others: Sequence[InstanceView], least: float
+        self,
+        view: InstanceView,
+        pool: Sequence[InstanceView],
+        least: float,
+        busy: set[InstanceId],
     ) -> Iterator[Move]:
         """Move the request with the least KV to the freest instance, if it stays above `least`."""
         phi = self.freeness.decode
+        others = [v for v in pool if v is not view and v.instance_id not in busy]
         best = max(others, key=lambda v: (phi(v), -v.instance_id), default=None)
-        if best is None or phi(best) < least or not (decodes := view.decodes()):
+        if view.instance_id in busy or best is None or phi(best) < least:
+            return
+        if not (decodes := view.decodes()):
             return
         request = min(decodes, key=lambda one: (one.context_tokens, one.number))
         if phi(best, best.blocks_of(request.context_tokens)) >= least:
             how = self.settings.migration
+            busy |= {view.instance_id, best.instance_id}
             yield Move(request_id=request.request_id, to=best.instance_id, how=how)
 
     def _pool(self, role: Serving, instances: Sequence[InstanceView]) -> list[InstanceView]:

@@ -39,9 +39,7 @@ class Splitwise(Placement):
         self.assigned_blocks: Counter[InstanceId] = Counter()
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
-        views = list(instances)
-        for view in views:
-            self.home.setdefault(view.instance_id, view.role)
+        views = self._views(instances)
         prompt = self._prompt_instance(request, views)
         token = self._token_instance(request, views)
         if prompt is None or token is None:
@@ -88,18 +86,29 @@ class Splitwise(Placement):
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
     ) -> InstanceId | None:
         """The token instance; another one that can hold the request where it is full by now."""
-        views = list(instances)
-        # Not assigned is what has lost its KV where it decodes.
-        _, token, blocks = self._forget(request.request_id) or (instance, instance, 0)
-        if token == instance:
+        views = self._views(instances)
+        by_number = {view.instance_id: view for view in views}
+        hands_over = by_number[instance].role == "prefill" if instance in by_number else False
+        assigned = self._forget(request.request_id)
+        # Not assigned is what has lost its KV where it decodes, or was placed without us.
+        stays = not hands_over if assigned is None else assigned[1] == instance
+        if stays:
             return instance
-        chosen = next((view for view in views if view.instance_id == token), None)
-        if chosen is None or self._free_blocks(chosen) < blocks:
+        chosen = None if assigned is None else by_number.get(assigned[1])
+        if chosen is None or (assigned and self._free_blocks(chosen) < assigned[2]):
             chosen = self._holding(request, views)
-        if chosen is None and self.home[instance] == "prefill":
-            self._assign(request.request_id, instance, token, blocks)
+        if chosen is None and hands_over:
+            if assigned is not None:
+                self._assign(request.request_id, *assigned)
             return None
         return instance if chosen is None else chosen.instance_id
+
+    def _views(self, instances: Sequence[InstanceView]) -> list[InstanceView]:
+        """Return the views; the role in which one is first seen is its home."""
+        views = list(instances)
+        for view in views:
+            self.home.setdefault(view.instance_id, view.role)
+        return views
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> list[SetRole]:
         """Show who is mixed; who is empty goes home."""

@@ -92,7 +92,7 @@ class ScoreConfig:
     keys have no limit. All together may have 1,024 late scores under way."""
     unscored_last: bool = True
     """Whether a request whose client has kept it from being scored (`KEPT_BACK`) ranks like the
-    longest prompt so far; else, as all without a score, like the median. Those of trusted keys
+    highest score so far; else, as all without a score, like the median. Those of trusted keys
     rank like the median."""
     open_load: bool = False
     """Whether /lengthwise/load answers without a key where vLLM asks for one."""
@@ -238,7 +238,7 @@ class ScoreMiddleware:
     unscored_last: bool = True
     places: ScorePlaces = field(default_factory=lambda: ScorePlaces(512))
     highest_score: float = -inf
-    """Of those so far."""
+    """Of those so far, late ones included."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path(scope) if scope["type"] in ("http", "websocket") else ""
@@ -395,7 +395,7 @@ class ScoreMiddleware:
     ) -> dict[str, Any]:
         """The hints of prompts that have places, or the ticket of a score that may come later."""
         started_s = time.monotonic()
-        ask = partial(_longest, scorer, prompts, client.name)
+        ask = partial(self._ask_longest, scorer, prompts, client)
         leave = partial(self.places.leave, client.name, len(prompts))
         ticket = None
         asking = asyncio.ensure_future(ask())
@@ -415,13 +415,20 @@ class ScoreMiddleware:
                 return self._without_score(answer.outcome, client)
             self.metrics.count("scored")
             if isfinite(answer.score.value):
-                self.highest_score = max(answer.score.value, self.highest_score)
                 return score_hints(answer.score.value, answer.score.quantiles)
             return {}
         finally:
             if ticket is None:
                 asking.cancel()
                 leave()
+
+    async def _ask_longest(
+        self, scorer: FailOpenScorer, prompts: Prompts, client: _Client
+    ) -> Answer:
+        answer = await _longest(scorer, prompts, client.name)
+        if answer.score is not None and isfinite(answer.score.value):  # in time or late
+            self.highest_score = max(answer.score.value, self.highest_score)
+        return answer
 
 
 class VllmScores(ScoreMiddleware):

@@ -199,7 +199,7 @@ class Cluster:
         """Book a request that is on its way to an instance; `sign` -1 takes it back."""
         self.telemetry[instance].book(live, blocks, sign=sign)
         if sign > 0:
-            self.views.booked(instance, blocks)
+            self.views.booked(instance, live, blocks)
         self.views.outdated.add(instance)
 
     def _expect_arrival(self) -> None:
@@ -252,9 +252,9 @@ class Cluster:
         for instance in range(len(self.engines)):
             self.engine(instance)
         # A tick is to a snapshot, but not the other way round. Deaths are not by themselves, and
-        # comings only to those who wait for them.
+        # comings only to those who wait for a place.
         idle = {LANDED, DIED, SNAPSHOT}
-        if not self.outages.homeless:
+        if not (self.outages.homeless or self.moves.parked):
             idle.add(CAME)
         is_expected = any(kind not in idle for _, kind, *_ in self.events)
         return is_expected or bool(self.moves.under_way) or min(self.next_s) < inf
@@ -355,6 +355,7 @@ class Cluster:
         if live.is_gone:
             return
         view = live.sync_view()
+        self.views.thinking_ended(instance, live)
         chosen = self.ask("at_phase_change", view, instance)
         self.check(chosen, view)
         if chosen != instance:

@@ -96,6 +96,8 @@ class Outages:
         """
         cluster = self.cluster
         view.phase = Phase.WAITING
+        if view.arrival_s < cluster.now_s:
+            view.last_token_s = cluster.now_s  # when it is placed, for the placement
         if not cluster.views.shown:
             self.homeless.append((row, view, carried))
             return True

@@ -11,6 +11,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, overload
 
 from scheduler_adapters.placement import InstanceId, Placement, fewest_requests
+from scheduler_adapters.simulator.cluster.telemetry import answers, generated_tokens
+from scheduler_adapters.simulator.engine.live import Live
 from scheduler_adapters.views import InstanceView, RequestView, Role
 from scoring_service.errors import require
 
@@ -65,8 +67,11 @@ class InstanceViews(Sequence[InstanceView]):
     def placed(self, request: RequestView, instance: int) -> None:
         """Note a request that was placed."""
 
-    def booked(self, instance: int, blocks: int) -> None:
+    def booked(self, instance: int, live: Live, blocks: int) -> None:
         """Note a request that was sent to an instance, with its KV."""
+
+    def thinking_ended(self, instance: int, live: Live) -> None:
+        """Note a request that begins to answer where it is."""
 
     def _look(self, instance: int) -> None:
         cluster = self.cluster
@@ -121,6 +126,7 @@ class Snapshots(InstanceViews):
         for instance in range(len(self.by_number)):
             self._renew(instance)
         self.shown = [self.by_number[view.instance_id] for view in self.shown]
+        self.cluster.moves.hand_over_parked()
         if self.cluster.is_pending():
             self._expect(number + 1)
 
@@ -146,14 +152,32 @@ class Snapshots(InstanceViews):
     def placed(self, request: RequestView, instance: int) -> None:
         view, context = self.by_number[instance], request.context_tokens
         view.num_waiting += 1
-        view.num_thinking += request.generated_tokens == request.thinking_tokens
+        if request.generated_tokens == request.thinking_tokens:
+            view.num_thinking += self._counts(context)
         view.waiting_prompt_tokens += request.prompt_tokens
         view.prefill_tokens += context
         view.prefill_squares += context**2
 
-    def booked(self, instance: int, blocks: int) -> None:
-        self.by_number[instance].num_waiting += 1
-        self.by_number[instance].booked_blocks += blocks
+    def booked(self, instance: int, live: Live, blocks: int) -> None:
+        view, watch = self.by_number[instance], self.cluster.placement.watch
+        view.num_waiting += 1
+        view.booked_blocks += blocks
+        generated = generated_tokens(live)
+        if not answers(live):
+            view.num_thinking += self._counts(live.view.prompt_tokens + generated)
+        elif watch is not None:
+            view.num_fresh_answering += generated < live.reasoning_tokens + watch.quantum_tokens
+
+    def thinking_ended(self, instance: int, live: Live) -> None:
+        view = self.by_number[instance]
+        counted = self._counts(live.view.prompt_tokens + live.reasoning_tokens)
+        view.num_thinking = max(0, view.num_thinking - counted)
+        view.num_fresh_answering += self.cluster.placement.watch is not None
+
+    def _counts(self, context_tokens: int) -> bool:
+        """Return whether a request of that context counts among those that think."""
+        watch = self.cluster.placement.watch
+        return watch is not None and context_tokens <= watch.demote_above_tokens
 
     def __getitem__(self, index: int | slice) -> InstanceView | Sequence[InstanceView]:  # type: ignore[override]
         return self.shown[index]
@@ -173,6 +197,9 @@ class QueueLength(Placement):
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
     ) -> InstanceId:
+        here = next((view for view in instances if view.instance_id == instance), None)
+        if here is not None and here.role != "prefill":
+            return instance
         return _shortest("decode", instances)
 
 

@@ -156,8 +156,7 @@ class Engine:
             record.first_token_s[live.row] = carried.token_s[0]
         live.reserved_blocks = carried.reserved_blocks
         if carried.kv_tokens:
-            live.is_brought = True
-            live.stored_blocks = self.state.instance.blocks(carried.kv_tokens)
+            self.stored.bring(live, self.state.instance.blocks(carried.kv_tokens))
             live.prefill_left = live.context - carried.kv_tokens
             if live.prefill_left == 1 and carried.generated_tokens:
                 live.prefill_left = 0  # the newest token's KV is computed by its next step
@@ -197,6 +196,7 @@ class Engine:
             self.inbox.remove(live)
             self._look_at_inbox()
             self._unreserve(live)
+            self.stored.free(live)
         else:
             self._release(live)
         live.version += 1
@@ -416,6 +416,8 @@ class Engine:
         view.now_s = load.last_step_end_s
         view.used_blocks = load.used_blocks
         view.used_host_blocks = self.stored.used_host_blocks
+        view.brought_blocks = self.stored.brought_blocks
+        view.stored_prompt_tokens = self.stored.prompt_tokens
         view.num_waiting = state.num_waiting + len(self.inbox)
         view.num_prefilling = state.num_prefilling
         view.num_reasoning = state.num_reasoning

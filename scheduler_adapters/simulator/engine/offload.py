@@ -17,8 +17,8 @@ class StoredBlocks:
     """
 
     __slots__ = (
-        "brought", "copies", "max_host_blocks", "next_landing_s", "ranks", "state",
-        "used_host_blocks",
+        "brought", "brought_blocks", "copies", "max_host_blocks", "next_landing_s",
+        "prompt_tokens", "ranks", "state", "used_host_blocks",
     )  # fmt: skip
 
     def __init__(self, state: EngineState, ranks: RankKeeper) -> None:
@@ -30,7 +30,8 @@ class StoredBlocks:
         if host is not None:
             self.copies = Copies(host, block_tokens=state.instance.block_tokens)
             self.max_host_blocks = inf if host.max_blocks is None else host.max_blocks
-        self.used_host_blocks = 0
+        self.used_host_blocks = self.brought_blocks = self.prompt_tokens = 0
+        """Kept in host memory, brought from other instances, and the prompts of both."""
         self.brought: list[Live] = []
         """Admitted with blocks from another instance since the last landing."""
         self.next_landing_s = inf
@@ -40,7 +41,14 @@ class StoredBlocks:
         if blocks and self.used_host_blocks + blocks <= self.max_host_blocks:
             live.stored_blocks = blocks
             self.used_host_blocks += blocks
+            self.prompt_tokens += live.view.prompt_tokens
             self._copy(live)
+
+    def bring(self, live: Live, blocks: int) -> None:
+        """Note the blocks with which a request comes from another instance."""
+        live.is_brought, live.stored_blocks = True, blocks
+        self.brought_blocks += blocks
+        self.prompt_tokens += live.view.prompt_tokens
 
     def reload(self, live: Live) -> None:
         """Copy the blocks of an admitted request back."""
@@ -65,7 +73,11 @@ class StoredBlocks:
 
     def free(self, live: Live) -> None:
         """Give up the stored blocks of a request that is back on the device, or has left."""
-        if not live.is_brought:
+        if live.stored_blocks:
+            self.prompt_tokens -= live.view.prompt_tokens
+        if live.is_brought:
+            self.brought_blocks -= live.stored_blocks
+        else:
             self.used_host_blocks -= live.stored_blocks
         live.stored_blocks = 0
         live.is_brought = False

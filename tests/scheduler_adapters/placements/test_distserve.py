@@ -50,9 +50,12 @@ def test_a_decode_instance_pulls_what_fits_while_few_wait_there(views, chosen):
     assert DistServe().at_prefill_end(REQUEST, 0, [view(0, "prefill"), *views]) == chosen
 
 
-def test_pools_without_an_instance_and_wrong_shares_are_refused():
-    with pytest.raises(ConfigError, match="no instance has the role prefill"):
-        DistServe().place(REQUEST, [view(0, "decode")])
+def test_where_a_pool_has_died_the_other_one_serves_or_requests_wait():
+    assert DistServe().place(REQUEST, [view(0, "decode")]) == 0
+    assert DistServe().at_prefill_end(REQUEST, 0, [view(0, "prefill")]) is None
+
+
+def test_wrong_shares_are_refused():
     with pytest.raises(ConfigError, match="max_waiting_fraction is 0"):
         DistServe(max_waiting_fraction=0)
 

@@ -16,7 +16,9 @@ from scheduler_adapters.workload.requests import make_requests
 REQUEST = RequestView("a", 0, 0.0, 10)
 
 
-def view(instance_id: int, used: int, waiting_tokens: int = 0, total: int = 100) -> InstanceView:
+def view(
+    instance_id: int, used: int, waiting_tokens: int = 0, total: int = 100, **more: int
+) -> InstanceView:
     return InstanceView(
         instance_id=instance_id,
         now_s=0.0,
@@ -24,6 +26,7 @@ def view(instance_id: int, used: int, waiting_tokens: int = 0, total: int = 100)
         total_blocks=total,
         block_tokens=16,
         waiting_prompt_tokens=waiting_tokens,
+        **more,
     )
 
 
@@ -35,6 +38,10 @@ def view(instance_id: int, used: int, waiting_tokens: int = 0, total: int = 100)
         ([view(0, 8, waiting_tokens=32), view(1, 9)], 1),
         ([view(0, 8, waiting_tokens=8), view(1, 9)], 0),
         ([view(0, 8), view(1, 15, total=200)], 1),
+        # KV in host memory and on its way counts, its prompt does not once more.
+        ([view(0, 8, used_host_blocks=2), view(1, 9)], 1),
+        ([view(0, 8, booked_blocks=2), view(1, 9)], 1),
+        ([view(0, 8, 32, used_host_blocks=1, stored_prompt_tokens=32), view(1, 10)], 0),
     ],
 )
 def test_the_smallest_share_of_needed_blocks_is_chosen_then_the_lowest_id(views, chosen):

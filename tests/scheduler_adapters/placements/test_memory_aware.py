@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from scheduler_adapters.placements.memory_aware import MemoryAware, MemoryAwarePools
 from scheduler_adapters.views import InstanceView, RequestView
 
 REQUEST = RequestView("a", 0, 0.0, 10)
 
 
-def view(instance_id: int, used: int, total: int = 20, **more: int) -> InstanceView:
+def view(instance_id: int, used: int, total: int = 20, **more: Any) -> InstanceView:
     return InstanceView(
         instance_id=instance_id,
         now_s=0.0,
@@ -39,3 +41,13 @@ def test_in_pools_prompts_and_decodes_each_go_where_most_is_free():
     full = [view(2, "decode", 95), view(4, "decode", 96)]
     assert placement.at_prefill_end(request, 1, full) == 2
     assert placement.at_prefill_end(request, 1, full[1:]) is None
+
+
+def test_of_decode_instances_only_those_with_room_are_looked_at():
+    views = [
+        view(1, 50, total=100, role="decode", waiting_prompt_tokens=800),  # all its blocks claimed
+        view(2, 60, total=100, role="decode"),
+    ]
+    long = RequestView("a", 0, 0.0, 175, generated_tokens=1)
+    assert MemoryAwarePools().at_prefill_end(long, 0, views) == 2
+    assert MemoryAwarePools().at_prefill_end(long, 0, views[:1]) is None

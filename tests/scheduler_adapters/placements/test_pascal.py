@@ -27,6 +27,14 @@ def view(instance_id: int, **numbers) -> InstanceView:
         ([view(0, used_blocks=9), view(1, used_blocks=8, used_host_blocks=2)], 0),
         ([view(0, used_blocks=9), view(1, used_blocks=8, booked_blocks=2)], 0),
         ([view(0, used_blocks=9), view(1, used_blocks=8, waiting_prompt_tokens=17)], 0),
+        (
+            [
+                view(0, waiting_prompt_tokens=40, stored_prompt_tokens=40, used_host_blocks=2),
+                view(1, used_blocks=13),
+            ],
+            0,
+        ),
+        ([view(0, brought_blocks=8), view(1, used_blocks=17)], 1),
         ([view(2), view(1)], 1),
         # A reader of the second has nothing to read since 9.9 s, or from now on.
         ([view(0, used_blocks=90), view(1, paced_until_s=9.9)], 0),

@@ -174,6 +174,25 @@ def test_requests_leave_a_recalled_decode_instance():
     ]
 
 
+def test_two_recalled_instances_do_not_migrate_to_one_destination_at_a_time():
+    placement = phasor(cool_down_ticks=1)
+    placement.promoted, placement.leaving = {4: 0.0, 5: 0.0}, {4, 5}
+    leaving = [decoding(number, 20, num_answering=3) for number in (4, 5)]
+    views = [view(0, "prefill"), view(1, "decode", used_blocks=10), *leaving]
+    moves = [one for one in placement.tick(0.0, views) if isinstance(one, Move)]
+    assert [move.to for move in moves] == [1]
+
+
+@pytest.mark.parametrize("start", range(0, 2000, 7))
+def test_a_cool_down_lasts_as_many_ticks_as_set_wherever_it_begins(start):
+    placement = phasor(cool_down_ticks=20)
+    spare = [view(4, "both"), view(5, "both")]
+    first, second = (placement.tick_s * (start + number) for number in (0, 20))
+    assert len(placement.tick(first, pools(50, 0, *spare))) == 1
+    assert placement.tick(second - placement.tick_s, pools(50, 0, *spare)) == []
+    assert len(placement.tick(second, pools(50, 0, spare[1]))) == 1
+
+
 def test_elastic_instances_stand_by_or_serve_both_pools():
     views = pools(39, 35)
     assert phasor().place(REQUEST, views) == 0

@@ -42,8 +42,13 @@ def test_a_prompt_goes_to_the_fewest_pending_tokens_and_decodes_where_most_is_fr
     assert placement.place(request("c"), views) == 1
     assert placement.at_prefill_end(request("c"), 1, views) == 2
     assert placement.at_prefill_end(request("b"), 1, views) == 3
-    # What has lost its KV stays where it is prefilled anew.
+    # What has lost its KV stays where it is prefilled anew; what others placed is handed over.
     assert placement.at_prefill_end(request("b"), 3, views) == 3
+    assert placement.at_prefill_end(request("d"), 0, views) == 3
+    full = [view(0, "prefill"), view(2, "decode", used_blocks=99)]
+    assert placement.at_prefill_end(request("d"), 0, full) is None
+    assert not placement.assigned
+    assert not any(placement.assigned_blocks.values())
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ class ReferenceCluster:
             starts_s = [engine.advance(-inf) for engine in self.engines]
             first = int(np.argmin(starts_s))
             next_s = min(pending)
-            awaited_s = min([inf, *(at_s for at_s, _ in self.coming if self.homeless)])
+            waits = self.homeless or self.parked
+            awaited_s = min([inf, *(at_s for at_s, _ in self.coming if waits)])
             is_busy = min(next_s, starts_s[first], awaited_s) < inf
             if has_ticked:  # there is one more if anything was to come after this one
                 ticks, has_ticked = is_busy, False
@@ -150,6 +151,7 @@ class ReferenceCluster:
                 self.num_snapshots += 1
                 self.snapshot = [self.kept_view(engine, next_s) for engine in self.engines]
                 self.snapshot_s = next_s
+                self.hand_over(next_s)
                 has_seen = True
             ended = sorted((one for one in self.ended if one[0] == next_s), key=lambda one: one[:4])
             self.ended = [one for one in self.ended if one[0] > next_s]
@@ -216,6 +218,8 @@ class ReferenceCluster:
 
     def place(self, row: int, view: RequestView, carried: Carried | None, now_s: float) -> bool:
         view.phase = Phase.WAITING
+        if view.arrival_s < now_s:
+            view.last_token_s = now_s
         if len(self.dead) == len(self.engines):
             self.homeless.append((row, view, carried))
             return True
@@ -224,7 +228,10 @@ class ReferenceCluster:
         if self.snapshot:
             noted, context = self.snapshot[chosen], view.prompt_tokens + view.generated_tokens
             noted.num_waiting += 1
-            noted.num_thinking += view.thinking_tokens >= view.generated_tokens
+            watch = self.placement.watch
+            is_thinking = view.thinking_tokens >= view.generated_tokens
+            if watch is not None and context <= watch.demote_above_tokens:
+                noted.num_thinking += is_thinking
             noted.waiting_prompt_tokens += view.prompt_tokens
             noted.prefill_tokens += context
             noted.prefill_squares += context * context
@@ -331,7 +338,7 @@ class ReferenceCluster:
             flight.blocks = flight.reserved_blocks
             flight.pause_s = now_s
             self.left.append(flight)
-            self.book(flight.to, 0)
+            self.book(flight.to, live, 0)
         self.copy(number, flight, left, now_s)
 
     def end_prefill(self, row: int, live: Live, instance: int, now_s: float) -> None:
@@ -371,7 +378,7 @@ class ReferenceCluster:
 
     def send(self, flight: Flight, to: int, now_s: float) -> None:
         flight.to = to
-        self.book(to, flight.blocks)
+        self.book(to, flight.live, flight.blocks)
         self.num_flights += 1
         self.expect(self.num_flights, flight, flight.start_s, now_s)
 
@@ -400,7 +407,12 @@ class ReferenceCluster:
 
     def end_phase(self, row: int, instance: int, now_s: float) -> None:
         live = self.at[row][1]
-        view = live.sync_view()
+        view, watch = live.sync_view(), self.placement.watch
+        if self.snapshot and watch is not None:
+            noted = self.snapshot[instance]
+            was_counted = view.prompt_tokens + view.generated_tokens <= watch.demote_above_tokens
+            noted.num_thinking = max(0, noted.num_thinking - was_counted)
+            noted.num_fresh_answering += 1
         chosen = self.decider(now_s).at_phase_change(view, instance, self.views(now_s))
         if chosen == instance:
             return
@@ -437,10 +449,12 @@ class ReferenceCluster:
     def decider(self, now_s: float) -> Placement:
         return FewestRequests() if self.is_too_old(now_s) else self.placement
 
-    def book(self, to: int, blocks: int) -> None:
+    def book(self, to: int, live: Live, blocks: int) -> None:
         if self.snapshot:
             self.snapshot[to].num_waiting += 1
             self.snapshot[to].booked_blocks += blocks
+            if self.placement.watch is not None:
+                count_one(self.snapshot[to], live, self.placement.watch)
 
     def view(self, engine: Engine, now_s: float) -> InstanceView:
         instance = engine.own_view.instance_id
@@ -479,6 +493,10 @@ class ReferenceCluster:
             num_reasoning=len(reasoning),
             num_answering=len(decodes) - len(reasoning),
             waiting_prompt_tokens=sum(live.view.prompt_tokens for live in waiting),
+            stored_prompt_tokens=sum(
+                live.view.prompt_tokens for live in lives if live.stored_blocks
+            ),
+            brought_blocks=sum(live.stored_blocks for live in lives if live.is_brought),
             mean_step_s=engine.state.load.mean_step_s,
             booked_blocks=sum(flight.blocks - flight.reserved_blocks for flight in coming),
         )
@@ -507,17 +525,21 @@ class ReferenceCluster:
         watch: Watch,
     ) -> None:
         for live in all_of:
-            thinks = generated(live) < max(1, live.reasoning_tokens)
-            context = live.view.prompt_tokens + generated(live)
-            view.num_thinking += thinks and context <= watch.demote_above_tokens
-            answered = generated(live) - live.reasoning_tokens
-            view.num_fresh_answering += not thinks and answered < watch.quantum_tokens
+            count_one(view, live, watch)
         for live in lives:
             read_s = -inf
             for token_s in engine.token_s(live)[live.reasoning_tokens :]:
                 read_s = max(token_s, read_s + watch.pace_s)
             if read_s > -inf:
                 view.paced_until_s = min(view.paced_until_s, read_s + watch.pace_s)
+
+
+def count_one(view: InstanceView, live: Live, watch: Watch) -> None:
+    thinks = generated(live) < max(1, live.reasoning_tokens)
+    context = live.view.prompt_tokens + generated(live)
+    view.num_thinking += thinks and context <= watch.demote_above_tokens
+    answered = generated(live) - live.reasoning_tokens
+    view.num_fresh_answering += not thinks and answered < watch.quantum_tokens
 
 
 class FewestRequests(Placement):
@@ -527,6 +549,8 @@ class FewestRequests(Placement):
         return self.fewest("prefill", instances)
 
     def at_prefill_end(self, request, instance, instances):
+        if any(view.instance_id == instance and view.role != "prefill" for view in instances):
+            return instance
         return self.fewest("decode", instances)
 
     def fewest(self, role, instances):

@@ -96,6 +96,8 @@ class AnyPlacement(Placement):
                 view.num_reasoning,
                 view.num_answering,
                 view.waiting_prompt_tokens,
+                view.stored_prompt_tokens,
+                view.brought_blocks,
                 view.booked_blocks,
                 view.num_migrating,
                 view.num_thinking,

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler_adapters.placement import Move, Placement, SetRole
+from scheduler_adapters.placement import Move, Placement, SetRole, load_placement
+from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.cluster.outages import Outage
+from scheduler_adapters.simulator.cluster.seen import TelemetryAge
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
@@ -146,3 +148,88 @@ def test_ticks_end_with_the_work_even_if_an_outage_is_far_ahead():
     placement = Counts()
     run_of(Outage(instance=0, at_s=1e6, until_s=2e6), placement=placement)
     assert placement.num_ticks == 6
+
+
+FAST = Instance(latency=AffineLatency(base_s=0.05), kv_blocks=200, watermark_fraction=0.0)
+
+
+@pytest.mark.parametrize("name", ["phasor", "distserve", "memory-aware-pools", "splitwise"])
+@pytest.mark.parametrize("dead", [(2,), (0, 1)], ids=["all that decode", "all that prefill"])
+def test_requests_wait_or_are_served_elsewhere_while_a_whole_pool_is_dead(name, dead):
+    run = simulate_cluster(
+        make_requests(
+            prompt_tokens=[64] * 60, output_tokens=[20] * 60, arrival_s=np.arange(60) * 0.03
+        ),
+        load_placement(name),
+        FCFS,
+        [FAST] * 3,
+        fabric=Fabric(kv_bytes_per_token=1000),
+        roles=["prefill", "prefill", "decode"],
+        outages=[Outage(instance=number, at_s=0.5, until_s=0.8) for number in dead],
+    )
+    assert np.isfinite(run.timeline.finished_s).all()
+    assert run.num_replaced.sum() > 0
+
+
+@pytest.mark.parametrize("age", [None, TelemetryAge(period_s=0.1)])
+def test_splitwise_hands_over_to_an_instance_that_came_after_the_last_arrival(age):
+    run = simulate_cluster(
+        make_requests(
+            prompt_tokens=[64] * 4, output_tokens=[40] * 4, arrival_s=[0.0, 0.001, 0.002, 0.003]
+        ),
+        Splitwise(output_tokens=16),
+        FCFS,
+        [replace(FAST, kv_blocks=24)] * 3,
+        fabric=Fabric(kv_bytes_per_token=1000),
+        roles=["prefill", "decode", "decode"],
+        outages=[
+            Outage(instance=2, at_s=0.0, until_s=0.04),
+            Outage(instance=1, at_s=0.045, until_s=0.5),
+        ],
+        age=age,
+    )
+    assert np.isfinite(run.timeline.finished_s).all()
+
+
+class Ticks(Splitwise):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_s = 0.0
+
+    def tick(self, now_s, instances):
+        self.last_s = now_s
+        return super().tick(now_s, instances)
+
+
+def test_ticks_and_snapshots_go_on_while_a_prefilled_request_waits_for_an_instance():
+    for age in (None, TelemetryAge(period_s=0.1, max_age_s=0.3)):
+        placement = Ticks()
+        run = simulate_cluster(
+            make_requests(prompt_tokens=[64] * 20, output_tokens=[10] * 20),
+            placement,
+            FCFS,
+            [FAST] * 2,
+            fabric=Fabric(kv_bytes_per_token=1000),
+            roles=["prefill", "decode"],
+            clients=1,
+            outages=[Outage(instance=1, at_s=0.02, until_s=3.0)],
+            age=age,
+        )
+        end_s = run.timeline.finished_s.max()
+        assert end_s - 0.1 <= placement.last_s <= end_s + 0.1
+        assert run.num_fallbacks == 0
+
+
+def test_what_is_placed_late_tells_the_placement_when():
+    class Times(First):
+        def __init__(self) -> None:
+            super().__init__()
+            self.times: list[tuple[float, float | None]] = []
+
+        def place(self, request, instances):
+            self.times.append((request.arrival_s, request.last_token_s))
+            return super().place(request, instances)
+
+    placement = Times()
+    run_of(Outage(instance=0, at_s=0.5, until_s=1.5), placement=placement, count=1)
+    assert placement.times == [(0.0, None), (0.0, 1.5), (2.5, None)]

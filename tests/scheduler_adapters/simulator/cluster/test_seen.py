@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from scheduler_adapters.placement import Move, Placement, SetRole
+from scheduler_adapters.placement import Move, Placement, SetRole, Watch, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.cluster.seen import QueueLength, TelemetryAge
@@ -191,3 +194,87 @@ def test_snapshots_go_on_while_a_tick_may_hand_over_who_waits():
     # Nothing but the tick is to come when the second snapshot is taken, at 1.5 s. The fourth token
     # is there at 6.5 s, and the snapshot before it is that of 6 s.
     assert placement.seen_s == pytest.approx(6.5)
+
+
+@pytest.mark.parametrize("name", ["distserve", "memory-aware-pools", "phasor", "splitwise"])
+@pytest.mark.parametrize("period_s", [0.1, 0.5, 1.0, 3.0])
+def test_prefilled_requests_are_handed_over_once_a_snapshot_shows_room(name, period_s):
+    # Two of the eight decode at a time, so the last views before the end of them show no room.
+    small = Instance(latency=AffineLatency(base_s=0.05), kv_blocks=24, watermark_fraction=0.0)
+    settings = {"max_waiting_fraction": 1.0} if name == "distserve" else {}
+    run = simulate_cluster(
+        make_requests(
+            prompt_tokens=[160] * 8, output_tokens=[30] * 8, arrival_s=np.arange(8) * 0.1
+        ),
+        load_placement(name, **settings),
+        FCFS,
+        [replace(small, kv_blocks=200), small],
+        fabric=Fabric(kv_bytes_per_token=1000),
+        roles=["prefill", "decode"],
+        age=TelemetryAge(period_s=period_s),
+    )
+    assert np.isfinite(run.timeline.finished_s).all()
+
+
+class Watches(Placement):
+    """Notes who thinks and who answers in each instance, when something is placed or changes."""
+
+    name = "watches"
+    watch = Watch(demote_above_tokens=70, quantum_tokens=100)
+
+    def __init__(self) -> None:
+        self.seen: list[list[tuple[int, int]]] = []
+
+    def place(self, request, instances):
+        self.note(instances)
+        return 0
+
+    def at_phase_change(self, request, instance, instances):
+        self.note(instances)
+        return 1
+
+    def note(self, instances):
+        self.seen.append([(one.num_thinking, one.num_fresh_answering) for one in instances])
+
+
+def test_between_snapshots_those_that_think_and_answer_are_counted_as_fresh_views_do():
+    seen = []
+    for period_s in (0.0, 100.0):
+        placement = Watches()
+        simulate_cluster(
+            # The second prompt is above the limit of context from the start.
+            make_requests(
+                prompt_tokens=[64, 96, 64],
+                output_tokens=[9] * 3,
+                reasoning_tokens=[3, 9, 5],
+                arrival_s=[0.1, 0.2, 0.3],
+            ),
+            placement,
+            FCFS,
+            [SECONDS] * 2,
+            fabric=Fabric(kv_bytes_per_token=1, bytes_per_s=1e9),
+            age=TelemetryAge(period_s=period_s),
+        )
+        seen.append(placement.seen)
+    # The first one to answer leaves; of that only a new snapshot tells.
+    assert seen[0][:4] == seen[1][:4]
+    assert seen[0][2:4] == [[(1, 0), (0, 0)], [(1, 1), (0, 0)]]
+    assert [views[1] for views in seen[0]] == [views[1] for views in seen[1]]
+
+
+def test_where_views_are_too_old_only_prefill_instances_hand_over():
+    views = [
+        InstanceView(
+            instance_id=number,
+            now_s=0.0,
+            used_blocks=0,
+            total_blocks=9,
+            block_tokens=16,
+            role=role,
+            num_answering=answering,
+        )
+        for number, role, answering in ((0, "prefill", 0), (1, "decode", 1), (2, "decode", 3))
+    ]
+    request = RequestView("a", 0, 0.0, 64)
+    assert QueueLength().at_prefill_end(request, 0, views) == 1
+    assert QueueLength().at_prefill_end(request, 2, views) == 2
