@@ -28,7 +28,7 @@ class ReproduceConfig:
     """Runs per point with other arrivals; figures are means over them. None: 2 for slai and rad,
     5 for the others; searches for a capacity take 3 at most."""
     scale: float = 1.0
-    """Share of the full length of each run, in (0, 1]; below 1 bands may be missed by noise."""
+    """Share of the full length of each run, .005 to 1; below 1 bands may be missed by noise."""
     model: str = "qwen2.5-7b"
     """phasor only: the model that is served, qwen2.5-7b or llama-3-8b."""
     scored: Path | None = None
@@ -46,7 +46,7 @@ class ReproduceConfig:
         if self.paper not in PAPERS:
             raise ConfigError(f"no paper named {self.paper!r}; use one of {', '.join(PAPERS)}")
         at_least("seeds", self.seeds, 1)
-        require("scale", self.scale, 0 < self.scale <= 1, "a number in (0, 1]")
+        require("scale", self.scale, 0.005 <= self.scale <= 1, "a number from .005 to 1")
         require("model", repr(self.model), self.model in MODELS, "one of " + ", ".join(MODELS))
         if self.model != MODELS[0] and self.paper != "phasor":
             raise ConfigError(

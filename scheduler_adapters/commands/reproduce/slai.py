@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
+from math import nan
 
 import numpy as np
 
@@ -183,7 +184,13 @@ def _ttft_row(
 
 
 def _change(before: float, after: float, *, unit: str = "s", digits: str = ".2f") -> str:
-    return f"{before:{digits}} -> {after:{digits}} {unit} ({after / before - 1:+.0%})"
+    change = f" ({_gain(before, after):+.0%})" if before else ""
+    return f"{before:{digits}} -> {after:{digits}} {unit}{change}"
+
+
+def _gain(before: float, after: float) -> float:
+    """Return the relative change; NaN from 0, as where a run is too short to find a capacity."""
+    return after / before - 1 if before else nan
 
 
 def _capacity_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
@@ -191,7 +198,7 @@ def _capacity_rows(experiment: SlaiExperiment) -> list[PaperFigure]:
     made, gains = [], []
     for share, paper in papers.items():
         sarathi, slai = (experiment.capacity(name, share) for name in ("Sarathi FCFS", "SLAI"))
-        gain = slai / sarathi - 1
+        gain = _gain(sarathi, slai)
         gains.append(gain)
         made.append(
             PaperFigure(

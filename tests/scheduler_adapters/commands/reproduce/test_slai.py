@@ -11,6 +11,8 @@ from scheduler_adapters.commands.reproduce.slai import (
     TBT_S,
     Point,
     SlaiExperiment,
+    _change,
+    _gain,
     _held_row,
     _is_rising,
     _lengths,
@@ -46,6 +48,12 @@ def test_without_the_trace_lengths_have_its_quantiles(monkeypatch):
     assert np.median(lengths.prompt_tokens) == pytest.approx(1730, rel=0.1)
     assert np.quantile(lengths.output_tokens, 0.9) == pytest.approx(834, rel=0.1)
     assert (lengths.prompt_tokens + lengths.output_tokens).max() <= 8192
+
+
+def test_a_capacity_that_a_short_run_does_not_find_is_no_gain():
+    assert _gain(1.0, 1.26) == pytest.approx(0.26)
+    assert np.isnan(_gain(0.0, 1.2))
+    assert _change(0.0, 1.2, unit="req/s") == "0.00 -> 1.20 req/s"
 
 
 def test_a_point_is_the_mean_over_the_seeds_and_the_queue_grows_with_the_rate():
