@@ -1,6 +1,7 @@
 """Round-robin: fewest used quanta of tokens first."""
 
 from dataclasses import replace
+from typing import Literal
 
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
@@ -11,6 +12,7 @@ from scheduler_adapters.views import (
     StepRule,
     require_at_least,
 )
+from scoring_service.errors import require
 
 _DISPLACE = StepRule(displace=True)
 _DISPLACE_TO_HOST = StepRule(displace=True, offload=True)
@@ -19,16 +21,27 @@ _DISPLACE_TO_HOST = StepRule(displace=True, offload=True)
 class RoundRobin(Policy):
     """Key (quanta used, time of joining that queue); the last in that order gives up KV blocks.
 
-    "After a quantum a request is put back" is read as fewest quanta first. What is evicted
-    is computed anew, or kept in host memory (`offload`).
+    Args:
+        order: "after a quantum a request is put back" is read as fewest quanta first; circular:
+            behind all that are there, whatever they have used.
+        offload: what is evicted is kept in host memory; else it is computed anew.
     """
 
     name = "round-robin"
     traits = Traits(requires=frozenset({Capability.EVICT}))
 
-    def __init__(self, *, quantum_tokens: int = 500, offload: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        quantum_tokens: int = 500,
+        order: Literal["fewest-quanta", "circular"] = "fewest-quanta",
+        offload: bool = False,
+    ) -> None:
         require_at_least(1, quantum_tokens=quantum_tokens)
+        known = ("fewest-quanta", "circular")
+        require("order", repr(order), order in known, "one of " + ", ".join(known))
         self.quantum_tokens = quantum_tokens
+        self.is_circular = order == "circular"
         self.rule = _DISPLACE
         if offload:
             self.rule = _DISPLACE_TO_HOST
@@ -36,7 +49,8 @@ class RoundRobin(Policy):
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         quanta, used = divmod(request.generated_tokens, self.quantum_tokens)
-        key = (quanta, request.enqueued_s((quanta,), load.now_s))
+        entered_s = request.enqueued_s((quanta,), load.now_s)
+        key = (entered_s,) if self.is_circular else (quanta, entered_s)
         return Rank(key, valid_tokens=self.quantum_tokens - used, evict_key=key)
 
     def step_rule(self, load: LoadView) -> StepRule:

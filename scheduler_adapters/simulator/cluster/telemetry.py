@@ -225,7 +225,19 @@ class Telemetry(EngineObserver):
 
     def _dry_s(self, live: Live, watch: Watch) -> float:
         token_s = self.engine.token_s(live)[live.reasoning_tokens :]
+        if watch.pacer == "absolute":
+            return token_s[0] + len(token_s) * watch.pace_s
         return read_all_s(np.array(token_s), watch.pace_s)
+
+    def _first_answer_due_s(self, ttfat_s: float) -> float:
+        """Return when the first reader begins to wait of those that have no token."""
+        lives = (self.state.lives[row] for row in self.answering)
+        ended_s = (
+            self.engine.token_s(live)[live.reasoning_tokens - 1]
+            for live in lives
+            if generated_tokens(live) == live.reasoning_tokens
+        )
+        return min(ended_s, default=inf) + ttfat_s
 
     def paced_until_s(self) -> float:
         """Return when the first reader has read all there is, to be compared with later times."""
@@ -244,6 +256,8 @@ class Telemetry(EngineObserver):
                 break
             heappop(dry)
         first_s = dry[0][0] if dry else inf
+        if watch.ttfat_s is not None:
+            first_s = min(first_s, self._first_answer_due_s(watch.ttfat_s))
         for lane in self.engine.ranks.lanes:
             for cohort in lane.cohorts:
                 is_newest = cohort.last_tick == load.step - 1 and self.engine.filler.step.is_steady

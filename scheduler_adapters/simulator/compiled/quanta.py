@@ -45,7 +45,7 @@ def run_compiled_quanta(requests: Requests, policy: Policy, instance: Instance) 
     latency = instance.latency.compiled()
     if latency is None or not len(requests):
         return None
-    if type(policy) is RoundRobin:
+    if type(policy) is RoundRobin and not policy.is_circular:
         think_tokens = demoted_at = np.full(len(requests), NO_LIMIT)
     elif type(policy) is Pascal and not policy.min_residency_tokens:
         think_tokens = requests.reasoning_tokens

@@ -527,11 +527,15 @@ class ReferenceCluster:
         for live in all_of:
             count_one(view, live, watch)
         for live in lives:
-            read_s = -inf
-            for token_s in engine.token_s(live)[live.reasoning_tokens :]:
-                read_s = max(token_s, read_s + watch.pace_s)
-            if read_s > -inf:
+            token_s = engine.token_s(live)
+            answer_s, read_s = token_s[live.reasoning_tokens :], -inf
+            for at_s in answer_s:
+                is_shifted = watch.pacer == "shifted" or read_s == -inf
+                read_s = max(at_s, read_s + watch.pace_s) if is_shifted else read_s + watch.pace_s
+            if answer_s:
                 view.paced_until_s = min(view.paced_until_s, read_s + watch.pace_s)
+            elif watch.ttfat_s is not None and len(token_s) == live.reasoning_tokens > 0:
+                view.paced_until_s = min(view.paced_until_s, token_s[-1] + watch.ttfat_s)
 
 
 def count_one(view: InstanceView, live: Live, watch: Watch) -> None:

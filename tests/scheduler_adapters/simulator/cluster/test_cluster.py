@@ -171,6 +171,9 @@ placements = st.one_of(
         quantum_tokens=st.just(5),
         demote_above_tokens=st.just(40),
         pace_s=st.sampled_from([0.1, 0.02]),
+        pacer=st.sampled_from(["shifted", "absolute"]),
+        ttfat_s=st.sampled_from([None, 0.0, 0.05]),
+        ties=st.sampled_from(["id", "least-kv"]),
     ),
     st.builds(load_placement, st.sampled_from(sorted(set(PLACEMENTS) - {"pascal"}))),
 )
@@ -187,7 +190,6 @@ def check(requests, placement, policy, instance, host, count, roles, outages, **
     roles = roles[:count]
     if placement.name in POOLED:
         roles[0], roles[-1] = ("prefill", "decode") if count > 1 else ("both", "both")
-        outages = {}  # which may take all that prefill
     options["roles"] = roles
     options["outages"] = [
         Outage(instance=instance, at_s=at_s, until_s=at_s + lasts_s)
