@@ -137,8 +137,8 @@ class ScoringServer:
         )
         if not supports(server):
             raise ConfigError(
-                f"grpcio {grpc.__version__} is not made as this service expects; install one from "
-                "1.70 to 1.85"
+                f"grpcio {grpc.__version__} is not built as this service expects; install 1.85.1, "
+                "with which it is tested"
             )
         calls = Calls(self.service, self.metrics, self._workers, tokens, report_access(config))
         rpcs = ScoringRpcs(calls, self._stream_workers, self._places)

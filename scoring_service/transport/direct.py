@@ -5,7 +5,7 @@ result. Around a model run of a few milliseconds, waking these threads and refil
 most of the cost of a call; and a few calls that never send their message hold all of the threads.
 Here methods of a server are served from the thread that polls its completion queue, through the
 binding that grpcio's own server is written in. This is not public API: `supports` says whether this
-grpcio has what is needed (1.70 to 1.85 were tried).
+grpcio has what is needed (tried with 1.85).
 """
 
 from __future__ import annotations

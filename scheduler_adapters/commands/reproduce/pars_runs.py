@@ -1,5 +1,6 @@
 """Lengths, systems and runs of the PARS figures."""
 
+import logging
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
@@ -21,6 +22,8 @@ from scheduler_adapters.workload.scores import open_prompt_scorer, synthetic_sco
 from scheduler_adapters.workload.tables import read_table
 from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
 
 _MODEL, _GPU = "llama-3-8b", "a100-40g"
 _TOKEN_BUDGET = 2048
@@ -56,12 +59,18 @@ class Lengths:
             return None
         try:
             table = read_table(data_file(self.file))
-        except (ConfigError, DataError):
+        except (ConfigError, DataError) as error:
+            _say_once(f"lengths are drawn, not the recorded ones: {error}")
             return None
         tokens = table[list(self.columns)].sum(axis=1).to_numpy()
         if "reasoning_visible" in table:
             tokens = tokens[table["reasoning_visible"].to_numpy()]
         return np.clip(tokens[tokens > 0], 1, _LONGEST).astype(np.int64)
+
+
+@cache
+def _say_once(text: str) -> None:
+    log.warning(text)
 
 
 _SHORT_TAU_B = {"PARS": 0.75, "listwise": 0.67, "pointwise": 0.64, "cross-model PARS": 0.65}

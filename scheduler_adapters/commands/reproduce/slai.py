@@ -5,6 +5,7 @@ a median TTFT of 0.5 s at 1.15 requests/s; all else is prediction), Poisson arri
 lengths of the authors' trace where it is there, else log-normal with its quantiles.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
@@ -29,6 +30,8 @@ from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
 from scoring_service.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
 
 TRACE = "sharegpt-8k-slai/sharegpt_8k_filtered_stats_llama2_tokenizer.csv.gz"
 RUN_S = 2100.0
@@ -132,7 +135,8 @@ def _lengths() -> Requests:
     """The authors' lengths, or log-normal ones with the same medians and 90% quantiles."""
     try:
         return read_trace(data_file(TRACE))
-    except (ConfigError, DataError):
+    except (ConfigError, DataError) as error:
+        log.warning("lengths are drawn, not the authors': %s", error)
         random = np.random.default_rng((0, LENGTH_STREAM))
         prompt = random.lognormal(np.log(1730), np.log(5696 / 1730) / 1.2816, 30_000)
         output = random.lognormal(np.log(415), np.log(834 / 415) / 1.2816, 30_000)
