@@ -108,7 +108,7 @@ class Reader:
         words = shlex.split(line)
         own = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
         server = self.servers.enter_context(running(words[len(own) :], os.environ | own))
-        deadline_s = time.monotonic() + 300
+        deadline_s = time.monotonic() + 900
         while server.poll() is None and time.monotonic() < deadline_s:
             with suppress(OSError), urlopen(url, timeout=5):
                 return

@@ -36,7 +36,7 @@ def serving(*words: str, cwd: Path, health: str) -> Iterator[str]:
         subprocess.Popen(command, cwd=cwd, env=with_scripts, stdout=log, stderr=log) as process,
     ):
         try:
-            address, deadline_s = f"http://127.0.0.1:{port}", time.monotonic() + 300
+            address, deadline_s = f"http://127.0.0.1:{port}", time.monotonic() + 900
             while True:
                 try:
                     urllib.request.urlopen(address + health, timeout=5).close()
@@ -104,7 +104,7 @@ def test_runs_versions_and_bundles_live_on_a_server_and_mlflow_serves_them(
                 json.dumps(content).encode(),
                 {"Content-Type": "application/json"},
             )
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=300) as response:
                 rows = json.load(response)["predictions"]
         expected = score_prompts(bundle, prompts).tolist()
         assert [row["score"] for row in rows] == pytest.approx(expected)

@@ -122,7 +122,7 @@ def answers(model: Any, policy_name: str, prompts: list[list[int]]) -> dict[str,
         require_ours(manager)
         found = {}
         while len(found) < len(prompts):
-            result = manager.get_result(timeout=60)
+            result = manager.get_result(timeout=300)
             assert result is not None
             assert result.error is None
             found[result.request_id] = list(result.generated_tokens)

@@ -104,7 +104,7 @@ def test_tokens_are_those_of_the_masked_attention(monkeypatch: pytest.MonkeyPatc
         manager.start()
         found = {}
         while len(found) < len(prompts):
-            result = manager.get_result(timeout=60)
+            result = manager.get_result(timeout=300)
             assert result is not None
             assert result.error is None
             found[result.request_id] = list(result.generated_tokens)

@@ -73,7 +73,7 @@ def serve(
         scheduler = require_ours(manager)
     answers: dict[str, list[int]] = {}
     while len(answers) < len(LENGTHS):
-        result = manager.get_result(timeout=60)
+        result = manager.get_result(timeout=300)
         assert result is not None
         assert result.error is None
         answers[result.request_id] = list(result.generated_tokens)
@@ -262,14 +262,14 @@ def test_in_a_burst_those_that_start_after_their_score_came_start_by_rank(model:
     done: list[str] = []
     for row, size in enumerate(sizes):
         if row % 4 == 0:
-            result = manager.get_result(timeout=60)
+            result = manager.get_result(timeout=300)
             assert result is not None
             done.append(result.request_id)
         scheduler.score_arrived(str(row), {"lengthwise_score": size})
     scheduler.score_arrived("nobody", {"lengthwise_score": 1})
     scheduler.score_arrived("0", {"lengthwise_score": float("nan")})
     while len(done) < len(sizes):
-        result = manager.get_result(timeout=60)
+        result = manager.get_result(timeout=300)
         assert result is not None
         assert result.error is None
         done.append(result.request_id)

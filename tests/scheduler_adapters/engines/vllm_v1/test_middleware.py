@@ -942,7 +942,7 @@ def test_against_a_real_service_it_scores_fails_open_and_recovers(tiny_bundle: A
             assert bench.post({"prompt": "poem"}) == {"prompt": "poem"}
         service = ScoringServer(model, ServerConfig(address=service.target))
         service.start()
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + 900
         while "vllm_xargs" not in bench.post({"prompt": "poem"}):
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
@@ -957,7 +957,7 @@ def test_a_service_that_never_answers_is_soon_left_alone(
     model, proceed = RankerModel.load(tiny_bundle), threading.Event()
     real = model.scorer.score
     service = ScoringServer(model, ServerConfig(address="127.0.0.1:0", drain_grace_s=0))
-    monkeypatch.setattr(model.scorer, "score", lambda ids: (proceed.wait(60), real(ids))[1])
+    monkeypatch.setattr(model.scorer, "score", lambda ids: (proceed.wait(300), real(ids))[1])
     service.start()
     bench = Bench(None)
     monkeypatch.setattr(

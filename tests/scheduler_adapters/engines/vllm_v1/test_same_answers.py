@@ -34,7 +34,7 @@ from scoring_service.service.config import ServerConfig
 
 pytestmark = pytest.mark.vllm
 
-START_WITHIN_S = 480
+START_WITHIN_S = 900
 KEY = "sk-chat"
 CLASSES = {
     "classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
@@ -125,7 +125,7 @@ def servers(
         for server in started.values():
             server.terminate()
         for server in started.values():
-            server.wait(timeout=60)
+            server.wait(timeout=300)
         scoring.stop()
 
 
@@ -166,7 +166,7 @@ JOINED = {"text", "content", "arguments", "delta", "reasoning"}
 
 
 def send(port: int, case: Case) -> Answer:
-    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    connection = HTTPConnection("127.0.0.1", port, timeout=300)
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
     headers = {name: value for name, value in (headers | dict(case.headers)).items() if value}
     try:
@@ -543,7 +543,7 @@ def client_of(port: int) -> Any:
     from openai import OpenAI
 
     address = f"http://127.0.0.1:{port}/v1"
-    return OpenAI(base_url=address, api_key=KEY, max_retries=0, timeout=120)
+    return OpenAI(base_url=address, api_key=KEY, max_retries=0, timeout=300)
 
 
 def test_the_official_client_returns_and_raises_the_same(servers: Servers) -> None:
@@ -554,7 +554,7 @@ def test_the_official_client_returns_and_raises_the_same(servers: Servers) -> No
 
 def sample(port: int, name: str) -> float:
     """The value of one of vLLM's names on /metrics."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    connection = HTTPConnection("127.0.0.1", port, timeout=300)
     connection.request("GET", "/metrics")
     families = text_string_to_metric_families(connection.getresponse().read().decode())
     connection.close()
@@ -562,7 +562,7 @@ def sample(port: int, name: str) -> float:
 
 
 def wait_for(port: int, state: str, count: int) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 900
     while sample(port, f"num_requests_{state}") != count:
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
