@@ -20,8 +20,8 @@ class Splitwise(Placement):
 
     Source: Splitwise, cluster scheduling, as its simulator does it. There a request reserves all
     the memory that it will need, lengths being known; here what is used, booked and assigned
-    counts, and what the newest request is expected to need. A request that ends with its first token
-    keeps the blocks that are assigned to it until its prompt instance is empty.
+    counts, and what the newest request is expected to need. A request that ends with its first
+    token keeps the blocks that are assigned to it until its prompt instance is empty.
     """
 
     name = "splitwise"
