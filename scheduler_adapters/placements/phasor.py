@@ -46,7 +46,8 @@ class PhasorSettings:
     gap: float = 0.0
     """Pools whose means differ by less are left alone."""
     idle: Literal["standby", "mixed"] = "standby"
-    """What elastic instances do meanwhile: nothing, or both."""
+    """What elastic instances do meanwhile: nothing, or both, each as far as the other leaves them
+    free."""
     recall: Literal["unneeded", "opposite", "never"] = "unneeded"
     """When one goes back: if its pool would not get it now; if the other pool would not get one
     after that; or not at all."""
@@ -127,7 +128,7 @@ class Phasor(Placement):
         def rank(view: InstanceView) -> tuple[float, ...]:
             if self.settings.routing == "queue-length":
                 return view.num_requests, view.instance_id
-            return -self.freeness.prefill(view, own_tokens), view.prefill_tokens, view.instance_id
+            return -self._phi("prefill", view, own_tokens), view.prefill_tokens, view.instance_id
 
         return min(self._serving("prefill", instances) or instances, key=rank).instance_id
 
@@ -145,9 +146,19 @@ class Phasor(Placement):
 
         def rank(view: InstanceView) -> tuple[float, InstanceId]:
             by_queue = self.settings.routing == "queue-length"
-            return view.num_requests if by_queue else -freeness.decode(view), view.instance_id
+            return view.num_requests if by_queue else -self._phi("decode", view), view.instance_id
 
         return min(fitting, key=rank).instance_id
+
+    def _phi(self, role: Serving, view: InstanceView, own_tokens: int = 0) -> float:
+        """Return Phi for one part; of an elastic instance, which has both, the lesser of the two.
+
+        Else its decodes would wait for each prompt that goes there because few prompts are there.
+        """
+        if role == "prefill" or view.role == "both":
+            prefill = self.freeness.prefill(view, own_tokens)
+            return prefill if view.role != "both" else min(prefill, self.freeness.decode(view))
+        return self.freeness.decode(view)
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> list[Move | SetRole]:
         """Macro, then meso; one live migration at an instance at a time."""

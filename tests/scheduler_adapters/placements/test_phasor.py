@@ -202,6 +202,18 @@ def test_elastic_instances_stand_by_or_serve_both_pools():
     assert phasor().place(REQUEST, alone) == phasor().at_prefill_end(REQUEST, 7, alone) == 7
 
 
+def test_a_mixed_instance_is_as_free_as_the_less_free_of_its_parts():
+    mixed = phasor(idle="mixed")
+    # Prompts of 20 tokens leave .4; a hundred blocks, 70 of them used, leave .3.
+    busy = view(2, "both", used_blocks=70, num_answering=9)
+    assert mixed.place(REQUEST, [queue(0, 20), view(1, "decode"), busy]) == 0
+    assert mixed.place(REQUEST, [queue(0, 30), view(1, "decode"), busy]) == 2
+    prefilling = view(2, "both", prefill_tokens=20, prefill_squares=400, num_prefilling=1)
+    decodes = [view(0, "prefill"), view(1, "decode", used_blocks=50), prefilling]
+    assert mixed.at_prefill_end(REQUEST, 0, decodes) == 1
+    assert mixed.at_prefill_end(REQUEST, 0, [*decodes[:1], decoding(1, 70), prefilling]) == 2
+
+
 class FewestQueuedTokens(Placement):
     name = "fewest-queued-tokens"
     watches_prefills = True
