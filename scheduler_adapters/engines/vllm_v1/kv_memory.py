@@ -67,8 +67,7 @@ class VllmMemory(UnsharedBlocks[Request]):
         # A look into the prefix cache takes longer than the rest of most plans. With a connector
         # tokens that are left over would go to requests of which it has not decided yet.
         if self._is_plain and not self._has_connector and not item.num_computed_tokens:
-            context = self.context(item)
-            return context, -(-(context + more) // self.block_tokens)
+            return super().need(item, more)
         return self.need(item, more)
 
     def missing(self, item: Request) -> int:

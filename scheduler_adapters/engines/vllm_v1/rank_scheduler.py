@@ -376,7 +376,7 @@ class VllmBorder(VllmMemory):
         return [one for one in holders if one.status in _READY or one.request_id in done]
 
     def is_blocked(self, item: Request, newcomers: Sequence[Request]) -> bool:
-        if (self._undecided and item in self._undecided) or item.status is _BETWEEN_TURNS:
+        if item in self._undecided or item.status is _BETWEEN_TURNS:
             return True
         if item.status is _COMPILING:
             return getattr(item.structured_output_request, "grammar", None) is None
