@@ -79,23 +79,20 @@ class SLAI(Policy):
             max_tokens=max_tokens, max_resident=max_resident, max_decodes=max_decodes
         )
 
+    # simulator/compiled/slai.py has the same rules in arrays; tests compare the two.
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         if request.phase > _LAST_BEFORE_DECODE:
             return self._decode_rank(request, load)
         if request.phase is Phase.WAITING:
-            return Rank(self.queue_key(request), _PREFILL)
+            size = (request.prompt_tokens,) if self.order == "spf" else ()
+            key = (float(request.user_class == "free"), *size) if self.paying_first else size
+            return Rank(key, _PREFILL)
         place = (float(request.admission_number or 0),)
         return Rank(place, _PREFILL, evict_key=place)
 
     def step_rule(self, load: LoadView) -> StepRule:
         return self.rule
 
-    def queue_key(self, request: RequestView) -> tuple[float, ...]:
-        """Return the key of a request that waits."""
-        size = (request.prompt_tokens,) if self.order == "spf" else ()
-        return (float(request.user_class == "free"), *size) if self.paying_first else size
-
-    # simulator/compiled/slai.py has the same rule in arrays; tests compare the two.
     def _decode_rank(self, request: RequestView, load: LoadView) -> Rank:
         tbt_s = self.default_tbt_s if request.tbt_s is None else request.tbt_s
         is_full = load.used_blocks >= self.memory_limit * load.total_blocks

@@ -1,11 +1,15 @@
 """A limit of waiting time, after which a request is served by arrival, before all others."""
 
 from dataclasses import replace
+from math import inf
 from typing import Literal
 
 from scheduler_adapters.policy import Policy, PolicyWrapper
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from scoring_service.errors import ConfigError
+
+# A `Rank` with all its fields, in a third of the time of `_replace`: two are made per arrival.
+_new_rank = tuple.__new__
 
 
 class StarvationGuard(PolicyWrapper):
@@ -37,17 +41,16 @@ class StarvationGuard(PolicyWrapper):
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         # Not sticky: the guard has to be asked again when a request comes back to the queue.
         rank = self.policy.rank(request, load)
-        if rank.sticky:
-            rank = rank._replace(sticky=False)
         if request.phase is not Phase.WAITING:
-            return rank
+            return rank._replace(sticky=False) if rank.sticky else rank
         starves_s = self._waits_since_s(request, load) + self.after_s
-        starving = Rank((), rank.lane, evict_key=rank.evict_key)
+        key, lane, until_s, tokens, _, evict_key, group, _ = rank
+        starving = _new_rank(Rank, ((), lane, inf, inf, None, evict_key, None, False))
         if load.now_s >= starves_s:
             return starving
-        if rank.valid_until_s <= starves_s:
-            return rank._replace(then=None)
-        return rank._replace(valid_until_s=starves_s, then=starving)
+        then = starving if until_s > starves_s else None
+        until_s = min(until_s, starves_s)
+        return _new_rank(Rank, (key, lane, until_s, tokens, then, evict_key, group, False))
 
     def _waits_since_s(self, request: RequestView, load: LoadView) -> float:
         if self.since == "arrival":

@@ -67,9 +67,9 @@ class TimelineRecord:
         )
 
     def _runs(self) -> Ints:
-        """Return the row of each run, and its first and last tick."""
+        """Return the row of each run, and its first and last tick, as a timeline has them."""
         rows = np.repeat(np.array(self._run_rows, np.int64), np.array(self._run_counts, np.int64))
-        return np.column_stack([rows, np.array(self._run_ticks, np.int64).reshape(-1, 2)])
+        return _joined(np.column_stack([rows, np.array(self._run_ticks, np.int64).reshape(-1, 2)]))
 
 
 def timeline_of_columns(
@@ -85,11 +85,10 @@ def timeline_of_columns(
     start_s: Mapping[int, float] = MappingProxyType({}),
     earlier_tokens: Ints | int = 0,
 ) -> Timeline:
-    """Return the timeline of one instance; `runs` (row, first tick, last tick) in any order.
+    """Return the timeline of one instance; `runs` (row, first tick, last tick) as it has them.
 
     The last two are those of `TimelineRecord`; steps without a `start_s` follow the one before.
     """
-    runs = _joined(runs.reshape(-1, 3))
     answer_s, answer_scheduled_s = first_token_s.copy(), np.full(len(requests), np.nan)
     if requests.reasoning_tokens.any():
         tick = nth_token_tick(requests.reasoning_tokens - earlier_tokens, runs)

@@ -221,25 +221,44 @@ def _chunk(limits, tokens, budget, num_placed, num_chunks, longest):
 @jit
 def _write_runs(runs, row, joined, counter, run_counters, run_ticks):
     """Record the ticks of a member's steps: those with a counter in (joined, counter]."""
-    end = counter
-    for i in range(len(run_counters) - 1, -1, -1):
+    since = max(0, len(run_counters) - 1)
+    while since > 0 and run_counters[since] > joined + 1:
+        since -= 1
+    for i in range(since, len(run_counters)):
         start = max(run_counters[i], joined + 1)
+        end = run_counters[i + 1] - 1 if i + 1 < len(run_counters) else counter
         if start <= end:
             runs.append(
                 (row, run_ticks[i] + start - run_counters[i], run_ticks[i] + end - run_counters[i])
             )
-        if run_counters[i] <= joined + 1:
-            return
-        end = run_counters[i] - 1
 
 
 @jit
-def columns_of_runs(runs):
-    """Return the runs as an array; np.array(runs) would need at least one for its width."""
+def joined_runs(runs, count_all):
+    """Return the runs (R, 3) in order of (row, tick); those without a gap between them become one.
+
+    The runs of one row come by tick.
+    """
+    places = np.zeros(count_all + 1, np.int64)
+    for row, _, _ in runs:
+        places[row + 1] += 1
+    places = np.cumsum(places)
     columns = np.empty((len(runs), 3), np.int64)
-    for i in range(len(runs)):
-        columns[i, 0], columns[i, 1], columns[i, 2] = runs[i]
-    return columns
+    for row, first, last in runs:
+        columns[places[row], 0], columns[places[row], 1], columns[places[row], 2] = row, first, last
+        places[row] += 1
+    count = 0
+    for i in range(len(columns)):
+        if (
+            count
+            and columns[count - 1, 0] == columns[i, 0]
+            and columns[count - 1, 2] + 1 == columns[i, 1]
+        ):
+            columns[count - 1, 2] = columns[i, 2]
+        else:
+            columns[count] = columns[i]
+            count += 1
+    return columns[:count]
 
 
 @jit
@@ -458,4 +477,4 @@ def _run(arrival_s, prompt, output, rejected, first_key, starves_s, limits, late
         if len(decoding) > 4 * num_decodes + 64:
             decoding = [r for r in decoding if joined[r] >= 0 and state[r] == RESIDENT]
     columns = scheduled_s, first_token_s, finished_s, preemptions
-    return status, columns, np.array(ticks), columns_of_runs(runs)
+    return status, columns, np.array(ticks), joined_runs(runs, count_all)

@@ -28,8 +28,8 @@ from scheduler_adapters.simulator.compiled.loop import (
     SEATS,
     as_number,
     ceil_div,
-    columns_of_runs,
     jit,
+    joined_runs,
     limits_of,
     run_loop,
     step_s,
@@ -320,4 +320,4 @@ def _run(arrival_s, prompt, output, rejected, think_tokens, demoted_at, limits, 
                     entered_s[row] = now_s
                 phases[row], quanta[row], lanes[row] = phase, used_up, phase != REASONING
     columns = scheduled_s, first_token_s, finished_s, preemptions
-    return status, columns, np.array(ticks), columns_of_runs(runs)
+    return status, columns, np.array(ticks), joined_runs(runs, count_all)

@@ -1,9 +1,10 @@
 """The rules of `reference.py` under SLAI, compiled with numba.
 
-SLAI's ranks change with time, so `static_ranks.py` cannot ask for them beforehand. The ranks of
-decodes are computed here from the policy's numbers; the order of the queue comes from the policy.
-Each step walks all residents: compiled, that costs less than cohorts would. Only `SLAI` itself runs
-here: a subclass or a wrapper may rank otherwise.
+SLAI's ranks change with time, so `static_ranks.py` cannot ask for them beforehand. They are worked
+out here from the policy's numbers, and only where they decide something: beside prefills, or where
+memory, budget or the limit of decodes is short. In all other steps every decode has a token, and
+such a step costs the same for any number of them. Only `SLAI` itself runs here: a subclass or a
+wrapper may rank otherwise.
 """
 
 # numba infers the types: typed code would only say float64 everywhere.
@@ -23,17 +24,17 @@ from scheduler_adapters.simulator.compiled.loop import (
     DONE,
     HEADROOM,
     LEAVE_TO_PYTHON,
+    NO_LIMIT,
     SEATS,
     WATERMARK,
     as_number,
     ceil_div,
-    columns_of_runs,
     jit,
+    joined_runs,
     limits_of,
     run_loop,
     step_s,
 )  # fmt: skip
-from scheduler_adapters.simulator.compiled.static_ranks import waiting_views
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import StepRule
@@ -62,8 +63,11 @@ def run_compiled_slai(requests: Requests, policy: Policy, instance: Instance) ->
 
 def _queue(requests: Requests, policy: SLAI) -> Ints:
     """Return the rows (N,) in the order of the queue with all requests in it."""
-    keys = list(map(policy.queue_key, waiting_views(requests)))
-    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+    keys = [requests.prompt_tokens] if policy.order == "spf" else []
+    if policy.paying_first:
+        keys.append(requests.user_class == "free")
+    rows: Ints = np.lexsort([np.arange(len(requests)), *keys])
+    return rows
 
 
 MAX_DECODES = 6
@@ -82,18 +86,26 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
     first_token_s = np.full(count_all, np.nan)
     finished_s = np.full(count_all, np.nan)
     preemptions = np.zeros(count_all, np.int64)
-    context = prompt.copy()
     end = prompt + output
-    slot = (prompt - 1) % size  # (context - 1) % size: dividing takes longer than the rest
+    context = prompt.copy()  # not of decodes
     left = np.zeros(count_all, np.int64)
-    key = np.zeros(count_all, np.float64)
-    first_tick = np.zeros(count_all, np.int64)
-    last_tick = np.full(count_all, -2)
     waiting = [np.int64(0)][:0]  # heap of places in the queue
     prefilling = [np.int64(0)][:0]  # rows by admission; chunk i is for the i-th
     decoding = [np.int64(0)][:0]  # rows in any order
     runs = [(np.int64(0), np.int64(0), np.int64(0))][:0]
     ticks = [0.0][:0]
+    # A step in which every decode has a token writes to none of them: it is a common step. Their
+    # context is what their last token leaves, less the common steps until then.
+    common = 0
+    common_tick, common_s, common_early_s = -2, 0.0, 0.0  # of the last common step
+    last_at = np.zeros(count_all, np.int64)  # how many common steps there are at its last token
+    soonest = NO_LIMIT  # no decode has its last token before that many
+    bucket = np.zeros(count_all, np.int64)  # needs a block where this is `common % size`
+    growing = np.zeros(size, np.int64)  # decodes by bucket
+    all_context = 0
+    own_tick = np.full(count_all, -2)  # of the last token that was not of a common step
+    key = np.zeros(count_all, np.float64)  # since that token
+    first_tick = np.zeros(count_all, np.int64)  # of the run that goes on
     lanes = np.zeros((3, seats), np.int64)  # rows of the decodes in each
     counts = np.zeros(3, np.int64)
     growth = np.zeros(3, np.int64)
@@ -115,79 +127,100 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
                 heappush(waiting, place[coming])
             coming += 1
 
-        # A token in the last step gives a new key: the last schedulable time, less the offset of
-        # now (frozen) or of each later step.
-        counts[:] = 0
-        growth[:] = 0
-        contexts[:] = 0
-        tick = len(ticks)
-        for row in decoding:
-            if last_tick[row] == tick - 1:
-                key[row] = now_s + tbt_s[row]
-                if is_frozen:
-                    key[row] -= early_s
-            last_s = key[row] if is_frozen else key[row] - early_s
-            lane = CRITICAL if now_s >= last_s else DEFERRED
-            lanes[lane, counts[lane]] = row
-            counts[lane] += 1
-            growth[lane] += slot[row] == 0
-            contexts[lane] += context[row]
+        tick, phase = len(ticks), common % size
+        num_decodes, num_chunks, decode_context = len(decoding), 0, all_context
+        is_common = (
+            0 < num_decodes <= min(limits[BUDGET], limits[MAX_DECODES])
+            and used + growing[phase] + limits[HEADROOM] <= total
+            and len(prefilling) == 0
+            and (
+                len(waiting) == 0
+                or num_decodes >= seats
+                or used + ceil_div(context[queue[waiting[0]]], size) + limits[WATERMARK] > total
+            )
+        )
+        if is_common:
+            used += growing[phase]
+        else:
+            # A token gives a new key: the last schedulable time, less the offset of the step after
+            # it (frozen) or of each later step.
+            counts[:] = 0
+            for row in decoding:
+                if own_tick[row] < common_tick:
+                    own_tick[row] = common_tick
+                    key[row] = common_s + tbt_s[row]
+                    if is_frozen:
+                        key[row] -= common_early_s
+                last_s = key[row] if is_frozen else key[row] - early_s
+                lane = CRITICAL if now_s >= last_s else DEFERRED
+                lanes[lane, counts[lane]] = row
+                counts[lane] += 1
+            growth[CRITICAL] = contexts[CRITICAL] = 0
+            for row in lanes[CRITICAL, : counts[CRITICAL]]:
+                growth[CRITICAL] += bucket[row] == phase
+                contexts[CRITICAL] += end[row] - last_at[row] + common
+            growth[DEFERRED] = growing[phase] - growth[CRITICAL]
+            contexts[DEFERRED] = all_context - contexts[CRITICAL]
 
-        budget, num_decodes, num_chunks, decode_context = limits[BUDGET], 0, 0, 0
-        for lane in range(3):
-            if lane == PREFILL:
-                while budget > 0:
-                    if num_chunks == len(prefilling):  # each has its chunk: admit one more
-                        if len(waiting) == 0 or len(prefilling) + len(decoding) >= seats:
-                            break
-                        row = queue[waiting[0]]
-                        blocks = ceil_div(context[row], size)
-                        if used + blocks + limits[WATERMARK] > total:
-                            break
-                        heappop(waiting)
-                        used += blocks
-                        left[row] = context[row]
-                        prefilling.append(row)
-                    chunks[num_chunks, 1] = min(left[prefilling[num_chunks]], budget)
-                    budget -= chunks[num_chunks, 1]
-                    num_chunks += 1
-                continue
-            count = counts[lane]
-            if (
-                count <= min(budget, limits[MAX_DECODES] - num_decodes)
-                and used + growth[lane] + limits[HEADROOM] <= total
-            ):
-                emitting[num_decodes : num_decodes + count] = lanes[lane, :count]
-                used += growth[lane]
-                num_decodes += count
-                decode_context += contexts[lane]
-                budget -= count
-                continue
-            # One by one, by key, evicting the newest prefill that is not in the step; as one is
-            # room enough for a token, evictions cannot go on for ever.
-            heap = [(key[row], row) for row in lanes[lane, :count]]
-            heapify(heap)
-            while len(heap) and budget > 0 and num_decodes < limits[MAX_DECODES]:
-                row = heappop(heap)[1]
-                needed = 1 if slot[row] == 0 else 0
-                has_block = True
-                while has_block and total - used < max(needed, limits[HEADROOM]):
-                    if len(prefilling) > num_chunks:
-                        victim = prefilling.pop()
-                        used -= ceil_div(context[victim], size)
-                    else:
-                        victim = row
-                        decoding.remove(row)
-                        used -= ceil_div(context[row] - 1, size)
-                        has_block = False
-                    heappush(waiting, place[victim])
-                    preemptions[victim] += 1
-                if has_block:
-                    used += needed
-                    budget -= 1
-                    emitting[num_decodes] = row
-                    num_decodes += 1
-                    decode_context += context[row]
+            budget, num_decodes, decode_context = limits[BUDGET], 0, 0
+            for lane in range(3):
+                if lane == PREFILL:
+                    while budget > 0:
+                        if num_chunks == len(prefilling):  # each has its chunk: admit one more
+                            if len(waiting) == 0 or len(prefilling) + len(decoding) >= seats:
+                                break
+                            row = queue[waiting[0]]
+                            blocks = ceil_div(context[row], size)
+                            if used + blocks + limits[WATERMARK] > total:
+                                break
+                            heappop(waiting)
+                            used += blocks
+                            left[row] = context[row]
+                            prefilling.append(row)
+                        chunks[num_chunks, 1] = min(left[prefilling[num_chunks]], budget)
+                        budget -= chunks[num_chunks, 1]
+                        num_chunks += 1
+                    continue
+                count = counts[lane]
+                if (
+                    count <= min(budget, limits[MAX_DECODES] - num_decodes)
+                    and used + growth[lane] + limits[HEADROOM] <= total
+                ):
+                    emitting[num_decodes : num_decodes + count] = lanes[lane, :count]
+                    used += growth[lane]
+                    num_decodes += count
+                    decode_context += contexts[lane]
+                    budget -= count
+                    continue
+                # One by one, by key, evicting the newest prefill that is not in the step; as one
+                # is room enough for a token, evictions cannot go on for ever.
+                heap = [(key[row], row) for row in lanes[lane, :count]]
+                heapify(heap)
+                while len(heap) and budget > 0 and num_decodes < limits[MAX_DECODES]:
+                    row = heappop(heap)[1]
+                    needed = 1 if bucket[row] == phase else 0
+                    row_context = end[row] - last_at[row] + common
+                    has_block = True
+                    while has_block and total - used < max(needed, limits[HEADROOM]):
+                        if len(prefilling) > num_chunks:
+                            victim = prefilling.pop()
+                            used -= ceil_div(context[victim], size)
+                        else:
+                            victim = row
+                            decoding.remove(row)
+                            context[row] = row_context
+                            growing[bucket[row]] -= 1
+                            all_context -= row_context
+                            used -= ceil_div(row_context - 1, size)
+                            has_block = False
+                        heappush(waiting, place[victim])
+                        preemptions[victim] += 1
+                    if has_block:
+                        used += needed
+                        budget -= 1
+                        emitting[num_decodes] = row
+                        num_decodes += 1
+                        decode_context += row_context
 
         if num_decodes + num_chunks == 0:
             break
@@ -206,33 +239,79 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
         mean_s += (duration_s - mean_s) / len(ticks)
 
         num_emitting = num_decodes
+        is_common = num_decodes == len(decoding)
+        if is_common:
+            if common_tick != tick - 1:
+                for row in decoding:
+                    last_tick = max(own_tick[row], common_tick)
+                    if last_tick != tick - 1:
+                        runs.append((row, first_tick[row], last_tick))
+                        first_tick[row] = tick
+            num_emitting = 0
+            common += 1
+            common_tick, common_s = tick, now_s
+            all_context += num_decodes
+        else:
+            for row in emitting[:num_decodes]:
+                if own_tick[row] != tick - 1:
+                    runs.append((row, first_tick[row], own_tick[row]))
+                    first_tick[row] = tick
+                own_tick[row] = tick
+                last_at[row] -= 1
+                soonest = min(soonest, last_at[row])
+                growing[bucket[row]] -= 1
+                bucket[row] = (bucket[row] or size) - 1
+                growing[bucket[row]] += 1
+            all_context += num_decodes
+        if soonest <= common:
+            soonest = NO_LIMIT
+            for row in decoding:
+                if last_at[row] > common:
+                    soonest = min(soonest, last_at[row])
+                    continue
+                finished_s[row] = now_s
+                growing[bucket[row]] -= 1
+                all_context -= end[row]
+                used -= ceil_div(end[row] - 1, size)
+                runs.append((row, first_tick[row], tick))
+            decoding = [row for row in decoding if last_at[row] > common]
+        num_prefilling = len(prefilling)
         for i in range(num_chunks):
             row = prefilling[i]
             left[row] -= chunks[i, 1]
-            if left[row] == 0:
-                decoding.append(row)
-                emitting[num_emitting] = row
-                num_emitting += 1
-        if num_emitting > num_decodes:
-            prefilling = [row for row in prefilling if left[row] > 0]
-        for row in emitting[:num_emitting]:
-            if last_tick[row] != tick - 1:
-                if last_tick[row] >= 0:
-                    runs.append((row, first_tick[row], last_tick[row]))
-                first_tick[row] = tick
-            last_tick[row] = tick
+            if left[row]:
+                continue
+            num_prefilling -= 1
             context[row] += 1
-            slot[row] += 1
-            if slot[row] == size:
-                slot[row] = 0
             if context[row] == prompt[row] + 1:
                 first_token_s[row] = now_s
+            if own_tick[row] != tick - 1:
+                if own_tick[row] >= 0:
+                    runs.append((row, first_tick[row], own_tick[row]))
+                first_tick[row] = tick
+            own_tick[row] = tick
             if context[row] == end[row]:
                 finished_s[row] = now_s
-                decoding.remove(row)
                 used -= ceil_div(context[row] - 1, size)
                 runs.append((row, first_tick[row], tick))
+                continue
+            emitting[num_emitting] = row
+            num_emitting += 1
+            decoding.append(row)
+            last_at[row] = end[row] - context[row] + common
+            soonest = min(soonest, last_at[row])
+            bucket[row] = (common + 1 - context[row]) % size
+            growing[bucket[row]] += 1
+            all_context += context[row]
+        if num_prefilling < len(prefilling):
+            prefilling = [row for row in prefilling if left[row] > 0]
         offset = offsets[1] if used >= offsets[2] * total else offsets[0]
         early_s = offset * mean_s
+        if is_common:
+            common_early_s = early_s
+        for row in emitting[:num_emitting]:
+            key[row] = now_s + tbt_s[row]
+            if is_frozen:
+                key[row] -= early_s
     columns = scheduled_s, first_token_s, finished_s, preemptions
-    return status, columns, np.array(ticks), columns_of_runs(runs)
+    return status, columns, np.array(ticks), joined_runs(runs, count_all)
