@@ -185,7 +185,7 @@ def test_the_tests_mirror_the_rooms() -> None:
     assert not missing
 
 
-MAX_SOURCE_LINES = 46_000
+MAX_SOURCE_LINES = 46_200
 
 
 def test_the_source_stays_small() -> None:

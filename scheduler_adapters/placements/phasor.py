@@ -35,6 +35,9 @@ class PhasorSettings:
     """A pool whose mean is below this share of the other's gets an instance."""
     cool_down_ticks: int = 20
     """An instance keeps its role so long; the time between two promotions, too."""
+    fragments: Literal["remainder", "allocator"] = "remainder"
+    """H_frag: free blocks that remain when as many large requests as fit are taken; or those beside
+    the longest free run, had each request one run of blocks."""
     high_fragment: float = 0.25
     """Share of a large request's blocks from which fragments are high."""
     output_tokens: int = 256
@@ -74,6 +77,7 @@ class PhasorSettings:
 
 
 _CHOICES = {
+    "fragments": ("remainder", "allocator"),
     "idle": ("standby", "mixed"),
     "recall": ("unneeded", "opposite", "never"),
     "routing": ("freeness", "queue-length"),
@@ -113,6 +117,7 @@ class Phasor(Placement):
             output_tokens=own.output_tokens,
             reference_tokens=own.reference_tokens,
             card_blocks=own.card_blocks,
+            has_slots=own.fragments == "allocator",
         )
         self.promoted: dict[InstanceId, float] = {}
         """Elastic instances that serve a pool, and since when."""
@@ -162,6 +167,9 @@ class Phasor(Placement):
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> list[Move | SetRole]:
         """Macro, then meso; one live migration at an instance at a time."""
+        if self.freeness.slots is not None:
+            for view in instances:
+                self.freeness.slots.look(view)
         busy = {view.instance_id for view in instances if view.num_migrating}
         return [
             *self._size_pools(now_s, instances),

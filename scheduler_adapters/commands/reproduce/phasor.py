@@ -161,7 +161,7 @@ def _order_row(
 
 def _fragmentation_row(experiment: PhasorExperiment) -> PaperFigure:
     names = ("Phasor", *BASELINES)
-    peaks: dict[int, list[float]] = {}
+    peaks: dict[int | None, list[float]] = {}
     for burst in BURSTS:
         shares = [
             [fragment_shares(experiment, n, burst, s) for s in experiment.seeds] for n in names
@@ -170,7 +170,10 @@ def _fragmentation_row(experiment: PhasorExperiment) -> PaperFigure:
         if burst == 1:
             means = [float(np.mean([share.mean() for share in of_one])) for of_one in shares]
     ours, *others = peaks[1]
-    sweep = "; ".join(f"{n}: " + ", ".join(f"{p:.1%}" for p in peaks[n]) for n in BURSTS[1:])
+    sweep = "; ".join(
+        f"{n or 'each in one run of blocks'}: " + ", ".join(f"{p:.1%}" for p in peaks[n])
+        for n in BURSTS[1:]
+    )
     return PaperFigure(
         metric="fragmentation (H_frag / KV memory), peak / mean",
         workload="BurstGPT lengths, shock 5 -> 25 req/s",

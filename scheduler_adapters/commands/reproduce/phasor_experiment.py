@@ -156,7 +156,8 @@ class PhasorExperiment:
     def _shock(self, name: str, seed: int) -> tuple[ClusterRun, Sampled]:
         """Return a run through the shock, with what its instances looked like."""
         system = self.system(name, PRODUCTION)
-        looked_at = Sampled(self.testbed.placement(system, PRODUCTION))
+        placement = self.testbed.placement(system, PRODUCTION)
+        looked_at = Sampled(placement, output_tokens=PRODUCTION.output_tokens)
         requests = PRODUCTION.shock(seed, **SHOCK)
         count = max(20, int(10 * self.scale * len(requests)))  # whole from a tenth on
         requests = requests.take(np.arange(len(requests)) < count)
@@ -189,15 +190,18 @@ def experiment_of(config: ReproduceConfig) -> PhasorExperiment:
 
 LARGE_BLOCKS = (PRODUCTION.prompt_tokens + PRODUCTION.output_tokens) // 16
 """Of the reference request (b), all being equal."""
-BURSTS = (1, 16, 64)
-"""Requests that are to fit together, for the sweep."""
+BURSTS = (1, 16, 64, None)
+"""Requests that are to fit together, for the sweep; None: each in one run of blocks."""
 
 
-def fragment_shares(experiment: PhasorExperiment, name: str, burst: int, seed: int) -> Floats:
+def fragment_shares(
+    experiment: PhasorExperiment, name: str, burst: int | None, seed: int
+) -> Floats:
     """Return the fragmentation over time in the shock, for a burst of reference requests."""
     _, looked_at = experiment.shock(name, seed)
     total_blocks = experiment.testbed.instance.kv_blocks
-    return fragmentation(looked_at.samples, burst * LARGE_BLOCKS, total_blocks)
+    large_blocks = None if burst is None else burst * LARGE_BLOCKS
+    return fragmentation(looked_at.samples, large_blocks, total_blocks)
 
 
 def ablation_table(experiment: PhasorExperiment) -> dict[str, dict[str, float]]:

@@ -74,7 +74,7 @@ def moves_of(run: ClusterRun) -> pd.DataFrame:
 def _fragmentation(experiment: PhasorExperiment) -> Section:
     rows = []
     for burst in BURSTS:
-        panel = f"requests that are to fit: {burst}"
+        panel = f"requests that are to fit: {burst}" if burst else "each in one run of blocks"
         for name in _NAMES:
             shares = fragment_shares(experiment, name, burst, 0)
             rows += [(panel, name, 0.5 * i, 100 * share) for i, share in enumerate(shares)]
@@ -83,7 +83,8 @@ def _fragmentation(experiment: PhasorExperiment) -> Section:
         heading="Fragmentation over time",
         figure=series_figure(table, "time (s)", "unusable KV memory (%)"),
         caption="Free blocks of decode instances that are left over when as many such bursts as "
-        f"fit are taken in. {_SHOCK}",
+        "fit are taken in; below, those beside the longest free run if each request had one run of "
+        f"blocks. {_SHOCK}",
         drawn=("fragmentation", table),
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole
 from scheduler_adapters.placements.distserve import DistServe
-from scheduler_adapters.placements.freeness import fit_prefill_cost
+from scheduler_adapters.placements.freeness import Slots, fit_prefill_cost
 from scheduler_adapters.placements.memory_aware import MemoryAwarePools
 from scheduler_adapters.placements.phasor import Phasor
 from scheduler_adapters.placements.splitwise import Splitwise
@@ -273,16 +273,19 @@ class Sample:
     num_decoding: int
     num_queued: int
     """Requests that wait for their prefill or are in it."""
+    unusable: float = 0.0
+    """Share of what is free beside the longest free run, had each request one run of blocks."""
 
 
 class Sampled(Placement):
     """Another placement, whose instances are looked at twice a second."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, *, output_tokens: int) -> None:
         self.placement = placement
         for trait in get_type_hints(Placement):
             setattr(self, trait, getattr(placement, trait))
         self.samples: list[Sample] = []
+        self.slots = Slots(lambda request: output_tokens)
         self.next_s = 0.0
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
@@ -301,11 +304,14 @@ class Sampled(Placement):
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> Sequence[Move | SetRole]:
         if now_s >= self.next_s:
             self.next_s += 0.5
-            self.samples += [_sample(now_s, view) for view in instances]
+            for view in instances:
+                self.slots.look(view)
+                unusable = self.slots.unusable(view.instance_id)
+                self.samples.append(_sample(now_s, view, unusable))
         return self.placement.tick(now_s, instances)
 
 
-def _sample(now_s: float, view: InstanceView) -> Sample:
+def _sample(now_s: float, view: InstanceView, unusable: float) -> Sample:
     return Sample(
         at_s=now_s,
         instance=view.instance_id,
@@ -313,17 +319,21 @@ def _sample(now_s: float, view: InstanceView) -> Sample:
         free_blocks=view.unclaimed_blocks,
         num_decoding=view.num_answering,
         num_queued=view.num_waiting + view.num_prefilling,
+        unusable=unusable,
     )
 
 
-def fragmentation(samples: Sequence[Sample], large_blocks: int, total_blocks: int) -> Floats:
-    """Return at each time the share of the decode instances' KV memory that is unusable.
+def fragmentation(samples: Sequence[Sample], large_blocks: int | None, total_blocks: int) -> Floats:
+    """Return at each time the share of the decode instances' KV memory that is unusable (H_frag).
 
     That is what remains of the free blocks when as many requests of `large_blocks` as fit are taken
-    in (H_frag).
+    in; or without a number what is not in the longest free run, had each request one run of blocks.
     """
     decoding = [one for one in samples if one.role != "prefill"]
-    unusable = np.array([max(0, one.free_blocks) % large_blocks for one in decoding])
+    free = np.array([max(0, one.free_blocks) for one in decoding])
+    unusable = (
+        free * [one.unusable for one in decoding] if large_blocks is None else free % large_blocks
+    )
     _, index = np.unique([one.at_s for one in decoding], return_inverse=True)
     return np.bincount(index, unusable) / (np.bincount(index) * total_blocks)
 

@@ -60,6 +60,34 @@ def test_decode_memory_is_what_is_used_booked_and_waited_for_and_fragments():
     assert freeness(card_blocks=200).decode(view()) == pytest.approx(0.95)
 
 
+def test_fragments_of_an_allocator_are_what_is_beside_the_longest_free_run():
+    def decode(number: int, generated: int = 0) -> RequestView:
+        return RequestView(str(number), number, 0.0, 150, generated_tokens=generated)
+
+    def of(*decodes: RequestView) -> InstanceView:
+        return view(used_blocks=60, decodes=lambda: decodes)
+
+    known = freeness(has_slots=True)
+    assert known.fragment(of()) == 0
+    # Ten blocks each, for 160 tokens at the end: first fit by number; a second look is the same.
+    for _ in range(2):
+        known.slots.look(of(*map(decode, (2, 0, 1, 3))))
+    assert known.slots.unusable(0) == 0
+    # Ten of 80 are free between two requests, 60 behind them; then the next one fills the hole.
+    known.slots.look(of(decode(0), decode(2), decode(3)))
+    assert known.slots.unusable(0) == pytest.approx(1 / 7)
+    assert known.fragment(of()) == round(40 / 7)
+    assert known.decode(of()) == pytest.approx(1 - 0.6 - 0.06)
+    known.slots.look(of(decode(0), decode(2), decode(3), decode(4)))
+    assert known.slots.unusable(0) == 0
+    # 170 tokens want eleven blocks: the first of all moves behind the last and leaves a hole.
+    known.slots.look(of(decode(0, 20), decode(2), decode(3), decode(4)))
+    assert known.slots.unusable(0) == pytest.approx(10 / 59)
+    # Who finds no run is left out.
+    known.slots.look(of(decode(0, 20), *map(decode, range(2, 11))))
+    assert known.slots.unusable(0) == pytest.approx(0)
+
+
 def test_a_large_request_is_the_first_that_waits_or_one_in_ten_of_the_recent():
     known = freeness(reference_tokens=None)
     for tokens in range(1, 101):

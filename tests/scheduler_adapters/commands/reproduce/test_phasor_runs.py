@@ -113,9 +113,14 @@ def test_what_remains_of_free_blocks_is_a_fragment():
     np.testing.assert_allclose(fragmentation(samples, 10, 100), [0.06, 0.0])
 
 
+def test_what_is_beside_the_longest_free_run_is_a_fragment_of_an_allocator():
+    samples = [Sample(0.0, 0, "decode", 40, num_decoding=1, num_queued=0, unusable=0.25)]
+    np.testing.assert_allclose(fragmentation(samples, None, 100), [0.1])
+
+
 def test_a_placement_that_is_looked_at_decides_as_before(testbed):
     requests = BURST.requests(40, 20.0, 0)
-    looked_at = Sampled(testbed.placement(PHASOR, BURST))
+    looked_at = Sampled(testbed.placement(PHASOR, BURST), output_tokens=8)
     one = testbed.run(PHASOR, BURST, requests, placement=looked_at).timeline
     other = testbed.run(PHASOR, BURST, requests).timeline
     np.testing.assert_array_equal(one.finished_s, other.finished_s)
@@ -132,6 +137,6 @@ def test_energy_is_that_of_prefills_decodes_and_idle_time():
 
 def test_a_placement_that_is_looked_at_keeps_its_traits() -> None:
     pascal = load_placement("pascal")
-    looked_at = Sampled(pascal)
+    looked_at = Sampled(pascal, output_tokens=8)
     for trait in ("name", "watch", "watches_prefills", "tick_s", "hands_over_from", "made_for"):
         assert getattr(looked_at, trait) == getattr(pascal, trait)
