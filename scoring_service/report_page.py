@@ -92,13 +92,21 @@ def _section(section: ReportSection) -> str:
 
 
 def _table(table: ReportTable) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
-    columns = [_cells(column) for column in zip(*table.rows, strict=True)]
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in zip(*columns, strict=True)
-    )
-    return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    looks = [' class="text"' if any(map(_is_text, column)) else "" for column in columns]
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        pairs = zip(looks, cells, strict=True)
+        filled = (f"<{tag}{look}>{html.escape(cell)}</{tag}>" for look, cell in pairs)
+        return "<tr>" + "".join(filled) + "</tr>"
+
+    rows = "".join(row("td", cells) for cells in zip(*map(_cells, columns), strict=True))
+    return f'<div class="wide"><table>{row("th", table.columns)}{rows}</table></div>'
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether a cell holds words: its column is read from the left, and may wrap."""
+    return isinstance(value, str) and value[:1].isalpha()
 
 
 def _cells(values: Sequence[Any]) -> list[str]:
@@ -145,9 +153,11 @@ code { overflow-wrap: anywhere; } .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); }
 td { white-space: nowrap; } th { vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0; }
-th:first-child, td:first-child { background: var(--paper); }
-@media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding: .25rem .4rem; } }
+th:first-child, td:first-child, .text { text-align: left; }
+th:first-child, td:first-child { position: sticky; left: 0; background: var(--paper); }
+@media (max-width: 40rem) {
+  table { font-size: .8rem; } th, td { padding: .25rem .4rem; } td.text { white-space: normal; }
+}
 .banner { background: #b00020; color: #fff; font-weight: 600; padding: .6rem 1rem; }
 """
 

@@ -50,7 +50,7 @@ def test_numbers_of_a_column_have_equally_many_decimals(
     values: list[object], shown: list[str]
 ) -> None:
     page = a_page(table=ReportTable(columns=["x"], rows=[[value] for value in values]))
-    assert re.findall("<td>(.*?)</td>", page) == shown
+    assert re.findall("<td[^>]*>(.*?)</td>", page) == shown
 
 
 def test_panels_are_figures_of_their_own() -> None:
@@ -75,3 +75,11 @@ def test_invented_data_is_a_banner_and_not_a_sentence() -> None:
 
 def test_equal_reports_have_equal_bytes() -> None:
     assert a_page(figure=a_figure()) == a_page(figure=a_figure())
+
+
+def test_a_column_of_words_is_read_from_the_left_and_may_wrap_on_a_phone() -> None:
+    rows = [["pars", 1.5, "3.4x", "python -m training"], ["fcfs", 2.5, "1.0x", None]]
+    page = a_page(table=ReportTable(columns=["policy", "s", "times", "command"], rows=rows))
+    assert re.findall("<th([^>]*)>", page) == [' class="text"', "", "", ' class="text"']
+    assert page.count('<td class="text">') == 4
+    assert "td.text { white-space: normal; }" in page
