@@ -105,7 +105,7 @@ def _table(table: ReportTable) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a cell holds words: its column is read from the left, and may wrap."""
+    """Return whether a cell holds words: its column is read from the left."""
     return isinstance(value, str) and value[:1].isalpha()
 
 
@@ -156,7 +156,7 @@ td { white-space: nowrap; } th { vertical-align: bottom; }
 th:first-child, td:first-child, .text { text-align: left; }
 th:first-child, td:first-child { position: sticky; left: 0; background: var(--paper); }
 @media (max-width: 40rem) {
-  table { font-size: .8rem; } th, td { padding: .25rem .4rem; } td.text { white-space: normal; }
+  table { font-size: .8rem; } th, td { padding: .25rem .4rem; } td { white-space: normal; }
 }
 .banner { background: #b00020; color: #fff; font-weight: 600; padding: .6rem 1rem; }
 """

@@ -142,7 +142,8 @@ def run(config: AdviseConfig) -> None:
         return
     print_banner(advice.banner)
     print(text_of(page.latency_table(advice)))
-    for line in (advice.capacity, advice.quality, *advice.notes, "", advice.verdict.headline):
+    lines = (advice.capacity, advice.quality, *advice.notes, "", advice.verdict.headline)
+    for line in (*lines, *advice.without_ranker):
         print(line)
     print(f"report: {config.out / 'report.html'}")
     print_next(*advice.commands)

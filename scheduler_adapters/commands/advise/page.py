@@ -8,12 +8,13 @@ from typing import Final
 import pandas as pd
 
 from scheduler_adapters.commands.advise.replay import STATISTICS, Figures, Spread, spread_of
-from scheduler_adapters.commands.advise.verdict import Verdict
+from scheduler_adapters.commands.advise.verdict import WORTHWHILE, Verdict
 from scheduler_adapters.reporting.figures import band_figure
 from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
 
 _PANELS: Final = {"e2e_s.mean": "E2E, mean", "e2e_s.p99": "E2E, p99", "ttft_s.mean": "TTFT, mean"}
 _NAMES: Final = {"ttft_s": "TTFT", "e2e_s": "E2E"}
+_NOTHING_TO_DO: Final = "Keep the scheduler that you have; ask again with a log of busier hours."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,6 +44,18 @@ class Advice:
             f"Scores are from {self.ranker}: tau_b {self.tau_b} with the true lengths (1 is the "
             "right order of all pairs, 0 is chance)."
         )
+
+    @property
+    def without_ranker(self) -> list[str]:
+        """A sentence for each policy that needs no scores and saves more than PARS does."""
+        least = max(WORTHWHILE, self.gains["pars"].value) if self.gains else 0.0
+        return [
+            f"{name.upper()} needs no scores, and would save {gain.value:+.1%} of the mean E2E "
+            f"latency, with a mean TTFT of {spread_of(self.figures, name, 'ttft_s.mean')} s where "
+            f"FCFS has {spread_of(self.figures, 'fcfs', 'ttft_s.mean')} s."
+            for name, gain in self.gains.items()
+            if name not in ("pars", "oracle") and gain.value > least
+        ]
 
     @property
     def capacity(self) -> str:
@@ -124,7 +137,7 @@ def _sections(advice: Advice) -> list[Section]:
             text="Latency at the load of the log, with 95% intervals over the ranker's errors. "
             "FCFS is first come, first served, as engines do by default; PARS puts requests first "
             "whose answers are predicted to be short; the oracle knows every length, which is the "
-            "best that a ranker could do.",
+            "best that a ranker could do.\n\n" + " ".join(advice.without_ranker),
             table=ReportTable(
                 columns=latencies.columns.tolist(), rows=latencies.to_numpy().tolist()
             ),
@@ -150,5 +163,5 @@ def _sections(advice: Advice) -> list[Section]:
             ),
         ),
         Section(heading="The ranker", text=advice.quality),
-        Section(heading="Next", text="\n\n".join(advice.commands)),
+        Section(heading="Next", text="\n\n".join(advice.commands) or _NOTHING_TO_DO),
     ]

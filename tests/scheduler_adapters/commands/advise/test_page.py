@@ -52,6 +52,31 @@ def test_a_figure_has_an_interval_where_draws_differ() -> None:
     assert len(page.spread_rows(advice())) == 4 * (len(NAMES) + 1)
 
 
+def test_what_saves_more_without_scores_is_said_and_an_answer_of_no_has_no_command(
+    tmp_path: Path,
+) -> None:
+    known = advice()
+    figures = dict(known.figures) | {(name, 1.0): drawn(3.0) for name in ("slai", "pascal")}
+    gains = {
+        name: Spread(gain, gain, gain)
+        for name, gain in {
+            "fcfs": 0.0,
+            "pars": 0.1,
+            "slai": 0.25,
+            "pascal": 0.05,
+            "oracle": 0.3,
+        }.items()
+    }
+    known = advice(figures=figures, gains=gains, commands=[])
+    (line,) = known.without_ranker
+    assert line.startswith("SLAI needs no scores, and would save +25.0% of the mean E2E latency")
+    assert line.endswith("with a mean TTFT of 3 s where FCFS has 4 s.")
+    page.write_advice(known, tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert line in text
+    assert "Keep the scheduler that you have" in text
+
+
 @pytest.mark.parametrize(
     ("pars", "said"),
     [
