@@ -24,7 +24,10 @@ import errno
 import importlib
 import json
 import logging
+import os
 import re
+import select
+import signal
 import sys
 import time
 from argparse import SUPPRESS, Action, ArgumentError, _HelpAction
@@ -40,6 +43,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Final,
+    TextIO,
     TypeAlias,
     TypeVar,
     get_args,
@@ -119,8 +123,8 @@ class Program:
         """
         words = sys.argv[1:] if arguments is None else list(arguments)
         if not words or words[0] in HELP:
-            print(self.about.replace("{commands}", table_of(self.commands)).rstrip())
-            return 0 if words else 2
+            text = self.about.replace("{commands}", table_of(self.commands)).rstrip()
+            return exit_code_of(lambda: print(text)) or (0 if words else 2)
         name, *rest = words
         return (
             self.run_command(name, rest) if name in self.commands else unknown(name, self.commands)
@@ -269,9 +273,19 @@ def parse(
 
 
 def exit_code_of(run: Callable[[], int | None]) -> int:
-    """Call `run`; errors of ours, full disks and Ctrl-C become one line on stderr and a code."""
+    """Call `run`; errors of ours, full disks and Ctrl-C become one line on stderr and a code.
+
+    Who reads stdout may stop before its end, as `head` does: nothing is said then.
+    """
     try:
-        return run() or 0
+        try:
+            return run() or 0
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _has_lost_its_reader(sys.stdout):
+            raise
+        return 128 + signal.SIGPIPE
     except LengthwiseError as error:
         # Foreign messages in it may have lines, and values control characters, of their own.
         print("error: " + _printable(" ".join(str(error).split())), file=sys.stderr)
@@ -286,6 +300,17 @@ def exit_code_of(run: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _has_lost_its_reader(output: TextIO) -> bool:
+    """Return whether nobody reads a stream any more; it then writes to nowhere from now on."""
+    look = select.poll()
+    look.register(output.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in look.poll(0)):
+        return False
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), output.fileno())
+    return True
 
 
 def print_banner(text: str | None) -> None:

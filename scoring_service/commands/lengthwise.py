@@ -50,8 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     named = by_name(programs().values())
     if not words or words[0] in HELP:
-        print(help_page())
-        return 0 if words else 2
+        return exit_code_of(lambda: print(help_page())) or (0 if words else 2)
     name, *rest = words
     if name == _COMPLETION:
         return exit_code_of(lambda: print(completion(rest)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -155,6 +157,27 @@ def test_a_wrong_argument_is_one_line_and_exit_code_2(words, message, capsys):
     assert output.err.startswith("error: ")
     assert output.err.count("\n") == 1
     assert message in output.err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["score", "--help"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_stops_before_the_end_ends_a_command_in_silence(words, unbuffered):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "scoring_service", *words]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment)
+    os.close(writer)
+    assert done.stderr == b""
+    assert done.returncode in (0, 128 + signal.SIGPIPE)  # argparse itself ignores what breaks
+
+
+def test_a_pipe_of_another_kind_that_breaks_is_an_error():
+    def run() -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        exit_code_of(run)
 
 
 def test_help_shows_hyphens_and_keeps_the_lines_of_examples(capsys):
