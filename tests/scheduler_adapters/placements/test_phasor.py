@@ -255,9 +255,23 @@ def test_without_elastic_instances_squares_and_fragments_it_is_fewest_queued_tok
     assert len({move.source for move in runs[0].migrations}) == 3
 
 
+@pytest.mark.parametrize(("fragments", "freest"), [("remainder", 1), ("allocator", 2)])
+def test_holes_between_requests_count_if_an_allocator_is_meant(fragments, freest):
+    def holding(instance_id: int, *numbers: int) -> InstanceView:
+        decodes = [RequestView(str(number), number, 0.0, 150) for number in numbers]
+        return view(instance_id, "decode", used_blocks=20, decodes=lambda: decodes)
+
+    placement = phasor(fragments=fragments, output_tokens=10)
+    for second in (holding(1, 0, 1, 2), holding(1, 0, 2)):  # ten blocks each; the middle ones end
+        views = [view(0, "prefill"), second, holding(2, 0, 1)]
+        placement.tick(0.0, views)
+    assert placement.at_prefill_end(REQUEST, 0, views) == freest
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"fragments": "all"}, "fragments is 'all'; use one of remainder, allocator"),
         ({"ttft_slo_s": 0}, "ttft_slo_s is 0; use seconds above 0"),
         ({"theta_flow": 1.5}, "theta_flow is 1.5"),
         ({"theta_frag": 1}, "theta_frag is 1"),
