@@ -234,6 +234,10 @@ class Rank(NamedTuple):
     """Never ask again, whatever happens (`then` still takes effect)."""
 
 
+new_rank = tuple.__new__
+"""`new_rank(Rank, (...))` is a `Rank` of all its fields, in half the time of `Rank(...)`."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepRule:
     """The shape of one engine step. The defaults are continuous batching without limits.

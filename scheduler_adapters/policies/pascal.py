@@ -11,6 +11,7 @@ from scheduler_adapters.views import (
     Rank,
     RequestView,
     StepRule,
+    new_rank,
     require_at_least,
 )
 
@@ -18,8 +19,6 @@ _REASONING, _DEMOTED, _ANSWERING = 0, 1, 2
 _ANSWERS = Phase.ANSWERING
 _PROTECTED = -1
 """First element of the eviction key during a minimum residency: before both queues."""
-# A `Rank` with all its fields, in half the time: one is made for each admission.
-_new_rank = tuple.__new__
 
 
 class Pascal(Policy):
@@ -71,7 +70,7 @@ class Pascal(Policy):
         left = min(self.quantum_tokens - used, until - generated)
         lane = int(phase != _REASONING)
         key = (quanta, request.enqueued_s((phase, quanta), load.now_s))
-        rank = _new_rank(Rank, (key, lane, inf, left, None, (lane, *key), None, False))
+        rank = new_rank(Rank, (key, lane, inf, left, None, (lane, *key), None, False))
         return self._resident_rank(request, rank) if self.min_residency_tokens else rank
 
     def _resident_rank(self, request: RequestView, rank: Rank) -> Rank:

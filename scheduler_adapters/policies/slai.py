@@ -11,14 +11,13 @@ from scheduler_adapters.views import (
     Rank,
     RequestView,
     StepRule,
+    new_rank,
     require_at_least,
 )
 from scoring_service.errors import ConfigError
 
 _CRITICAL, _PREFILL, _DEFERRED = 0, 1, 2
 _LAST_BEFORE_DECODE = Phase.PREFILL
-# A `Rank` with all its fields, in half the time: one is made per class and step.
-_new_rank = tuple.__new__
 
 
 class SLAI(Policy):
@@ -105,7 +104,7 @@ class SLAI(Policy):
             again_s = nextafter(load.now_s, inf)  # the mean step time moves with every step
             return Rank((due_s,), lane, again_s, 1, evict_key=None, group=tbt_s)
         key = (last_s,)
-        critical = _new_rank(Rank, (key, _CRITICAL, inf, 1, None, None, tbt_s, False))
+        critical = new_rank(Rank, (key, _CRITICAL, inf, 1, None, None, tbt_s, False))
         if is_critical:
             return critical
-        return _new_rank(Rank, (key, _DEFERRED, last_s, 1, critical, None, tbt_s, False))
+        return new_rank(Rank, (key, _DEFERRED, last_s, 1, critical, None, tbt_s, False))

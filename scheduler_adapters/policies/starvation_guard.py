@@ -5,11 +5,8 @@ from math import inf
 from typing import Literal
 
 from scheduler_adapters.policy import Policy, PolicyWrapper
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, new_rank
 from scoring_service.errors import ConfigError
-
-# A `Rank` with all its fields, in a third of the time of `_replace`: two are made per arrival.
-_new_rank = tuple.__new__
 
 
 class StarvationGuard(PolicyWrapper):
@@ -45,12 +42,12 @@ class StarvationGuard(PolicyWrapper):
             return rank._replace(sticky=False) if rank.sticky else rank
         starves_s = self._waits_since_s(request, load) + self.after_s
         key, lane, until_s, tokens, _, evict_key, group, _ = rank
-        starving = _new_rank(Rank, ((), lane, inf, inf, None, evict_key, None, False))
+        starving = new_rank(Rank, ((), lane, inf, inf, None, evict_key, None, False))
         if load.now_s >= starves_s:
             return starving
         then = starving if until_s > starves_s else None
         until_s = min(until_s, starves_s)
-        return _new_rank(Rank, (key, lane, until_s, tokens, then, evict_key, group, False))
+        return new_rank(Rank, (key, lane, until_s, tokens, then, evict_key, group, False))
 
     def _waits_since_s(self, request: RequestView, load: LoadView) -> float:
         if self.since == "arrival":

@@ -48,7 +48,7 @@ class Advice:
     @property
     def without_ranker(self) -> list[str]:
         """A sentence for each policy that needs no scores and saves more than PARS does."""
-        least = max(WORTHWHILE, self.gains["pars"].value) if self.gains else 0.0
+        least = max(WORTHWHILE, self.gains["pars"].value)
         return [
             f"{name.upper()} needs no scores, and would save {gain.value:+.1%} of the mean E2E "
             f"latency, with a mean TTFT of {spread_of(self.figures, name, 'ttft_s.mean')} s where "

@@ -32,6 +32,7 @@ from scheduler_adapters.commands.reproduce.phasor_experiment import (
     SUMMARIES,
     PhasorExperiment,
     ablation_table,
+    burst_label,
     experiment_of,
     fragment_shares,
     relative_capacities,
@@ -171,8 +172,7 @@ def _fragmentation_row(experiment: PhasorExperiment) -> PaperFigure:
             means = [float(np.mean([share.mean() for share in of_one])) for of_one in shares]
     ours, *others = peaks[1]
     sweep = "; ".join(
-        f"{n or 'each in one run of blocks'}: " + ", ".join(f"{p:.1%}" for p in peaks[n])
-        for n in BURSTS[1:]
+        f"{burst_label(n)}: " + ", ".join(f"{p:.1%}" for p in peaks[n]) for n in BURSTS[1:]
     )
     return PaperFigure(
         metric="fragmentation (H_frag / KV memory), peak / mean",
@@ -187,7 +187,7 @@ def _fragmentation_row(experiment: PhasorExperiment) -> PaperFigure:
         criterion="a baseline's peak is 3 times Phasor's or more",
         note="what is left over when requests are taken in is less than one of them, here "
         f"{LARGE_BLOCKS} of {experiment.testbed.instance.kv_blocks:,} blocks. Peaks of "
-        f"{', '.join(names)} if so many requests are to fit together: {sweep}",
+        f"{', '.join(names)} by other readings: {sweep}",
     )
 
 

@@ -194,6 +194,11 @@ BURSTS = (1, 16, 64, None)
 """Requests that are to fit together, for the sweep; None: each in one run of blocks."""
 
 
+def burst_label(burst: int | None) -> str:
+    """Return one of `BURSTS` in words."""
+    return "each in one run of blocks" if burst is None else f"requests that are to fit: {burst}"
+
+
 def fragment_shares(
     experiment: PhasorExperiment, name: str, burst: int | None, seed: int
 ) -> Floats:

@@ -15,6 +15,7 @@ from scheduler_adapters.commands.reproduce.phasor_experiment import (
     SPLITS,
     PhasorExperiment,
     ablation_table,
+    burst_label,
     fragment_shares,
     sensitivity_table,
 )
@@ -74,7 +75,7 @@ def moves_of(run: ClusterRun) -> pd.DataFrame:
 def _fragmentation(experiment: PhasorExperiment) -> Section:
     rows = []
     for burst in BURSTS:
-        panel = f"requests that are to fit: {burst}" if burst else "each in one run of blocks"
+        panel = burst_label(burst)
         for name in _NAMES:
             shares = fragment_shares(experiment, name, burst, 0)
             rows += [(panel, name, 0.5 * i, 100 * share) for i, share in enumerate(shares)]
@@ -83,8 +84,8 @@ def _fragmentation(experiment: PhasorExperiment) -> Section:
         heading="Fragmentation over time",
         figure=series_figure(table, "time (s)", "unusable KV memory (%)"),
         caption="Free blocks of decode instances that are left over when as many such bursts as "
-        "fit are taken in; below, those beside the longest free run if each request had one run of "
-        f"blocks. {_SHOCK}",
+        "fit are taken in; or, if each request had one run of blocks, those beside the longest "
+        f"free run. {_SHOCK}",
         drawn=("fragmentation", table),
     )
 

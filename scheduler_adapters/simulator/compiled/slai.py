@@ -239,6 +239,7 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
         mean_s += (duration_s - mean_s) / len(ticks)
 
         num_emitting = num_decodes
+        all_context += num_decodes
         is_common = num_decodes == len(decoding)
         if is_common:
             if common_tick != tick - 1:
@@ -250,7 +251,6 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
             num_emitting = 0
             common += 1
             common_tick, common_s = tick, now_s
-            all_context += num_decodes
         else:
             for row in emitting[:num_decodes]:
                 if own_tick[row] != tick - 1:
@@ -262,7 +262,6 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
                 growing[bucket[row]] -= 1
                 bucket[row] = (bucket[row] or size) - 1
                 growing[bucket[row]] += 1
-            all_context += num_decodes
         if soonest <= common:
             soonest = NO_LIMIT
             for row in decoding:

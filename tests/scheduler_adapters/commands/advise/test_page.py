@@ -28,7 +28,7 @@ def advice(**changes: Any) -> Advice:
     known: dict[str, Any] = {
         "verdict": Verdict(answer="yes", reason="it saves half"),
         "figures": figures,
-        "gains": {},
+        "gains": {"pars": Spread(0.5, 0.25, 0.75)},
         "slower": (0.25, 9.0),
         "carried": {"fcfs": (Spread(1, 1, 1), 2), "pars": (Spread(1.5, 1.4, 1.6), 1)},
         "target": "Target x",
