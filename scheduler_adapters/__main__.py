@@ -3,12 +3,12 @@
 import sys
 from typing import Final
 
-from scoring_service.command_line import Commands, Program
+from lengthwise.command_line import Commands, Program
 
 _PLACES: Final = {
     "demo": ("demo:demo", "a trained ranker, served, orders the queues of the simulator and vLLM"),
     "play": (
-        "play.command:play",
+        "play:play",
         "a trained ranker, vLLM with its scores, and MLflow, on loopback until Ctrl-C",
     ),
     "models": (
@@ -29,21 +29,21 @@ _PLACES: Final = {
         "from a log of requests to the decision whether ordering by length would help",
     ),
     "reproduce": (
-        "reproduce.command:run",
+        "reproduce:run",
         "a paper's headline figures beside ours: pars, slai, rad, pascal, phasor",
     ),
     "check-golden": (
-        "check_golden:run",
+        "benchmarks.check_golden:run",
         "differences to the golden runs of another simulator, at most 1e-9 s",
     ),
-    "bench": ("bench.simulator:run", "requests per CPU second, and memory"),
+    "bench": ("benchmarks.simulator:run", "requests per CPU second, and memory"),
     "validate": ("validate:validate", "latencies of one trace, served by vLLM and simulated"),
     "bench-engine": (
-        "bench.engine:bench",
+        "benchmarks.engine:bench",
         "CPU time of our scheduler inside vLLM, beside the stock one",
     ),
     "bench-transformers": (
-        "bench.transformers_burst:burst",
+        "benchmarks.transformers_burst:burst",
         "a burst through transformers' continuous batching under several schedulers, on a GPU",
     ),
     "profile-prefill": (
@@ -56,7 +56,8 @@ _PLACES: Final = {
     ),
 }
 COMMANDS: Final[Commands] = {
-    name: (f"scheduler_adapters.commands.{place}", text) for name, (place, text) in _PLACES.items()
+    name: (f"scheduler_adapters.{'' if 'benchmarks.' in place else 'commands.'}{place}", text)
+    for name, (place, text) in _PLACES.items()
 }
 _ABOUT: Final = """usage: python -m scheduler_adapters COMMAND [--help] ...
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lengthwise.errors import ConfigError, InvalidDecision
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import (
@@ -40,7 +41,6 @@ from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import InstanceView, LoadView, Rank, RequestView
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scoring_service.errors import ConfigError, InvalidDecision
 
 MakePolicy = Callable[[], Policy]
 

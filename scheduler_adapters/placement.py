@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lengthwise.errors import require
 from scheduler_adapters.policy import load_named_class
 from scheduler_adapters.views import InstanceView, RequestView, Role, require_at_least
-from scoring_service.errors import require
 
 InstanceId = int
 MoveHow = Literal["copy", "live", "recompute"]

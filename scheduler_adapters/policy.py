@@ -18,8 +18,8 @@ from math import inf
 from numbers import Real
 from typing import Any
 
+from lengthwise.errors import ConfigError, InvalidDecision, LengthwiseError
 from scheduler_adapters.views import UNLIMITED, Capability, LoadView, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError, InvalidDecision, LengthwiseError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from math import inf
 from numbers import Integral
 from typing import Literal, NamedTuple
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 
 
 class Phase(IntEnum):

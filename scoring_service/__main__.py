@@ -3,7 +3,7 @@
 import sys
 from typing import Final
 
-from scoring_service.command_line import Commands, Program, configure_logs
+from lengthwise.command_line import Commands, Program, configure_logs
 
 COMMANDS: Final[Commands] = {
     "serve": ("scoring_service.commands.serve:serve", "serve a ranker over gRPC"),

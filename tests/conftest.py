@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
-from scoring_service.bundle import FP32, TOKENIZER, Manifest, ModelBundle
+from lengthwise.bundle import FP32, TOKENIZER, Manifest, ModelBundle
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)

@@ -46,7 +46,7 @@ ROOMS: dict[str, tuple[str, str]] = {
         "tests/scheduler_adapters/simulator/engine tests/scheduler_adapters/simulator",
     ),
     "admission": (
-        "scoring_service/service/batching.py scoring_service/service/pending.py",
+        "scoring_service/service/batching.py scoring_service/service/call_results.py",
         "tests/scoring_service/service",
     ),
     "splits": (
@@ -54,8 +54,8 @@ ROOMS: dict[str, tuple[str, str]] = {
         "tests/training/data",
     ),
     "calibration": (
-        "training/evaluation/calibration.py scoring_service/calibration.py training/prefill",
-        "tests/training/evaluation/test_calibration.py tests/scoring_service/test_calibration.py "
+        "training/evaluation/calibration.py lengthwise/calibration.py training/prefill",
+        "tests/training/evaluation/test_calibration.py tests/lengthwise/test_calibration.py "
         "tests/training/prefill tests/training/commands/test_calibrate.py",
     ),
 }

@@ -89,7 +89,7 @@ def run_pytest_and_exit(arguments: tuple[str, ...]) -> NoReturn:
 
 def import_vllm() -> None:
     """Import what an engine on the CPU needs; the environment stays as it was, for the tests."""
-    from scheduler_adapters.engines.vllm_v1.driver import set_environment
+    from scheduler_adapters.engines.vllm_v1.in_process import set_environment
 
     before = dict(os.environ)
     set_environment()

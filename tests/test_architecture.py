@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("training", "scoring_service", "scheduler_adapters")
+PACKAGES = ("lengthwise", "training", "scoring_service", "scheduler_adapters")
 HEAVY = {"torch", "transformers", "lightning", "mlflow", "datasets", "sklearn"}
 
 
@@ -43,6 +43,7 @@ def sources(*parts: str) -> list[Path]:
         ("training", {"scheduler_adapters"}),
         ("scheduler_adapters", {"training"}),
         ("scoring_service", {"training", "scheduler_adapters"} | HEAVY),
+        ("lengthwise", {"training", "scoring_service", "scheduler_adapters"} | HEAVY),
     ],
 )
 def test_arrows_between_packages_point_one_way(package: str, forbidden: set[str]) -> None:
@@ -72,7 +73,7 @@ def test_policies_see_the_standard_library_and_the_interface_only(folder: str) -
                         "scheduler_adapters.views",
                         "scheduler_adapters.policy",
                         "scheduler_adapters.placement",
-                        "scoring_service.errors",
+                        "lengthwise.errors",
                     )
                 )
                 or name == "scheduler_adapters"

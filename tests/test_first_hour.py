@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.engines.random_model import make_tiny_model
-from scheduler_adapters.engines.vllm_v1.driver import ENVIRONMENT
+from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 from tests.scheduler_adapters.commands.test_serve_vllm_live import (
     Live,
     free_port,

@@ -28,7 +28,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from safetensors.numpy import save_file
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,16 +5,19 @@ import os
 import sys
 from typing import Final
 
-from scoring_service.command_line import Commands, Program
+from lengthwise.command_line import Commands, Program
 
 _COMMANDS: Final = {
     "fit": ("fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
     "evaluate": ("evaluate", "measure a bundle on any table of prompts and lengths"),
     "recalibrate": ("recalibrate", "fit a bundle's lengths to another model's responses"),
     "calibrate": ("calibrate", "fit a model's prefill cost to measured latencies"),
-    "cross-model": ("studies.cross_model", "train on one model, test on the others: a matrix"),
+    "cross-model": (
+        "training.studies.cross_model",
+        "train on one model, test on the others: a matrix",
+    ),
     "reproduce": (
-        "studies.reproduce",
+        "training.studies.reproduce",
         "the paper's tables on the data at hand, beside its figures",
     ),
     "list": ("list", "show runs, registered versions and the champion"),
@@ -27,7 +30,8 @@ _COMMANDS: Final = {
     "monitor": ("monitor", "check a bundle against logged lengths for drift"),
 }
 COMMANDS: Final[Commands] = {
-    name: (f"training.commands.{module}:main", text) for name, (module, text) in _COMMANDS.items()
+    name: (f"{'' if module.startswith('training.') else 'training.commands.'}{module}:main", text)
+    for name, (module, text) in _COMMANDS.items()
 }
 _ABOUT: Final = """Train rankers that order prompts by the length of a model's response.
 
@@ -53,7 +57,7 @@ def _prepare() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    for name in ("training", "scoring_service.tables"):
+    for name in ("training", "lengthwise.tables"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     # Lightning sets its parent logger's level whenever it is imported.

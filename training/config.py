@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from scoring_service.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError, at_least, require
 
 Label = Literal["output_tokens", "reasoning_tokens", "answer_tokens"]
 Repeats = Literal["first", "geometric_mean"]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 from training.config import (
     DataConfig,
     EncoderConfig,

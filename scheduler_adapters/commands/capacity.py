@@ -11,23 +11,23 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 
-from scheduler_adapters.commands import setup
+from lengthwise.command_line import INTERRUPTED, common_options
+from lengthwise.errors import ConfigError, require
+from lengthwise.progress import Progress
+from lengthwise.strict_json import to_json
+from scheduler_adapters.commands import experiment_settings as setup
 from scheduler_adapters.commands.cluster_options import ClusterOptions
-from scheduler_adapters.commands.setup import load_named, policy_of
-from scheduler_adapters.progress import Progress
+from scheduler_adapters.commands.experiment_settings import load_named, policy_of
 from scheduler_adapters.reporting.figures import capacity_figure
+from scheduler_adapters.reporting.latency_tables import capacity_table
 from scheduler_adapters.reporting.page import ReportTable, Section, write_report
-from scheduler_adapters.reporting.tables import capacity_table
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.staircase import tiles_of
 from scheduler_adapters.simulator.observers import progress_lines
-from scheduler_adapters.timeline.metrics import Statistic, Summary, summarize
+from scheduler_adapters.timeline.latency_metrics import Statistic, Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.command_line import INTERRUPTED, common_options
-from scoring_service.errors import ConfigError, require
-from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from scheduler_adapters.commands.setup import check_made_for
+from lengthwise.errors import ConfigError, at_least, require
+from scheduler_adapters.commands.experiment_settings import check_made_for
 from scheduler_adapters.placement import Placement, load_placement
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
@@ -16,7 +17,6 @@ from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import Role
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.errors import ConfigError, at_least, require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,14 @@ from typing import Any, Self
 
 import pandas as pd
 
+from lengthwise.command_line import INTERRUPTED, common_options, print_next
+from lengthwise.errors import ConfigError, SchedulingError
+from lengthwise.progress import Progress
+from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
-from scheduler_adapters.commands.setup import changed_options, check_names, load_named
-from scheduler_adapters.progress import Progress
+from scheduler_adapters.commands.experiment_settings import changed_options, check_names, load_named
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
-from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
-from scheduler_adapters.reporting.tables import (
+from scheduler_adapters.reporting.latency_tables import (
     INTERVALS,
     Outcome,
     capacity_table,
@@ -27,14 +29,12 @@ from scheduler_adapters.reporting.tables import (
     system_name,
     text_of,
 )
+from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
 from scheduler_adapters.simulator.observers import LoadCurve, LoadRecorder, progress_lines
-from scheduler_adapters.timeline.metrics import summarize
-from scheduler_adapters.timeline.tail import reading_figures
+from scheduler_adapters.timeline.first_answer_tail import reading_figures
+from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.command_line import INTERRUPTED, common_options, print_next
-from scoring_service.errors import ConfigError, SchedulingError
-from scoring_service.strict_json import to_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,21 +12,21 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from lengthwise.bundle import ModelBundle
+from lengthwise.command_line import print_banner
+from lengthwise.errors import ScoringError, UnsupportedByEngine, require
+from lengthwise.strict_json import to_json
 from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import ClockKind
-from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_driver
+from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_driver
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.reporting.demo_report import Bursts, write_demo_report
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline, join_timelines
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scheduler_adapters.workload.scores import PromptScores, ServiceScores
-from scheduler_adapters.workload.tables import read_table
-from scoring_service.bundle import ModelBundle
-from scoring_service.command_line import print_banner
-from scoring_service.errors import ScoringError, UnsupportedByEngine, require
-from scoring_service.strict_json import to_json
+from scheduler_adapters.workload.score_sources import PromptScores, ServiceScores
+from scheduler_adapters.workload.table_files import read_table
 
 log = logging.getLogger(__name__)
 

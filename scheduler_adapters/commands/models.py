@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.strict_json import to_json
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.presets import SOURCES, presets
 from scheduler_adapters.simulator.simulate import EngineKind
@@ -13,8 +15,6 @@ from scheduler_adapters.validation import model_checks
 from scheduler_adapters.validation.fidelity import RECORDINGS, TARGETS, Fidelity, replay
 from scheduler_adapters.validation.model_checks import Check
 from scheduler_adapters.workload.data_folder import DataDir
-from scoring_service.errors import ConfigError, DataError, require
-from scoring_service.strict_json import to_json
 
 ENGINES: tuple[EngineKind, ...] = ("vllm", "plain")
 

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.commands.setup import check_place
+from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.progress import Progress
+from scheduler_adapters.commands.experiment_settings import check_place
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
-from scheduler_adapters.progress import Progress
-from scheduler_adapters.reporting.tables import text_of
+from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.facts import gpu_of
-from scoring_service.errors import ConfigError, DataError, require
 
 log = logging.getLogger(__name__)
 

@@ -21,6 +21,8 @@ from typing import Any, Final
 
 import yaml
 
+from lengthwise.command_line import common_options, run_command
+from lengthwise.errors import ConfigError, ScoringError, UnsupportedByEngine
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.user_classes import read_user_classes
 from scheduler_adapters.engines.vllm_v1 import TESTED
@@ -41,8 +43,6 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline import live_log as timeline_log
 from scoring_service.client import ScoringClient
 from scoring_service.client.channel import ClientSecurity, read_secrets
-from scoring_service.command_line import common_options, run_command
-from scoring_service.errors import ConfigError, ScoringError, UnsupportedByEngine
 
 log = logging.getLogger(__name__)
 

@@ -9,24 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from lengthwise.command_line import INTERRUPTED, common_options, print_next
+from lengthwise.errors import ConfigError
+from lengthwise.progress import Progress
+from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.cluster_options import ClusterOptions
-from scheduler_adapters.commands.setup import Setup, changed_options, check_place
+from scheduler_adapters.commands.experiment_settings import Setup, changed_options, check_place
 from scheduler_adapters.policy import Policy, load_policy
-from scheduler_adapters.progress import Progress
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.seen import TelemetryAge
 from scheduler_adapters.simulator.observers import progress_lines
 from scheduler_adapters.simulator.simulate import Interrupted
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
-from scheduler_adapters.timeline.metrics import Summary, statistic, summarize
+from scheduler_adapters.timeline.first_answer_tail import reading_figures
+from scheduler_adapters.timeline.latency_metrics import Summary, statistic, summarize
 from scheduler_adapters.timeline.qoe import LEAST_QOE
-from scheduler_adapters.timeline.tail import reading_figures
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.command_line import INTERRUPTED, common_options, print_next
-from scoring_service.errors import ConfigError
-from scoring_service.strict_json import to_json
 
 
 @dataclass(frozen=True, kw_only=True)

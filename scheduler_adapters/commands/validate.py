@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from lengthwise.errors import ConfigError, at_least, require
 from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
-from scheduler_adapters.engines.vllm_v1.driver import STOCK, OfflineConfig, open_driver
+from scheduler_adapters.engines.vllm_v1.in_process import STOCK, OfflineConfig, open_driver
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.validation.engine_trial import (
@@ -27,7 +28,6 @@ from scheduler_adapters.validation.errors import RepeatedError
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
-from scoring_service.errors import ConfigError, at_least, require
 
 _MIN_REQUESTS: Final = 20
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import Final, Literal, TypeAlias
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 
 ClockKind = Literal["wall", "cpu", "steady"]
 

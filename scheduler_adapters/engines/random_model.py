@@ -7,7 +7,7 @@ through the host's memory.
 from pathlib import Path
 from typing import Any, Final
 
-from scoring_service.errors import ConfigError, UnsupportedByEngine
+from lengthwise.errors import ConfigError, UnsupportedByEngine
 
 _SIZES: Final = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",

@@ -15,8 +15,8 @@ from threading import Thread
 from typing import Any, Final
 
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
-from scheduler_adapters.planner.hints import ticket_of
 from scheduler_adapters.planner.late_scores import LateScore, late_score
+from scheduler_adapters.planner.request_annotations import ticket_of
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler_adapters.planner.hints import TBT_S, USER_CLASS
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
+from scheduler_adapters.planner.request_annotations import TBT_S, USER_CLASS
 
 _KEYS: Final = frozenset(
     {"classes", "api_keys", "header", "trusted_proxies", "default", "trusted_keys"}

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from lengthwise.errors import require
 from scheduler_adapters.placement import InstanceId, Placement, fewest_requests, of_role
 from scheduler_adapters.views import InstanceView, RequestView
-from scoring_service.errors import require
 
 
 class DistServe(Placement):

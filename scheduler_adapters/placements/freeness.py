@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
+from lengthwise.errors import ConfigError, DataError
 from scheduler_adapters.placement import InstanceId
 from scheduler_adapters.views import InstanceView, RequestView
-from scoring_service.errors import ConfigError, DataError
 
 MIN_R2 = 0.99
 """Phasor asks for more than this."""

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from lengthwise.errors import require
 from scheduler_adapters.placement import InstanceId, Pacer, Placement, Watch
 from scheduler_adapters.views import InstanceView, RequestView, require_at_least
-from scoring_service.errors import require
 
 Migration = Literal["adaptive", "always", "never"]
 

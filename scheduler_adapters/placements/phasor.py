@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from lengthwise.errors import require
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, of_role
 from scheduler_adapters.placements.freeness import PAPER, Freeness, PrefillCost, read_prefill_cost
 from scheduler_adapters.views import InstanceView, RequestView, require_at_least
-from scoring_service.errors import require
 
 Serving = Literal["prefill", "decode"]
 

@@ -2,9 +2,9 @@
 
 from copy import deepcopy
 
+from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.policy import Policy, ask_rule
 from scheduler_adapters.views import UNLIMITED, Capability, LoadView, StepRule
-from scoring_service.errors import ConfigError, UnsupportedByEngine
 
 
 def require_capabilities(

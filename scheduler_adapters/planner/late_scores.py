@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from scheduler_adapters.planner.hints import read_hints
+from scheduler_adapters.planner.request_annotations import read_hints
 
 Item = TypeVar("Item")
 Quantiles = tuple[tuple[float, float], ...]

@@ -16,13 +16,13 @@ from math import inf
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from scheduler_adapters.planner.hints import HintCounts, ticket_of
+from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.late_scores import LateScore, LateScores
 from scheduler_adapters.planner.recent_median import RecentMedian
+from scheduler_adapters.planner.request_annotations import HintCounts, ticket_of
 from scheduler_adapters.policy import Policy, ask_rank, describe
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
-from scoring_service.errors import InvalidDecision
 
 Item = TypeVar("Item")
 _UNRANKED = Rank()

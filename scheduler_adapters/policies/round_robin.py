@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
+from lengthwise.errors import require
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     Capability,
@@ -12,7 +13,6 @@ from scheduler_adapters.views import (
     StepRule,
     require_at_least,
 )
-from scoring_service.errors import require
 
 _DISPLACE = StepRule(displace=True)
 _DISPLACE_TO_HOST = StepRule(displace=True, offload=True)

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError
 
 _BY_ARRIVAL = Rank(sticky=True)
 _RUNNING = Rank()

@@ -3,6 +3,7 @@
 from math import inf, nextafter
 from typing import Literal
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     Capability,
@@ -14,7 +15,6 @@ from scheduler_adapters.views import (
     new_rank,
     require_at_least,
 )
-from scoring_service.errors import ConfigError
 
 _CRITICAL, _PREFILL, _DEFERRED = 0, 1, 2
 _LAST_BEFORE_DECODE = Phase.PREFILL

@@ -4,9 +4,9 @@ from dataclasses import replace
 from math import inf
 from typing import Literal
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.policy import Policy, PolicyWrapper
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, new_rank
-from scoring_service.errors import ConfigError
 
 
 class StarvationGuard(PolicyWrapper):

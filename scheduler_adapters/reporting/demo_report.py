@@ -8,13 +8,13 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from lengthwise.bundle import Manifest
 from scheduler_adapters.reporting import figures
+from scheduler_adapters.reporting.latency_tables import ecdf_table
 from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_html
-from scheduler_adapters.reporting.tables import ecdf_table
-from scheduler_adapters.timeline.metrics import Summary, summarize
+from scheduler_adapters.timeline.latency_metrics import Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.bundle import Manifest
 
 _SHOWN: Final = 48
 _GO_ON: Final = Section(

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 from numpy.typing import ArrayLike
 
-from scheduler_adapters.workload.tables import write_whole
-from scoring_service.report_page import FIGURE_STYLE, svg_of
+from lengthwise.report_page import FIGURE_STYLE, svg_of
+from scheduler_adapters.workload.table_files import write_whole
 
 COLOURS: Final = {
     "fcfs": "#8c8c8c",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from lengthwise.report_page import ReportSection, ReportTable, page_text
 from scheduler_adapters.reporting.figures import save_figure
-from scheduler_adapters.workload.tables import write_whole
-from scoring_service.report_page import ReportSection, ReportTable, page_text
+from scheduler_adapters.workload.table_files import write_whole
 
 __all__ = ["ReportTable", "Section", "save_table", "write_html", "write_report"]
 

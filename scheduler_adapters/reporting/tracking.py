@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from scoring_service.mlflow_store import find_store, quiet_mlflow, tags_of_run
+from lengthwise.mlflow_store import find_store, quiet_mlflow, tags_of_run
 
 EXPERIMENT: Final = "lengthwise-simulations"
 """Beside the training runs, in the same store."""

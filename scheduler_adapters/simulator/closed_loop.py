@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from lengthwise.errors import at_least
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.live import simulated_requests
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.errors import at_least
 
 
 class ClosedLoop(EngineObserver):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lengthwise.errors import at_least, require
 from scheduler_adapters.planner.capabilities import require_capabilities
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.host_link import HostLink
@@ -15,7 +16,6 @@ from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.presets import BLOCK_TOKENS, preset
 from scheduler_adapters.views import Capability
 from scheduler_adapters.workload.requests import Ints
-from scoring_service.errors import at_least, require
 
 Tokens = TypeVar("Tokens", int, Ints)
 _CAPABILITIES = frozenset({Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT})

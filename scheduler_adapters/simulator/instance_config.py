@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
+from lengthwise.errors import ConfigError, require
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.errors import ConfigError, require
 
 log = logging.getLogger(__name__)
 

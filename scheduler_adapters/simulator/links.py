@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
+from lengthwise.errors import at_least, require
 from scheduler_adapters.simulator.latency.facts import facts_of
-from scoring_service.errors import at_least, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from scheduler_adapters.progress import Progress
+from lengthwise.progress import Progress
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, RequestView
 from scheduler_adapters.workload.requests import Floats, Requests

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.latency.affine_fit import read_affine
 from scheduler_adapters.simulator.latency.facts import BLOCK_TOKENS, GPUS, MODELS
 from scheduler_adapters.simulator.latency.first_principles import (
@@ -24,7 +25,6 @@ from scheduler_adapters.simulator.latency.first_principles import (
 from scheduler_adapters.simulator.latency.kernels.measured import MEASURED
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.workload.data_folder import DataDir
-from scoring_service.errors import ConfigError
 
 __all__ = ["BLOCK_TOKENS", "PHASOR", "SLAI", "SOURCES", "Preset", "preset", "presets"]
 

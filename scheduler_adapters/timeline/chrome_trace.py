@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.tables import write_whole
+from scheduler_adapters.workload.table_files import write_whole
 
 _MICROSECONDS = 1e6
 

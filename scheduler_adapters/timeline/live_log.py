@@ -11,9 +11,9 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Final
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView
-from scoring_service.errors import ConfigError
 
 VARIABLE: Final = "LENGTHWISE_TIMELINE"
 """The engine process is told by this environment variable where to write."""

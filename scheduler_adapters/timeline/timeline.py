@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from lengthwise.errors import DataError
 from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
-from scheduler_adapters.workload.tables import read_table, write_whole
-from scoring_service.errors import DataError
+from scheduler_adapters.workload.table_files import read_table, write_whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -24,10 +24,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lengthwise.progress import Progress
 from scheduler_adapters.engines.driver import EngineDriver
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.progress import Progress
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from scheduler_adapters.timeline.metrics import tpot_s
+from scheduler_adapters.timeline.latency_metrics import tpot_s
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Floats
 

@@ -21,7 +21,7 @@ from scheduler_adapters.validation.errors import METRICS, Error, error, latencie
 from scheduler_adapters.views import LoadView, StepRule
 from scheduler_adapters.workload.data_folder import DataDir, data_file
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
-from scheduler_adapters.workload.tables import read_table
+from scheduler_adapters.workload.table_files import read_table
 
 FOLDER = "llmservingsim/vllm_request_timings"
 TARGETS = {"ttft": 0.15, "tpot": 0.06, "e2e": 0.06}

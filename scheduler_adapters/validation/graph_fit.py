@@ -14,7 +14,10 @@ from math import ceil
 
 import numpy as np
 
-from scheduler_adapters.engines.transformers_batching.driver import GRAPH_PAST_TOKENS, GRAPH_TOKENS
+from scheduler_adapters.engines.transformers_batching.in_process import (
+    GRAPH_PAST_TOKENS,
+    GRAPH_TOKENS,
+)
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.validation.step_fit import StepFit, fit_steps

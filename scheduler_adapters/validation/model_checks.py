@@ -22,7 +22,7 @@ from scheduler_adapters.timeline.steps import Chunk
 from scheduler_adapters.validation.errors import mape
 from scheduler_adapters.workload.data_folder import DataDir, data_file
 from scheduler_adapters.workload.requests import Floats
-from scheduler_adapters.workload.tables import read_table
+from scheduler_adapters.workload.table_files import read_table
 
 _VIDUR = "vidur/profiling/compute/a100/Meta-Llama-3-8B_mlp.parquet"
 _V0 = "llmservingsim/v0/H100/meta-llama/Llama-3.1-8B/tp1/layers.parquet"

@@ -17,7 +17,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.metrics import Summary, summarize
+from scheduler_adapters.timeline.latency_metrics import Summary, summarize
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.errors import METRICS, Error, error, latencies

@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lengthwise.errors import DataError
 from scheduler_adapters.simulator.latency.affine_fit import non_negative
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.steps import Chunk, StepRecord, chunk_sizes
-from scoring_service.errors import DataError
 
 _ROUNDS: Final = 5
 """The weights settle after two or three."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from lengthwise.errors import require
 from scheduler_adapters.workload.requests import Floats
-from scoring_service.errors import require
 
 ARRIVAL_STREAM = 1
 LENGTH_STREAM = 2

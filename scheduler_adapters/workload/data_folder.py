@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from scoring_service.errors import ConfigError, DataError
+from lengthwise.errors import ConfigError, DataError
 
 ENVIRONMENT: Final = "LENGTHWISE_DATA"
 DataDir = str | PathLike[str] | None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scoring_service.errors import DataError
+from lengthwise.errors import DataError
 
 log = logging.getLogger(__name__)
 

@@ -19,13 +19,13 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import is_datetime64_any_dtype, is_numeric_dtype
 
+from lengthwise.errors import DataError, ScoringError
+from lengthwise.tables.columns import ARRIVAL, LENGTH, PROMPT, PROMPT_TOKENS, require_columns
+from lengthwise.tables.reading import OnBadRows, say_left_out
+from lengthwise.tables.values import count_of, prompt_of
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scheduler_adapters.workload.scores import PromptScorer
-from scheduler_adapters.workload.tables import read_table
-from scoring_service.errors import DataError, ScoringError
-from scoring_service.tables.columns import ARRIVAL, LENGTH, PROMPT, PROMPT_TOKENS, require_columns
-from scoring_service.tables.reading import OnBadRows, say_left_out
-from scoring_service.tables.values import count_of, prompt_of
+from scheduler_adapters.workload.score_sources import PromptScorer
+from scheduler_adapters.workload.table_files import read_table
 
 _SINCE_1970: Final = 1e9
 """Times above are seconds since 1970, not since the start of a trace."""

@@ -13,15 +13,15 @@ from typing import Final, Literal
 
 import numpy as np
 
+from lengthwise.bundle import read_manifest
+from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.tables.reading import OnBadRows
 from scheduler_adapters.workload import arrivals
 from scheduler_adapters.workload.arrivals import CLASS_STREAM, LENGTH_STREAM
 from scheduler_adapters.workload.mixes import REASONING_LENGTHS, draw_lengths
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
-from scheduler_adapters.workload.scores import open_prompt_scorer, synthetic_scores
+from scheduler_adapters.workload.score_sources import open_prompt_scorer, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
-from scoring_service.bundle import read_manifest
-from scoring_service.errors import ConfigError, DataError, at_least, require
-from scoring_service.tables.reading import OnBadRows
 
 SCORES: Final = ("trace", "oracle", "synthetic", "constant")
 _SHOCK: Final = 5.0

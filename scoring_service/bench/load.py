@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import grpc
 import numpy as np
 
+from lengthwise.errors import ServiceOverloaded
 from scoring_service.bench.processes import cpu_s
 from scoring_service.client.channel import PLAINTEXT, ClientSecurity
 from scoring_service.client.codec import write_prompt
-from scoring_service.errors import ServiceOverloaded
 from scoring_service.proto.status import CODE_OF, from_rpc_error
 from scoring_service.server.rpc import SERVICE
 from scoring_service.server.worker import EndRequest

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from lengthwise.errors import ConfigError, DataError, require
 from scoring_service.bench.load import Outcomes, open_loop, percentile_ms
 from scoring_service.bench.processes import rss_bytes
 from scoring_service.client.channel import ClientSecurity
-from scoring_service.errors import ConfigError, DataError, require
 from scoring_service.server.worker import EndRequest
 
 _WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", "email", "poem")

@@ -17,11 +17,11 @@ from typing import Final, Self
 
 from tokenizers import Tokenizer
 
+from lengthwise.bundle import ModelBundle
 from scoring_service.bench.load import Load, Outcomes, closed_loop, open_loop, percentile_ms
 from scoring_service.bench.peers import Peer, ours
 from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
 from scoring_service.bench.workload import PromptMaker
-from scoring_service.bundle import ModelBundle
 from scoring_service.client import Score, ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.time_slices import ask_for_short_slices

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 from tokenizers import Tokenizer
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE
 

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import grpc
 
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import ServiceUnavailable
 from scoring_service.bench.load import Ask
 from scoring_service.bench.processes import free_port, started
-from scoring_service.bundle import ModelBundle
 from scoring_service.client import ScoringClient
-from scoring_service.errors import ServiceUnavailable
 from scoring_service.server.oip import INPUT, MESSAGES, OUTPUT
 from scoring_service.server.oip import SERVICE as OIP_SERVICE
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scoring_service.errors import ServiceUnavailable
+from lengthwise.errors import ServiceUnavailable
 
 
 def cpu_s(pid: int) -> float:

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from lengthwise.errors import BundleError, LengthwiseError
 from scoring_service.bench import measures, peers
 from scoring_service.bench.measures import BenchConfig
-from scoring_service.errors import BundleError, LengthwiseError
 
 IDLE_LOAD: Final = 0.3
 """Load average per core up to which wall-clock figures mean something."""

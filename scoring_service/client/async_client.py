@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Self
 
+from lengthwise.errors import InvalidPrompt, ScoringError
 from scoring_service.client import codec
 from scoring_service.client.codec import Score, ServiceInfo
 from scoring_service.client.connection import Connection
-from scoring_service.errors import InvalidPrompt, ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 
 

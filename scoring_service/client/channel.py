@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import grpc
 
-from scoring_service.errors import ConfigError, require
+from lengthwise.errors import ConfigError, require
 
 OPTIONS: Final = (
     # Detect a dead peer within seconds instead of TCP's minutes.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from scoring_service.errors import InvalidPrompt, ScoringError
+from lengthwise.errors import InvalidPrompt, ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.status import from_status
 

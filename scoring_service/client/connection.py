@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Self
 
 import grpc
 
+from lengthwise.errors import ScoringError, ServiceUnavailable
 from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
 from scoring_service.client.codec import ServiceInfo
-from scoring_service.errors import ScoringError, ServiceUnavailable
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.proto.status import from_rpc_error
 

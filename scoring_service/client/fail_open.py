@@ -21,11 +21,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from scoring_service.client.breaker import CircuitBreaker
-from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
-from scoring_service.client.codec import Score, read_batch, write_batch
-from scoring_service.client.connection import BlockingConnection
-from scoring_service.errors import (
+from lengthwise.errors import (
     AccessDenied,
     InvalidPrompt,
     ScoringError,
@@ -33,6 +29,10 @@ from scoring_service.errors import (
     ServiceOverloaded,
     ServiceUnavailable,
 )
+from scoring_service.client.breaker import CircuitBreaker
+from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
+from scoring_service.client.codec import Score, read_batch, write_batch
+from scoring_service.client.connection import BlockingConnection
 
 SILENT_S: Final = 1.0
 """How long the service may answer nobody until what runs out of time counts against it."""

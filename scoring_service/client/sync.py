@@ -6,10 +6,10 @@ Needs grpc and protobuf, nothing else: a scheduler process installs no model run
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from lengthwise.errors import InvalidPrompt, ScoringError
 from scoring_service.client import codec
 from scoring_service.client.codec import Observed, Score, ServiceInfo
 from scoring_service.client.connection import BlockingConnection
-from scoring_service.errors import InvalidPrompt, ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 
 

@@ -1,8 +1,8 @@
 """`bench`: the service beside the bare model and other services."""
 
+from lengthwise.strict_json import to_json
 from scoring_service.bench.measures import BenchConfig
 from scoring_service.bench.run import format_table, run_bench
-from scoring_service.strict_json import to_json
 
 
 def bench(config: BenchConfig) -> None:

@@ -1,9 +1,9 @@
 """`loadtest`: requests at a fixed rate to a running service."""
 
+from lengthwise.errors import ServiceUnavailable
+from lengthwise.strict_json import to_json
 from scoring_service.bench.loadtest import LoadtestConfig, format_loadtest, run_loadtest
 from scoring_service.client.channel import ClientSecurity
-from scoring_service.errors import ServiceUnavailable
-from scoring_service.strict_json import to_json
 
 
 def loadtest(config: LoadtestConfig, security: ClientSecurity) -> None:

@@ -2,11 +2,11 @@
 
 from dataclasses import asdict, dataclass, field
 
+from lengthwise.command_line import POSITIONAL
+from lengthwise.errors import ScoringError
+from lengthwise.strict_json import to_json
 from scoring_service.client import Score, ScoringClient
 from scoring_service.client.channel import ClientSecurity
-from scoring_service.command_line import POSITIONAL
-from scoring_service.errors import ScoringError
-from scoring_service.strict_json import to_json
 
 
 @dataclass(frozen=True, kw_only=True)

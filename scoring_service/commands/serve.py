@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scoring_service.bundle import ModelBundle
-from scoring_service.command_line import LOG_FORMATS, common_options, configure_logs
-from scoring_service.errors import ConfigError, require
+from lengthwise.bundle import ModelBundle
+from lengthwise.command_line import LOG_FORMATS, common_options, configure_logs
+from lengthwise.errors import ConfigError, require
 from scoring_service.server.supervisor import as_options, supervise
 from scoring_service.server.worker import (
     END_S,

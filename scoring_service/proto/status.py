@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from scoring_service.errors import (
+from lengthwise.errors import (
     AccessDenied,
     InvalidPrompt,
     ScoringError,

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
 
-from scoring_service.agreement import tau_b
-from scoring_service.bundle import INT8, Manifest, ModelBundle
-from scoring_service.calibration import LengthCurve
-from scoring_service.costs import INVARIANCE, CostTable
-from scoring_service.errors import BundleError, ScoringError
+from lengthwise.agreement import tau_b
+from lengthwise.bundle import INT8, Manifest, ModelBundle
+from lengthwise.calibration import LengthCurve
+from lengthwise.errors import BundleError, ScoringError
+from scoring_service.ranker.cost_table import INVARIANCE, CostTable
 from scoring_service.ranker.scorer import OnnxScorer, has_gpu_runtime
-from scoring_service.tokenizing import PromptTokenizer
+from scoring_service.ranker.tokenizing import PromptTokenizer
 
 logger = logging.getLogger(__name__)
 MAX_ABS_DIFF: Final = 1e-3

@@ -6,9 +6,9 @@ model.predict(pandas.DataFrame({"prompt": ["Write a poem.", "Say yes."]}))     #
 
 from typing import Any, Self
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 from scoring_service.ranker.scorer import OnnxScorer
-from scoring_service.tokenizing import PromptTokenizer
+from scoring_service.ranker.tokenizing import PromptTokenizer
 
 PROMPT, SCORE = "prompt", "score"
 """Columns of what is given and of what comes back."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from scoring_service.errors import BundleError, ScoringError
+from lengthwise.errors import BundleError, ScoringError
 
 Device = Literal["cpu", "gpu"]
 

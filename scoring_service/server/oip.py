@@ -14,8 +14,8 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
-from scoring_service.errors import InvalidPrompt, ScoringError
-from scoring_service.server.calls import Asked, Calls
+from lengthwise.errors import InvalidPrompt, ScoringError
+from scoring_service.server.call_lifecycle import Asked, Calls
 from scoring_service.service.scoring import CallAnswer
 from scoring_service.transport.direct import Handle
 

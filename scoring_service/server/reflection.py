@@ -9,11 +9,11 @@ from google.protobuf.message import Message
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME, ReflectionServicer
 
-from scoring_service.errors import ScoringError
+from lengthwise.errors import ScoringError
 from scoring_service.proto.status import abort
-from scoring_service.server.calls import Context, parse, serialize, told_of
+from scoring_service.server.call_lifecycle import Context, parse, serialize, told_of
 from scoring_service.server.oip import POOL
-from scoring_service.transport.waiting import Waiting
+from scoring_service.transport.blocked_calls import Waiting
 
 MAX_CALLS: Final = 4
 """Beyond which the one that was silent longest is ended."""

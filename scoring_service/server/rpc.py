@@ -11,16 +11,16 @@ from typing import Final, NamedTuple
 import grpc
 from google.protobuf.message import Message
 
-from scoring_service.errors import InvalidPrompt, ScoringError, ScoringTimeout, ServiceOverloaded
+from lengthwise.errors import InvalidPrompt, ScoringError, ScoringTimeout, ServiceOverloaded
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.status import abort, to_status
-from scoring_service.server.calls import Asked, Calls, Context, parse, serialize, told_of
+from scoring_service.server.call_lifecycle import Asked, Calls, Context, parse, serialize, told_of
 from scoring_service.service.batching import Call
 from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import CallAnswer, Scored
+from scoring_service.transport.blocked_calls import Waiting
 from scoring_service.transport.direct import DirectCall, Handle, Places
 from scoring_service.transport.streaming import UnorderedMap
-from scoring_service.transport.waiting import Waiting
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ScoringService"].full_name
 _MAX_INLINE_BYTES: Final = 2048

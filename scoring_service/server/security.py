@@ -9,8 +9,8 @@ from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
+from lengthwise.errors import AccessDenied, ConfigError
 from scoring_service.client.channel import is_loopback, read_pem, read_secrets
-from scoring_service.errors import AccessDenied, ConfigError
 from scoring_service.proto.status import abort
 from scoring_service.service.config import ServerConfig
 

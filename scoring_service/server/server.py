@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import grpc
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server import oip, reflection
-from scoring_service.server.calls import Calls
+from scoring_service.server.call_lifecycle import Calls
 from scoring_service.server.health import SERVICE as HEALTH
 from scoring_service.server.health import Health
 from scoring_service.server.metrics import Metrics
@@ -26,8 +26,8 @@ from scoring_service.server.security import (
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
+from scoring_service.transport.blocked_calls import Waiting
 from scoring_service.transport.direct import DirectCall, DirectMethod, Handle, Places, supports
-from scoring_service.transport.waiting import Waiting
 from scoring_service.transport.workers import Workers
 
 _log = logging.getLogger(__name__)

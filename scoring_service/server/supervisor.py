@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from scoring_service.errors import ConfigError, ServiceUnavailable
+from lengthwise.errors import ConfigError, ServiceUnavailable
 from scoring_service.server.worker import END_S, EndRequest
 from scoring_service.service.config import ServerConfig, split_address
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from scoring_service.errors import ScoringError, ScoringTimeout, ServiceOverloaded
+from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
 from scoring_service.ranker.model import RankerModel
 
 _LOOKAHEAD: Final = 32

@@ -4,7 +4,7 @@ import math
 import os
 from dataclasses import dataclass, fields
 
-from scoring_service.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError, at_least, require
 
 PRECISIONS = ("auto", "fp32", "int8")
 _GPU_RUNNERS = 2

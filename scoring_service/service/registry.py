@@ -14,8 +14,8 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlparse
 from urllib.request import url2pathname, urlopen
 
-from scoring_service.errors import BundleError, require
-from scoring_service.mlflow_store import find_store
+from lengthwise.errors import BundleError, require
+from lengthwise.mlflow_store import find_store
 
 _TIMEOUT_S: Final = 5.0
 _SOURCE_OF_ALIAS: Final = """

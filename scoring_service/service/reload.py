@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from scoring_service.bundle import ModelBundle
-from scoring_service.errors import BundleError, LengthwiseError
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import BundleError, LengthwiseError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.scoring import ScoringService
 

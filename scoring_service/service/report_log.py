@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from scoring_service.errors import ConfigError, ScoringError
+from lengthwise.errors import ConfigError, ScoringError
 
 
 class ReportLog:

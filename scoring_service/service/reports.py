@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from scoring_service.agreement import tau_b
-from scoring_service.calibration import LengthCurve
+from lengthwise.agreement import tau_b
+from lengthwise.calibration import LengthCurve
 from scoring_service.service.report_log import ReportLog
 
 WINDOW: Final = 1000

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from scoring_service.calibration import LengthCurve, LengthEstimate
-from scoring_service.errors import InvalidPrompt, ScoringError, ServiceOverloaded
+from lengthwise.calibration import LengthCurve, LengthEstimate
+from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, MicroBatcher
 from scoring_service.service.cache import Key, ScoreCache
+from scoring_service.service.call_results import PendingResults, Result, Timings
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.pending import PendingResults, Result, Timings
 from scoring_service.service.report_log import ReportLog
 from scoring_service.service.reports import LiveQuality, Observation, ReportBook
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import grpc
 
-from scoring_service.transport.waiting import Waiting
+from scoring_service.transport.blocked_calls import Waiting
 
 try:
     from grpc._cython import cygrpc

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 
 _MAX_REQUEST_BYTES: Final = 8192
 _CLOSE_S: Final = 10.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
-from scoring_service.errors import ScoringError
+from lengthwise.errors import ScoringError
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")

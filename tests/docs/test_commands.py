@@ -26,8 +26,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from lengthwise.bundle import ModelBundle
 from scoring_service.bench.processes import free_port, started
-from scoring_service.bundle import ModelBundle
 from tests.docs.test_pages import code_blocks, in_loops
 from tests.training.commands.data.test_collect import FakeEndpoint, answer, endpoint  # noqa: F401
 from tests.training.conftest import tiny_bert  # noqa: F401

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lengthwise.bundle import ModelBundle
 from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import Rank
-from scoring_service.bundle import ModelBundle
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig

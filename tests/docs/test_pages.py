@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from lengthwise import command_line
+from lengthwise.__main__ import by_name
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     SETTINGS,
     configured_policy,
@@ -23,8 +25,6 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
 )
 from scheduler_adapters.planner.capabilities import require_think_end
 from scheduler_adapters.policy import POLICIES
-from scoring_service import command_line
-from scoring_service.commands.lengthwise import by_name
 from tests.test_floors import FLOORS
 
 ROOT = Path(__file__).resolve().parents[2]

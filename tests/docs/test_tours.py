@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import pytest
 
+from lengthwise.bundle import ModelBundle
 from scheduler_adapters.engines.engine_clock import WallClock
-from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_driver
+from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_driver
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.bundle import ModelBundle
 from scoring_service.client import ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer

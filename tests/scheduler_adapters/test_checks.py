@@ -9,6 +9,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError, InvalidDecision
 from scheduler_adapters.checks import LAWS, check_placement, check_policy
 from scheduler_adapters.placement import PLACEMENTS, Move, Placement
 from scheduler_adapters.policies.class_priority import ClassPriority
@@ -16,7 +17,6 @@ from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import POLICIES, Policy, ask_rank, load_policy
 from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError, InvalidDecision
 
 
 @pytest.mark.parametrize("name", POLICIES)

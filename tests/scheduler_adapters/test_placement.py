@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.placement import PLACEMENTS, Move, Placement, load_placement
 from scheduler_adapters.views import InstanceView, RequestView
-from scoring_service.errors import ConfigError
 
 VIEW = InstanceView(instance_id=3, now_s=0.0, used_blocks=5, total_blocks=20, block_tokens=16)
 REQUEST = RequestView("a", 0, 0.0, 10)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import ConfigError, InvalidDecision
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import (
     POLICIES,
@@ -20,7 +21,6 @@ from scheduler_adapters.policy import (
     load_policy,
 )
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError, InvalidDecision
 
 VIEW = RequestView("r7", 0, 0.0, 10)
 BY_ARRIVAL = Rank()

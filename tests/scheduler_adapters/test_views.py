@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.views import LoadView, RequestView, StepRule, require_at_least
-from scoring_service.errors import ConfigError
 
 
 def test_a_view_remembers_when_its_queue_was_entered():

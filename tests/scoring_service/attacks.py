@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from lengthwise.errors import ScoringError
 from scoring_service.client import ScoringClient
-from scoring_service.errors import ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE
 

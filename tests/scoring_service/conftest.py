@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 from scoring_service.client import ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer

@@ -23,7 +23,7 @@ def test_the_service_process_imports_no_training_framework(tiny_bundle):
 
 def test_the_client_process_imports_no_model_runtime():
     program = (
-        "import sys, scoring_service.client, scoring_service.bundle\n"
+        "import sys, scoring_service.client, lengthwise.bundle\n"
         "print(sorted({'torch', 'onnxruntime', 'tokenizers', 'numpy'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -58,7 +58,7 @@ def make_card(tmp_path: Path) -> Callable[..., Path]:
         rows: int | None = None,
         **changes: object,
     ) -> Path:
-        from scoring_service.bundle import sha256_of
+        from lengthwise.bundle import sha256_of
 
         if table is None:
             table = tmp_path / "logs.parquet"

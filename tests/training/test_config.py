@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 from training.config import (
     DataConfig,
     LossConfig,

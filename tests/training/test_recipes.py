@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 from training.config import TrainConfig, config_from
 from training.data.cards import read_card
 from training.recipes import RECIPES, recipe

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from scoring_service.errors import ConfigError, DataError
+from lengthwise.errors import ConfigError, DataError
 
 _ROWS_PER_SYNC: Final = 32
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from scoring_service.command_line import Tenths
-from scoring_service.errors import ConfigError, DataError, at_least, require
-from scoring_service.tables.columns import PROMPT, require_columns
+from lengthwise.command_line import Tenths
+from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.tables.columns import PROMPT, require_columns
 from training.collection.answers import AnswerLog
 from training.data.cards import card_path, refuse_foreign_card, write_card
 from training.data.records import prompt_hash, prompts_of, read_table

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from scoring_service.errors import ConfigError, DataError, ServiceUnavailable
+from lengthwise.errors import ConfigError, DataError, ServiceUnavailable
 
 Api = Literal["chat", "completions"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from scoring_service.command_line import print_next
-from scoring_service.errors import ConfigError, require
-from scoring_service.strict_json import to_json
+from lengthwise.command_line import print_next
+from lengthwise.errors import ConfigError, require
+from lengthwise.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.prefill.cost import PrefillCost, describe, fit_cost
 from training.prefill.samples import PrefillSamples, published_samples, read_samples

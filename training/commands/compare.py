@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scoring_service.agreement import tau_b
-from scoring_service.bundle import ModelBundle
-from scoring_service.command_line import POSITIONAL, print_banner
-from scoring_service.errors import DataError
-from scoring_service.strict_json import finite_or_null
+from lengthwise.agreement import tau_b
+from lengthwise.bundle import ModelBundle
+from lengthwise.command_line import POSITIONAL, print_banner
+from lengthwise.errors import DataError
+from lengthwise.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.labels import LabelledPrompt, observed, texts
+from training.data.logged_prompts import TableOptions, read_prompts
 from training.data.provenance import training_data, unseen
-from training.data.tables import TableOptions, read_prompts
-from training.evaluation.metrics import tau_b_ci, tau_b_difference_ci, warn_of_few
-from training.export.scores import score_prompts
+from training.evaluation.ranking_metrics import tau_b_ci, tau_b_difference_ci, warn_of_few
+from training.export.bundle_scores import score_prompts
 from training.release.registry import find_bundle, show_tau_b
 
 logger = logging.getLogger(__name__)

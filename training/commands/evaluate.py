@@ -10,21 +10,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoring_service.agreement import tau_b
-from scoring_service.bundle import Manifest, ModelBundle
-from scoring_service.command_line import print_banner, print_next
-from scoring_service.errors import DataError
-from scoring_service.strict_json import finite_or_null
+from lengthwise.agreement import tau_b
+from lengthwise.bundle import Manifest, ModelBundle
+from lengthwise.command_line import print_banner, print_next
+from lengthwise.errors import DataError
+from lengthwise.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result
+from training.data.labelled_splits import Prepared
 from training.data.labels import LabelledPrompt, observed, texts
-from training.data.prepared import Prepared
+from training.data.logged_prompts import TableOptions, read_prompts
 from training.data.provenance import training_data, unseen
-from training.data.tables import TableOptions, read_prompts
 from training.evaluation import baselines
 from training.evaluation.calibration import coverage, target_of
-from training.evaluation.metrics import ceiling, grouped_tau_b, pair_accuracy, tau_b_ci, warn_of_few
+from training.evaluation.ranking_metrics import (
+    ceiling,
+    grouped_tau_b,
+    pair_accuracy,
+    tau_b_ci,
+    warn_of_few,
+)
 from training.evaluation.report import ranker_page
-from training.export.scores import score_prompts
+from training.export.bundle_scores import score_prompts
 from training.release.registry import find_bundle
 
 logger = logging.getLogger(__name__)

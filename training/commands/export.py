@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from scoring_service.command_line import print_banner, print_next
-from scoring_service.errors import ConfigError
+from lengthwise.command_line import print_banner, print_next
+from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.release.rebuild import export, rebuild
 from training.release.registry import figures_of, open_store

@@ -13,24 +13,24 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
-from scoring_service.command_line import (
+from lengthwise.command_line import (
     POSITIONAL,
     common_options,
     print_banner,
     print_next,
     run_command,
 )
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.config import TrainConfig
-from training.data.prepared import Prepared, prepare
+from training.data.labelled_splits import Prepared, prepare
 from training.ranker.processes import rank
 from training.recipes import RECIPES, recipe
 
 # In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
 MYPY: Final = False
 if MYPY:
-    from training.ranker.learning import Trained
+    from training.ranker.training_loop import Trained
     from training.release.tracking import Tracker
 
 DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
@@ -130,7 +130,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     labels = [part.splits for part in (prepared, *prepared.heads)]
 
     # torch and MLflow take seconds to import, and bad input is reported before.
-    from training.ranker.learning import learn, load_encoder
+    from training.ranker.training_loop import learn, load_encoder
 
     encoder = load_encoder(config, len(labels))
     if rank() > 0:

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from scoring_service.bundle import Manifest, ModelBundle, sha256_of
-from scoring_service.command_line import print_banner
-from scoring_service.errors import ConfigError, DataError, require
-from scoring_service.tables.reading import OnBadRows
+from lengthwise.bundle import Manifest, ModelBundle, sha256_of
+from lengthwise.command_line import print_banner
+from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.tables.reading import OnBadRows
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.records import FieldMap, PromptResponse, read_records
 from training.evaluation.calibration import target_of
 from training.evaluation.drift import Window, judge, measure_window, miscovered, window_bounds
-from training.evaluation.metrics import MIN_ROWS
-from training.export.scores import score_prompts
+from training.evaluation.ranking_metrics import MIN_ROWS
+from training.export.bundle_scores import score_prompts
 from training.release.registry import find_bundle
 
 

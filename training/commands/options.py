@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from scoring_service.strict_json import to_json
+from lengthwise.strict_json import to_json
 
 
 @dataclass(frozen=True, kw_only=True)

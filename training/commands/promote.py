@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from scoring_service.bundle import ModelBundle
-from scoring_service.command_line import POSITIONAL, print_banner
-from scoring_service.errors import BundleError, ConfigError, DataError
+from lengthwise.bundle import ModelBundle
+from lengthwise.command_line import POSITIONAL, print_banner
+from lengthwise.errors import BundleError, ConfigError, DataError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.provenance import held_out_prompts
 from training.release.champion import Promotion, judge

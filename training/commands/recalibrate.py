@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scoring_service.bundle import MANIFEST, ModelBundle
-from scoring_service.command_line import print_banner
-from scoring_service.errors import ConfigError
+from lengthwise.bundle import MANIFEST, ModelBundle
+from lengthwise.command_line import print_banner
+from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.labels import LabelledPrompt, texts
-from training.data.tables import TableOptions, read_prompts
+from training.data.logged_prompts import TableOptions, read_prompts
 from training.evaluation.calibration import calibrate, per_response
-from training.export.scores import score_prompts
+from training.export.bundle_scores import score_prompts
 from training.release.registry import find_bundle
 
 

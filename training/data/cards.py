@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import yaml
 
-from scoring_service.bundle import BANNER, sha256_of
-from scoring_service.errors import ConfigError, DataError
-from scoring_service.tables.files import SUFFIXES, is_file_name, name_of
+from lengthwise.bundle import BANNER, sha256_of
+from lengthwise.errors import ConfigError, DataError
+from lengthwise.tables.files import SUFFIXES, is_file_name, name_of
 from training.config import DataConfig
 from training.data import synthetic
 from training.data.records import FieldMap, PromptResponse, read_table, to_records

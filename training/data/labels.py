@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scoring_service.errors import DataError
+from lengthwise.errors import DataError
 from training.config import Label, Repeats
 from training.data.records import PromptResponse, prompt_hash
 

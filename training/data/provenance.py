@@ -4,14 +4,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scoring_service.bundle import Manifest
-from scoring_service.errors import DataError, LengthwiseError
+from lengthwise.bundle import Manifest
+from lengthwise.errors import DataError, LengthwiseError
 from training.config import config_from
+from training.data.labelled_splits import Prepared, prepare
 from training.data.labels import LabelledPrompt
-from training.data.prepared import Prepared, prepare
+from training.data.logged_prompts import TableOptions, read_prompts
 from training.data.records import prompt_hash
 from training.data.splits import Splits
-from training.data.tables import TableOptions, read_prompts
 
 logger = logging.getLogger(__name__)
 

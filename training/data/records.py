@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scoring_service.errors import DataError
-from scoring_service.tables import reading
-from scoring_service.tables.columns import LENGTH, MODEL, PROMPT, require_columns
-from scoring_service.tables.reading import SKIP, OnBadRows
-from scoring_service.tables.values import count_of, prompt_of
+from lengthwise.errors import DataError
+from lengthwise.tables import reading
+from lengthwise.tables.columns import LENGTH, MODEL, PROMPT, require_columns
+from lengthwise.tables.reading import SKIP, OnBadRows
+from lengthwise.tables.values import count_of, prompt_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from scoring_service.errors import DataError
+from lengthwise.errors import DataError
 from training.config import SplitConfig
 from training.data.labels import LabelledPrompt
 from training.data.records import prompt_hash

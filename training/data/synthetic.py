@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scoring_service.agreement import tau_b
+from lengthwise.agreement import tau_b
 from training.data.records import PromptResponse
 
 MODEL: Final = "synthetic"

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scoring_service.bundle import Manifest
-from scoring_service.calibration import LengthCurve
-from scoring_service.errors import ConfigError, DataError
+from lengthwise.bundle import Manifest
+from lengthwise.calibration import LengthCurve
+from lengthwise.errors import ConfigError, DataError
 from training.data.labels import LabelledPrompt
 
 QUANTILES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scoring_service.agreement import tau_b
-from scoring_service.errors import DataError
+from lengthwise.agreement import tau_b
+from lengthwise.errors import DataError
 from training.evaluation.calibration import coverage
-from training.evaluation.metrics import tau_b_ci
+from training.evaluation.ranking_metrics import tau_b_ci
 
 MAX_WINDOWS: Final = 48
 _STEPS_PER_WINDOW: Final = 4

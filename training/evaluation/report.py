@@ -7,8 +7,8 @@ import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
-from scoring_service.bundle import Manifest
-from scoring_service.report_page import FIGURE_STYLE, ReportSection, ReportTable, page_text
+from lengthwise.bundle import Manifest
+from lengthwise.report_page import FIGURE_STYLE, ReportSection, ReportTable, page_text
 from training.evaluation import figures
 
 _NUM_WORST: Final = 12

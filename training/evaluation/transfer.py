@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from scoring_service.agreement import tau_b
-from scoring_service.bundle import SYNTHETIC, ModelBundle
-from scoring_service.errors import DataError
+from lengthwise.agreement import tau_b
+from lengthwise.bundle import SYNTHETIC, ModelBundle
+from lengthwise.errors import DataError
 from training.config import config_from
 from training.data.cards import load_data
 from training.data.labels import is_held_out, label_prompts, targets, texts
 from training.data.records import prompt_hash
 from training.data.splits import position
-from training.export.scores import score_prompts
+from training.export.bundle_scores import score_prompts
 
 FOLDS: Final = 5
 MIN_MODELS: Final = 3

@@ -12,12 +12,12 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
-from scoring_service.agreement import tau_b
-from scoring_service.bundle import FP32, INT8
-from scoring_service.errors import BundleError
+from lengthwise.agreement import tau_b
+from lengthwise.bundle import FP32, INT8
+from lengthwise.errors import BundleError
 from scoring_service.ranker.scorer import OnnxScorer
 from training.export import int8_bert
-from training.export.scores import onnx_scores
+from training.export.bundle_scores import onnx_scores
 from training.ranker.encoder import PromptScorer, in_buckets
 
 OPSET: Final = 18

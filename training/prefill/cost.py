@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from scoring_service.errors import DataError
+from lengthwise.errors import DataError
 from training.prefill.samples import PrefillSamples
 
 MIN_LENGTHS: Final = 3

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from scoring_service.bundle import sha256_of
-from scoring_service.errors import ConfigError, DataError
-from scoring_service.tables.columns import require_columns
+from lengthwise.bundle import sha256_of
+from lengthwise.errors import ConfigError, DataError
+from lengthwise.tables.columns import require_columns
 from training.data.cards import ENVIRONMENT
 from training.data.records import read_table
 

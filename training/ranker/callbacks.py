@@ -11,7 +11,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from scoring_service.command_line import Tenths
+from lengthwise.command_line import Tenths
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from scoring_service.bundle import sha256_of
-from scoring_service.errors import ConfigError
+from lengthwise.bundle import sha256_of
+from lengthwise.errors import ConfigError
 from training.config import Pooling
 from training.data.buckets import bucket, pad
 

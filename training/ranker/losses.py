@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scoring_service.errors import require
+from lengthwise.errors import require
 from training.config import LossConfig
 
 

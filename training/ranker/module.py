@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
-from scoring_service.agreement import tau_b
+from lengthwise.agreement import tau_b
 from training.config import TrainConfig, config_from
 from training.ranker import losses
 from training.ranker.data_module import Batch, tokenize

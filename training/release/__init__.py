@@ -3,6 +3,6 @@
 Start with `publish.py`, then `tracking.py`.
 """
 
-from scoring_service.mlflow_store import quiet_mlflow
+from lengthwise.mlflow_store import quiet_mlflow
 
 quiet_mlflow()  # before `tracking.py` imports MLflow

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scoring_service.agreement import tau_b
-from scoring_service.bundle import ModelBundle
+from lengthwise.agreement import tau_b
+from lengthwise.bundle import ModelBundle
 from training.data.labels import LabelledPrompt, observed, texts
-from training.evaluation.metrics import tau_b_difference_ci
-from training.export.scores import score_prompts
+from training.evaluation.ranking_metrics import tau_b_difference_ci
+from training.export.bundle_scores import score_prompts
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,25 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from scoring_service.agreement import tau_b
-from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
+from lengthwise.agreement import tau_b
+from lengthwise.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
+from lengthwise.strict_json import finite_or_null
 from scoring_service.ranker.scorer import OnnxScorer
-from scoring_service.strict_json import finite_or_null
 from training.config import TrainConfig
+from training.data.labelled_splits import Prepared
 from training.data.labels import observed, targets, texts
-from training.data.prepared import Prepared
 from training.data.records import prompt_hash
 from training.data.splits import Splits
 from training.evaluation import figures
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
-from training.evaluation.metrics import grouped_tau_b, pair_accuracy, tau_b_ci
+from training.evaluation.ranking_metrics import grouped_tau_b, pair_accuracy, tau_b_ci
 from training.evaluation.report import ranker_page
+from training.export.bundle_scores import onnx_scores
 from training.export.onnx_models import Parity, write_models
-from training.export.scores import onnx_scores
 from training.ranker.data_module import tokenize
 from training.ranker.encoder import PromptScorer, in_buckets, save_scorer
-from training.ranker.learning import Trained
+from training.ranker.training_loop import Trained
 from training.release.champion import Promotion, judge
 from training.release.mlflow_model import write_model_files
 from training.release.registry import figures_of, show_tau_b, tags_of

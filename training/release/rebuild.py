@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scoring_service.bundle import MANIFEST, Manifest, ModelBundle, read_manifest
-from scoring_service.errors import BundleError, ConfigError
+from lengthwise.bundle import MANIFEST, Manifest, ModelBundle, read_manifest
+from lengthwise.errors import BundleError, ConfigError
 from training.data.provenance import prepare_again
 from training.release.registry import figures_of, show_tau_b
 
 if TYPE_CHECKING:
-    from training.ranker.learning import Trained
+    from training.ranker.training_loop import Trained
     from training.release.tracking import Store
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def rebuild(
 def restore(logged: Manifest, checkpoint: Path) -> Trained:
     """Return the result of a run's training, from its checkpoint and its manifest."""
     from training.ranker.encoder import load_scorer
-    from training.ranker.learning import Trained
+    from training.ranker.training_loop import Trained
 
     try:
         scorer, tokenizer = load_scorer(checkpoint)

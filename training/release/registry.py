@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scoring_service.bundle import Manifest, ModelBundle
+from lengthwise.bundle import Manifest, ModelBundle
 
 if TYPE_CHECKING:
     from training.release.tracking import Store

@@ -27,15 +27,15 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-from scoring_service.bundle import ModelBundle
-from scoring_service.errors import BundleError, ConfigError
-from scoring_service.mlflow_store import TRACKING_URI, find_store, tags_of_run
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import BundleError, ConfigError
+from lengthwise.mlflow_store import TRACKING_URI, find_store, tags_of_run
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import MLFlowLogger
     from matplotlib.figure import Figure
 
-    from training.data.prepared import Prepared
+    from training.data.labelled_splits import Prepared
 
 EXPERIMENT: Final = "lengthwise"
 DESCRIPTION: Final = "Length rankers that `python -m training` trained, monitored and calibrated."

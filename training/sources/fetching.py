@@ -18,8 +18,8 @@ from typing import Final
 
 import yaml
 
-from scoring_service.bundle import sha256_of
-from scoring_service.errors import ConfigError, DataError
+from lengthwise.bundle import sha256_of
+from lengthwise.errors import ConfigError, DataError
 from training.data.cards import CARD, CARDS, Card, read_card
 from training.sources.layouts import LAYOUTS
 from training.sources.repositories import RemoteFile, Repository

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from scoring_service.command_line import Tenths
-from scoring_service.errors import DataError
+from lengthwise.command_line import Tenths
+from lengthwise.errors import DataError
 
 GITHUB: Final = (
     "https://api.github.com/repos/{source}/git/trees/{commit}?recursive=1",

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from scheduler_adapters.commands.advise import evidence, page
+from lengthwise.command_line import common_options, print_banner, print_next
+from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.strict_json import to_json
+from scheduler_adapters.commands.advise import page, scored_log
 from scheduler_adapters.commands.advise.endpoint import Endpoint, measure_steps
-from scheduler_adapters.commands.advise.evidence import Evidence
 from scheduler_adapters.commands.advise.replay import (
     SCORED,
     Replay,
@@ -23,20 +25,18 @@ from scheduler_adapters.commands.advise.replay import (
     spread_of,
     tau_b_spread,
 )
+from scheduler_adapters.commands.advise.scored_log import Evidence
 from scheduler_adapters.commands.advise.verdict import decide
 from scheduler_adapters.commands.capacity import check_slo
-from scheduler_adapters.commands.setup import check_folder
-from scheduler_adapters.reporting.tables import text_of
+from scheduler_adapters.commands.experiment_settings import check_folder
+from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.simulator.latency.affine_fit import read_affine
 from scheduler_adapters.simulator.latency.facts import GPUS
-from scheduler_adapters.timeline.metrics import summarize
-from scheduler_adapters.workload.tables import write_whole
+from scheduler_adapters.timeline.latency_metrics import summarize
+from scheduler_adapters.workload.table_files import write_whole
 from scheduler_adapters.workload.workload import TraceColumns
-from scoring_service.command_line import common_options, print_banner, print_next
-from scoring_service.errors import ConfigError, DataError, at_least, require
-from scoring_service.strict_json import to_json
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class AdviseConfig(TraceColumns):
     """Of the draws."""
 
     def __post_init__(self) -> None:
-        at_least("num_requests", self.num_requests, evidence.LEAST_REQUESTS)
+        at_least("num_requests", self.num_requests, scored_log.LEAST_REQUESTS)
         at_least("draws", self.draws, _LEAST_DRAWS)
         at_least("seed", self.seed, 0)
         at_least("instances", self.instances or 1, 1)
@@ -221,7 +221,7 @@ def _instance(config: AdviseConfig) -> tuple[Instance, str]:
 
 
 def _evidence(config: AdviseConfig) -> Evidence:
-    requests, prompts = evidence.read_log(
+    requests, prompts = scored_log.read_log(
         config.log,
         config.columns(),
         needs_prompts=config.tau_b is None,
@@ -247,10 +247,10 @@ def _evidence(config: AdviseConfig) -> Evidence:
             "split.test-fraction": config.test_fraction,
             "seed": config.seed,
         }
-        bundle = evidence.train(
+        bundle = scored_log.train(
             requests, prompts, config.out, config.recipe, options | config.training
         )
-    return evidence.with_scores(requests, prompts, bundle)
+    return scored_log.with_scores(requests, prompts, bundle)
 
 
 def _slo(config: AdviseConfig, replay: Replay) -> tuple[dict[str, float], str]:

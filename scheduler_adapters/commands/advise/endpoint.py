@@ -21,8 +21,8 @@ from urllib.request import Request, urlopen
 
 import pandas as pd
 
-from scheduler_adapters.progress import Progress
-from scoring_service.errors import ConfigError, DataError
+from lengthwise.errors import ConfigError, DataError
+from lengthwise.progress import Progress
 
 _TIMEOUT_S: Final = 300.0
 _REPEATS: Final = 3

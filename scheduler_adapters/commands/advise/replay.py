@@ -13,16 +13,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from lengthwise.progress import Progress
 from scheduler_adapters.commands.capacity import highest_load, is_met
 from scheduler_adapters.policy import load_policy
-from scheduler_adapters.progress import Progress
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate_replicas
-from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Floats, Requests
-from scheduler_adapters.workload.scores import achieved_tau_b, synthetic_scores
+from scheduler_adapters.workload.score_sources import achieved_tau_b, synthetic_scores
 
 LOADS: Final = (0.7, 1.0, 1.3)
 """Times the load of the log."""

@@ -8,7 +8,7 @@ name to ask for.
 
 from typing import Any, Final
 
-from scoring_service.errors import UnsupportedByEngine
+from lengthwise.errors import UnsupportedByEngine
 
 NAME: Final = "paged|torch_varlen"
 """Not one of the two names for which the engine builds a mask."""

@@ -23,7 +23,8 @@ from copy import deepcopy
 from functools import partial
 from typing import Any, Final
 
-from scheduler_adapters.engines.transformers_batching.border import (
+from lengthwise.errors import SchedulingError, UnsupportedByEngine
+from scheduler_adapters.engines.transformers_batching.planner_view import (
     TransformersBorder,
     output_of,
     require_known_layout,
@@ -42,7 +43,6 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver, measuring
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.views import Capability
-from scoring_service.errors import SchedulingError, UnsupportedByEngine
 
 # Behind our own import of transformers, which says what to install where there is none.
 from transformers.generation.continuous_batching.requests import RequestState  # isort: skip

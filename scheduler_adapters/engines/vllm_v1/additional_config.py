@@ -8,8 +8,8 @@ It is how the settings reach the engine process. Imports no engine.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
-from scoring_service.errors import ConfigError
 
 SETTINGS: Final = "lengthwise"
 _OURS: Final = ("policy", "think_end")

@@ -24,9 +24,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from lengthwise.tables import prompt_text
 from scheduler_adapters.engines.user_classes import first_header
-from scheduler_adapters.planner.hints import CLIENT_HINTS, TICKET
-from scoring_service.tables import prompt_text
+from scheduler_adapters.planner.request_annotations import CLIENT_HINTS, TICKET
 
 XARGS: Final = "vllm_xargs"
 PRIORITY: Final = "priority"

@@ -12,12 +12,12 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
+from lengthwise.errors import ConfigError, LengthwiseError, UnsupportedByEngine
 from scheduler_adapters.engines.vllm_v1.additional_config import configured_policy
 from scheduler_adapters.planner.capabilities import plans_steps, shape_of_first_step
 from scheduler_adapters.planner.step_budget import limit_of
 from scheduler_adapters.policy import POLICIES, Policy
 from scheduler_adapters.views import StepRule
-from scoring_service.errors import ConfigError, LengthwiseError, UnsupportedByEngine
 
 PACKAGE: Final = "scheduler_adapters.engines.vllm_v1"
 

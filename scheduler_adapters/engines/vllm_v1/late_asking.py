@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Final
 
 from scheduler_adapters.engines.score_channel import ScoreSender
-from scheduler_adapters.planner.hints import TICKET, score_hints
+from scheduler_adapters.planner.request_annotations import TICKET, score_hints
 from scoring_service.client.fail_open import Answer
 
 MOST: Final = 1024

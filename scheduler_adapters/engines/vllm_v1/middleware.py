@@ -40,13 +40,14 @@ from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
 from scheduler_adapters.engines.score_channel import ScoreSender
 from scheduler_adapters.engines.user_classes import UserClasses, bearer_token, read_user_classes
 from scheduler_adapters.engines.vllm_v1 import client_bodies
 from scheduler_adapters.engines.vllm_v1.client_bodies import HINT_HEADERS, PRIORITY, Prompts
 from scheduler_adapters.engines.vllm_v1.late_asking import RETRIED, LateAsking
-from scheduler_adapters.planner.hints import (
+from scheduler_adapters.planner.request_annotations import (
     CLIENT_HINTS,
     SCORE,
     TBT_S,
@@ -56,7 +57,6 @@ from scheduler_adapters.planner.hints import (
 )
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import Answer, FailOpenScorer
-from scoring_service.errors import ConfigError
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

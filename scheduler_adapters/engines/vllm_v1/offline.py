@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lengthwise.command_line import run_command
 from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import make_clock
-from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_driver
-from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_driver
+from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.workload import WorkloadConfig
-from scoring_service.command_line import run_command
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from copy import copy
 from math import isfinite
 from typing import Any, Protocol, TypeVar
 
-from scheduler_adapters.planner.hints import SCORE, score_hints
+from lengthwise.errors import ConfigError
+from lengthwise.tables import prompt_text
+from scheduler_adapters.planner.request_annotations import SCORE, score_hints
 from scoring_service.client import Score, ScoringClient
-from scoring_service.errors import ConfigError
-from scoring_service.tables import prompt_text
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.engines.vllm_v1 import TESTED
-from scoring_service.errors import UnsupportedByEngine
 
 try:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler

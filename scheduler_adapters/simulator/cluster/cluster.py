@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from lengthwise.errors import InvalidDecision, LengthwiseError, at_least
 from scheduler_adapters.placement import Move, Placement, SetRole
 from scheduler_adapters.simulator.cluster.moves import LANDED, LiveMigration, Moves
 from scheduler_adapters.simulator.cluster.outages import CAME, DIED, Outage, Outages
@@ -43,7 +44,6 @@ from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import Ints, Requests
-from scoring_service.errors import InvalidDecision, LengthwiseError, at_least
 
 _PHASE_ENDED, _ARRIVED, _TICKED = range(5, 8)
 """Kinds of events in the order in which they happen at one time, after those of `moves.py`,

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lengthwise.errors import ConfigError, at_least
 from scheduler_adapters.simulator.engine.live import Carried, Live
 from scheduler_adapters.simulator.links import Fabric, Transfers
 from scheduler_adapters.timeline.migrations import Migration
 from scheduler_adapters.views import RequestView
-from scoring_service.errors import ConfigError, at_least
 
 if TYPE_CHECKING:
     from scheduler_adapters.simulator.cluster.cluster import Cluster

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lengthwise.errors import ConfigError, SchedulingError, at_least, require
 from scheduler_adapters.simulator.engine.live import Carried
 from scheduler_adapters.views import Phase, RequestView
-from scoring_service.errors import ConfigError, SchedulingError, at_least, require
 
 if TYPE_CHECKING:
     from scheduler_adapters.simulator.cluster.cluster import Cluster

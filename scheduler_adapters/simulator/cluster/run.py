@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from lengthwise.errors import ConfigError, require
 from scheduler_adapters.placement import Placement, SetRole
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster.cluster import Cluster
@@ -19,7 +20,6 @@ from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import Role
 from scheduler_adapters.workload.requests import Ints, Requests
-from scoring_service.errors import ConfigError, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -10,11 +10,11 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, overload
 
+from lengthwise.errors import require
 from scheduler_adapters.placement import InstanceId, Placement, fewest_requests
 from scheduler_adapters.simulator.cluster.telemetry import answers, generated_tokens
 from scheduler_adapters.simulator.engine.live import Live
 from scheduler_adapters.views import InstanceView, RequestView, Role
-from scoring_service.errors import require
 
 if TYPE_CHECKING:
     from scheduler_adapters.simulator.cluster.cluster import Cluster

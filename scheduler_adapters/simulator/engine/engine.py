@@ -16,6 +16,7 @@ from math import inf
 
 import numpy as np
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.filling import StepFiller
 from scheduler_adapters.simulator.engine.live import GONE, Carried, Live, SimulatedRequest
@@ -31,7 +32,6 @@ from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import InstanceView, RequestView
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.errors import SchedulingError
 
 
 class Engine:

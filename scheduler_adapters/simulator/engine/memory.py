@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from heapq import heappop
 from typing import TYPE_CHECKING
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.planner.step_budget import evict_order, fewest_victims
 from scheduler_adapters.simulator.engine.live import Live, rank_of
 from scheduler_adapters.simulator.engine.offload import StoredBlocks
 from scheduler_adapters.simulator.engine.ranks import RankKeeper
 from scheduler_adapters.simulator.engine.state import EngineState, StepInProgress
-from scoring_service.errors import SchedulingError
 
 if TYPE_CHECKING:
     from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits

@@ -5,13 +5,13 @@ from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
 
+from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.policy import ask_rank
 from scheduler_adapters.simulator.engine.cohort import Cohort, Lane
 from scheduler_adapters.simulator.engine.live import Live
 from scheduler_adapters.simulator.engine.state import EngineState
 from scheduler_adapters.views import Rank
-from scoring_service.errors import InvalidDecision
 
 MAX_SUCCESSORS = 100
 """Ranks that one request may go through at one moment."""

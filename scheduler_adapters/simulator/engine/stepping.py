@@ -2,11 +2,11 @@
 
 from math import inf
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.simulator.engine.cohort import Cohort
 from scheduler_adapters.simulator.engine.filling import StepFiller
 from scheduler_adapters.simulator.engine.live import GONE, Live
 from scheduler_adapters.simulator.engine.state import EngineState
-from scoring_service.errors import SchedulingError
 
 
 class StepRunner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 
 BLOCK_TOKENS = 16
 """Tokens per KV block, vLLM's default."""

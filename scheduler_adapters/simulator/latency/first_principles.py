@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.latency.facts import BLOCK_TOKENS, GpuFacts, ModelFacts
 from scheduler_adapters.simulator.latency.models import RooflineLatency
 from scheduler_adapters.simulator.latency.staircase import StaircaseLatency
-from scoring_service.errors import ConfigError
 
 _BANDWIDTH_FRACTION = 0.8
 _COMPUTE_FRACTION = 0.6

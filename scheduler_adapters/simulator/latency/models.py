@@ -10,10 +10,10 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
+from lengthwise.errors import ConfigError, require
 from scheduler_adapters.timeline.steps import Chunk as Chunk
 from scheduler_adapters.timeline.steps import chunk_sizes
 from scheduler_adapters.workload.requests import Floats
-from scoring_service.errors import ConfigError, require
 
 AFFINE, ROOFLINE, TABLES, KERNELS = range(4)
 """Kinds of latency models that the compiled loops know."""

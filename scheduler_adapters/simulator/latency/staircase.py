@@ -11,8 +11,8 @@ from math import lcm
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lengthwise.errors import ConfigError, at_least, require
 from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
-from scoring_service.errors import ConfigError, at_least, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from lengthwise.errors import DataError, SchedulingError
 from scheduler_adapters.simulator.latency.models import TABLES, Chunk, CompiledLatency, LatencyModel
-from scoring_service.errors import DataError, SchedulingError
 
 TABLE_NAMES = ("linear_ms", "kv_save_ms", "decode_attention_ms", "prefill_attention_ms")
 """Names of the arrays in a file of time tables."""

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthwise.errors import ConfigError
+from lengthwise.progress import Progress
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import capacity, cluster_options
 from scheduler_adapters.commands.capacity import (
@@ -24,13 +26,11 @@ from scheduler_adapters.commands.capacity import (
     target_parts,
     with_best_split,
 )
-from scheduler_adapters.commands.reproduce.rad import CHATS, NUM_REQUESTS, TileSetting
-from scheduler_adapters.commands.setup import load_named
+from scheduler_adapters.commands.experiment_settings import load_named
+from scheduler_adapters.papers.rad import CHATS, NUM_REQUESTS, TileSetting
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.progress import Progress
-from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError
 
 REQUESTS = make_requests(prompt_tokens=[8] * 40, output_tokens=list(range(1, 41)))
 

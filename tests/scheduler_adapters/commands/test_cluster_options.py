@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.commands.cluster_options import ClusterOptions
-from scoring_service.errors import ConfigError
 
 
 def test_roles_are_prefill_then_decode_then_elastic():

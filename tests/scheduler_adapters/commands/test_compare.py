@@ -8,10 +8,10 @@ import shlex
 import pandas as pd
 import pytest
 
+from lengthwise.command_line import parse
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import capacity, cluster_options
 from scheduler_adapters.policies.sarathi import Sarathi
-from scoring_service.command_line import parse
 
 SMALL = ("--num_requests=60", "--max_num_seqs=8", "--mlruns-dir=null")
 

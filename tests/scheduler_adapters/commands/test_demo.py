@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lengthwise.bundle import BANNER, Manifest, ModelBundle
+from lengthwise.errors import BundleError, DataError
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.demo import DemoConfig, print_summary, run_demo
-from scheduler_adapters.engines.vllm_v1 import driver as vllm_driver
-from scoring_service.bundle import BANNER, Manifest, ModelBundle
-from scoring_service.errors import BundleError, DataError
+from scheduler_adapters.engines.vllm_v1 import in_process as vllm_driver
 
 NUM_PROMPTS = 150
 

@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.profile_prefill import ProfileConfig, _attend_without_mask
 from scheduler_adapters.engines.random_model import SHAPES, llama_config, make_random_model
 from scheduler_adapters.simulator.instance import Instance
-from scoring_service.errors import ConfigError
 
 
 def test_the_7b_shape_has_the_parameters_of_llama_2_7b() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lengthwise.bundle import ModelBundle
 from scheduler_adapters.timeline.timeline import read_timeline
-from scoring_service.bundle import ModelBundle
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig

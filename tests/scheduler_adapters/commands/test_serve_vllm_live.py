@@ -25,9 +25,9 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lengthwise.bundle import ModelBundle
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
-from scheduler_adapters.engines.vllm_v1.driver import ENVIRONMENT
-from scoring_service.bundle import ModelBundle
+from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 
 pytestmark = pytest.mark.vllm
 
@@ -346,7 +346,7 @@ def test_what_vllm_cannot_carry_it_refuses_itself(live: Live, xargs: Any) -> Non
 
 
 def test_the_engines_timeline_agrees_with_what_vllm_reports(live: Live) -> None:
-    from scheduler_adapters.timeline.metrics import summarize
+    from scheduler_adapters.timeline.latency_metrics import summarize
     from scheduler_adapters.timeline.timeline import read_timeline
 
     asyncio.run(burst(live))

@@ -14,7 +14,7 @@ from scheduler_adapters.placement import PLACEMENTS
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import POLICIES
 from scheduler_adapters.timeline.timeline import read_timeline
-from tests.scoring_service.tables import logs
+from tests.lengthwise.tables import logs
 
 
 def simulate(capsys, *arguments: str) -> tuple[int, str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.engines import engine_clock
 from scheduler_adapters.engines.engine_clock import SteadyClock, clock_kind, make_clock
-from scoring_service.errors import ConfigError
 
 
 class Machine:

@@ -20,8 +20,8 @@ from scheduler_adapters.engines.engine_metrics import (
     read_loads,
     write_load,
 )
-from scheduler_adapters.planner.hints import HintCounts
 from scheduler_adapters.planner.ranking import Ranker
+from scheduler_adapters.planner.request_annotations import HintCounts
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.engines.random_model import (
     SHAPES,
     VOCABULARY,
@@ -15,7 +16,6 @@ from scheduler_adapters.engines.random_model import (
     make_random_model,
     make_tiny_model,
 )
-from scoring_service.errors import ConfigError
 
 
 def test_the_large_shape_has_the_parameters_of_llama_2_7b() -> None:

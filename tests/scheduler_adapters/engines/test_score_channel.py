@@ -18,8 +18,8 @@ from scheduler_adapters.engines.score_channel import (
     ScoreSender,
     receiver_from_environment,
 )
-from scheduler_adapters.planner.hints import QUANTILES, SCORE, TICKET
 from scheduler_adapters.planner.late_scores import LateScore
+from scheduler_adapters.planner.request_annotations import QUANTILES, SCORE, TICKET
 
 
 def ticket(number: int) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.engines.user_classes import read_user_classes
-from scoring_service.errors import ConfigError
 
 
 def write(path: Path, content: Any) -> Path:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from lengthwise.errors import ConfigError, DataError
 from scheduler_adapters.placements.freeness import (
     Freeness,
     PrefillCost,
@@ -13,7 +14,6 @@ from scheduler_adapters.placements.freeness import (
     read_prefill_cost,
 )
 from scheduler_adapters.views import InstanceView, RequestView
-from scoring_service.errors import ConfigError, DataError
 
 COST = PrefillCost(alpha=2.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
 

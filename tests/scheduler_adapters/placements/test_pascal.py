@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.placements.pascal import PascalPlacement
 from scheduler_adapters.views import InstanceView, Phase, RequestView
-from scoring_service.errors import ConfigError
 
 ARRIVAL = RequestView("a", 0, 10.0, 100)
 CHANGE = RequestView(

@@ -8,6 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.placement import Move, Placement, SetRole, of_role
 from scheduler_adapters.placements.freeness import PrefillCost
 from scheduler_adapters.placements.phasor import Phasor
@@ -18,7 +19,6 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.views import InstanceView, RequestView
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError
 
 COST = PrefillCost(alpha=1.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
 REQUEST = RequestView("a", 0, 0.0, 79, generated_tokens=1)

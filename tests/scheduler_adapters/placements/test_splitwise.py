@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.placement import SetRole
 from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.prefill_first import PrefillFirst
@@ -13,7 +14,6 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.views import InstanceView, RequestView
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError
 
 
 def request(request_id: str = "a", prompt_tokens: int = 79) -> RequestView:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler_adapters.planner.hints import hints_of
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.planner.request_annotations import hints_of
 from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.requests import Requests

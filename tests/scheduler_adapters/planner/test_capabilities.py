@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import ConfigError, InvalidDecision, UnsupportedByEngine
 from scheduler_adapters.planner.capabilities import (
     plans_steps,
     require_capabilities,
@@ -16,7 +17,6 @@ from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Traits
 from scheduler_adapters.views import Capability, LoadView, StepRule
-from scoring_service.errors import ConfigError, InvalidDecision, UnsupportedByEngine
 
 
 def test_a_policy_beyond_the_adapter_is_refused() -> None:

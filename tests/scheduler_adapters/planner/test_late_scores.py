@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scheduler_adapters.planner.hints import QUANTILES, SCORE
 from scheduler_adapters.planner.late_scores import MOST, LateScore, LateScores, late_score
+from scheduler_adapters.planner.request_annotations import QUANTILES, SCORE
 
 
 def test_a_score_finds_the_requests_that_wait_for_it_once() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
 from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
@@ -16,7 +17,6 @@ from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import InvalidDecision
 from tests.scheduler_adapters.planner.fake_engine import FakeEngine, FakeRequest
 
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_adapters.planner.hints import TICKET, HintCounts
+from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
+from scheduler_adapters.planner.request_annotations import TICKET, HintCounts
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
-from scoring_service.errors import InvalidDecision
 
 ranks = st.builds(
     Rank,

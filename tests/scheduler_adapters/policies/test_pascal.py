@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.simulator.instance import Instance
@@ -15,7 +16,6 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Phase, RequestView
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 REQUESTS = make_requests(

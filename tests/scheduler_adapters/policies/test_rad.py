@@ -13,7 +13,7 @@ from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.metrics import statistic, token_gaps
+from scheduler_adapters.timeline.latency_metrics import statistic, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel
 from scheduler_adapters.policies.rad import RAD, RADTwin
@@ -17,7 +18,6 @@ from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pa
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError
 
 WAITING, PREFILL, REASONING, ANSWERING = Phase
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError
 from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.timeline.metrics import statistic, token_gaps
+from scheduler_adapters.timeline.latency_metrics import statistic, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
 from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
 

@@ -6,6 +6,7 @@ from math import inf
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
@@ -13,7 +14,6 @@ from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pa
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
-from scoring_service.errors import ConfigError
 
 
 def view(**changes) -> RequestView:

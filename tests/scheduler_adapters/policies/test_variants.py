@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.rad import RAD, RADTwin
@@ -15,7 +16,6 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import load_policy
-from scoring_service.errors import ConfigError
 
 VARIANTS = {
     "sarathi spf": lambda: Sarathi(order="spf"),

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lengthwise.bundle import Manifest
 from scheduler_adapters.reporting.demo_report import Bursts, write_demo_report
 from scheduler_adapters.timeline.timeline import Timeline, timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.bundle import Manifest
 
 REQUESTS = make_requests(prompt_tokens=[4] * 3, output_tokens=[2] * 3, scores=[1.0, 2.0, 3.0])
 MANIFEST = Manifest(

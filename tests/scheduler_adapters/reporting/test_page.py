@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lengthwise.errors import DataError
 from scheduler_adapters.reporting.figures import ecdf_figure
+from scheduler_adapters.reporting.latency_tables import ecdf_table
 from scheduler_adapters.reporting.page import Section, write_html, write_report
-from scheduler_adapters.reporting.tables import ecdf_table
-from scoring_service.errors import DataError
 
 LATENCIES = {"fcfs": [3.0, 1.0, 2.0], "pars": [1.0, 1.0], "somebody-else": [0.5]}
 

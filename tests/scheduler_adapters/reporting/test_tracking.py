@@ -6,9 +6,9 @@ import sqlite3
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.reporting import tracking
-from scoring_service.errors import ConfigError
 
 SMALL = ("simulate", "--num_requests=20", "--policy=fcfs")
 

@@ -37,6 +37,7 @@ from math import inf, isnan
 import numpy as np
 from numpy.typing import NDArray
 
+from lengthwise.errors import InvalidDecision, SchedulingError
 from scheduler_adapters.planner.step_budget import StepBudget, evict_order, limit_of
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
 from scheduler_adapters.simulator.host_link import Copies
@@ -45,7 +46,6 @@ from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Requests
-from scoring_service.errors import InvalidDecision, SchedulingError
 
 
 @dataclass(slots=True)

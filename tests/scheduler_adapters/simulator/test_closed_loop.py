@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError
 
 INSTANCE = Instance(latency=AffineLatency(base_s=0.01, per_token_s=1e-4), kv_blocks=500)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
@@ -20,7 +21,6 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError, UnsupportedByEngine
 
 LINK = HostLink(kv_bytes_per_token=1, bytes_per_s=100.0)
 CONSTANT = AffineLatency(base_s=1.0)

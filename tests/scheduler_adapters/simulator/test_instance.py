@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
@@ -17,7 +18,6 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import Capability
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError, UnsupportedByEngine
 
 INSTANCE = Instance(latency=AffineLatency(base_s=0.01), kv_blocks=10)
 HOSTED = replace(INSTANCE, host=HostLink(kv_bytes_per_token=1))

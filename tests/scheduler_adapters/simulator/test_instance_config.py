@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import InstanceConfig, check_memory
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError
 
 PROFILE = "llama-3-8b@a100-80g"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.links import Fabric, Transfers
-from scoring_service.errors import ConfigError
 
 
 def transfers(**changes) -> Transfers:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lengthwise.progress import Progress
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.progress import Progress
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.observers import LoadCurve, LoadRecorder, ProgressLine

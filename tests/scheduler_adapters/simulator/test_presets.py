@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lengthwise.errors import ConfigError, DataError
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.presets import SOURCES, preset, presets
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
-from scoring_service.errors import ConfigError, DataError
 
 
 def test_every_preset_names_its_source():

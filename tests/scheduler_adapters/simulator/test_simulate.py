@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lengthwise.progress import Progress
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import load_policy
-from scheduler_adapters.progress import Progress
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency

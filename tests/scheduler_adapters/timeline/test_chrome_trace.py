@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from lengthwise.errors import DataError
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.timeline import timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import DataError
 
 REQUESTS = make_requests(
     prompt_tokens=[4, 4, 4],

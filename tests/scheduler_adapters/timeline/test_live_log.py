@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from lengthwise.errors import ConfigError
+from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.live_log import TimelineLog
-from scheduler_adapters.timeline.metrics import summarize
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.views import RequestView
-from scoring_service.errors import ConfigError
 
 
 def view(name: str, number: int, arrival_s: float) -> RequestView:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.migrations import join_moved
 from scheduler_adapters.timeline.timeline import timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler_adapters.timeline.metrics import summarize
+from lengthwise.errors import DataError
+from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import (
     Timeline,
     as_table,
@@ -14,7 +15,6 @@ from scheduler_adapters.timeline.timeline import (
     write_timeline,
 )
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import DataError
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from scheduler_adapters.engines.driver import EngineDriver, EngineLimits, ServedRun, TokenTimes
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, WallClock
-from scheduler_adapters.planner.hints import hints_of
 from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
+from scheduler_adapters.planner.request_annotations import hints_of
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.observer import EngineObserver

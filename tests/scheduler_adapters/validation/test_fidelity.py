@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lengthwise.errors import DataError
 from scheduler_adapters.validation.fidelity import (
     FOLDER,
     RECORDINGS,
@@ -17,7 +18,6 @@ from scheduler_adapters.validation.fidelity import (
     replay,
 )
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
-from scoring_service.errors import DataError
 
 TIMINGS = pd.DataFrame(
     {

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from scheduler_adapters.commands.bench.transformers_report import Report
-from scheduler_adapters.engines.transformers_batching.driver import GRAPHS
+from scheduler_adapters.benchmarks.transformers_report import Report
+from scheduler_adapters.engines.transformers_batching.in_process import GRAPHS
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel

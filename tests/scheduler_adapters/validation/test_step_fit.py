@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from lengthwise.errors import DataError
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.validation.step_fit import EngineLatency, fit_steps
-from scoring_service.errors import DataError
 
 TRUE = EngineLatency(
     decodes=(1, 2, 3, 32),

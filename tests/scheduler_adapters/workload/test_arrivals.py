@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.workload.arrivals import (
     gamma_arrivals_s,
     poisson_arrivals_s,
     shock_arrivals_s,
 )
-from scoring_service.errors import ConfigError
 
 
 def test_poisson_arrivals_have_the_rate_and_repeat_with_the_seed():

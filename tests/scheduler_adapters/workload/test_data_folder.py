@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import ConfigError, DataError
 from scheduler_adapters.workload.data_folder import ENVIRONMENT, data_file
-from scoring_service.errors import ConfigError, DataError
 
 
 def test_a_given_folder_comes_before_that_of_the_environment(tmp_path, monkeypatch):

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.workload.mixes import MIXES, REASONING_LENGTHS, draw_lengths
-from scoring_service.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", ["alpaca-eval", "arena-hard"])

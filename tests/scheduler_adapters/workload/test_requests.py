@@ -7,8 +7,8 @@ import logging
 import numpy as np
 import pytest
 
+from lengthwise.errors import DataError
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import DataError
 
 
 @pytest.mark.parametrize("bad", [-1, 0, np.nan, 1.5, np.inf])

@@ -7,9 +7,9 @@ import logging
 import pandas as pd
 import pytest
 
+from lengthwise.errors import DataError
 from scheduler_adapters.workload.traces import read_trace
-from scoring_service.errors import DataError
-from tests.scoring_service.tables import logs
+from tests.lengthwise.tables import logs
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".jsonl"])

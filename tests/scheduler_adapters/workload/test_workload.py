@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError, DataError
 from scheduler_adapters.workload.workload import WorkloadConfig, synthetic_requests
-from scoring_service.errors import ConfigError, DataError
 
 
 @pytest.fixture

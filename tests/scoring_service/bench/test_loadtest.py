@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scoring_service.__main__ import main
 from scoring_service.bench.loadtest import LoadtestConfig
-from scoring_service.errors import ConfigError
 
 
 def test_a_load_test_accounts_for_every_request(server, capsys, tmp_path):

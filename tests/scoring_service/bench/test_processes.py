@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from lengthwise.errors import ServiceUnavailable
 from scoring_service.bench.processes import cpu_s, free_port, rss_bytes, started
-from scoring_service.errors import ServiceUnavailable
 
 
 def test_cpu_time_of_a_process_is_its_own():

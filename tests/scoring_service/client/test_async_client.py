@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from lengthwise.errors import InvalidPrompt, ServiceUnavailable
 from scoring_service.client.async_client import AsyncScoringClient
-from scoring_service.errors import InvalidPrompt, ServiceUnavailable
 
 
 def test_the_asyncio_client_equals_the_plain_one(server, client):

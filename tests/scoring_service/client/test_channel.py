@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scoring_service.client.channel import (
     MAX_WAIT_S,
     ClientSecurity,
@@ -11,7 +12,6 @@ from scoring_service.client.channel import (
     is_loopback,
     read_pem,
 )
-from scoring_service.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthwise.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.client.codec import (
     Observed,
     Score,
@@ -19,7 +20,6 @@ from scoring_service.client.codec import (
     write_report,
     write_stream_prompt,
 )
-from scoring_service.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.status import to_status
 

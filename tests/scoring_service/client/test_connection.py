@@ -5,10 +5,10 @@ from __future__ import annotations
 import grpc
 import pytest
 
+from lengthwise.errors import ConfigError, InvalidPrompt, ServiceUnavailable
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.connection import BlockingConnection
 from scoring_service.client.fail_open import FailOpenScorer
-from scoring_service.errors import ConfigError, InvalidPrompt, ServiceUnavailable
 
 
 @pytest.fixture

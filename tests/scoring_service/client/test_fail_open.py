@@ -9,11 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scoring_service.client import Score, ScoringClient, fail_open
-from scoring_service.client.async_client import AsyncScoringClient
-from scoring_service.client.breaker import CircuitBreaker
-from scoring_service.client.fail_open import FailOpenScorer
-from scoring_service.errors import (
+from lengthwise.errors import (
     AccessDenied,
     InvalidPrompt,
     ScoringError,
@@ -21,6 +17,10 @@ from scoring_service.errors import (
     ServiceOverloaded,
     ServiceUnavailable,
 )
+from scoring_service.client import Score, ScoringClient, fail_open
+from scoring_service.client.async_client import AsyncScoringClient
+from scoring_service.client.breaker import CircuitBreaker
+from scoring_service.client.fail_open import FailOpenScorer
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from lengthwise.errors import ConfigError, InvalidPrompt, ScoringTimeout, ServiceUnavailable
 from scoring_service.client import Score, ScoringClient
 from scoring_service.client.async_client import AsyncScoringClient
 from scoring_service.client.fail_open import FailOpenScorer
-from scoring_service.errors import ConfigError, InvalidPrompt, ScoringTimeout, ServiceUnavailable
 
 
 def test_scores_order_prompts_by_length(client):

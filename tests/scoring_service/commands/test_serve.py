@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from lengthwise.bundle import FP32
 from scoring_service.__main__ import main
-from scoring_service.bundle import FP32
 from scoring_service.client import ScoringClient
 
 COMMAND = [sys.executable, "-m", "scoring_service"]

@@ -6,7 +6,7 @@ import grpc
 import pytest
 from google.rpc import status_pb2
 
-from scoring_service.errors import (
+from lengthwise.errors import (
     InvalidPrompt,
     ScoringError,
     ServiceOverloaded,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scoring_service.bundle import ModelBundle
-from scoring_service.costs import INVARIANCE
+from lengthwise.bundle import ModelBundle
+from scoring_service.ranker.cost_table import INVARIANCE
 from scoring_service.ranker.model import RankerModel
 from scoring_service.ranker.scorer import OnnxScorer, has_gpu_runtime
 

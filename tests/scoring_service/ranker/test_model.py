@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from tokenizers import Tokenizer
 
-from scoring_service.bundle import FP32, MANIFEST, TOKENIZER, ModelBundle
-from scoring_service.errors import BundleError, ScoringError
+from lengthwise.bundle import FP32, MANIFEST, TOKENIZER, ModelBundle
+from lengthwise.errors import BundleError, ScoringError
 from scoring_service.ranker.model import MAX_ABS_DIFF, MIN_TAU_B, RankerModel, check_golden
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from scoring_service.bundle import ModelBundle
-from scoring_service.errors import BundleError
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import BundleError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.ranker.pyfunc import _load_pyfunc
 

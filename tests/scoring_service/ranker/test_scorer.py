@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from scoring_service.errors import BundleError, ScoringError
+from lengthwise.errors import BundleError, ScoringError
 from scoring_service.ranker.scorer import OnnxScorer
 
 

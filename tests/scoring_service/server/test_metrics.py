@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scoring_service.errors import ConfigError, ServiceOverloaded
+from lengthwise.errors import ConfigError, ServiceOverloaded
 from scoring_service.server.metrics import Metrics
+from scoring_service.service.call_results import Timings
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.pending import Timings
 from scoring_service.service.scoring import CallAnswer, Scored, ScoringService
 
 

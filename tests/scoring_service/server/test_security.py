@@ -12,14 +12,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from scoring_service.client import Observed, Score, ScoringClient
-from scoring_service.client.channel import ClientSecurity, is_loopback
-from scoring_service.errors import (
+from lengthwise.errors import (
     AccessDenied,
     ConfigError,
     ServiceOverloaded,
     ServiceUnavailable,
 )
+from scoring_service.client import Observed, Score, ScoringClient
+from scoring_service.client.channel import ClientSecurity, is_loopback
 from scoring_service.server.rpc import SERVICE
 from scoring_service.server.security import scrape_access
 from scoring_service.server.server import ScoringServer

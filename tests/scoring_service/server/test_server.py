@@ -12,13 +12,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scoring_service.client import Score, ScoringClient
-from scoring_service.errors import (
+from lengthwise.errors import (
     ConfigError,
     InvalidPrompt,
     ScoringError,
     ServiceUnavailable,
 )
+from scoring_service.client import Score, ScoringClient
 from scoring_service.server.rpc import SERVICE
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.batching import Call

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lengthwise.command_line import parse
 from scoring_service.client import Score, ScoringClient
-from scoring_service.command_line import parse
 from scoring_service.commands.serve import ServeOptions, serve
 from scoring_service.server.supervisor import as_options
 from scoring_service.service.config import ServerConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.scoring import ScoringService

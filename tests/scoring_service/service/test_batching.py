@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scoring_service.costs import CostTable
-from scoring_service.errors import ScoringError, ScoringTimeout, ServiceOverloaded
+from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
+from scoring_service.ranker.cost_table import CostTable
 from scoring_service.service.batching import Call, Job, MicroBatcher
 
 ALONE = CostTable((8, 64), {1: (0.001, 0.008)})

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 from scoring_service.service.config import ServerConfig, split_address
 
 

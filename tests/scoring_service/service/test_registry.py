@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
-from scoring_service.errors import BundleError, ConfigError
+from lengthwise.errors import BundleError, ConfigError
 from scoring_service.service.registry import RegistrySource
 from scoring_service.service.reload import ModelReloader
 

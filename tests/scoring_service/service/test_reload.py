@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from scoring_service.bundle import FP32, TOKENIZER, ModelBundle
+from lengthwise.bundle import FP32, TOKENIZER, ModelBundle
+from lengthwise.errors import BundleError
 from scoring_service.client import Score, ScoringClient
-from scoring_service.errors import BundleError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from scoring_service.errors import ConfigError, ScoringError
+from lengthwise.errors import ConfigError, ScoringError
 from scoring_service.service.report_log import ReportLog
 
 

@@ -8,8 +8,8 @@ import urllib.request
 
 import pytest
 
+from lengthwise.errors import ConfigError, InvalidPrompt
 from scoring_service.client import Observed, Score, ScoringClient
-from scoring_service.errors import ConfigError, InvalidPrompt
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.report_log import ReportLog

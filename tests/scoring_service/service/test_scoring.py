@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from scoring_service.errors import InvalidPrompt, ServiceOverloaded
+from lengthwise.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.service.batching import Call
+from scoring_service.service.call_results import PendingResults
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.pending import PendingResults
 from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import Scored, ScoringService
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 from scoring_service.transport.scrapes import ScrapeEndpoint
 
 

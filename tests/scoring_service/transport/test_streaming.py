@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
+from lengthwise.errors import InvalidPrompt, ScoringTimeout, ServiceOverloaded
 from scoring_service.client import Score, ScoringClient
-from scoring_service.errors import InvalidPrompt, ScoringTimeout, ServiceOverloaded
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE
 from scoring_service.server.server import ScoringServer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scoring_service.errors import ConfigError, DataError
+from lengthwise.errors import ConfigError, DataError
 from training.collection.answers import AnswerLog
 
 ROWS = [{"prompt": f"é{n}", "n": n} for n in range(3)]

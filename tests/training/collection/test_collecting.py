@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scoring_service.errors import ConfigError, DataError
+from lengthwise.errors import ConfigError, DataError
 from training.collection import collecting
 from training.collection.answers import AnswerLog
 from training.collection.collecting import CollectConfig, read_prompts

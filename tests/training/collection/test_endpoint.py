@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scoring_service.errors import ConfigError, ServiceUnavailable
+from lengthwise.errors import ConfigError, ServiceUnavailable
 from training.collection.endpoint import Endpoint, PromptRefused, measure
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scoring_service.bundle import FP32, TOKENIZER, ModelBundle
+from lengthwise.bundle import FP32, TOKENIZER, ModelBundle
 from training.__main__ import main
 from training.data.labels import LabelledPrompt
 from training.data.records import PromptResponse

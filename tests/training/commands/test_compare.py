@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 from tests.training.commands.conftest import TEST, draw_prompts
 from training.data.records import PromptResponse
 
@@ -43,7 +43,7 @@ def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
     tmp_path: Path,
 ) -> None:
     from training.config import DataConfig, TrainConfig
-    from training.data.prepared import prepare
+    from training.data.labelled_splits import prepare
 
     config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900)))))
     prepared = prepare(config, None)

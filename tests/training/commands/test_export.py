@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 from tests.training.commands.conftest import draw_prompts
 
 
@@ -47,7 +47,7 @@ def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
     tmp_path: Path,
 ) -> None:
     from training.config import DataConfig, TrainConfig
-    from training.data.prepared import prepare
+    from training.data.labelled_splits import prepare
 
     card = make_card(draw_prompts(300))
     config = TrainConfig(data=DataConfig(dataset=str(card)))

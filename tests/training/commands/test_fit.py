@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scoring_service.bundle import FP32, INT8, MANIFEST, ModelBundle
+from lengthwise.bundle import FP32, INT8, MANIFEST, ModelBundle
 from training.__main__ import main
 from training.data.records import PromptResponse, read_table
 from training.data.synthetic import generate

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 from training.__main__ import main
 
 

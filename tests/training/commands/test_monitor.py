@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scoring_service.bundle import MANIFEST, ModelBundle
+from lengthwise.bundle import MANIFEST, ModelBundle
 from training.__main__ import main
 from training.data.records import PromptResponse
 

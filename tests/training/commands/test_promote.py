@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from scoring_service.bundle import MANIFEST, ModelBundle
+from lengthwise.bundle import MANIFEST, ModelBundle
 from tests.training.commands.conftest import TEST, draw_prompts
 
 
@@ -70,7 +70,7 @@ def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
     training: Callable[..., tuple[int, Any]],
 ) -> None:
     from training.config import DataConfig, TrainConfig
-    from training.data.prepared import prepare
+    from training.data.labelled_splits import prepare
 
     config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900)))))
     trained = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 from tests.training.commands.test_evaluate import write_table
 from training.__main__ import main
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scoring_service.bundle import sha256_of
-from scoring_service.errors import ConfigError, DataError
-from tests.scoring_service.tables import logs
-from tests.scoring_service.tables.logs import write_lines
+from lengthwise.bundle import sha256_of
+from lengthwise.errors import ConfigError, DataError
+from tests.lengthwise.tables import logs
+from tests.lengthwise.tables.logs import write_lines
 from training.config import DataConfig
 from training.data.cards import (
     CARDS,

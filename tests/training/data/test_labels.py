@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scoring_service.errors import DataError
+from lengthwise.errors import DataError
 from training.data.labels import (
     LabelledPrompt,
     consensus_of,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scoring_service.bundle import Manifest
-from scoring_service.errors import DataError
+from lengthwise.bundle import Manifest
+from lengthwise.errors import DataError
 from training.config import DataConfig, SplitConfig, TrainConfig
-from training.data.prepared import Prepared, prepare
+from training.data.labelled_splits import Prepared, prepare
 from training.data.provenance import held_out_prompts, prepare_again, training_data, unseen
 from training.data.synthetic import generate
 

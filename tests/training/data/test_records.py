@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scoring_service.errors import DataError
-from tests.scoring_service.tables import logs
+from lengthwise.errors import DataError
+from tests.lengthwise.tables import logs
 from training.data.records import (
     FieldMap,
     normalise,

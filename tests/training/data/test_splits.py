@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoring_service.errors import ConfigError, DataError
+from lengthwise.errors import ConfigError, DataError
 from training.config import SplitConfig
 from training.data.labels import LabelledPrompt
 from training.data.records import PromptResponse, normalise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scoring_service.agreement import tau_b
+from lengthwise.agreement import tau_b
 from training.data.labels import label_prompts, observed
 from training.data.synthetic import MANNERS, SAMPLES, TASKS, generate
 from training.evaluation.baselines import tfidf_ridge

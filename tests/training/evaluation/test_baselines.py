@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scoring_service.agreement import tau_b
+from lengthwise.agreement import tau_b
 from training.data.labels import LabelledPrompt, observed
 from training.data.synthetic import generate
 from training.evaluation.baselines import (

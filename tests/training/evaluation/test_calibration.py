@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scoring_service.bundle import ModelBundle
-from scoring_service.calibration import LengthCurve
-from scoring_service.errors import ConfigError, DataError
+from lengthwise.bundle import ModelBundle
+from lengthwise.calibration import LengthCurve
+from lengthwise.errors import ConfigError, DataError
 from training.data.labels import LabelledPrompt
 from training.evaluation import calibration
 from training.evaluation.calibration import QUANTILES, calibrate, coverage, per_response

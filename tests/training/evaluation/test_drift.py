@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoring_service.errors import DataError
+from lengthwise.errors import DataError
 from training.evaluation.drift import (
     MAX_WINDOWS,
     Window,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scoring_service.bundle import BANNER, SYNTHETIC, Manifest
+from lengthwise.bundle import BANNER, SYNTHETIC, Manifest
 from training.evaluation.report import ranker_page
 
 PROMPTS = [f"prompt number {number}" for number in range(20)]

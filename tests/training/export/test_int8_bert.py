@@ -9,7 +9,7 @@ import onnx
 import pytest
 from torch import nn
 
-from scoring_service.agreement import tau_b
+from lengthwise.agreement import tau_b
 from scoring_service.ranker.scorer import OnnxScorer
 from training.data.synthetic import generate
 from training.export.onnx_models import export_fp32, export_int8, int8_bert

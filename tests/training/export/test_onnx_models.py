@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from scoring_service.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
-from scoring_service.errors import BundleError
+from lengthwise.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
+from lengthwise.errors import BundleError
 from training.data.synthetic import generate
+from training.export.bundle_scores import score_prompts
 from training.export.onnx_models import export_fp32, measure_parity, write_models
-from training.export.scores import score_prompts
 from training.ranker.data_module import tokenize
 from training.ranker.encoder import (
     PromptScorer,

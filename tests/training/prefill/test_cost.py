@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scoring_service.errors import DataError
+from lengthwise.errors import DataError
 from training.prefill.cost import fit_cost
 from training.prefill.samples import PrefillSamples
 

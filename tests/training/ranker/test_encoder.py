@@ -20,8 +20,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from scoring_service.bundle import FP32
-from scoring_service.errors import ConfigError
+from lengthwise.bundle import FP32
+from lengthwise.errors import ConfigError
 from training.data.buckets import pad
 from training.data.synthetic import generate
 from training.export.onnx_models import export_fp32, measure_parity

@@ -18,12 +18,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from scoring_service.agreement import tau_b
-from scoring_service.bundle import ModelBundle
+from lengthwise.agreement import tau_b
+from lengthwise.bundle import ModelBundle
 from training.__main__ import main
 from training.data.records import read_table
 from training.data.synthetic import generate
-from training.export.scores import score_prompts
+from training.export.bundle_scores import score_prompts
 
 pytestmark = pytest.mark.gpu
 
@@ -61,7 +61,7 @@ def fit(
             devices.append(made.strategy.root_device.type)
             return made
 
-        monkeypatch.setattr("training.ranker.learning.L.Trainer", on_device)
+        monkeypatch.setattr("training.ranker.training_loop.L.Trainer", on_device)
         arguments = [
             "fit", "demo", "--out", str(tmp_path / device), "--mlruns-dir", str(tmp_path / "runs"),
             "--data.dataset", str(card), "--encoder.backbone", str(backbone), "--json",
@@ -70,7 +70,7 @@ def fit(
         assert main(arguments) == 0
         assert devices == ["cpu" if device == "cpu" else "cuda"]
         result: dict[str, Any] = json.loads(capsys.readouterr().out)
-        monkeypatch.setattr("training.ranker.learning.L.Trainer", trainer)
+        monkeypatch.setattr("training.ranker.training_loop.L.Trainer", trainer)
         return ModelBundle.load(result["bundle"]), result
 
     return run

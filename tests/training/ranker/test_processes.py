@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 from training.data.synthetic import generate
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from scoring_service.agreement import tau_b
-from scoring_service.bundle import Manifest, ModelBundle
+from lengthwise.agreement import tau_b
+from lengthwise.bundle import Manifest, ModelBundle
 from training.commands import promote
 from training.commands.promote import PromoteOptions
 from training.data.labels import LabelledPrompt

@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scoring_service.bundle import ModelBundle
-from training.export.scores import score_prompts
+from lengthwise.bundle import ModelBundle
+from training.export.bundle_scores import score_prompts
 from training.release.mlflow_model import write_model_files
 
 PROMPTS = ["write a long poem", "yes"]

@@ -14,17 +14,17 @@ import pandas as pd
 import pytest
 from tokenizers import Tokenizer
 
-from scoring_service.agreement import tau_b
-from scoring_service.bundle import FP32, INT8, ModelBundle
+from lengthwise.agreement import tau_b
+from lengthwise.bundle import FP32, INT8, ModelBundle
 from training.config import DataConfig, TrainConfig
+from training.data.labelled_splits import Prepared, prepare
 from training.data.labels import LabelledPrompt, observed, texts
-from training.data.prepared import Prepared, prepare
 from training.data.records import read_table
 from training.data.splits import Splits
 from training.data.synthetic import generate
 from training.evaluation.calibration import MIN_ROWS, calibrate
+from training.export.bundle_scores import score_prompts
 from training.export.onnx_models import Parity
-from training.export.scores import score_prompts
 from training.release import publish
 
 

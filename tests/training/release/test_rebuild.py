@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scoring_service.bundle import Manifest, ModelBundle
-from scoring_service.errors import BundleError, ConfigError
+from lengthwise.bundle import Manifest, ModelBundle
+from lengthwise.errors import BundleError, ConfigError
 from training.release.rebuild import export, restore
 
 

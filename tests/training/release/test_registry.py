@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scoring_service.bundle import ModelBundle
-from scoring_service.errors import BundleError, ConfigError
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import BundleError, ConfigError
 from training.release.registry import figures_of, find_bundle, show_tau_b
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from scoring_service.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle
 from training.__main__ import main
 from training.data.synthetic import generate
-from training.export.scores import score_prompts
+from training.export.bundle_scores import score_prompts
 
 
 @contextmanager

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scoring_service.bundle import BANNER
-from scoring_service.errors import ConfigError
+from lengthwise.bundle import BANNER
+from lengthwise.errors import ConfigError
 from training.config import DataConfig, TrainConfig
-from training.data.prepared import prepare
+from training.data.labelled_splits import prepare
 
 
 def test_a_run_notes_what_the_machine_did(mlruns: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scoring_service.bundle import sha256_of
-from scoring_service.errors import ConfigError, DataError
+from lengthwise.bundle import sha256_of
+from lengthwise.errors import ConfigError, DataError
 from tests.training.sources.github import Hub, open_hub
 from training.data.cards import CARDS, load_data, read_card
 from training.sources.fetching import check_id, fetch, is_free

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scoring_service.errors import DataError
+from lengthwise.errors import DataError
 from tests.training.sources.github import Hub, open_hub
 from training.sources.repositories import RemoteFile, Repository, blob_hash
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scoring_service.errors import ConfigError
+from lengthwise.errors import ConfigError
 from training.collection.collecting import CollectConfig, collect
 from training.commands.options import OutputOptions, print_result
 

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from scoring_service.errors import DataError, require
+from lengthwise.errors import DataError, require
 from training.commands.options import OutputOptions, print_result
 from training.data.labels import LabelledPrompt, observed
+from training.data.logged_prompts import TableOptions, read_prompts
 from training.data.pairs import relative_gap
-from training.data.tables import TableOptions, read_prompts
 
 RUNS: Final = 10
 """Answers to each prompt in the paper."""

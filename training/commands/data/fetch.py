@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from scoring_service.command_line import POSITIONAL, print_next
-from scoring_service.errors import ConfigError
+from lengthwise.command_line import POSITIONAL, print_next
+from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.data.cards import Card
 from training.sources.fetching import Fetched, check_id, fetch, is_free

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lengthwise.errors import DataError
 from scheduler_adapters.simulator.latency.facts import GpuFacts, ModelFacts
 from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2, by_count
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
@@ -32,8 +33,7 @@ from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
     all_reduce_s,
     padded,
 )
-from scheduler_adapters.workload.tables import read_table
-from scoring_service.errors import DataError
+from scheduler_adapters.workload.table_files import read_table
 
 _SECONDS = 1e-3
 _BANDWIDTH_FRACTION = 0.8

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2, Grid3
 from scheduler_adapters.simulator.latency.models import (
     KERNELS,
@@ -12,7 +13,6 @@ from scheduler_adapters.simulator.latency.models import (
     CompiledLatency,
     LatencyModel,
 )
-from scoring_service.errors import SchedulingError
 
 MAX_TOKENS = 16_384
 """Longest step in the tables of linear layers."""

@@ -18,7 +18,7 @@ from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
     all_reduce_s,
     padded,
 )
-from scheduler_adapters.workload.tables import read_table
+from scheduler_adapters.workload.table_files import read_table
 
 _ONCE = ("embedding", "final_layernorm")
 _PER_BLOCK = {"layernorm": 2} | dict.fromkeys(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.simulator.latency.facts import ModelFacts
 from scheduler_adapters.simulator.latency.kernels.grid import Floats, Grid2
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
@@ -21,8 +22,7 @@ from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
 )
 from scheduler_adapters.simulator.latency.kernels.layer_profile import read_layer_profile
 from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
-from scheduler_adapters.workload.tables import read_table
-from scoring_service.errors import SchedulingError
+from scheduler_adapters.workload.table_files import read_table
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

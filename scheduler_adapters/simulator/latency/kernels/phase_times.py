@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lengthwise.errors import DataError, SchedulingError
 from scheduler_adapters.simulator.latency.kernels.grid import by_count
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import MAX_SEQUENCES, MAX_TOKENS
 from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
-from scheduler_adapters.workload.tables import read_table
-from scoring_service.errors import DataError, SchedulingError
+from scheduler_adapters.workload.table_files import read_table
 
 _MIXED = 1.1
 """Cost of a step with both phases in units of its prefill, as in Splitwise's simulator."""

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lengthwise.bundle import ModelBundle
 from scheduler_adapters.__main__ import main
-from scoring_service.bundle import ModelBundle
 
 COUNT = 240
 

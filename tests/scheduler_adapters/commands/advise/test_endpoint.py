@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import ConfigError, DataError
 from scheduler_adapters.commands.advise.endpoint import (
     Endpoint,
     TimedAnswer,
@@ -21,7 +22,6 @@ from scheduler_adapters.commands.advise.endpoint import (
 )
 from scheduler_adapters.simulator.latency.affine_fit import fit_affine
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scoring_service.errors import ConfigError, DataError
 from tests.scheduler_adapters.commands.advise.test_command import advise, write_log
 
 KNOWN = AffineLatency(

@@ -29,7 +29,7 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scheduler_adapters.workload.scores import achieved_tau_b, synthetic_scores
+from scheduler_adapters.workload.score_sources import achieved_tau_b, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
 
 INSTANCE = Instance.preset("llama-3-8b@a100-80g", max_num_seqs=4)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_adapters.engines.transformers_batching.border import PAGE_SETTING
-from scheduler_adapters.planner.hints import hints_of
+from scheduler_adapters.engines.transformers_batching.planner_view import PAGE_SETTING
+from scheduler_adapters.planner.request_annotations import hints_of
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.rad import RAD, RADTwin

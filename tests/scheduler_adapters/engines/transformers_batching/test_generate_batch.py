@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from scheduler_adapters.engines.transformers_batching.border import (
+from lengthwise.errors import UnsupportedByEngine
+from scheduler_adapters.engines.transformers_batching.planner_view import (
     PAGE_SETTING,
     TransformersBorder,
 )
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
-from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.planner.request_annotations import HintCounts
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
-from scoring_service.errors import UnsupportedByEngine
 from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler import (
     make_manager,
     step,

@@ -94,7 +94,7 @@ def answers(model: Any, policy_name: str, prompts: list[list[int]]) -> dict[str,
     """Request -> its tokens, under a policy with eight seats."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
-    from scheduler_adapters.engines.transformers_batching.border import PAGE_SETTING
+    from scheduler_adapters.engines.transformers_batching.planner_view import PAGE_SETTING
     from scheduler_adapters.engines.transformers_batching.rank_scheduler import (
         require_ours,
         use_policy,

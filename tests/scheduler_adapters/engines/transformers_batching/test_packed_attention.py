@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.random_model import llama_config
-from scheduler_adapters.engines.transformers_batching.driver import _attention
+from scheduler_adapters.engines.transformers_batching.in_process import _attention
 from scheduler_adapters.engines.transformers_batching.packed_attention import NAME, register
-from scoring_service.errors import ConfigError, UnsupportedByEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -75,7 +75,7 @@ def test_tokens_are_those_of_the_masked_attention(monkeypatch: pytest.MonkeyPatc
     import torch
     from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
-    from scheduler_adapters.engines.transformers_batching.border import PAGE_SETTING
+    from scheduler_adapters.engines.transformers_batching.planner_view import PAGE_SETTING
 
     if not takes_others():
         pytest.skip("this version of transformers takes no attention but its own")

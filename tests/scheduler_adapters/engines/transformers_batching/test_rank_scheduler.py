@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.random_model import make_tiny_model
-from scheduler_adapters.engines.transformers_batching import border as transformers_border
+from scheduler_adapters.engines.transformers_batching import planner_view as transformers_border
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import require_ours, use_policy
-from scheduler_adapters.planner.hints import HintCounts
+from scheduler_adapters.planner.request_annotations import HintCounts
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
@@ -22,7 +23,6 @@ from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.timeline.live_log import TimelineLog
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
-from scoring_service.errors import ConfigError, UnsupportedByEngine
 from tests.scheduler_adapters.late_burst import ByRank, late_burst
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_policy,
     configured_think_end,
 )
-from scoring_service.errors import ConfigError
 
 
 def test_the_settings_name_the_policy_and_what_it_takes() -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.engines.vllm_v1.kv_memory import VllmMemory
-from scheduler_adapters.planner.hints import SCORE, TBT_S
+from scheduler_adapters.planner.request_annotations import SCORE, TBT_S
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.rad import RAD

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_adapters.commands.bench.engine import settings_of
+from lengthwise.errors import UnsupportedByEngine
+from scheduler_adapters.benchmarks.engine import settings_of
 from scheduler_adapters.engines.random_model import llama_config, make_tiny_model
-from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.capabilities import require_capabilities
-from scheduler_adapters.planner.hints import hints_of
+from scheduler_adapters.planner.request_annotations import hints_of
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
@@ -33,7 +34,6 @@ from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scoring_service.errors import UnsupportedByEngine
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.decisions import (
     LATENCY,

@@ -23,21 +23,22 @@ from unittest.mock import Mock
 
 import pytest
 
+from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.random_model import make_tiny_model
-from scheduler_adapters.engines.vllm_v1.driver import (
-    OfflineConfig,
-    open_engine,
-    scheduler_of,
-    set_environment,
-)
 from scheduler_adapters.engines.vllm_v1.features import (
     REFUSALS,
     read_configuration,
     require_early,
     require_features,
 )
+from scheduler_adapters.engines.vllm_v1.in_process import (
+    OfflineConfig,
+    open_engine,
+    scheduler_of,
+    set_environment,
+)
 from scheduler_adapters.planner.capabilities import plans_steps
-from scheduler_adapters.planner.hints import SCORE
+from scheduler_adapters.planner.request_annotations import SCORE
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import Orca
 from scheduler_adapters.policies.rad import RAD
@@ -47,7 +48,6 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from scheduler_adapters.views import UNLIMITED, LoadView, StepRule
-from scoring_service.errors import ConfigError, UnsupportedByEngine
 from tests.scheduler_adapters.commands.test_serve_vllm_live import write_tokenizer
 
 real = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]

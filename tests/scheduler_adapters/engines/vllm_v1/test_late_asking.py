@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_adapters.engines.vllm_v1 import late_asking
 from scheduler_adapters.engines.vllm_v1.late_asking import LateAsking
-from scheduler_adapters.planner.hints import SCORE, TICKET
+from scheduler_adapters.planner.request_annotations import SCORE, TICKET
 from scoring_service.client import Score
 from scoring_service.client.fail_open import Answer
 

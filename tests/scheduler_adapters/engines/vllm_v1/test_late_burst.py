@@ -11,13 +11,13 @@ import pytest
 from scheduler_adapters.engines.engine_clock import make_clock
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.score_channel import ScoreSender
-from scheduler_adapters.engines.vllm_v1.driver import (
+from scheduler_adapters.engines.vllm_v1.in_process import (
     OfflineConfig,
     VllmDriver,
     open_engine,
     scheduler_of,
 )
-from scheduler_adapters.planner.hints import SCORE, TICKET
+from scheduler_adapters.planner.request_annotations import SCORE, TICKET
 from tests.scheduler_adapters.late_burst import SEATS, ByRank, late_burst
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]

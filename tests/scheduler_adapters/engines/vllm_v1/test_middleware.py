@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, write_load
 from scheduler_adapters.engines.user_classes import UserClasses
 from scheduler_adapters.engines.vllm_v1 import middleware
@@ -39,7 +40,6 @@ from scoring_service.client import Score, fail_open
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import Answer, FailOpenScorer
-from scoring_service.errors import ConfigError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig

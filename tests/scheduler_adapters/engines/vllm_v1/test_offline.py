@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.timeline.timeline import Timeline, read_timeline
-from scoring_service.errors import UnsupportedByEngine
 
 pytestmark = pytest.mark.vllm
 
@@ -119,7 +119,7 @@ def test_bad_input_gives_one_line_and_exit_code_2(
 
 
 def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scheduler_adapters.engines.vllm_v1 import driver
+    from scheduler_adapters.engines.vllm_v1 import in_process as driver
 
     monkeypatch.setattr(driver, "find_spec", lambda name: None)
     with (

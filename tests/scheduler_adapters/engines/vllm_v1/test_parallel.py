@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_adapters.engines.vllm_v1.driver import OfflineConfig, open_engine, scheduler_of
-from scheduler_adapters.planner.hints import SCORE
+from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
+from scheduler_adapters.planner.request_annotations import SCORE
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.shortest_predicted import pars

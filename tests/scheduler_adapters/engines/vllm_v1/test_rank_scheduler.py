@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.engines.engine_clock import make_clock
-from scheduler_adapters.engines.vllm_v1.driver import (
+from scheduler_adapters.engines.vllm_v1.in_process import (
     OfflineConfig,
     VllmDriver,
     open_engine,
     scheduler_of,
 )
-from scheduler_adapters.planner.hints import HintCounts
 from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.recent_median import RecentMedian
+from scheduler_adapters.planner.request_annotations import HintCounts
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.validation.recording import Queued, record
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import UnsupportedByEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 

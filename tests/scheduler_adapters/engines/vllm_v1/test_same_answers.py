@@ -25,9 +25,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lengthwise.bundle import ModelBundle
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
-from scheduler_adapters.engines.vllm_v1.driver import ENVIRONMENT
-from scoring_service.bundle import ModelBundle
+from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import ConfigError, ServiceUnavailable
 from scheduler_adapters.engines.vllm_v1.scores import score_params
 from scoring_service.client import Score, ScoringClient
-from scoring_service.errors import ConfigError, ServiceUnavailable
 
 
 @dataclass

@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler_adapters.engines.random_model import make_tiny_model
-from scheduler_adapters.engines.vllm_v1.driver import ENVIRONMENT
+from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 
 pytestmark = pytest.mark.vllm
 

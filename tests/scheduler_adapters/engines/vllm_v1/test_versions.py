@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.engines.vllm_v1 import TESTED
-from scoring_service.errors import UnsupportedByEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 

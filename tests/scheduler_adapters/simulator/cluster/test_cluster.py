@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError
 from scheduler_adapters.placement import (
     PLACEMENTS,
     Move,
@@ -35,7 +36,6 @@ from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.simulator.simulate import Interrupted, simulate_replicas
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError, InvalidDecision, SchedulingError
 from tests.scheduler_adapters.simulator.any_policy import (
     LATENCY,
     assert_equal,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError
 from scheduler_adapters.placement import Move, Placement, SetRole, load_placement
 from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.fcfs import FCFS
@@ -17,7 +18,6 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError, InvalidDecision, SchedulingError
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
 FABRIC = Fabric(kv_bytes_per_token=1, bytes_per_s=4.0)

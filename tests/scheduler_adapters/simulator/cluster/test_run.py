@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.placement import PLACEMENTS, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import simulate_cluster
@@ -13,7 +14,6 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import ConfigError
 from tests.scheduler_adapters.simulator.any_policy import assert_equal
 
 INSTANCE = Instance(latency=AffineLatency(base_s=0.01, per_token_s=1e-4), kv_blocks=60)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
@@ -19,7 +20,6 @@ from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.views import LoadView, Rank, RequestView
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import SchedulingError
 from tests.scheduler_adapters.simulator.compiled.test_loop import (
     KERNELS,
     LATENCY,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError
 from scheduler_adapters.checks import LAWS, ObservedLatency, Run
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -17,11 +18,10 @@ from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.metrics import summarize
+from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scoring_service.errors import ConfigError, InvalidDecision, SchedulingError
 
 LATENCY = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-7)
 

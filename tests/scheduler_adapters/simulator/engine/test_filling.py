@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import InvalidDecision
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
 from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import InvalidDecision
 
 
 class Sizes(LatencyModel):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
@@ -27,7 +28,6 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import SchedulingError
 from tests.scheduler_adapters.simulator.any_policy import hosts, instances, workloads
 
 MAKERS = {

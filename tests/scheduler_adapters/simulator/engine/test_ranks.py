@@ -8,6 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
+from lengthwise.errors import InvalidDecision
 from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.static_ranks import static_ranks
@@ -18,7 +19,6 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from scheduler_adapters.workload.requests import make_requests
-from scoring_service.errors import InvalidDecision
 from tests.scheduler_adapters.late_burst import SEATS, late_burst
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=50, watermark_fraction=0.0)

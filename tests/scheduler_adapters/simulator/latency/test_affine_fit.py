@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthwise.errors import DataError
 from scheduler_adapters.simulator.latency.affine_fit import fit_affine
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scoring_service.errors import DataError
 
 COEFFICIENT = st.floats(1e-9, 1e-3)
 

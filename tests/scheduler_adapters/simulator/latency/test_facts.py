@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.latency.facts import (
     GPUS,
     MEASURED_MODELS,
@@ -11,7 +12,6 @@ from scheduler_adapters.simulator.latency.facts import (
     facts_of,
     gpu_of,
 )
-from scoring_service.errors import ConfigError
 
 
 def test_llama_3_8b_keeps_128_kib_of_kv_per_token():

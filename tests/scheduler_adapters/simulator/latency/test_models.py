@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.latency.models import (
     AFFINE,
     ROOFLINE,
@@ -11,7 +12,6 @@ from scheduler_adapters.simulator.latency.models import (
     LatencyModel,
     RooflineLatency,
 )
-from scoring_service.errors import ConfigError
 
 AFFINE_MODEL = AffineLatency(
     base_s=1.0, per_token_s=0.1, per_context_token_s=0.01, per_attention_pair_s=0.001

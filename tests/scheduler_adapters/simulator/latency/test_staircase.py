@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.latency.facts import GPUS, MODELS
 from scheduler_adapters.simulator.latency.first_principles import staircase
-from scoring_service.errors import ConfigError
 
 A100 = GPUS["a100-80g"]
 LLAMA = MODELS["llama-3-8b"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lengthwise.errors import DataError, SchedulingError
 from scheduler_adapters.simulator.latency.models import TABLES
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
-from scoring_service.errors import DataError, SchedulingError
 
 RANDOM = np.random.default_rng(0)
 ARRAYS = {

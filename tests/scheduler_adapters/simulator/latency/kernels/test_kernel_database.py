@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from lengthwise.errors import DataError
 from scheduler_adapters.simulator.latency.facts import GPUS, MODELS
 from scheduler_adapters.simulator.latency.kernels.kernel_database import read_kernel_database
-from scoring_service.errors import DataError
 
 
 @pytest.fixture

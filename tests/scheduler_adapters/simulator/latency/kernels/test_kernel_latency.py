@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.simulator.latency.kernels.grid import Grid2, Grid3
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
     KernelLatency,
@@ -13,7 +14,6 @@ from scheduler_adapters.simulator.latency.kernels.kernel_latency import (
     gather_and_scatter_s,
     padded,
 )
-from scoring_service.errors import SchedulingError
 
 LINK = Link(latency_s=1.0, bytes_per_s=100.0)
 

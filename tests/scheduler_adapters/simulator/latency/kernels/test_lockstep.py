@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.simulator.latency.kernels.grid import Grid2
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import KernelLatency
 from scheduler_adapters.simulator.latency.kernels.lockstep import LockstepLatency
-from scoring_service.errors import SchedulingError
 
 
 def flat_grid(seconds: float) -> Grid2:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from lengthwise.errors import DataError
 from scheduler_adapters.simulator.latency.kernels.phase_times import (
     make_phase_latency,
     read_phase_times,
 )
-from scoring_service.errors import DataError
 
 
 @pytest.fixture

@@ -1,0 +1,125 @@
+"""`lengthwise`: every command of the three packages under one name.
+
+The packages above are found by their entry points and called through their `Program`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, get_type_hints
+
+from lengthwise.command_line import (
+    DISTRIBUTION,
+    HELP,
+    Program,
+    exit_code_of,
+    load_command,
+    make_parser,
+    programs,
+    table_of,
+    unknown,
+)
+from lengthwise.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+_ABOUT: Final = """usage: lengthwise COMMAND ...        lengthwise COMMAND --help
+
+Order LLM requests by the predicted length of their answers: train a ranker, serve it, schedule.
+
+{commands}
+
+Other
+{other}
+
+examples:
+  lengthwise fit demo --out mlruns/demo
+  lengthwise serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
+  lengthwise simulate --policy pars --num-requests 2000
+
+Each is also a command of its package: `python -m training fit`."""
+SHELLS: Final = ("bash", "zsh", "fish")
+_COMPLETION: Final = "completion"
+_OTHER: Final = {_COMPLETION: ("", 'tab completion: eval "$(lengthwise completion bash)"')}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    named = by_name(programs().values())
+    if not words or words[0] in HELP:
+        return exit_code_of(lambda: print(help_page())) or (0 if words else 2)
+    name, *rest = words
+    if name == _COMPLETION:
+        return exit_code_of(lambda: print(completion(rest)))
+    same = [program for program in programs().values() if name in program.commands]
+    if name not in named and len(same) != 1:
+        return unknown(name, [*named, *_OTHER])
+    program, command = named.get(name) or (same[0], name)  # serve-vllm is vllm, too
+    return program.run_command(command, rest)
+
+
+def by_name(found: Iterable[Program]) -> dict[str, tuple[Program, str]]:
+    """Return the program and its command by the name under `lengthwise`, which is one's alone."""
+    named = [
+        (program.names.get(command, command), (program, command))
+        for program in found
+        for command in program.commands
+    ]
+    assert len(dict(named)) == len(named), "two commands have one name; see Program.names"
+    return dict(named)
+
+
+def help_page() -> str:
+    """Return the commands, grouped by package, and examples."""
+    found = programs().values()
+    width = max(map(len, by_name(found)))
+    groups = [
+        f"{program.title}\n"
+        + table_of({program.names.get(c, c): line for c, line in program.commands.items()}, width)
+        for program in found
+    ]
+    other = table_of(_OTHER, width)
+    return _ABOUT.replace("{commands}", "\n\n".join(groups)).replace("{other}", other)
+
+
+def completion(arguments: Sequence[str]) -> str:
+    """Return the script that completes commands and options in a shell.
+
+    A command that needs packages which are not installed is completed by its name only.
+    """
+    from jsonargparse import ArgumentParser
+
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        given = " ".join(arguments) or "nothing"
+        raise ConfigError(f"completion is asked for {given!r}; name one shell: {', '.join(SHELLS)}")
+    parser = ArgumentParser(prog=DISTRIBUTION)
+    commands = parser.add_subcommands(required=False)
+    for name, (program, command) in by_name(programs().values()).items():
+        known = _parser_of(f"{DISTRIBUTION} {name}", program.commands[command][0])
+        for action in known._actions:
+            action.option_strings = [word.replace("_", "-") for word in action.option_strings]
+        commands.add_subcommand(name, known, help=program.commands[command][1])
+    commands.add_subcommand(_COMPLETION, make_parser(f"{DISTRIBUTION} {_COMPLETION}", nothing))
+    return str(parser.get_completion_script(f"shtab-{arguments[0]}"))
+
+
+def _parser_of(program: str, place: str) -> ArgumentParser:
+    """The parser of a command; one that reads its words itself has its settings in `run`."""
+    try:
+        command = load_command(place)
+        if "arguments" in get_type_hints(command):
+            command = load_command(f"{place.partition(':')[0]}:run")
+    except ImportError:
+        command = nothing
+    return make_parser(program, command)
+
+
+def nothing() -> None:
+    """Stand for a command that cannot be imported."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

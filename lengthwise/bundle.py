@@ -1,0 +1,260 @@
+"""The model bundle: a folder that holds a trained ranker.
+
+    bundle/
+      manifest.json      what the model is, how it was made, SHA-256 of every other file
+      model.onnx         input_ids, attention_mask int64 (batch, tokens) -> score float32 (batch,)
+      model.int8.onnx    the same, quantised; absent where that lost too much order
+      tokenizer.json     a `tokenizers` file, complete in itself
+
+Standard library only: a scheduler may read a manifest without installing a runtime.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from lengthwise.calibration import LengthCurve
+from lengthwise.errors import BundleError
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+TOKENIZER: Final = "tokenizer.json"
+FP32: Final = "model.onnx"
+INT8: Final = "model.int8.onnx"
+DIRECTION: Final = "higher_is_longer"
+MAX_MANIFEST_BYTES: Final = 16_777_216
+MAX_PROMPT_TOKENS: Final = 131_072
+"""A ranker reads hundreds; the longest prompt is run once when a bundle is loaded."""
+SYNTHETIC: Final = "synthetic"
+"""Id of the data set that is generated."""
+BANNER: Final = (
+    "SYNTHETIC DATA: prompts and lengths are invented; no figure here is about a real model"
+)
+_MAX_TEXT: Final = 200
+"""Characters of a name or label."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Description of a bundle, as stored in its manifest.json."""
+
+    name: str
+    """Name of the ranker, e.g. "alpaca-vicuna7b"; also its name in the model registry."""
+    label: str
+    """The length that was learnt: "output_tokens" (reasoning + answer), "reasoning_tokens", ..."""
+    label_tokenizer: str
+    """Which tokenizer counted the label; a length is comparable only within one."""
+    max_prompt_tokens: int
+    """Prompts are cut to this many tokens, special tokens included."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """File name -> SHA-256, for every file of the bundle but the manifest."""
+    score_direction: str = DIRECTION
+    """The only direction there is."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """The resolved training configuration, enough to train again."""
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+    """id, SHA-256 of its card, and how many prompts were trained and tested on."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """On the test split: tau_b, tau_b_ci, the baselines, export parity, what INT8 costs."""
+    history: tuple[Mapping[str, float], ...] = ()
+    """The training curve, one mapping per point: step, epoch, train/loss, val/tau_b, ..."""
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    """Target model -> how a score becomes tokens, a curve over increasing scores:
+    {"scores": [...], "quantiles": {"0.5": [...], "0.9": [...]}, "mean": [...] (optional)}."""
+    golden: Mapping[str, float] = field(default_factory=dict)
+    """A few prompts -> their scores by the trained model; a service that is off them refuses."""
+    mlflow_run_id: str | None = None
+    format: int = FORMAT
+
+    @property
+    def banner(self) -> str | None:
+        """What must stand above every figure of a ranker that was trained on invented prompts."""
+        return BANNER if self.dataset.get("id") == SYNTHETIC else None
+
+    @property
+    def revision(self) -> str:
+        """Twelve hex digits that change when any file or any field of the manifest changes."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class ModelBundle:
+    """A verified bundle on disk: `ModelBundle.load(folder)` is the only way to get one."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.path / TOKENIZER
+
+    def model_path(self, precision: str = "auto") -> Path:
+        """The ONNX file for "fp32", "int8", or "auto" (INT8 where the bundle has it).
+
+        Raises:
+            BundleError: the bundle has no model of that precision.
+        """
+        names = {"fp32": [FP32], "int8": [INT8], "auto": [INT8, FP32]}.get(precision, [])
+        for name in names:
+            if name in self.manifest.files:
+                return self.path / name
+        raise BundleError(
+            f"{self.path} has no {precision} model; it holds {sorted(self.manifest.files)}"
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ModelBundle:
+        """Read a bundle and verify the SHA-256 of each of its files.
+
+        Raises:
+            BundleError: not a bundle, of a newer format, or a file is missing or damaged.
+        """
+        folder = Path(path)
+        manifest = read_manifest(folder)
+        for name, expected in manifest.files.items():
+            if not (folder / name).is_file():
+                raise BundleError(f"{folder} lacks {name}; export the bundle again")
+            actual = sha256_of(folder / name)
+            if actual != expected:
+                raise BundleError(
+                    f"{folder / name} is damaged (SHA-256 {actual[:12]}..., the manifest says "
+                    f"{expected[:12]}...); export the bundle again"
+                )
+        return cls(folder, manifest)
+
+    @classmethod
+    def write(
+        cls, path: str | os.PathLike[str], manifest: Manifest, fill: Callable[[Path], None]
+    ) -> ModelBundle:
+        """Make a bundle: `fill` puts the files into an empty folder, which then takes its place.
+
+        The folder appears whole or not at all; an existing bundle at `path` is replaced. The
+        manifest's `files` are computed here. Raises whatever `fill` raises; `path` is then as it
+        was.
+        """
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            fill(work)
+            files = {p.name: sha256_of(p) for p in sorted(work.iterdir())}
+            content = {**asdict(manifest), "files": files}
+            (work / MANIFEST).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+            work.chmod(0o755)
+            if target.exists():
+                shutil.rmtree(target)
+            work.rename(target)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        return cls.load(target)
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read a bundle's manifest; its other files are neither read nor verified.
+
+    Raises:
+        BundleError: not a bundle, of a newer format, or a field is not what it may be.
+    """
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise ValueError(f"it is larger than {MAX_MANIFEST_BYTES} bytes")
+        content = json.loads(path.read_text(), parse_constant=_finite, parse_float=_finite)
+    except FileNotFoundError as error:
+        raise BundleError(
+            f"{folder} is not a model bundle (no {MANIFEST}); "
+            "make one with `python -m training fit`"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path} cannot be read: {error}; export the bundle again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BundleError(f"{path} is not of format {FORMAT}; export the bundle again")
+    if unknown := sorted(set(content) - {f.name for f in fields(Manifest)}):
+        raise BundleError(f"{path} has unknown keys {unknown}; export the bundle again")
+    try:
+        manifest = Manifest(**{**content, "history": tuple(content.get("history", ()))})
+    except TypeError as error:
+        raise BundleError(f"{path} is incomplete: {error}; export the bundle again") from error
+    _check(manifest, path)
+    return manifest
+
+
+def _finite(text: str) -> float:
+    """A number of a manifest; JSON's readers also take NaN, Infinity and 1e999."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def _check(manifest: Manifest, path: Path) -> None:
+    """Raise BundleError at the first field that is not of its type or range."""
+    rules = {
+        "name": (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters"),
+        "label": (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters"),
+        "label_tokenizer": (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters"),
+        "max_prompt_tokens": (
+            lambda value: type(value) is int and 1 <= value <= MAX_PROMPT_TOKENS,
+            f"a whole number from 1 to {MAX_PROMPT_TOKENS}",
+        ),
+        "files": (
+            _are_files,
+            f"names in the bundle's folder with their SHA-256, {TOKENIZER} and a model among them",
+        ),
+        "score_direction": (lambda value: value == DIRECTION, repr(DIRECTION)),
+        "training": (_is_object, "an object"),
+        "dataset": (_is_object, "an object"),
+        "metrics": (_is_object, "an object"),
+        "history": (lambda value: all(map(_is_object, value)), "a list of objects"),
+        "calibration": (_is_object, "an object, a curve for each target model"),
+        "golden": (
+            lambda value: _is_object(value) and all(map(_is_number, value.values())),
+            "an object, a number for each prompt",
+        ),
+        "mlflow_run_id": (lambda value: value is None or _is_text(value), "a text or null"),
+    }
+    for name, (is_right, right) in rules.items():
+        value = getattr(manifest, name)
+        if not is_right(value):
+            raise BundleError(
+                f"{path}: {name} is {value!r:.80}; it must be {right}: export the bundle again"
+            )
+    for target_model, curve in manifest.calibration.items():
+        LengthCurve.parse(target_model, curve)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MAX_TEXT and value.isprintable()
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_files(value: object) -> bool:
+    """Plain names that lie in the folder itself, each with a checksum."""
+    if not isinstance(value, dict):
+        return False
+    names = all(re.fullmatch(r"\w[\w.-]*", name) and name != MANIFEST for name in value)
+    sums = all(isinstance(s, str) and re.fullmatch(r"[0-9a-f]{64}", s) for s in value.values())
+    return names and sums and TOKENIZER in value and (FP32 in value or INT8 in value)

@@ -1,0 +1,114 @@
+"""Requests of a vLLM server's own log, put together from its lines.
+
+Source: `RequestLogger` of vLLM (vllm/entrypoints/logger.py, since 0.30
+vllm/entrypoints/serve/utils/request_logger.py). `--enable-log-requests` writes "Received request
+ID: ...", and `--enable-log-outputs` "Generated response ID: ...". Older versions have the prompt
+and the token ids in these lines; newer ones write lines of their own, "... details: ...", at DEBUG
+only. Streamed answers have token ids only with `--enable-log-deltas`.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from lengthwise.tables.files import Row
+from lengthwise.tables.formats import LogFormat
+from lengthwise.tables.values import prompt_of, seconds_of, unpacked
+
+OPTIONS: Final = (
+    "start vLLM with VLLM_LOGGING_LEVEL=DEBUG, --enable-log-requests and --enable-log-outputs, and "
+    "for streamed answers --enable-log-deltas"
+)
+VLLM: Final = LogFormat(name="vLLM", without_prompt=OPTIONS, without_length=OPTIONS)
+_LINE: Final = re.compile(
+    r"(?:(?P<day>\d\d-\d\d) (?P<time>\d\d:\d\d:\d\d) .*?)?"
+    r"(?P<what>Received request|Generated response|Request) (?P<id>[\w.-]+)"
+    r"(?P<stream> \(streaming (?:delta|complete)\))?(?P<details> details| JSON body)?: (?P<rest>.*)"
+)
+_PROMPT: Final = re.compile(r"prompt: (?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
+_PROMPT_IDS: Final = re.compile(r"prompt_token_ids: (?P<ids>\[[\d, ]*\])")
+_OUTPUT_IDS: Final = re.compile(r"output_token_ids: [\[(](?P<ids>[\d, ]*)[\])]")
+_NO_TEXT: Final = re.compile(r"<streaming_complete: (?P<count>\d+) tokens>")
+_YEAR: Final = "2000-"
+"""The log has no year; a leap year has every day."""
+_USER_TURNS: Final = tuple(
+    re.compile(pattern, re.DOTALL)
+    for pattern in (
+        r"<\|im_start\|>user\n(.*?)<\|im_end\|>",
+        r"<\|start_header_id\|>user<\|end_header_id\|>\s*(.*?)<\|eot_id\|>",
+        r"<start_of_turn>user\n(.*?)<end_of_turn>",
+        r"<\uff5cUser\uff5c>(.*?)<\uff5cAssistant\uff5c>",
+        r"\[INST\]\s*(.*?)\s*\[/INST\]",
+        r"<\|user\|>\s*(.*?)<\|(?:end|assistant)\|>",
+    )
+)
+"""The user's turn in the templates of Qwen, Llama 3, Gemma, DeepSeek, Mistral, and Phi or GLM."""
+
+
+def vllm_rows(text: str) -> list[Row]:
+    """Return a row per answered request, in order of arrival, without values that no line has."""
+    requests: dict[str, Row] = {}
+    for line in map(_LINE.search, _messages(text.split("\n"))):
+        if line is not None:
+            _read(line, requests)
+    # Without an answer: an embedding, a request that was aborted, or one whose answer comes later.
+    return [request for request in requests.values() if request.pop("is_answered", False)]
+
+
+def _messages(lines: Iterable[str]) -> Iterable[str]:
+    """The lines; of a line in JSON, as `VLLM_LOGGING_CONFIG_PATH` may ask for, time and message."""
+    for line in lines:
+        if line.startswith("{"):
+            entry = unpacked(line)
+            if isinstance(entry, dict):
+                yield f"{entry.get('asctime', '')} {entry.get('message', '')}"
+                continue
+        yield line
+
+
+def _read(line: re.Match[str], requests: dict[str, Row]) -> None:
+    """Add what a line says to its request."""
+    rest, key = line["rest"], _core(line["id"])
+    request = requests.setdefault(key, {})
+    if line["what"] == "Generated response":
+        request["is_answered"] = True
+        if (found := _OUTPUT_IDS.search(rest)) is not None:
+            count = found["ids"].count(",") + bool(found["ids"].strip(", "))
+            count -= found["ids"].rstrip().endswith(",")
+            is_part = line["stream"] == " (streaming delta)"
+            request["output_tokens"] = count + is_part * request.get("output_tokens", 0)
+        elif (counted := _NO_TEXT.search(rest)) is not None:
+            request["output_tokens"] = int(counted["count"])
+        return
+    if line["day"] and "arrival_s" not in request:
+        request["arrival_s"] = seconds_of(f"{_YEAR}{line['day']} {line['time']}")
+    if line["details"] == " JSON body":
+        if (prompt := prompt_of(_body(rest))) is not None:
+            request["prompt"] = prompt
+        return
+    if (quoted := _PROMPT.search(rest)) is not None and "prompt" not in request:
+        request["prompt"] = user_turn(ast.literal_eval(quoted["text"]))
+    if (ids := _PROMPT_IDS.search(rest)) is not None:
+        request["prompt_tokens"] = ids["ids"].count(",") + 1
+
+
+def _core(request_id: str) -> str:
+    """The part of an id that all lines of a request share: a prefix and "-0" come and go."""
+    return re.sub(r"^(?:chatcmpl|cmpl|resp)[-_]|-\d{1,3}$", "", request_id)
+
+
+def _body(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # cut by --max-log-len
+        return None
+
+
+def user_turn(prompt: str) -> str:
+    """Return the user's newest turn of a prompt that a chat template wrote; else the prompt."""
+    for pattern in _USER_TURNS:
+        if turns := pattern.findall(prompt):
+            return str(turns[-1]).strip() or prompt
+    return prompt

@@ -1,0 +1,229 @@
+"""`bench`: requests that the simulator serves per CPU second, and the memory of large runs."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lengthwise.errors import ConfigError, at_least
+from lengthwise.strict_json import to_json
+from scheduler_adapters.benchmarks.check_golden import TABLES_FILE
+from scheduler_adapters.benchmarks.clusters import run_pascal, usage
+from scheduler_adapters.benchmarks.vidur import run_vidur, scaled_per_cpu_s
+from scheduler_adapters.placements.round_robin import RoundRobinPlacement
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.cluster.run import simulate_cluster
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
+from scheduler_adapters.simulator.latency.time_tables import TableLatency
+from scheduler_adapters.simulator.simulate import LoopName, simulate_replicas
+from scheduler_adapters.timeline.timeline import write_timeline
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.traces import read_trace
+
+_RATE_PER_S = 6.45
+"""Per instance: a little more than the golden instance can serve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatorBenchConfig:
+    """The requests to measure with, and how often."""
+
+    golden: Path | None = None
+    """Folder of golden runs; none: $LENGTHWISE_DATA/vidur-golden, else requests of that size."""
+    repeats: int = 5
+    """Runs per figure; the fastest counts."""
+    million: bool = True
+    """Whether to run 1,000,000 requests on 8 instances, outputs written."""
+    clusters: bool = True
+    """Whether to run 100,000 requests that reason on 8 instances under PASCAL."""
+    large: bool = False
+    """Whether to run 1,000,000 of them on 64 instances: a quarter of an hour."""
+    vidur: Path | None = None
+    """Checkout of microsoft/vidur, to run beside ours on the golden requests; none: its recorded
+    speed, scaled by a calibration loop."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        at_least("repeats", self.repeats, 1)
+        if self.vidur is not None and not (self.vidur / "vidur" / "simulator.py").is_file():
+            raise ConfigError(f"vidur is {self.vidur}, which is no checkout of Vidur; name one")
+        if self.golden is not None and not self.golden.is_dir():
+            raise ConfigError(
+                f"golden is {self.golden}, which is no folder; leave it out for synthetic requests"
+            )
+
+
+def run(config: SimulatorBenchConfig) -> None:
+    """Measure requests per CPU second of this process, and the memory of a large run.
+
+    Example:
+      python -m scheduler_adapters bench --json
+
+    One instance x 1,000 requests and 8 x 10,000, step times from tables, saturated; everything from
+    requests to timelines counts, start-up and compilation do not. python_path is the same without
+    the compiled loops, which do policies with ranks that never change, and SLAI. cluster_r8 is
+    sarathi_r8 as a cluster under round-robin. vidur is Vidur's Sarathi on the same requests,
+    times_vidur by how much ours is faster.
+    """
+    tables, small, large = _load(_golden(config))
+    latency = tables or _SYNTHETIC
+    figures: dict[str, object] = {
+        "requests": "golden" if tables else "synthetic",
+        **_speeds(latency, small, large, "compiled", config.repeats),
+        "cluster_r8": _cluster_speed(latency, large, config.repeats),
+        "python_path": _speeds(latency, small, large, "python", config.repeats),
+    }
+    if tables:
+        figures |= _against_vidur(config, figures, small, large)
+    if config.million:
+        figures["million"] = _alone(run_million)
+    if config.clusters:
+        figures["pascal_8x100k"] = _alone(run_pascal, 8, 100_000)
+    if config.large:
+        figures["cluster_64x1m"] = _alone(run_pascal, 64, 1_000_000)
+    print(to_json(figures) if config.json else format_figures(figures))
+
+
+def _alone(run: Callable[..., dict[str, float]], *arguments: Any, **named: Any) -> dict[str, float]:
+    """Return the figures of a run in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
+        return alone.submit(run, *arguments, **named).result()
+
+
+def _against_vidur(
+    config: SimulatorBenchConfig, figures: Mapping[str, Any], small: Requests, large: Requests
+) -> dict[str, object]:
+    """Return Vidur's requests per CPU second, and by how much ours are more."""
+    if config.vidur is None:
+        theirs, source = scaled_per_cpu_s(), "recorded, scaled by a calibration loop"
+    else:
+        run = partial(_alone, run_vidur, config.vidur, _golden(config) / TABLES_FILE)
+        theirs, source = {}, "run beside ours"
+        for name, requests, replicas in (("sarathi_r1", small, 1), ("sarathi_r8", large, 8)):
+            theirs |= {name: run(requests, replicas=replicas, repeats=config.repeats)["per_cpu_s"]}
+    ours = {name: figure for name, figure in figures.items() if isinstance(figure, int)}
+    ours |= {f"python_path.{name}": one for name, one in figures["python_path"].items()}
+    times = {
+        name: round(one / theirs["sarathi_r8" if name.endswith("_r8") else "sarathi_r1"], 1)
+        for name, one in ours.items()
+    }
+    return {"vidur": {"source": source, **theirs}, "times_vidur": times}
+
+
+_SYNTHETIC = AffineLatency(base_s=0.0096, per_token_s=5.5e-5, per_context_token_s=5e-8)
+
+
+def _golden(config: SimulatorBenchConfig) -> Path:
+    """Return the folder of the golden runs; it need not be there."""
+    return config.golden or Path(os.environ.get("LENGTHWISE_DATA", ".")) / "vidur-golden"
+
+
+def _load(folder: Path) -> tuple[TableLatency | None, Requests, Requests]:
+    """Time tables and the requests of the two sizes."""
+    if not folder.is_dir():
+        return None, chat_requests(1000, _RATE_PER_S), chat_requests(10_000, 8 * _RATE_PER_S)
+    small = read_trace(folder / "sarathi_r1_n1000_q6.45.parquet")
+    large = read_trace(folder / "sarathi_r8_n10000_q51.6.parquet")
+    return TableLatency.load(folder / TABLES_FILE), small, large
+
+
+def chat_requests(count: int, rate_per_s: float) -> Requests:
+    """Poisson arrivals with lengths like a chat trace: means 1,150 prompt and 215 output tokens."""
+    random = np.random.default_rng((0, LENGTH_STREAM))
+    prompt_tokens = np.clip(random.lognormal(6.6, 0.95, count), 1, 3500).astype(np.int64)
+    output_tokens = np.clip(random.lognormal(5.1, 0.72, count), 1, 590).astype(np.int64)
+    return make_requests(
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        arrival_s=poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=0),
+    )
+
+
+def _speeds(
+    latency: LatencyModel, small: Requests, large: Requests, loop: LoopName, repeats: int
+) -> dict[str, float]:
+    """Requests per CPU second by policy."""
+    instance = _instance(latency)
+    scored = small.with_scores(small.output_tokens)
+    reasoning = replace(small, reasoning_tokens=small.output_tokens // 2)
+    is_paying = np.arange(len(small)) % 20 == 0
+    classes = replace(small, tbt_s=np.where(is_paying, 0.1, 0.5))
+
+    def speed(make_policy: Callable[[], Policy], requests: Requests, replicas: int = 1) -> float:
+        run = partial(simulate_replicas, requests, make_policy, instance, replicas=replicas)
+        return _per_cpu_s(partial(run, loop=loop), len(requests), repeats)
+
+    return {
+        "sarathi_r1": speed(Sarathi, small),
+        "sarathi_r8": speed(Sarathi, large, replicas=8),
+        "pars": speed(pars, scored),
+        "slai_dynamic": speed(SLAI, classes),
+        "round_robin": speed(RoundRobin, small),
+        "pascal": speed(Pascal, reasoning),
+    }
+
+
+def _cluster_speed(latency: LatencyModel, requests: Requests, repeats: int) -> float:
+    """Requests per CPU second of eight replicas as a cluster, which runs in plain Python."""
+    instances = [_instance(latency)] * 8
+
+    def run() -> None:
+        simulate_cluster(requests, RoundRobinPlacement(), Sarathi, instances)
+
+    return _per_cpu_s(run, len(requests), repeats)
+
+
+def _per_cpu_s(run: Callable[[], object], count: int, repeats: int) -> float:
+    taken_s = []
+    for _ in range(repeats + 1):
+        start_s = time.process_time()
+        run()
+        taken_s.append(time.process_time() - start_s)
+    return round(count / min(taken_s[1:]))  # the first one compiles
+
+
+def _instance(latency: LatencyModel, headroom: int = 1) -> Instance:
+    return Instance(
+        latency=latency,
+        kv_blocks=30208,
+        max_num_seqs=128,
+        max_tokens=512,
+        decode_headroom_blocks=headroom,
+    )
+
+
+def run_million(count: int = 1_000_000, replicas: int = 8) -> dict[str, float]:
+    """Simulate and write `count` requests; CPU seconds and peak memory of this whole process."""
+    requests = chat_requests(count, 0.9 * replicas * _RATE_PER_S)
+    instance = _instance(_SYNTHETIC, headroom=0)
+    timeline = simulate_replicas(requests, Sarathi, instance, replicas=replicas, loop="compiled")
+    with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
+        write_timeline(timeline, Path(folder) / "timeline.parquet", token_times=False)
+    return usage()
+
+
+def format_figures(figures: dict[str, object]) -> str:
+    """The figures as lines for a terminal."""
+    lines = []
+    for key, value in figures.items():
+        parts = value if isinstance(value, dict) else {"": value}
+        for name, number in parts.items():
+            label = f"{key}.{name}" if name else key
+            lines.append(f"{label:32} {number:>12{'' if isinstance(number, str) else ','}}")
+    return "\n".join(lines)

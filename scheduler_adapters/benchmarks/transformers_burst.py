@@ -1,0 +1,245 @@
+"""`bench-transformers`: a burst of requests through transformers under several schedulers.
+
+The model has random weights and the shape of a real one; each request gets exactly the output
+tokens that its response had (end-of-sequence is off), so schedulers are compared on the same work.
+Beside what was measured stands what the simulator predicts from the steps under the first of them.
+"""
+
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.strict_json import to_json
+from scheduler_adapters.benchmarks.transformers_report import Report
+from scheduler_adapters.commands.experiment_settings import (
+    check_folder,
+    check_policies,
+    load_named,
+    policy_of,
+)
+from scheduler_adapters.engines.random_model import device_name, find_device
+from scheduler_adapters.engines.transformers_batching.in_process import BatchingConfig, open_driver
+from scheduler_adapters.timeline.live_log import TimelineLog
+from scheduler_adapters.validation.prediction import Served
+from scheduler_adapters.validation.recording import StepRecorder
+from scheduler_adapters.workload.data_folder import data_file
+from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.table_files import read_table
+from scheduler_adapters.workload.workload import WorkloadConfig, synthetic_requests
+
+log = logging.getLogger(__name__)
+
+LENGTHS: Final = "alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet"
+_TOKENS_PER_WORD: Final = 4 / 3
+_CLASS_STREAM: Final = 11
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstConfig(BatchingConfig):
+    """The requests, the schedulers and the model."""
+
+    policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "slai", "oracle"])
+    """Names of policies, which `simulate --help` lists, or import paths. The step times of the
+    simulator are fitted to the first one's run."""
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Settings of policies by name, e.g. {"slai": {"max_tokens": 256}}. A made-up name says whose
+    settings they are: {"slai-late": {"policy": "slai", "offset": 10.0}}."""
+    trace: Path | None = None
+    """.csv, .parquet or .jsonl with prompt_tokens, output_tokens and, where there are any, score,
+    user_class, tbt_s, prompt; none: lengths of Vicuna-7B's responses in $LENGTHWISE_DATA, else
+    synthetic. Arrival times are not used: all requests come at once."""
+    num_requests: int | None = None
+    """At most this many requests, drawn at random; none: 2,000 on a GPU, and on a CPU 200, a
+    minute or two of the tiny shape under four policies."""
+    max_context: int = 4096
+    """Longer prompts and outputs are cut to a half of this each."""
+    scores: str | None = None
+    """Where scores come from, as in `simulate`: synthetic (of quality tau_b), trace, oracle,
+    constant, or, for a trace with a column prompt, bundle:PATH or service:HOST:PORT; none: the
+    trace's column score where there is one, else synthetic."""
+    tau_b: float = 0.6
+    """Kendall tau-b of synthetic scores with the true lengths."""
+    paying_share: float = 0.5
+    """Share of requests of the class "paying", drawn at random, where the trace has no classes."""
+    paying_tbt_s: float = 0.1
+    """Target time between tokens of the class "paying"."""
+    free_tbt_s: float = 0.5
+    """Target time between tokens of the class "free"."""
+    out: Path | None = None
+    """Folder for the timeline (POLICY.jsonl, times of all tokens) and the steps (POLICY.steps.csv)
+    under each policy, summary.csv, and simulated beside measured (agreement.csv, agreement.svg)."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_requests", "max_num_seqs", "max_tokens"):
+            value = getattr(self, name)
+            require(name, value, value is None or value >= 1, "a number >= 1")
+        check_policies(self.policies, self.settings)
+        check_folder(self.out)
+        require("max_context", self.max_context, self.max_context >= 2, "2 tokens or more")
+        share = self.paying_share
+        require("paying_share", share, 0 <= share <= 1, "a number in [0, 1]")
+        _ = self.setup  # which refuses what it does not know
+
+    @property
+    def setup(self) -> WorkloadConfig:
+        """Where requests and scores come from, as `simulate` has it."""
+        return WorkloadConfig(
+            trace=self.trace,
+            num_requests=sys.maxsize,
+            scores=self.scores,
+            tau_b=self.tau_b,
+            seed=self.seed,
+        )
+
+    @property
+    def most_requests(self) -> int:
+        """`num_requests`, or what the device serves in minutes."""
+        return self.num_requests or (2000 if find_device(self.device).startswith("cuda") else 200)
+
+
+def burst(config: BurstConfig) -> None:
+    """Serve a burst with transformers' continuous batching, once under each scheduler.
+
+    A random model of the given shape answers requests of real lengths, all there at 0 s; the table
+    says what each scheduler made of them. A second one says what the simulator makes of the same
+    requests when it knows the engine's steps under the first policy only, and how far it is from
+    what was measured, request by request (MAPE), and in the mean (bias). Needs a GPU for anything
+    but the tiny shape.
+
+    Examples:
+      python -m scheduler_adapters bench-transformers --num-requests 40 --max-num-seqs 4
+      python -m scheduler_adapters bench-transformers --shape 7b --out burst-7b
+      python -m scheduler_adapters bench-transformers --trace with_prompts.parquet \\
+          --scores bundle:run/bundle
+      python -m scheduler_adapters bench-transformers --shape 7b --policies '[fcfs, slai]' \\
+          --settings '{slai: {max_tokens: 512}}' --trace requests.parquet
+
+    A policy that runs twice tells how far the engine is from itself: '[fcfs, pars, again]' with
+    --settings '{again: {policy: fcfs}}'.
+    """
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.WARNING)
+    requests = load_burst(config)
+    with ExitStack() as stack:
+        folder = config.out
+        if folder is None:
+            made = tempfile.TemporaryDirectory(prefix="lengthwise-burst-")
+            folder = Path(stack.enter_context(made))
+        report = Report(config.settings, config.out)
+        for name, run in serve_burst(requests, config, folder):
+            report.add(name, run)
+    if config.json:
+        about = {
+            "shape": config.shape,
+            "device": device_name(find_device(config.device)),
+            "num_requests": len(requests),
+            "max_num_seqs": config.max_num_seqs,
+            "max_tokens": config.max_tokens,
+            "scores": config.setup.score_source(requests),
+            "seed": config.seed,
+            "fitted_on": config.policies[0],
+            "num_steps_fitted": report.fit and report.fit.steps.num_steps,
+            "step_mape_fraction": report.fit and report.fit.steps.mape_fraction,
+            "num_captures_fitted": report.fit and report.fit.num_captures,
+            "capture_s": report.fit and report.fit.capture_s,
+        }
+        print(to_json({**about, "runs": report.rows}))
+    else:
+        print(report.text())
+
+
+def load_burst(config: BurstConfig) -> Requests:
+    """Return the requests, all at 0 s, with classes, and with the scores of the trace.
+
+    Raises:
+        DataError: the trace cannot be read.
+        ScoringError: not one of its prompts could be scored.
+    """
+    requests = _lengths(config)
+    random = np.random.default_rng((config.seed, _CLASS_STREAM))
+    if len(requests) > config.most_requests:
+        rows = random.permutation(len(requests))[: config.most_requests]
+        requests = requests.take(np.sort(rows))
+    half = config.max_context // 2
+    requests = replace(
+        requests,
+        arrival_s=np.zeros(len(requests)),
+        prompt_tokens=np.minimum(requests.prompt_tokens, half),
+        output_tokens=np.minimum(requests.output_tokens, half),
+        request_id=np.arange(len(requests)).astype(str),
+    )
+    if not requests.user_class.astype(bool).any():
+        pays = random.random(len(requests)) < config.paying_share
+        requests = replace(
+            requests,
+            user_class=np.where(pays, "paying", "free"),
+            tbt_s=np.where(pays, config.paying_tbt_s, config.free_tbt_s),
+        )
+    return requests
+
+
+def _lengths(config: BurstConfig) -> Requests:
+    if config.trace is not None:
+        return config.setup.load()
+    try:
+        table = read_table(data_file(LENGTHS), ("prompt", "vicuna_tokens_t0_7"))
+    except (ConfigError, DataError) as error:
+        log.warning("synthetic lengths take the place of measured ones: %s", error)
+        return synthetic_requests(config.most_requests, seed=config.seed)
+    words = np.array([len(prompt.split()) for prompt in table["prompt"]])
+    return make_requests(
+        prompt_tokens=np.maximum(1, words * _TOKENS_PER_WORD).astype(np.int64),
+        output_tokens=np.maximum(1, table["vicuna_tokens_t0_7"].to_numpy()),
+    )
+
+
+def serve_burst(
+    requests: Requests, config: BurstConfig, folder: Path
+) -> Iterator[tuple[str, Served]]:
+    """Yield policy after policy with its run, which is written to `folder` as well.
+
+    Raises:
+        UnsupportedByEngine: a policy wants what this engine cannot do.
+        ConfigError: no such policy, shape or device, or the model does not fit.
+    """
+    from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
+
+    for name in config.policies:  # what cannot run is refused before a model is made
+        use_policy(load_named(name, config.settings), {})
+    driver = open_driver(config, requests)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in config.policies:
+        by_oracle = policy_of(name, config.settings) == "oracle"
+        scored = config.setup.scored(requests, by_oracle=by_oracle)
+        path = folder / f"{name.replace(':', '_').replace('/', '_')}.jsonl"
+        path.unlink(missing_ok=True)
+        (_, clock), recorder = driver.clock(None), StepRecorder()
+        log_file = TimelineLog(str(path), start_s=0.0)
+        run = driver.serve(
+            scored,
+            clock=clock,
+            seed=config.seed,
+            policy=load_named(name, config.settings),
+            observers=[recorder, log_file],
+        )
+        log_file.close()
+        steps = pd.DataFrame([asdict(step) for step in recorder.steps])
+        steps.to_csv(path.with_suffix(".steps.csv"), index=False)
+        served = Served(
+            requests=scored,
+            timeline=run.timeline,
+            steps=recorder.steps,
+            has_graphs=driver.has_graphs,
+            instance_with=driver.limits.instance,
+        )
+        yield name, served

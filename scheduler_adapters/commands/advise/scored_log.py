@@ -1,0 +1,141 @@
+"""The requests of a log, and scores for those whose prompts the ranker has not been trained on."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from lengthwise.bundle import read_manifest
+from lengthwise.errors import ConfigError, DataError
+from lengthwise.tables.reading import OnBadRows
+from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.workload.score_sources import PromptScores, open_prompt_scorer
+from scheduler_adapters.workload.table_files import read_table, write_whole
+from scheduler_adapters.workload.traces import read_trace
+
+log = logging.getLogger(__name__)
+
+LEAST_REQUESTS: Final = 20
+_CHARACTERS_PER_TOKEN: Final = 4
+"""Of prompts whose tokens the log does not count."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evidence:
+    """What a log says: requests in order of arrival, and how a ranker would score them."""
+
+    requests: Requests
+    """The first arrives at 0 s; the score is NaN where the ranker has seen the prompt."""
+    num_prompts: int
+    """Distinct prompts with a score; 0 where none was read."""
+    ranker: str
+    """Where the scores are from, for a caption."""
+    bundle: Path | None = None
+    assumed_tau_b: float | None = None
+    """Nothing was trained: scores are drawn with this tau_b."""
+    banner: str | None = None
+
+
+class _Keeper:
+    """A scorer that keeps the prompts; the score of each is its place among them."""
+
+    prompts: Sequence[str] = ()
+
+    def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
+        self.prompts = prompts
+        tokens = [max(1, len(prompt) // _CHARACTERS_PER_TOKEN) for prompt in prompts]
+        return PromptScores(
+            values=np.arange(len(prompts), dtype=float), prompt_tokens=np.array(tokens, float)
+        )
+
+
+def read_log(
+    path: Path, columns: Mapping[str, str], *, needs_prompts: bool, on_bad_rows: OnBadRows
+) -> tuple[Requests, NDArray[Any]]:
+    """Return the requests of a log by arrival, and their prompts (N,), empty if not needed.
+
+    Raises:
+        DataError: as `read_trace`, or too few requests.
+    """
+    keeper = _Keeper()
+    requests = read_trace(
+        path, scorer=keeper if needs_prompts else None, columns=columns, on_bad_rows=on_bad_rows
+    )
+    if (count := len(requests)) < LEAST_REQUESTS:
+        said = f"only {count} answered requests; a replay needs {LEAST_REQUESTS} or more"
+        raise DataError(said, path=path)
+    prompts = np.full(count, "", dtype=object)
+    if needs_prompts:
+        prompts = np.array(keeper.prompts, dtype=object)[requests.score.astype(int)]
+    start_s = float(requests.arrival_s[0])
+    return replace(requests.with_scores(np.nan), arrival_s=requests.arrival_s - start_s), prompts
+
+
+def train(
+    requests: Requests, prompts: NDArray[Any], out: Path, recipe: str, options: Mapping[str, Any]
+) -> Path:
+    """Train a ranker on prompts and lengths in a process of its own; return its bundle.
+
+    Raises:
+        ConfigError: the training ended with an error, which it has printed.
+    """
+    table = pd.DataFrame({"prompt": prompts, "output_tokens": requests.output_tokens})
+    table = table[table["prompt"].str.strip() != ""]
+    data = write_whole(out / "prompts.parquet", table.to_parquet, make_folder=True)
+    given = {"out": out / "ranker", "data.dataset": data, **options}
+    # Training stands on a floor of its own; -P: a folder of that name here is not meant.
+    command = [sys.executable, "-P", "-m", "training", "fit", recipe]
+    command += [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    log.info("training a ranker: %s", " ".join(command[2:]))
+    code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+    if code != 0:
+        raise ConfigError(
+            f"training ended with exit code {code}, its error is above; see to --training, or give "
+            "--bundle or --tau-b in its place"
+        )
+    return out / "ranker" / "bundle"
+
+
+def with_scores(requests: Requests, prompts: NDArray[Any], bundle: Path) -> Evidence:
+    """Score the prompts that a ranker has not seen: those in the test.parquet of its run.
+
+    A ranker without that file, or none of whose test prompts is in the log, was trained elsewhere:
+    it is taken to have seen none.
+
+    Raises:
+        BundleError: the bundle is missing or damaged.
+        DataError: none of the requests has a prompt.
+    """
+    manifest = read_manifest(bundle)
+    keys = [_key(prompt) for prompt in prompts]
+    held_out = bundle.parent / "test.parquet"
+    unseen = set(keys)
+    if held_out.exists():
+        kept = {_key(prompt) for prompt in read_table(held_out, ["prompt"])["prompt"]}
+        unseen = kept & unseen or unseen
+    rows = np.array([bool(key) and key in unseen for key in keys])
+    if not rows.any():
+        raise DataError("no request has a prompt to score; name the column by --prompt-column")
+    texts, place = np.unique(prompts[rows].astype(str), return_inverse=True)
+    log.info("scoring %d prompts", len(texts))
+    scores = np.full(len(keys), np.nan)
+    scores[rows] = open_prompt_scorer(f"bundle:{bundle}").score_prompts(list(texts)).values[place]
+    return Evidence(
+        requests=requests.with_scores(scores),
+        num_prompts=len(texts),
+        ranker=f"the ranker {manifest.name}, on {len(texts):,} prompts that it has not seen",
+        bundle=bundle,
+        banner=manifest.banner,
+    )
+
+
+def _key(prompt: str) -> str:
+    """The text by which a split tells prompts apart: in lower case, with single spaces."""
+    return " ".join(str(prompt).lower().split())

@@ -1,0 +1,165 @@
+"""Settings and captions that the commands of the simulator share."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from shlex import quote
+from typing import Any, Self
+
+from lengthwise.errors import ConfigError
+from lengthwise.strict_json import to_json
+from scheduler_adapters.placement import Placement
+from scheduler_adapters.policy import Policy, load_policy
+from scheduler_adapters.reporting.tracking import log_run
+from scheduler_adapters.simulator.instance_config import InstanceConfig, check_memory
+from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.workload.workload import WorkloadConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup(InstanceConfig, WorkloadConfig):
+    """Requests, scores, an instance, and where results go."""
+
+    mlruns_dir: str | None = "mlruns"
+    """MLflow store that gets a run of what --out keeps, where mlflow is installed (it takes 3 CPU
+    seconds): a folder or a server; the default gives way to $MLFLOW_TRACKING_URI; null: none."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        WorkloadConfig.__post_init__(self)
+        InstanceConfig.__post_init__(self)
+
+    @property
+    def process(self) -> str:
+        """The arrival process, for a caption."""
+        cv = f" (CV {self.cv:g})" if self.arrivals == "gamma" else ""
+        return f"{self.arrivals.capitalize()} arrivals{cv}"
+
+    def arrivals_text(self, rate_per_s: float | None, requests: Requests) -> str:
+        """Arrival process and rate of `requests`, for a caption."""
+        if rate_per_s is None:
+            return "at the trace's times" if requests.arrival_s.any() else "all at 0 s"
+        return f"{self.process} at {rate_per_s:g}/s"
+
+    @property
+    def lengths_text(self) -> str:
+        """Where the lengths are from, for a caption."""
+        if self.trace is not None:
+            return self.trace.name
+        return "log-normal mix" if self.lengths == "chat" else f"lengths of {self.lengths}"
+
+    def conditions(self, arrivals: str, num_requests: int) -> str:
+        """Model, hardware, trace, rate, number of requests and seed, for a caption."""
+        memory = "" if self.kv_blocks is None else f", {self.kv_blocks:,} KV blocks"
+        memory += ", unlimited KV memory" * self.unlimited_kv
+        if self.host_gb_per_s is not None:
+            memory += f", host link of {self.host_gb_per_s:g} GB/s"
+        classes = "".join(
+            f", {own['share']:.0%} {name}"
+            + (f" (TBT <= {own['tbt_s']:g} s)" if "tbt_s" in own else "")
+            for name, own in self.classes.items()
+        )
+        scores = {"synthetic": f"synthetic (tau_b {self.tau_b:g})", "trace": "the trace's own"}
+        banner = f"{self.banner}. " if self.banner else ""
+        return (
+            f"{banner}{self.profile}, {self.engine} engine, {self.max_num_seqs} seats, "
+            f"{self.max_tokens} tokens a step{memory}; "
+            f"{self.lengths_text}, "
+            f"{num_requests:,} requests{classes}, {arrivals}; "
+            f"scores: {scores.get(str(self.scores), self.scores)}; seed {self.seed}"
+        )
+
+    def loaded(self) -> tuple[Self, Requests]:
+        """Return the requests, which fit into the instance, and settings that name their scores."""
+        requests = self.load()
+        check_memory(requests, self.instance())
+        return replace(self, scores=self.score_source(requests)), requests
+
+    def log(self, name: str, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
+        """Keep a finished run that wrote `files` in the MLflow store; none without files."""
+        if files:
+            settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+            settings |= {"warning": self.banner} if self.banner else {}
+            log_run(self.mlruns_dir, name, params=settings, metrics=metrics, files=files)
+
+
+def changed_options(settings: Any, *kinds: type[Any], without: Collection[str] = ()) -> str:
+    """Return the fields of `kinds` that have other values than their defaults, as options."""
+    defaults = {each.name: getattr(kind(), each.name) for kind in kinds for each in fields(kind)}
+    words = []
+    for name, default in defaults.items():
+        value = getattr(settings, name)
+        if value != default and name not in ("json", "mlruns_dir", *without):
+            text = to_json(value) if isinstance(value, dict) else str(value)
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [quote(text)])]
+    return "".join(f" {word}" for word in words)
+
+
+def check_made_for(placement: Placement, profile: str) -> None:
+    """Refuse a placement whose numbers were measured on another model or device."""
+    served = profile.partition(":")[0].partition("@")[::2]
+    for kind, made_for, name in zip(("model", "device"), placement.made_for, served, strict=True):
+        if made_for not in (None, name):
+            raise ConfigError(
+                f"placement {placement.name!r} was calibrated for {kind} {made_for!r}, and the "
+                f"profile is {profile!r}; calibrate it for {name!r}"
+            )
+
+
+def check_folder(path: Path | None) -> None:
+    """Refuse an output folder that is a file."""
+    if path is not None and path.exists() and not path.is_dir():
+        raise ConfigError(f"out is {path}, which is no folder; use another place")
+
+
+def check_place(path: Path | None, *suffixes: str) -> None:
+    """Refuse a file of another format or without a folder, before the run that would fill it."""
+    if path is None:
+        return
+    if path.suffix not in suffixes:
+        raise ConfigError(f"{path} has no known format; use {' or '.join(suffixes)}")
+    if not path.parent.is_dir() or path.is_dir():
+        raise ConfigError(f"{path} cannot be written: no such folder; make {path.parent} first")
+
+
+NamedSettings = Mapping[str, Mapping[str, Any]]
+"""Settings of policies, by name. A name may be made up: "policy" then says whose settings they are,
+as in {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
+
+
+def policy_of(name: str, settings: NamedSettings) -> str:
+    """Return the policy behind a name."""
+    return str(settings.get(name, {}).get("policy", name))
+
+
+def load_named(name: str, settings: NamedSettings) -> Policy:
+    """Return a fresh policy with the settings of this name: rules may count their steps."""
+    own = {key: value for key, value in settings.get(name, {}).items() if key != "policy"}
+    return load_policy(policy_of(name, settings), **own)
+
+
+def check_policies(names: Sequence[str], settings: NamedSettings) -> None:
+    """Refuse names and settings that would fail, or be overwritten, after the first runs."""
+    if not names:
+        raise ConfigError("policies is empty; name at least one")
+    check_names("policies", "settings", names, settings)
+    for name in names:
+        load_named(name, settings)
+
+
+def check_names(
+    option: str, of_them: str, names: Sequence[str], settings: Mapping[str, Any]
+) -> None:
+    """Refuse a name that stands twice in an option, and settings of names that are not in it."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"{option} names {name!r} twice; give one another name, with an entry in {of_them} "
+                "that says whose settings it holds"
+            )
+    for name in settings:
+        if name not in names:
+            raise ConfigError(
+                f"{of_them} are for {name!r}, which is not in {option}; use {', '.join(names)}"
+            )

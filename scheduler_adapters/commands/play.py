@@ -1,0 +1,170 @@
+"""`play`: a trained ranker, vLLM with its scores, and MLflow, on loopback until Ctrl-C."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import Any, Final
+from urllib.request import urlopen
+
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import SchedulingError
+from lengthwise.mlflow_store import MlflowStore, quiet_mlflow
+from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
+from scheduler_adapters.workload.table_files import read_table
+from scoring_service.bench.processes import free_port
+
+log = logging.getLogger(__name__)
+
+_VLLM: Final = (
+    *("--dtype=bfloat16", "--block-size=32", "--max-model-len=2048", "--max-num-seqs=4"),
+    *("--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}", "--served-model-name=tiny"),
+)
+_WELCOME: Final = """\
+vLLM under PARS     {vllm}/v1   metrics: {vllm}/metrics
+scoring service     {scorer} (gRPC)   metrics: {scorer_metrics}/metrics
+MLflow              {mlflow}/#/experiments?workflowType=machine_learning
+the ranker          {mlflow}/#/models/{ranker}
+logs                {logs}
+
+try in another terminal: a completion; what became of scores; the ranker in the registry
+  curl -sS {vllm}/v1/completions -H 'Content-Type: application/json' -d {body}
+  curl -sS {vllm}/metrics | grep ^lengthwise_requests_total
+  curl -sS '{mlflow}/api/2.0/mlflow/registered-models/get?name={ranker}'
+
+Ctrl-C ends all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayConfig:
+    """The training run whose ranker is served."""
+
+    trained: Path = Path("mlruns/demo")
+    """Folder that `python -m training fit ... --out` wrote; logs go to its folder play."""
+    mlruns_dir: Path = Path("mlruns")
+    """Folder of the MLflow store that the run is in."""
+
+
+def play(config: PlayConfig) -> None:
+    """Serve a trained ranker, vLLM that asks it, and MLflow's pages, until Ctrl-C.
+
+    All listen on free ports of 127.0.0.1; their addresses are printed, and three commands to try.
+    vLLM runs a random Llama of 1.2 million parameters: its answers are noise, their order is not.
+    If one process dies, the others are ended and the last lines of its log are shown.
+
+    Example:
+      python -m scheduler_adapters play --trained mlruns/demo
+    """
+    bundle, store = ModelBundle.load(config.trained / "bundle"), MlflowStore(config.mlruns_dir)
+    prompts = read_table(config.trained / "test.parquet", ["prompt"])["prompt"].tolist()
+    store.require()
+    quiet_mlflow()
+    scorer, scorer_metrics, vllm, mlflow = (f"127.0.0.1:{free_port()}" for _ in range(4))
+    logs = config.trained / "play"
+    with tempfile.TemporaryDirectory() as folder, open_servers(logs) as servers:
+        serve = ["scoring_service", "serve", "--bundle", str(bundle.path), "--address", scorer]
+        servers.start("scoring-service", [*serve, "--metrics-address", scorer_metrics])
+        pages = ["mlflow", "server", "--backend-store-uri", store.uri, "--workers=1"]
+        pages += ["--host=127.0.0.1", f"--port={mlflow.rpartition(':')[2]}"]
+        servers.start("mlflow", pages, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false")
+        log.info("starting the scoring service, MLflow and vLLM; that takes half a minute")
+        model = write_model(Path(folder, "model"), prompts)
+        servers.watch(lambda: _answers(f"http://{scorer_metrics}/metrics"))
+        own = ["--policy=pars", f"--scorer={scorer}", f"--port={vllm.rpartition(':')[2]}"]
+        own = ["scheduler_adapters", "serve-vllm", str(model), *own, "--", *_VLLM]
+        servers.start("vllm", own, **ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
+        urls = {"vllm": f"http://{vllm}", "mlflow": f"http://{mlflow}"}
+        servers.watch(lambda: all(_answers(f"{url}/health") for url in urls.values()))
+        request = {"model": "tiny", "prompt": "Write an essay about rain.", "max_tokens": 16}
+        urls |= {"scorer": scorer, "scorer_metrics": f"http://{scorer_metrics}"}
+        ranker, body = bundle.manifest.name, quote(json.dumps(request))
+        print(_WELCOME.format(**urls, ranker=ranker, logs=logs, body=body), flush=True)
+        servers.watch(lambda: False)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Running processes by name, each with a log and the leader of a session of its own."""
+
+    logs: Path
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, command: Iterable[str], **environment: str) -> None:
+        """Run a Python module with its arguments."""
+        with (self.logs / f"{name}.log").open("wb") as written:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    def watch(self, until: Callable[[], bool]) -> None:
+        """Return when `until` holds. Raises SchedulingError if one ends before."""
+        while not until():
+            for name, process in self.running.items():
+                if (code := process.poll()) is not None:
+                    path = self.logs / f"{name}.log"
+                    tail = path.read_text(errors="replace").splitlines()[-15:]
+                    told = "\n  ".join([f"{name} ended with {code}; the end of {path}:", *tail])
+                    raise SchedulingError(told)
+            time.sleep(0.2)
+
+
+@contextmanager
+def open_servers(logs: Path) -> Iterator[Servers]:
+    """No servers yet; at the end, or at Ctrl-C, SIGTERM to each and SIGKILL to its session."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    logs.mkdir(exist_ok=True)
+    servers = Servers(logs)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield servers
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second Ctrl-C would leave some behind.
+        for process in servers.running.values():
+            process.terminate()
+        for process in servers.running.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=20)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _answers(url: str) -> bool:
+    with suppress(OSError), urlopen(url, timeout=5):
+        return True
+    return False
+
+
+def write_model(folder: Path, texts: Iterable[str]) -> Path:
+    """Write a tiny random Llama, and a tokenizer for it that has learnt its tokens from `texts`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer: Any = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+    fast.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    fast.save_pretrained(folder)
+    return make_tiny_model(folder)

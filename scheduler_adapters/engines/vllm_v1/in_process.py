@@ -1,0 +1,357 @@
+"""vLLM in this process: its engine, opened and driven.
+
+Each request gets exactly its `output_tokens` (end-of-sequence is ignored), so schedulers are
+compared on the same work. One engine per process: a second one breaks the first one's groups.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from lengthwise.errors import ConfigError, UnsupportedByEngine
+from scheduler_adapters.engines.driver import (
+    EngineDriver,
+    EngineLimits,
+    ServedRun,
+    late_scores_of,
+    random_prompts,
+)
+from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, clock_kind, make_clock
+from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model, write_config
+from scheduler_adapters.engines.vllm_v1 import TESTED
+from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
+from scheduler_adapters.planner.late_scores import LateScore
+from scheduler_adapters.planner.request_annotations import TICKET, HintCounts, hints_of
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.timeline.observer import EngineObserver, measuring
+from scheduler_adapters.timeline.steps import Chunk, StepRecord
+from scheduler_adapters.timeline.timeline import timeline_from_token_times
+from scheduler_adapters.workload.requests import Requests
+
+STOCK: Final = "stock"
+ENVIRONMENT: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # On CPU: without these two the worker binds itself to the first core, whoever else is on it.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    # The engine core in this process: no child to start, and its scheduler can be looked at.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+"""The variables that vLLM reads; one that is set already keeps its value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineConfig:
+    """One engine and the scheduler inside it."""
+
+    scheduler: str = STOCK
+    """"stock" is vLLM's own; else a policy of ours by name (fcfs, pars, ...) or import path."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the policy, e.g. {"starve_after_s": 60}."""
+    max_num_seqs: int = 8
+    """Requests that run at once; below the number of requests it makes a queue."""
+    max_num_batched_tokens: int = 512
+    """Token budget of a step."""
+    kv_cache_mib: int = 64
+    """Memory for KV blocks of 32 tokens; a token of the tiny model takes 1 KiB, of 7b 512."""
+    model: Path | None = None
+    """Folder of a model; left out, a random Llama is made for the run."""
+    shape: str = "tiny"
+    """Shape of the random Llama: tiny (1.2 M parameters), small (14 M), 7b (Llama-2-7B)."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of vLLM's engine, or others than ours: {"enforce_eager": false} for CUDA
+    graphs, {"dtype": "float32"}."""
+    clock: ClockKind = "wall"
+    """"cpu" counts this process's CPU seconds and skips idle time: on a shared machine it compares
+    schedulers, where wall time compares neighbours. "steady" is "cpu" on a machine that stays as
+    fast as at first."""
+    seed: int = 0
+    """Of the random prompts."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_mib"):
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"{name} is {value}; use a number >= 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, below max_num_seqs "
+                f"{self.max_num_seqs}; a step must have a token for each running request"
+            )
+
+
+@contextmanager
+def open_driver(config: OfflineConfig, **engine_args: Any) -> Iterator[VllmDriver]:
+    """Open an engine as `open_engine` does, warmed up."""
+    with open_engine(config, **engine_args) as engine:
+        # The first steps load code and allocate: they belong to nobody's latency.
+        _add_request(engine, "warm-up", [1, 2], 4)
+        while engine.has_unfinished_requests():
+            engine.step()
+        yield VllmDriver(engine)
+
+
+@contextmanager
+def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
+    """Open vLLM's `LLMEngine` in this process, with a random model where `config` names none."""
+    set_environment()
+    if find_spec("vllm") is None:
+        raise UnsupportedByEngine("vLLM is not installed; install vllm " + TESTED)
+    chosen = _scheduler_args(config)
+    with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
+        model = _model_args(config, Path(folder))
+        engine = _make_engine(config, {**model, **chosen, **engine_args, **config.engine})
+        try:
+            yield engine
+        finally:
+            engine.engine_core.shutdown()
+
+
+def set_environment() -> None:
+    """`ENVIRONMENT`, where it is not set already; OpenMP reads it when torch is first imported."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # While it is imported, vLLM logs before it reads what level to log.
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
+
+
+def scheduler_of(engine: Any) -> Any:
+    """Return the live scheduler of an engine that `open_engine` made."""
+    return engine.engine_core.engine_core.scheduler
+
+
+def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
+    """Return the arguments that name the scheduler; wrong settings fail here, before the engine."""
+    if config.scheduler == STOCK:
+        if config.settings:
+            raise ConfigError(
+                f"settings are {dict(config.settings)}; the stock scheduler takes none"
+            )
+        return {}
+    additional_config = {SETTINGS: {"policy": config.scheduler, **config.settings}}
+    configured_policy(additional_config)
+    return {
+        "scheduler_cls": "scheduler_adapters.engines.vllm_v1.scheduler",
+        "additional_config": additional_config,
+    }
+
+
+def _model_args(config: OfflineConfig, folder: Path) -> dict[str, Any]:
+    """Return the arguments that name the model; a random one is written to `folder`."""
+    if config.model is None and config.shape == "7b":  # 13.5 GB are not written and read again
+        return {"model": str(write_config(folder, config.shape)), "load_format": "dummy"}
+    return {"model": str(config.model or make_tiny_model(folder, shape=config.shape))}
+
+
+def _make_engine(config: OfflineConfig, engine_args: Mapping[str, Any]) -> Any:
+    arguments = {
+        "skip_tokenizer_init": True,
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "block_size": 32,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "kv_cache_memory_bytes": config.kv_cache_mib << 20,
+        "use_tqdm_on_load": False,
+        "disable_log_stats": False,  # the time a request was first scheduled comes with them
+        **engine_args,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's code
+        from vllm import EngineArgs, LLMEngine
+
+        return LLMEngine.from_engine_args(EngineArgs(**arguments))
+
+
+class VllmDriver(EngineDriver):
+    """vLLM's engine in this process, under the scheduler that it was opened with.
+
+    Args:
+        shared_tokens: that all prompts have at their beginning.
+    """
+
+    def __init__(self, engine: Any, *, shared_tokens: int = 0) -> None:
+        from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmBorder
+
+        self.engine = engine
+        self._shared_tokens = shared_tokens
+        self.limits = EngineLimits.of(VllmBorder(scheduler_of(engine), ()))
+
+    @property
+    def hint_counts(self) -> HintCounts | None:
+        """Requests with and without a usable score; None under the stock scheduler."""
+        ranker = getattr(scheduler_of(self.engine), "lengthwise", None)
+        return None if ranker is None else ranker.hint_counts
+
+    def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
+        device = self.engine.vllm_config.device_config.device_type
+        kind = clock_kind(device, wanted)
+        return kind, make_clock(kind)
+
+    def serve(
+        self,
+        requests: Requests,
+        *,
+        clock: EngineClock,
+        seed: int,
+        policy: Policy | None = None,
+        observers: Sequence[EngineObserver] = (),
+    ) -> ServedRun:
+        prompts = random_prompts(requests, seed, VOCABULARY, shared_tokens=self._shared_tokens)
+        self.engine.reset_prefix_cache()
+        clock.restart()
+        scheduler = scheduler_of(self.engine)
+        if (ranker := getattr(scheduler, "lengthwise", None)) is not None:
+            scheduler.lengthwise_start(policy or ranker.policy, observers=observers)
+            scheduler.lengthwise.clock = clock
+        with _told_steps(scheduler, measuring(observers)) as took:
+            return _serve(self.engine, requests, prompts, clock, took)
+
+
+@contextmanager
+def _told_steps(
+    scheduler: Any, observers: Sequence[EngineObserver]
+) -> Iterator[Callable[[float], None]]:
+    """Tell observers the size of each step that a scheduler makes, but of empty ones.
+
+    Gives a function to be called with the seconds of each turn of the engine: sizes are read inside
+    the engine and durations outside, so that vLLM's own scheduler is measured as ours is. A turn is
+    that of the step whose outcome it brings; an asynchronous engine has scheduled the next by then.
+    """
+    scheduled: deque[StepRecord] = deque()
+    ended: list[StepRecord] = []
+    schedule, update = scheduler.schedule, scheduler.update_from_output
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        output = schedule(*args, **kwargs)
+        if output.num_scheduled_tokens:
+            scheduled.append(_size(scheduler, output.num_scheduled_tokens))
+        return output
+
+    def updated(output: Any, *args: Any, **kwargs: Any) -> Any:
+        if output.num_scheduled_tokens:
+            ended.append(scheduled.popleft())
+        return update(output, *args, **kwargs)
+
+    def took(seconds: float) -> None:
+        for size, observer in product(ended, observers):
+            observer.measured(replace(size, seconds=seconds))
+        ended.clear()
+
+    if not observers:
+        yield took
+        return
+    scheduler.schedule, scheduler.update_from_output = noted, updated
+    try:
+        yield took
+    finally:
+        del scheduler.schedule, scheduler.update_from_output
+
+
+def _size(scheduler: Any, scheduled: Mapping[str, int]) -> StepRecord:
+    num_decodes = decode_context = 0
+    prefills: list[Chunk] = []
+    for request_id, tokens in scheduled.items():
+        request = scheduler.requests[request_id]
+        before = request.num_computed_tokens - tokens  # the engine has counted the step already
+        if before >= request.num_prompt_tokens and tokens == 1:
+            num_decodes += 1
+            decode_context += before + 1
+        else:
+            prefills.append((before, tokens))
+    return StepRecord.of(num_decodes, decode_context, prefills)
+
+
+def _add_request(
+    engine: Any, name: str, prompt: list[int], output_tokens: int, **extra: Any
+) -> None:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=output_tokens,
+        min_tokens=output_tokens,
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args=extra.pop("extra_args", None),
+    )
+    engine.add_request(name, {"prompt_token_ids": prompt}, params, **extra)
+
+
+def _serve(
+    engine: Any,
+    requests: Requests,
+    prompts: list[list[int]],
+    clock: EngineClock,
+    took: Callable[[float], None],
+) -> ServedRun:
+    count = len(requests)
+    token_ids: list[list[int]] = [[] for _ in range(count)]
+    token_s: list[list[float]] = [[] for _ in range(count)]
+    scheduled_ts = np.full(count, np.nan)
+    held: list[Any] = []  # the engine's own requests
+    marks = [(time.monotonic(), 0.0)]  # instants on vLLM's clock and on ours
+    ranker: Any = getattr(scheduler_of(engine), "lengthwise", None)
+    late = deque(late_scores_of(requests) if ranker is not None else ())
+    added = 0
+    while added < count or engine.has_unfinished_requests():
+        if not engine.has_unfinished_requests():
+            clock.wait_until(requests.arrival_s[added])
+            marks.append((time.monotonic(), clock()))
+        while added < count and requests.arrival_s[added] <= clock():
+            _add_request(
+                engine,
+                str(added),
+                prompts[added],
+                int(requests.output_tokens[added]),
+                arrival_time=time.time() - (clock() - requests.arrival_s[added]),
+                extra_args=hints_of(requests, added),
+            )
+            held.append(next(reversed(scheduler_of(engine).requests.values())))
+            added += 1
+        while late and late[0][0] <= clock():
+            row = late.popleft()[1]
+            score = LateScore(hints_of(requests, row)[TICKET], float(requests.score[row]))
+            ranker.late_scores.inbox.append(score)
+        clock.note_speed()
+        began_s = marks[-1][1]
+        # Clocks that run apart must not let a request start before it has arrived.
+        marks.append((time.monotonic(), clock()))
+        outputs = engine.step()
+        now_s = clock()
+        marks.append((time.monotonic(), now_s))
+        took(now_s - began_s)
+        for output in outputs:
+            row, new = int(output.request_id), output.outputs[0].token_ids
+            token_ids[row].extend(new)
+            token_s[row].extend([now_s] * len(new))
+            scheduled_ts[row] = output.metrics.scheduled_ts
+    engine_s, clock_s = zip(*marks, strict=True)
+    timeline = timeline_from_token_times(
+        requests,
+        token_s,
+        scheduled_s=np.interp(scheduled_ts, engine_s, clock_s),
+        preemptions=[request.num_preemptions for request in held],
+    )
+    return ServedRun(timeline=timeline, token_ids=token_ids)

@@ -1,0 +1,257 @@
+"""Tables of runs: latencies, load over time and capacity, as figures and CSV files take them."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from scheduler_adapters.simulator.observers import LoadCurve
+from scheduler_adapters.timeline.latency_metrics import Summary, statistic, token_gaps
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.requests import Floats
+
+Weighted = ArrayLike | tuple[ArrayLike, ArrayLike]
+"""Values, or values with how often each occurs."""
+_POINTS: Final = 400
+_NO_EFFECT: Final = 0.02
+INTERVALS: Final = 300
+"""Of virtual time in a table of the load."""
+_COUNTS: Final = (
+    *("num_finished", "num_unfinished", "num_rejected", "num_unscored", "num_preemptions"),
+    "output_tokens_per_s",
+)
+_METRICS: Final = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "tbt_s", "queueing_s")
+_READING_METRICS: Final = ("first_answer_s", "ttfat_s", "blocking_s")
+"""Of workloads that reason."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of a comparison."""
+
+    policy: str
+    rate_per_s: float | None
+    timeline: Timeline
+    loads: Sequence[LoadCurve]
+    """Of each instance."""
+    summary: Summary
+    placement: str | None = None
+    """None: a single instance."""
+
+    @property
+    def system(self) -> str:
+        """What was run, for readers."""
+        return system_name(self.policy, self.placement)
+
+    @property
+    def name(self) -> str:
+        """The name of its files."""
+        placement = "" if self.placement is None else f"_{self.placement}"
+        rate = "" if self.rate_per_s is None else f"_q{self.rate_per_s:g}"
+        return re.sub(r"[^\w.-]", "_", self.policy + placement) + rate
+
+    def row(self) -> dict[str, Any]:
+        """The run as one flat record."""
+        placement = {} if self.placement is None else {"placement": self.placement}
+        row: dict[str, Any] = {"policy": self.policy, **placement, "rate_per_s": self.rate_per_s}
+        row |= {name: getattr(self.summary, name) for name in _COUNTS}
+        reasons = self.timeline.requests.reasoning_tokens.any()
+        for metric in _METRICS + (_READING_METRICS if reasons else ()):
+            for name in ("mean", "p50", "p90", "p99"):
+                key = f"{metric.removesuffix('_s')}_{name}_s"
+                row[key] = getattr(getattr(self.summary, metric), name)
+        if reasons:
+            row |= {f"qoe_{name}": getattr(self.summary.qoe, name) for name in ("mean", "p50")}
+            row["qoe_violations"] = self.summary.qoe_violations
+        return row | _tbt_by_class(self.timeline)
+
+
+def system_name(policy: str, placement: str | None) -> str:
+    """Return the name of a policy and, on many instances, a placement."""
+    return policy if placement is None else f"{policy} with {placement}"
+
+
+COLUMNS: Final = {
+    "policy": "policy",
+    "rate_per_s": "req/s",
+    "ttft_p50_s": "TTFT p50 s",
+    "ttft_p99_s": "TTFT p99 s",
+    "tbt_p99_s": "TBT p99 s",
+    "tpot_mean_s": "TPOT mean s",
+    "e2e_mean_s": "E2E mean s",
+    "e2e_p99_s": "E2E p99 s",
+    "normalized_latency_mean_s": "E2E/token mean s",
+    "normalized_latency_p90_s": "E2E/token p90 s",
+    "num_preemptions": "preemptions",
+}
+"""Fields of a row that people are shown, and their headings."""
+_READING_COLUMNS: Final = {
+    "first_answer_p99_s": "first answer p99 s",
+    "blocking_p99_s": "blocking p99 s",
+    "qoe_violations": "QoE < .95",
+}
+
+
+def columns_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of such a row that people are shown, and their headings."""
+    first = {name: name for name in ("policy", "placement") if name in row}
+    return first | COLUMNS | (_READING_COLUMNS if "qoe_violations" in row else {})
+
+
+def effect_text(outcomes: Sequence[Outcome]) -> str:
+    """Return what each policy changes against FCFS (or the first), at the highest rate of all."""
+    highest = max((o.rate_per_s or 0.0 for o in outcomes), default=0.0)
+    shown = [outcome for outcome in outcomes if (outcome.rate_per_s or 0.0) == highest]
+    base = next((o for o in shown if o.policy == "fcfs"), shown[0])
+    return "\n".join(_effect(outcome, base) for outcome in shown if outcome is not base)
+
+
+def _effect(outcome: Outcome, base: Outcome) -> str:
+    ours, theirs = outcome.summary.e2e_s, base.summary.e2e_s
+    mean, p99 = ours.mean / theirs.mean - 1, ours.p99 / theirs.p99 - 1
+    queueing = base.summary.queueing_s.mean / theirs.mean
+    if abs(mean) < _NO_EFFECT and queueing < _NO_EFFECT:
+        what = "placement" if outcome.policy == base.policy else "order"
+        why = f"hardly anybody waits, so the {what} matters little"
+    elif mean < 0 < p99 and outcome.policy == base.policy:
+        why = "answers come sooner on average, the latest later"
+    elif mean < 0 < p99:
+        why = "short answers come sooner, the longest wait longer"
+    elif mean > 0:
+        why = "answers come later on average"
+    else:
+        why = "answers come sooner"
+    rate = "" if base.rate_per_s is None else f" at {base.rate_per_s:g} req/s"
+    change = f"mean E2E {mean:+.0%}, p99 {p99:+.0%}"
+    return f"{outcome.system} against {base.system}{rate}: {change}: {why}."
+
+
+def _tbt_by_class(timeline: Timeline) -> dict[str, float]:
+    """P99 of the time between tokens of each user class, where there are several."""
+    user_class = timeline.requests.user_class
+    classes = np.unique(user_class)
+    if len(classes) < 2:
+        return {}
+    return {
+        f"tbt_p99_s_{name}": statistic(*token_gaps(timeline.take(user_class == name))).p99
+        for name in classes
+    }
+
+
+def latency_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """Return the ECDF table of TTFT, TBT and E2E of each run; rejected requests are left out."""
+    panels: dict[str, dict[str, Weighted]] = {"TTFT": {}, "TBT": {}, "E2E": {}}
+    for outcome in outcomes:
+        timeline = outcome.timeline.take(~outcome.timeline.rejected)
+        panels["TTFT"][outcome.system] = timeline.ttft_s()
+        panels["TBT"][outcome.system] = token_gaps(timeline)
+        panels["E2E"][outcome.system] = timeline.e2e_s()
+    return ecdf_table(panels)
+
+
+def ecdf_table(panels: Mapping[str, Mapping[str, Weighted]]) -> pd.DataFrame:
+    """Columns panel, policy, value, share: the part of the values at or below each one.
+
+    NaN (never happened) counts among all, so that the curve of a policy that left requests
+    unfinished ends below 1.
+    """
+    tables = [
+        _ecdf(*(weighted if isinstance(weighted, tuple) else (weighted, 1.0))).assign(
+            panel=panel, policy=policy
+        )
+        for panel, series in panels.items()
+        for policy, weighted in series.items()
+    ]
+    return pd.concat(tables)[["panel", "policy", "value", "share"]]
+
+
+def _ecdf(values: ArrayLike, counts: ArrayLike) -> pd.DataFrame:
+    x = np.asarray(values, dtype=float)
+    order = np.argsort(x)
+    counts = np.broadcast_to(np.asarray(counts, dtype=float), x.shape)
+    share = np.cumsum(counts[order]) / max(counts.sum(), 1)
+    happened = ~np.isnan(x[order])
+    table = pd.DataFrame({"value": x[order][happened], "share": share[happened]})
+    # More points than pixels only make the file larger.
+    keep = np.unique(np.searchsorted(table["share"], np.linspace(0, 1, _POINTS)))
+    return table.iloc[keep[keep < len(table)]]
+
+
+def rate_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """Columns metric, policy, rate_per_s, p50, p99 (seconds)."""
+    metrics = {"TTFT": "ttft_s", "TBT": "tbt_s", "E2E / output tokens": "normalized_latency_s"}
+    rows = [
+        (label, outcome.system, outcome.rate_per_s, values.p50, values.p99)
+        for label, name in metrics.items()
+        for outcome in outcomes
+        for values in [getattr(outcome.summary, name)]
+    ]
+    return pd.DataFrame(rows, columns=["metric", "policy", "rate_per_s", "p50", "p99"])
+
+
+def load_table(outcomes: Sequence[Outcome], kv_blocks: int) -> pd.DataFrame:
+    """Return the load of each run in equal intervals, up to the end of the longest run.
+
+    Of a cluster: the share of all KV blocks, and the requests on all instances.
+    """
+    ends_s = [load.end_s[-1] for each in outcomes for load in each.loads if len(load.end_s)]
+    edges_s = np.linspace(0, float(max(ends_s)), INTERVALS + 1)
+
+    def total(outcome: Outcome, column: str) -> Floats:
+        means = [load.mean(getattr(load, column), edges_s) for load in outcome.loads]
+        return np.asarray(np.sum(means, axis=0))
+
+    return pd.concat(
+        pd.DataFrame(
+            {
+                "policy": outcome.system,
+                "at_s": (edges_s[1:] + edges_s[:-1]) / 2,
+                "kv_usage_fraction": total(outcome, "used_blocks")
+                / (kv_blocks * len(outcome.loads)),
+                "num_resident": total(outcome, "num_resident"),
+                "num_waiting": total(outcome, "num_waiting"),
+            }
+        )
+        for outcome in outcomes
+    )
+
+
+def capacity_table(found: Mapping[str, list[float]]) -> pd.DataFrame:
+    """Columns policy, mean, low, high (the 95% interval), searches."""
+    rows = [
+        (policy, float(np.mean(values)), *interval(values), len(values))
+        for policy, values in found.items()
+    ]
+    return pd.DataFrame(rows, columns=["policy", "mean", "low", "high", "searches"])
+
+
+def series_table(rows: Iterable[tuple[str, str, float, float]]) -> pd.DataFrame:
+    """Columns panel, policy, x, y, as `series_figure` draws them."""
+    return pd.DataFrame(rows, columns=["panel", "policy", "x", "y"])
+
+
+def text_of(table: pd.DataFrame) -> str:
+    """Return a table for a terminal, numbers with four significant digits."""
+    return str(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+
+
+def with_interval(values: Sequence[float], form: str, ends: str | None = None) -> str:
+    """Return the mean with its 95% interval, as "mean [low, high]"; `ends` is the form of these."""
+    low, high = ((ends or form).format(end) for end in interval(values))
+    return f"{form.format(float(np.mean(values)))} [{low}, {high}]"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95% confidence interval of the mean; that of a single value has no width."""
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return mean, mean
+    from scipy.special import stdtrit  # imported late: a third of a second
+
+    quantile = float(stdtrit(len(values) - 1, 0.975))  # Student's t
+    half = quantile * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return mean - half, mean + half

@@ -1,0 +1,183 @@
+"""Scores of requests: from a scoring service, a bundle, or drawn with a given tau-b.
+
+A score is higher for a longer response; NaN where none could be had: such a request is ranked by
+the median of the others.
+
+    requests = requests.with_scores(synthetic_scores(requests.output_tokens, tau_b=0.75))
+    requests = read_trace("with_prompts.parquet", scorer=open_prompt_scorer("bundle:run/bundle"))
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, pi, sin, sqrt
+from os import PathLike
+from statistics import NormalDist
+from typing import Protocol
+
+import numpy as np
+
+from lengthwise import agreement
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import ConfigError, ScoringError, require
+from scheduler_adapters.workload.arrivals import SCORE_STREAM
+from scheduler_adapters.workload.requests import Floats, Ints
+from scoring_service.client import Score, ScoringClient
+
+log = logging.getLogger(__name__)
+
+
+def synthetic_scores(lengths: Ints, *, tau_b: float, seed: int = 0) -> Floats:
+    """Draw scores (N,) whose Kendall tau-b with `lengths` is `tau_b`, within .002 for N >= 2,000.
+
+    A Gaussian copula over the ranks of the lengths: rho = sin(pi * tau / 2), corrected on the same
+    noise until the achieved tau-b is right. Ties among the lengths can put a very high tau-b out of
+    reach; `achieved_tau_b` returns what was reached.
+
+    Raises:
+        ConfigError: `tau_b` is not in [-1, 1].
+    """
+    require("tau_b", tau_b, -1 <= tau_b <= 1, "a number in [-1, 1]")
+    noise = np.random.default_rng((seed, SCORE_STREAM)).standard_normal(len(lengths))
+    normal = _normal_scores(lengths)
+    has_order = len(np.unique(lengths)) > 1
+    # The closed form holds for n -> infinity without ties: correct it by what it misses here.
+    asked, best, best_error = tau_b, np.empty(0), inf
+    for _ in range(_CORRECTIONS):
+        rho = sin(pi * asked / 2)
+        values = rho * normal + sqrt(1 - rho * rho) * noise
+        error = achieved_tau_b(values, lengths) - tau_b if has_order else 0.0
+        if abs(error) < best_error:
+            best, best_error = values, abs(error)
+        asked = min(1.0, max(-1.0, asked - error))
+    return best
+
+
+_CORRECTIONS = 6
+
+
+def achieved_tau_b(scores: Floats, lengths: Ints) -> float:
+    """Return Kendall's tau-b of scores and true lengths, in [-1, 1]; without a score left out."""
+    known = ~np.isnan(scores)
+    return agreement.tau_b(scores[known], lengths[known])
+
+
+def _normal_scores(lengths: Ints) -> Floats:
+    """Return normal quantiles of the mean ranks of `lengths`."""
+    _, first_group, counts = np.unique(lengths, return_inverse=True, return_counts=True)
+    mean_rank = np.cumsum(counts) - (counts - 1) / 2
+    quantile = NormalDist().inv_cdf
+    group_scores = np.array([quantile((rank - 0.5) / len(lengths)) for rank in mean_rank])
+    return np.asarray(group_scores[first_group])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PromptScores:
+    """Scores and lengths of N prompts; NaN where the ranker gave none."""
+
+    values: Floats
+    """Scores, higher = longer."""
+    prompt_tokens: Floats
+    """Tokens by the ranker's tokenizer, which is not that of the model that answers."""
+
+
+class PromptScorer(Protocol):
+    """A ranker: a bundle in this process, or a service."""
+
+    def score_prompts(self, prompts: Sequence[str]) -> PromptScores: ...
+
+
+def open_prompt_scorer(name: str) -> PromptScorer:
+    """Load a ModelBundle (`bundle:PATH`), or connect to a running service (`service:HOST:PORT`).
+
+    Raises:
+        ConfigError: neither of the two, or this installation cannot run a bundle.
+        BundleError: the bundle is missing or damaged.
+    """
+    kind, _, place = name.partition(":")
+    if kind == "bundle" and place:
+        return BundleScores(place)
+    if kind == "service" and place:
+        return ServiceScores(place, timeout_s=_PATIENT_S)
+    raise ConfigError(f"{name!r} scores no prompts; use bundle:PATH or service:HOST:PORT")
+
+
+_PATIENT_S = 60.0
+"""Deadline of a batch of prompts that are scored before a run."""
+
+
+class BundleScores:
+    """A trained ranker in this process; an empty prompt gets no score.
+
+    Raises:
+        ConfigError: onnxruntime or tokenizers is not installed.
+        BundleError: the bundle is missing, damaged, or its parts do not fit.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        try:  # a scheduler that only asks the service has no model runtime
+            from tokenizers import Tokenizer
+
+            from scoring_service.ranker.model import RankerModel
+        except ImportError as error:
+            raise ConfigError(
+                f"bundle {path} cannot be run here ({error}); install the extra 'serve', or use "
+                "service:HOST:PORT"
+            ) from error
+        bundle = ModelBundle.load(path)
+        self.model = RankerModel.load(bundle)
+        self.whole_tokenizer = Tokenizer.from_file(str(bundle.tokenizer_path))
+        self.whole_tokenizer.no_truncation()
+        self.whole_tokenizer.no_padding()
+
+    def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
+        """Return scores (N,), and the tokens of whole prompts, unread parts included."""
+        values, tokens = np.full((2, len(prompts)), np.nan)
+        given = [row for row, prompt in enumerate(prompts) if prompt]
+        texts = [prompts[row] for row in given]
+        # One by one: a score must not depend on the other prompts of a batch.
+        tokenized = self.model.tokenizer.tokenize(texts)
+        values[given] = [self.model.score([prompt.ids])[0] for prompt in tokenized]
+        tokens[given] = [len(whole) for whole in self.whole_tokenizer.encode_batch_fast(texts)]
+        return PromptScores(values=values, prompt_tokens=tokens)
+
+
+class ServiceScores:
+    """A scoring service, asked with a deadline; requests go on without a score where it fails.
+
+    Failures are counted in `num_failed` and the first one is logged: requests without a score are
+    ranked by the median of the others.
+    """
+
+    def __init__(self, target: str, *, timeout_s: float = 1.0) -> None:
+        self.client = ScoringClient(target, timeout_s=timeout_s)
+        self.num_scored = 0
+        self.num_failed = 0
+
+    def score(self, prompt: str) -> float | None:
+        """Return the score of one prompt, or None when the service gives none in time."""
+        try:
+            return self._keep(self.client.score(prompt))
+        except ScoringError as error:
+            return self._keep(error)
+
+    def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
+        """Return scores (N,), and the tokens of each prompt up to where it was cut."""
+        results = self.client.score_batch(prompts)
+        values = np.array([self._keep(result) for result in results], dtype=np.float64)
+        tokens = [r.prompt_tokens if isinstance(r, Score) else np.nan for r in results]
+        return PromptScores(values=values, prompt_tokens=np.array(tokens))
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self.client.close()
+
+    def _keep(self, result: Score | ScoringError) -> float | None:
+        if isinstance(result, Score) and isfinite(result.value):
+            self.num_scored += 1
+            return result.value
+        self.num_failed += 1
+        if self.num_failed == 1:
+            text = "no score from %s (%s): requests without a score are ranked by the median"
+            log.warning(text, self.client.target, result)
+        return None

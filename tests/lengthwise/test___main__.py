@@ -1,0 +1,183 @@
+"""`lengthwise`: all commands on one page, under names of their own, with short help."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from lengthwise import __main__ as lengthwise
+from lengthwise import command_line
+from lengthwise.__main__ import SHELLS, by_name, completion, main
+from lengthwise.command_line import Program
+from scheduler_adapters.__main__ import PROGRAM as SCHEDULERS
+from scoring_service.__main__ import PROGRAM as SCORES
+from training.__main__ import PROGRAM as RANKERS
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAMS = {"training": RANKERS, "scoring_service": SCORES, "scheduler_adapters": SCHEDULERS}
+NAMED = by_name(PROGRAMS.values())
+_MAX_LINES = 40
+
+every_command = pytest.mark.parametrize("name", NAMED)
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs as this checkout has them, whatever is installed; called as `lengthwise`."""
+    for module in (command_line, lengthwise):
+        monkeypatch.setattr(module, "programs", lambda: PROGRAMS)
+    monkeypatch.setattr(sys, "argv", ["lengthwise"])
+
+
+def help_of(name: str, word: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit, match="0"):
+        main([name, word])
+    return capsys.readouterr().out
+
+
+def options_of(text: str) -> set[str]:
+    return set(re.findall(r"^  (?:-h, )?(--[\w.-]+)", text, flags=re.M))
+
+
+def test_the_page_names_every_command_once_in_three_groups(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    groups = [text.index(program.title + "\n") for program in PROGRAMS.values()]
+    assert groups == sorted(groups)
+    for name in NAMED:
+        assert len(re.findall(rf"^  {name}  ", text, flags=re.M)) == 1
+    assert main([]) == 2
+
+
+def test_two_commands_of_one_name_have_two_names_here():
+    assert NAMED["compare"] == (SCHEDULERS, "compare")
+    assert NAMED["compare-rankers"] == (RANKERS, "compare")
+    assert NAMED["reproduce-ranker"] == (RANKERS, "reproduce")
+    assert NAMED["bench-service"] == (SCORES, "bench")
+    assert NAMED["bench-simulator"] == (SCHEDULERS, "bench")
+    assert len(NAMED) == sum(len(program.commands) for program in PROGRAMS.values())
+    with pytest.raises(AssertionError, match="two commands have one name"):
+        by_name([SCORES, SCORES])
+
+
+@pytest.mark.parametrize("name", ["vllm", "serve-vllm"])
+def test_a_command_is_also_found_by_its_name_in_its_package(name, capsys):
+    assert "usage: lengthwise vllm " in help_of(name, "--help", capsys)
+
+
+def test_a_name_of_two_commands_alone_is_refused_with_both(capsys):
+    assert main(["bench"]) == 2
+    error = capsys.readouterr().err
+    assert "bench-service" in error
+    assert "bench-simulator" in error
+
+
+def test_the_project_declares_the_command_and_these_programs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["lengthwise"].partition(":")
+    assert getattr(import_module(module), function) is main
+    points = project["entry-points"][command_line.ENTRY_POINTS]
+    assert points == {module: f"{module}.__main__:PROGRAM" for module in PROGRAMS}
+    extras = project["optional-dependencies"]
+    for program in PROGRAMS.values():
+        assert {program.extra, *program.extras.values()} <= extras.keys()
+        assert {*program.extras, *program.names} <= program.commands.keys()
+
+
+@every_command
+def test_help_fits_on_a_screen_with_at_most_ten_options(name, capsys):
+    text = help_of(name, "--help", capsys)
+    assert text.startswith(f"usage: lengthwise {name}")
+    assert len(text.splitlines()) <= _MAX_LINES
+    assert not re.search(r"--[a-z]+_", text)
+    shown = re.findall(r"^  (--[\w.-]+|[A-Z]+(?=  ))", text, flags=re.M)
+    assert len(shown) <= 10
+    required = re.findall(r"(?<= )--[\w-]+", text.splitlines()[0])
+    assert set(required) <= options_of(text)
+
+
+@every_command
+def test_the_whole_help_has_what_the_short_one_has_and_says_so(name, capsys):
+    short, whole = help_of(name, "--help", capsys), help_of(name, "--help-all", capsys)
+    assert options_of(short) - {"--help"} <= options_of(whole)
+    hidden = options_of(whole) - options_of(short) - {"--help-all"}
+    assert ("--help-all shows all" in short) == bool(
+        {option for option in hidden if f" {option[2:].upper()}" not in short.splitlines()[0]}
+    )
+
+
+def test_help_comes_without_a_framework_and_at_once():
+    """Starting takes a tenth of a second, of which importing command modules would be most."""
+    program = (
+        "import sys; from lengthwise.__main__ import main; main(['--help'])\n"
+        "heavy = {'torch', 'grpc', 'numpy', 'pandas', 'jsonargparse', 'onnxruntime'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.splitlines()[-1] == "[]", run.stderr
+
+
+def test_the_help_of_no_command_imports_a_framework():
+    program = """
+import contextlib, io, sys
+from importlib import import_module
+for module in ("training", "scoring_service", "scheduler_adapters"):
+    program = import_module(module + ".__main__").PROGRAM
+    for name in program.commands:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            program.run([name, "--help"])
+heavy = {"torch", "lightning", "transformers", "mlflow", "vllm", "sklearn", "numba"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.splitlines()[-1] == "[]", run.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_completion_script_names_every_command(shell):
+    script = completion([shell])
+    assert all(re.search(rf"\b{re.escape(name)}\b", script) for name in NAMED)
+
+
+def test_tab_completes_commands_options_and_choices(tmp_path):
+    (tmp_path / "complete.sh").write_text(completion(["bash"]))
+    asked = {
+        "lengthwise comp": "compare compare-rankers completion",
+        "lengthwise fit --data.on": "--data.on-bad-rows",
+        "lengthwise vllm --start": "--start-without-scorer",
+        "lengthwise simulate --engine ''": "plain vllm",
+    }
+    lines = ["source complete.sh"]
+    for words in asked:
+        lines.append(f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))")
+        lines.append(
+            "COMPREPLY=(); _shtab_lengthwise; printf '%s\\n' ${COMPREPLY[@]} | sort | xargs"
+        )
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == list(asked.values()), done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["perl"], ["bash", "zsh"]])
+def test_completion_for_another_shell_is_refused(words, capsys):
+    assert main(["completion", *words]) == 2
+    assert "name one shell: bash, zsh, fish" in capsys.readouterr().err
+
+
+def test_a_command_whose_library_is_missing_is_completed_by_name(monkeypatch):
+    broken = Program(
+        module="broken",
+        title="",
+        about="",
+        commands={"lost": ("not_there_at_all.module:main", "")},
+        extra="serve",
+    )
+    monkeypatch.setattr(lengthwise, "programs", lambda: {"broken": broken})
+    assert "lost" in completion(["bash"])

@@ -1,0 +1,151 @@
+"""A bundle is whole and verified, or there is none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from lengthwise.bundle import FP32, INT8, MANIFEST, TOKENIZER, ModelBundle, read_manifest
+from lengthwise.errors import BundleError
+from scoring_service.__main__ import main
+
+
+@pytest.fixture
+def bundle(write_bundle, tmp_path):
+    return write_bundle(tmp_path / "bundle")
+
+
+def change_manifest(bundle, **values):
+    path = bundle.path / MANIFEST
+    content = {**json.loads(path.read_text()), **values}
+    path.write_text(json.dumps({k: v for k, v in content.items() if v != "absent"}))
+
+
+def test_what_is_written_is_loaded(bundle):
+    again = ModelBundle.load(bundle.path)
+    assert again.manifest == bundle.manifest
+    assert set(again.manifest.files) == {p.name for p in bundle.path.iterdir()} - {MANIFEST}
+    assert again.tokenizer_path.name == TOKENIZER
+
+
+def test_the_revision_changes_with_any_file_and_any_field(bundle):
+    manifest = bundle.manifest
+    assert len(manifest.revision) == 12
+    assert replace(manifest).revision == manifest.revision
+    changes = [{"name": "other"}, {"calibration": {}}, {"golden": {"yes": 1.0}}]
+    changes += [{"files": {**manifest.files, name: "0" * 64}} for name in manifest.files]
+    found = {replace(manifest, **change).revision for change in changes}
+    assert len(found - {manifest.revision}) == len(changes)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("x")])
+def test_a_missing_or_damaged_file_is_refused(bundle, damage):
+    damage(bundle.path / FP32)
+    with pytest.raises(BundleError, match=f"{FP32}.*export the bundle again"):
+        ModelBundle.load(bundle.path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"format": 99}, "format"),
+        ({"colour": "red"}, "colour"),
+        ({"label": "absent"}, "incomplete"),
+    ],
+)
+def test_a_manifest_of_another_kind_is_refused(bundle, values, message):
+    change_manifest(bundle, **values)
+    with pytest.raises(BundleError, match=message):
+        read_manifest(bundle.path)
+
+
+SUM = "0" * 64
+CURVE = {"scores": [0.0, 1.0], "quantiles": {"0.5": [1.0, 2.0]}}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", ""),
+        ("name", "x" * 201),
+        ("name", "two\nlines"),
+        ("name", 3),
+        ("label", None),
+        ("label_tokenizer", ["t"]),
+        ("max_prompt_tokens", 0),
+        ("max_prompt_tokens", 1_000_000_000),
+        ("max_prompt_tokens", 32.0),
+        ("max_prompt_tokens", True),
+        ("files", []),
+        ("files", {FP32: SUM}),
+        ("files", {TOKENIZER: SUM}),
+        ("files", {FP32: SUM, TOKENIZER: "abc"}),
+        ("files", {FP32: SUM, TOKENIZER: SUM, "../secret": SUM}),
+        ("files", {FP32: SUM, TOKENIZER: SUM, "/etc/passwd": SUM}),
+        ("files", {FP32: SUM, TOKENIZER: SUM, MANIFEST: SUM}),
+        ("score_direction", "lower_is_longer"),
+        ("training", "x"),
+        ("dataset", [1]),
+        ("metrics", 1),
+        ("history", [1, 2]),
+        ("history", 5),
+        ("calibration", [CURVE]),
+        ("calibration", {"m": {**CURVE, "scores": [1.0, 0.0]}}),
+        ("calibration", {"m": {**CURVE, "quantiles": {"1.5": [1.0, 2.0], "0.5": [1.0, 2.0]}}}),
+        ("calibration", {"m": {**CURVE, "quantiles": {"0.5": [-1.0, 2.0]}}}),
+        ("calibration", {"a\nb": CURVE}),
+        ("golden", {"yes": "1"}),
+        ("golden", {"yes": True}),
+        ("golden", {"yes": float("nan")}),
+        ("golden", {"yes": float("inf")}),
+        ("mlflow_run_id", 7),
+        ("format", 1.5),
+    ],
+)
+def test_a_field_that_is_not_of_its_type_or_range_is_one_error_line(bundle, capsys, field, value):
+    change_manifest(bundle, **{field: value})
+    assert main(["serve", "--bundle", str(bundle.path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ['{"format": 1, "golden": {"a": 1e999}}', "[" * 100_000])
+def test_numbers_beyond_all_limits_and_endless_brackets_are_refused(bundle, text):
+    (bundle.path / MANIFEST).write_text(text)
+    with pytest.raises(BundleError, match="cannot be read"):
+        read_manifest(bundle.path)
+
+
+def test_a_manifest_of_many_megabytes_is_not_read(bundle, monkeypatch):
+    monkeypatch.setattr("lengthwise.bundle.MAX_MANIFEST_BYTES", 10)
+    with pytest.raises(BundleError, match="larger than 10 bytes"):
+        read_manifest(bundle.path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3"])
+def test_a_manifest_that_is_no_object_is_refused(bundle, text):
+    (bundle.path / MANIFEST).write_text(text)
+    with pytest.raises(BundleError):
+        ModelBundle.load(bundle.path)
+
+
+def test_a_bundle_that_cannot_be_filled_leaves_the_old_one(bundle):
+    def fill(work):
+        (work / FP32).write_text("half")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        ModelBundle.write(bundle.path, bundle.manifest, fill)
+    assert ModelBundle.load(bundle.path).manifest == bundle.manifest
+    assert [path.name for path in bundle.path.parent.iterdir()] == [bundle.path.name]
+
+
+def test_auto_is_int8_where_there_is_one(bundle):
+    assert bundle.model_path() == bundle.model_path("fp32") == bundle.path / FP32
+    with pytest.raises(BundleError, match="no int8 model"):
+        bundle.model_path("int8")
+    both = replace(bundle.manifest, files={**bundle.manifest.files, INT8: "0"})
+    assert ModelBundle(bundle.path, both).model_path() == bundle.path / INT8

@@ -1,0 +1,84 @@
+"""Reports are one page that needs nothing else, readable on a phone, in the dark, and as text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from matplotlib.figure import Figure
+
+from lengthwise.bundle import BANNER
+from lengthwise.report_page import ReportSection, ReportTable, page_text
+
+
+def a_figure() -> Figure:
+    figure = Figure(figsize=(4, 3))
+    figure.subplots().plot([1, 2], [3, 4])
+    return figure
+
+
+def a_page(**section: object) -> str:
+    return page_text(
+        title="A title", lead="A lead", sections=[ReportSection(heading="H", **section)]
+    )
+
+
+def test_a_report_needs_no_other_file() -> None:
+    page = a_page(figure=a_figure(), caption="three requests")
+    assert "<svg" in page
+    assert "viewport" in page
+    for outside in ("<script", "<link", "<img", 'src="http'):
+        assert outside not in page
+
+
+def test_text_is_escaped_and_paragraphs_stay() -> None:
+    page = a_page(text="First <of> all.\n\nSecond.", caption="")
+    assert "<p>First &lt;of&gt; all.</p><p>Second.</p>" in page
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([1234.5678, None, float("nan")], ["1,235", "-", "-"]),
+        ([0.0123, 0.5, 4.0], ["0.0123", "0.5000", "4.0000"]),
+        ([2.0, 4.0, 8.0], ["2", "4", "8"]),
+        ([0.3, 28.123], ["0.30", "28.12"]),
+        (["a", 3, 0.25], ["a", "3", "0.250"]),
+    ],
+)
+def test_numbers_of_a_column_have_equally_many_decimals(
+    values: list[object], shown: list[str]
+) -> None:
+    page = a_page(table=ReportTable(columns=["x"], rows=[[value] for value in values]))
+    assert re.findall("<td[^>]*>(.*?)</td>", page) == shown
+
+
+def test_panels_are_figures_of_their_own() -> None:
+    page = a_page(figure=[a_figure(), a_figure()])
+    assert page.count("<svg") == 2
+    assert page.count("<figure>") == 1
+
+
+def test_the_footer_says_what_made_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python3", "-m", "scheduler_adapters", "a b"])
+    footer = a_page().partition("<footer>")[2]
+    assert "python -m scheduler_adapters &#x27;a b&#x27;" in footer
+    assert "1970-01-01" in footer
+
+
+def test_invented_data_is_a_banner_and_not_a_sentence() -> None:
+    page = page_text(title="t", lead=f"{BANNER}. It is fast.", sections=[])
+    assert f'<p class="banner">{BANNER}</p>' in page
+    assert '<p class="lead">It is fast.</p>' in page
+
+
+def test_equal_reports_have_equal_bytes() -> None:
+    assert a_page(figure=a_figure()) == a_page(figure=a_figure())
+
+
+def test_a_column_of_words_is_read_from_the_left() -> None:
+    rows = [["pars", 1.5, "3.4x", "python -m training"], ["fcfs", 2.5, "1.0x", None]]
+    page = a_page(table=ReportTable(columns=["policy", "s", "times", "command"], rows=rows))
+    assert re.findall("<th([^>]*)>", page) == [' class="text"', "", "", ' class="text"']
+    assert page.count('<td class="text">') == 4

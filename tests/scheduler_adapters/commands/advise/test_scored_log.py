@@ -1,0 +1,83 @@
+"""Evidence of a log: prompts stay with their requests, and only unseen ones are scored."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import ConfigError, DataError
+from scheduler_adapters.commands.advise import scored_log as evidence
+from scheduler_adapters.commands.advise.scored_log import read_log, train, with_scores
+
+COUNT = 30
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Chats of an OpenAI-style gateway, the last one first."""
+    path = tmp_path / "gateway.jsonl"
+    with path.open("w") as written:
+        for number in reversed(range(COUNT)):
+            messages = [{"role": "user", "content": f"Prompt  Number {number}"}]
+            usage = {"prompt_tokens": 5, "completion_tokens": number + 1}
+            response = {"created": 1_760_000_000 + number, "usage": usage}
+            row = {"request": {"messages": messages}, "response": response}
+            written.write(json.dumps(row) + "\n")
+    return path
+
+
+def test_requests_come_by_arrival_each_with_its_own_prompt(log: Path) -> None:
+    requests, prompts = read_log(log, {}, needs_prompts=True, on_bad_rows="error")
+    assert requests.output_tokens.tolist() == list(range(1, COUNT + 1))
+    assert requests.arrival_s.tolist() == list(range(COUNT))
+    assert prompts.tolist() == [f"Prompt  Number {number}" for number in range(COUNT)]
+    assert np.isnan(requests.score).all()
+    assert read_log(log, {}, needs_prompts=False, on_bad_rows="error")[1].tolist() == [""] * COUNT
+
+
+def test_only_prompts_of_the_test_split_are_scored_however_they_are_written(
+    log: Path, tmp_path: Path, tiny_bundle: ModelBundle
+) -> None:
+    requests, prompts = read_log(log, {}, needs_prompts=True, on_bad_rows="error")
+    bundle = tmp_path / "run" / "bundle"
+    bundle.parent.mkdir()
+    bundle.symlink_to(tiny_bundle.path)
+    found = with_scores(requests, prompts, bundle)  # trained elsewhere
+    assert np.isfinite(found.requests.score).all()
+    assert found.num_prompts == COUNT
+    kept = pd.DataFrame({"prompt": ["prompt number 3", "PROMPT NUMBER 4", "of another log"]})
+    kept.to_parquet(bundle.parent / "test.parquet")
+    found = with_scores(requests, prompts, bundle)
+    assert np.flatnonzero(np.isfinite(found.requests.score)).tolist() == [3, 4]
+    assert found.num_prompts == 2
+    with pytest.raises(DataError, match="no request has a prompt"):
+        with_scores(requests, np.full(COUNT, "", dtype=object), bundle)
+
+
+def test_training_gets_prompts_and_lengths_and_its_failure_is_told(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, prompts = read_log(log, {}, needs_prompts=True, on_bad_rows="error")
+    prompts[0] = " "
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, len(commands) - 1)
+
+    monkeypatch.setattr(evidence.subprocess, "run", run)
+    assert train(requests, prompts, tmp_path, "quick", {"seed": 7}) == tmp_path / "ranker/bundle"
+    (command,) = commands
+    assert command[1:6] == ["-P", "-m", "training", "fit", "quick"]
+    assert command[command.index("--seed") + 1] == "7"
+    table = pd.read_parquet(command[command.index("--data.dataset") + 1])
+    assert table["output_tokens"].tolist() == list(range(2, COUNT + 1))
+    with pytest.raises(ConfigError, match="exit code 1"):
+        train(requests, prompts, tmp_path, "quick", {})

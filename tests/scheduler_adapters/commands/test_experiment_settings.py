@@ -1,0 +1,98 @@
+"""Settings that commands share: named policies, refused places, captions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from lengthwise.bundle import BANNER
+from lengthwise.errors import ConfigError
+from scheduler_adapters.commands.experiment_settings import (
+    Setup,
+    check_folder,
+    check_place,
+    check_policies,
+    load_named,
+    policy_of,
+)
+from scheduler_adapters.reporting.page import write_html
+from scheduler_adapters.workload import workload
+from scheduler_adapters.workload.requests import make_requests
+
+PATIENT = {"patient": {"policy": "pars", "starve_after_s": 600}, "rad": {"max_started": 7}}
+BURST = make_requests(prompt_tokens=[1, 1], output_tokens=[1, 1])
+
+
+def test_a_made_up_name_takes_the_policy_of_its_settings_and_each_call_makes_a_new_one():
+    assert policy_of("patient", PATIENT) == "pars"
+    assert policy_of("fcfs", PATIENT) == "fcfs"
+    first, second = load_named("rad", PATIENT), load_named("rad", PATIENT)
+    assert first is not second
+    assert load_named("patient", PATIENT).name == load_named("pars", {}).name
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"),
+    [
+        ([], "policies is empty"),
+        (["fcfs", "patient", "rad", "fcfs"], "names 'fcfs' twice"),
+        (["patient"], "settings are for 'rad', which is not in policies"),
+        (["patient", "rad", "best"], "no policy named 'best'"),
+    ],
+)
+def test_names_that_would_fail_later_are_refused(names, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        check_policies(names, PATIENT)
+
+
+def test_places_that_cannot_be_written_are_refused_before_a_run(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.touch()
+    check_place(None, ".jsonl")
+    check_place(file, ".parquet", ".jsonl")
+    check_folder(tmp_path / "new")
+    with pytest.raises(ConfigError, match=r"use \.parquet or \.jsonl"):
+        check_place(tmp_path / "a.csv", ".parquet", ".jsonl")
+    with pytest.raises(ConfigError, match=r"make .*absent first"):
+        check_place(tmp_path / "absent" / "a.jsonl", ".jsonl")
+    with pytest.raises(ConfigError, match="which is no folder"):
+        check_folder(file)
+
+
+def test_a_caption_names_all_that_was_set():
+    classes = {"paying": {"share": 0.25, "tbt_s": 0.1}, "free": {"share": 0.75}}
+    setup = Setup(
+        kv_blocks=4000, host_gb_per_s=50.0, classes=classes, scores="synthetic", seed=3, tau_b=0.6
+    )
+    assert setup.conditions("all at 0 s", 1200) == (
+        "llama-3-8b@a100-80g, plain engine, 256 seats, 2048 tokens a step, 4,000 KV blocks, host "
+        "link of 50 GB/s; log-normal mix, 1,200 requests, 25% paying (TBT <= 0.1 s), 75% free, "
+        "all at 0 s; scores: synthetic (tau_b 0.6); seed 3"
+    )
+
+
+def test_arrivals_are_named_by_process_rate_or_trace():
+    assert Setup().arrivals_text(None, BURST) == "all at 0 s"
+    later = make_requests(prompt_tokens=[1], output_tokens=[1], arrival_s=[2.0])
+    assert Setup().arrivals_text(None, later) == "at the trace's times"
+    bursts = Setup(arrivals="gamma", cv=2.5, rate_per_s=4.0)
+    assert bursts.arrivals_text(4.0, BURST) == "Gamma arrivals (CV 2.5) at 4/s"
+
+
+@pytest.mark.parametrize("wrong", [{"num_requests": 0}, {"host_blocks": 5}])
+def test_both_halves_of_the_settings_are_checked(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Setup(**wrong)
+
+
+def test_scores_of_a_ranker_of_invented_data_carry_its_banner(tmp_path, monkeypatch):
+    manifest = SimpleNamespace(banner=BANNER)
+    monkeypatch.setattr(workload, "read_manifest", lambda folder: manifest)
+    setup = Setup(trace=tmp_path / "t.csv", scores="bundle:run/bundle")
+    assert setup.conditions("all at 0 s", 5).startswith(f"{BANNER}. llama")
+    page = write_html(tmp_path / "p.html", title="t", lead=setup.conditions("", 5), sections=[])
+    text = page.read_text()
+    assert text.count(BANNER) == 1
+    assert f'<p class="banner">{BANNER}</p><h1>' in text
+    assert Setup().banner is None

@@ -1,0 +1,122 @@
+"""The configuration of an engine for its driver, and the environment that vLLM reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lengthwise.errors import ConfigError
+from scheduler_adapters.engines.vllm_v1.in_process import (
+    ENVIRONMENT,
+    OfflineConfig,
+    _model_args,
+    _scheduler_args,
+    _told_steps,
+    set_environment,
+)
+from scheduler_adapters.timeline.steps import StepRecord
+from scheduler_adapters.validation.recording import StepRecorder
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"kv_cache_mib": 0}, "kv_cache_mib is 0"),
+        ({"max_num_seqs": 9, "max_num_batched_tokens": 8}, "a token for each running request"),
+    ],
+)
+def test_an_engine_that_cannot_be_is_refused(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        OfflineConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_vllm_is_told_our_scheduler_and_its_settings_or_nothing() -> None:
+    assert _scheduler_args(OfflineConfig()) == {}
+    told = _scheduler_args(OfflineConfig(scheduler="pars", settings={"starve_after_s": 9}))
+    assert told["additional_config"] == {"lengthwise": {"policy": "pars", "starve_after_s": 9}}
+    with pytest.raises(ConfigError, match="the stock scheduler takes none"):
+        _scheduler_args(OfflineConfig(settings={"a": 1}))
+    with pytest.raises(ConfigError, match="no policy named 'nobody'"):
+        _scheduler_args(OfflineConfig(scheduler="nobody"))
+
+
+def test_the_weights_of_a_large_model_are_drawn_by_vllm_and_not_written(tmp_path: Path) -> None:
+    large, small = tmp_path / "large", tmp_path / "small"
+    told = _model_args(OfflineConfig(shape="7b"), large)
+    assert told == {"model": str(large), "load_format": "dummy"}
+    assert [path.name for path in large.iterdir()] == ["config.json"]
+    written = json.loads((large / "config.json").read_text())
+    assert written["architectures"] == ["LlamaForCausalLM"]
+    assert written["hidden_size"] == 4096
+    assert _model_args(OfflineConfig(), small) == {"model": str(small)}
+    assert (small / "model.safetensors").is_file()
+    assert _model_args(OfflineConfig(model=small, shape="7b"), large) == {"model": str(small)}
+
+
+def test_a_variable_that_is_set_keeps_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.1")
+    set_environment()
+    assert os.environ["VLLM_HOST_IP"] == "10.0.0.1"
+    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+
+
+class Scheduler:
+    """Schedules what it is given, as (request, tokens before the step, tokens in it)."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, Any] = {}
+
+    def schedule(self, *ran: tuple[str, int, int]) -> Any:
+        for name, before, tokens in ran:
+            self.requests[name] = SimpleNamespace(
+                num_computed_tokens=before + tokens, num_prompt_tokens=10
+            )
+        return SimpleNamespace(num_scheduled_tokens={name: tokens for name, _, tokens in ran})
+
+    def update_from_output(self, scheduled: Any) -> None:
+        """Nothing to do."""
+
+    def step(self, *ran: tuple[str, int, int]) -> None:
+        self.update_from_output(self.schedule(*ran))
+
+
+def test_the_sizes_of_steps_are_told_with_their_durations_and_empty_ones_are_not() -> None:
+    scheduler, recorder = Scheduler(), StepRecorder()
+    with _told_steps(scheduler, [recorder]) as took:
+        scheduler.step(("a", 0, 6), ("b", 14, 1))
+        took(0.5)
+        scheduler.step()
+        took(0.25)
+        scheduler.step(("a", 9, 1), ("b", 10, 1))  # the last token of a prompt is no decode
+        took(0.125)
+    scheduler.step(("a", 0, 6))
+    assert recorder.steps == [
+        StepRecord.of(1, 15, [(0, 6)], 0.5),
+        StepRecord.of(1, 11, [(9, 1)], 0.125),
+    ]
+    with _told_steps(scheduler, []) as took:
+        scheduler.step(("a", 0, 6))
+        took(1.0)
+    assert len(recorder.steps) == 2
+
+
+def test_a_step_lasts_until_its_outcome_though_the_next_is_scheduled_before() -> None:
+    """As asynchronous engines do: a turn schedules a step and brings the outcome of the last."""
+    scheduler, recorder = Scheduler(), StepRecorder()
+    with _told_steps(scheduler, [recorder]) as took:
+        first = scheduler.schedule(("a", 0, 6))
+        took(0.25)  # nothing has ended
+        second = scheduler.schedule(("a", 10, 1))
+        scheduler.update_from_output(first)
+        took(0.5)
+        scheduler.update_from_output(second)
+        took(0.125)
+    assert recorder.steps == [StepRecord.of(0, 0, [(0, 6)], 0.5), StepRecord.of(1, 11, [], 0.125)]

@@ -1,0 +1,136 @@
+"""What clients may write into `vllm_xargs`, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_adapters.planner.request_annotations import (
+    QUANTILES,
+    SCORE,
+    TBT_S,
+    TICKET,
+    USER_CLASS,
+    HintCounts,
+    hints_of,
+    score_hints,
+    ticket_of,
+)
+from scheduler_adapters.views import RequestView
+from scheduler_adapters.workload.requests import make_requests
+
+HINTS = [SCORE, USER_CLASS, TBT_S, QUANTILES, TICKET]
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("nai1. ") | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("ab"), inner),
+    max_leaves=5,
+)
+
+
+@given(carried=st.dictionaries(st.sampled_from([*HINTS, "other"]), anything))
+def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(
+    carried: dict[str, Any],
+) -> None:
+    counts = HintCounts()
+    hints = counts.read(carried)
+    assert counts.scored + counts.unscored == 1
+    assert counts.scored == ("score" in hints)
+    assert float("-inf") < hints.get("score", 0.0) < float("inf")
+    assert hints.get("tbt_s", 1.0) > 0
+    assert all(0 < fraction < 1 and tokens >= 0 for fraction, tokens in hints.get("quantiles", ()))
+    RequestView(request_id="", number=0, arrival_s=0.0, prompt_tokens=1, **hints)
+
+
+@pytest.mark.parametrize("score", [0, 0.0, -3, 217.5, 10**300])
+def test_any_finite_number_is_a_score(score: float) -> None:
+    counts = HintCounts()
+    assert counts.read({SCORE: score}) == {"score": float(score)}
+    assert (counts.scored, counts.unscored, counts.invalid) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), 10**400, "217", [217.5], True])
+def test_an_unusable_score_counts_as_invalid_and_unscored(score: object) -> None:
+    counts = HintCounts()
+    assert counts.read({SCORE: score}) == {}
+    assert (counts.scored, counts.unscored, counts.invalid) == (0, 1, 1)
+
+
+def test_a_request_without_hints_is_unscored_and_not_invalid() -> None:
+    counts = HintCounts()
+    assert counts.read(None) == counts.read({}) == {}
+    assert (counts.scored, counts.unscored, counts.invalid) == (0, 2, 0)
+
+
+def test_class_and_target_are_read_beside_the_score() -> None:
+    carried = {SCORE: 1, USER_CLASS: "paying", TBT_S: 0.1}
+    expected = {"score": 1.0, "user_class": "paying", "tbt_s": 0.1}
+    assert HintCounts().read(carried) == expected
+
+
+def test_quantiles_read_as_they_were_written() -> None:
+    carried = score_hints(3.0, {0.9: 640.0, 0.5: 210.0})
+    assert carried[QUANTILES] == [0.5, 210.0, 0.9, 640.0]
+    quantiles = ((0.5, 210.0), (0.9, 640.0))
+    assert HintCounts().read(carried) == {"score": 3.0, "quantiles": quantiles}
+    assert score_hints(3.0, {}) == {SCORE: 3.0}
+
+
+@pytest.mark.parametrize(
+    "quantiles",
+    [
+        [],
+        [0.5],
+        [0.5, 210, 0.9],
+        [0.9, 640, 0.5, 210],
+        [0.5, 640, 0.9, 210],
+        [0.5, 1, 0.5, 1],
+        [0, 10],
+        [1, 10],
+        [0.5, -1],
+        [number for n in range(1, 102) for number in (n / 102, n)],
+        [0.5, float("nan")],
+        [0.5, "210"],
+        "0.5:210",
+        0.5,
+    ],
+)
+def test_unusable_quantiles_count_as_invalid_and_the_score_still_counts(quantiles: object) -> None:
+    counts = HintCounts()
+    assert counts.read({SCORE: 1.0, QUANTILES: quantiles}) == {"score": 1.0}
+    assert (counts.scored, counts.invalid) == (1, 1)
+
+
+def test_a_class_of_more_than_a_hundred_characters_counts_as_invalid() -> None:
+    counts = HintCounts()
+    assert counts.read({USER_CLASS: "c" * 100}) == {"user_class": "c" * 100}
+    assert counts.invalid == 0
+    assert counts.read({USER_CLASS: "c" * 101}) == {}
+    assert counts.invalid == 1
+
+
+@given(carried=st.none() | st.dictionaries(st.just(TICKET), anything))
+def test_no_ticket_that_a_client_makes_up_raises(carried: dict[str, Any] | None) -> None:
+    assert ticket_of(carried) is None
+
+
+@pytest.mark.parametrize("ticket", ["0123456789abcdef" * 2, "f" * 32])
+def test_a_ticket_is_32_hex_digits(ticket: str) -> None:
+    assert ticket_of({TICKET: ticket}) == ticket
+    for wrong in (ticket[1:], ticket + "0", ticket[1:] + "G", ticket[1:] + "\n", ticket.upper()):
+        assert wrong == ticket or ticket_of({TICKET: wrong}) is None
+
+
+def test_of_a_score_that_comes_later_a_request_carries_the_ticket() -> None:
+    requests = make_requests(
+        prompt_tokens=[1] * 4,
+        output_tokens=[1] * 4,
+        scores=[3.0, 4.0, float("nan"), 5.0],
+        score_s=[0.0, 0.5, 0.5, float("inf")],
+    )
+    kinds = [sorted({SCORE, TICKET} & hints_of(requests, row).keys()) for row in range(4)]
+    assert kinds == [[SCORE], [TICKET], [], [TICKET]]
+    assert ticket_of(hints_of(requests, 1)) is not None

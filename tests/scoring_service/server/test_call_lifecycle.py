@@ -1,0 +1,149 @@
+"""A call is authenticated, answered and counted alike, whichever way it came in."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import grpc
+import pytest
+
+from lengthwise.errors import AccessDenied, InvalidPrompt, ScoringError
+from scoring_service.client import Score, ScoringClient
+from scoring_service.client.channel import ClientSecurity
+from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.server.call_lifecycle import Calls, parse, told_of
+from scoring_service.server.metrics import Metrics
+from scoring_service.server.rpc import _read
+from scoring_service.server.server import ScoringServer
+from scoring_service.service.config import ServerConfig
+from scoring_service.service.scoring import ScoringService
+from scoring_service.transport.workers import Workers
+
+
+@pytest.fixture
+def calls(tiny_model):
+    service = ScoringService(tiny_model, ServerConfig(default_deadline_s=5.0))
+    workers = Workers(1, max_tasks=1, max_bytes=1000)
+    yield Calls(service, Metrics(service), workers)
+    workers.close()
+
+
+class Direct:
+    """A call without a wire."""
+
+    def __init__(self):
+        self.code, self.metadata, self.deadline_s, self.answer = None, (), None, None
+        self.ended = threading.Event()
+
+    def respond(self, message):
+        self.answer = message
+        self.ended.set()
+
+    def fail_if_open(self, code, details, trailing=None):
+        self.code = code
+        self.ended.set()
+
+
+def test_a_large_request_is_read_by_a_worker_and_refused_where_too_many_wait(calls):
+    def score(direct, serialized):
+        threads.append(threading.current_thread().name)
+        calls.direct(direct, serialized, pb.ScoreRequest, _read)
+
+    threads: list[str] = []
+    take = calls.on_worker("Score", score, max_inline_bytes=10)
+    small, large = Direct(), Direct()
+    take(small, pb.ScoreRequest(prompt="yes").SerializeToString())
+    take(large, pb.ScoreRequest(prompt="yes " * 100).SerializeToString())
+    assert small.ended.wait(60)
+    assert large.ended.wait(60)
+    assert threads[0] == threading.current_thread().name
+    assert threads[1].startswith("worker")
+
+    gate, begun, refused = threading.Event(), threading.Event(), Direct()
+    assert calls._workers.submit(1, lambda: (begun.set(), gate.wait(60)))
+    assert begun.wait(60)
+    take(refused, pb.ScoreRequest(prompt="yes " * 100).SerializeToString())
+    assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert not calls.gate("ScoreBatch")(Direct())
+    assert calls.gate("Score") is None
+    gate.set()
+
+
+@pytest.mark.parametrize(("given_s", "expected_s"), [(2.0, 2.0), (None, 5.0)])
+def test_a_caller_without_a_deadline_has_the_services(calls, given_s, expected_s):
+    before_s = time.monotonic()
+    call = calls.caller(None if given_s is None else before_s + given_s)
+    assert before_s + expected_s <= call.deadline_s <= time.monotonic() + expected_s
+
+
+def test_a_defect_is_logged_and_not_shown(caplog):
+    told = told_of("Score", KeyError("secret"))
+    assert type(told) is ScoringError
+    assert "secret" not in str(told)
+    assert "secret" in caplog.text
+    error = InvalidPrompt("empty")
+    assert told_of("Score", error) is error
+
+
+def test_bytes_that_are_no_message_are_an_invalid_prompt():
+    with pytest.raises(InvalidPrompt, match=r"not a lengthwise\.scoring\.v1\.ScoreRequest"):
+        parse(pb.ScoreRequest, b"\xff\xff")
+
+
+WAYS = {
+    "Score": lambda client: client.score("yes"),
+    "ScoreBatch": lambda client: client._call("ScoreBatch", pb.ScoreBatchRequest(prompts="y"), 60),
+    "ScoreStream": lambda client: list(client.score_stream(["yes"])),
+    "Info": lambda client: client.info(),
+}
+
+
+def test_a_token_is_asked_for_in_every_way(tiny_model, tmp_path):
+    (tmp_path / "tokens").write_text("secret\n")
+    config = ServerConfig(address="127.0.0.1:0", token_file=str(tmp_path / "tokens"))
+    server = ScoringServer(tiny_model, config)
+    server.start()
+    for token in ("secret", "wrong", None):
+        security = ClientSecurity(token=token)
+        with ScoringClient(server.target, timeout_s=60, security=security) as client:
+            for ask in WAYS.values():
+                if token == "secret":
+                    assert ask(client)
+                    continue
+                with pytest.raises(AccessDenied, match="bearer token"):
+                    ask(client)
+    server.stop()
+
+
+def test_every_way_counts_its_calls_by_status(server, client):
+    for ask in WAYS.values():
+        ask(client)
+    for _ in range(2):
+        with pytest.raises(InvalidPrompt):
+            client.score("")
+    counts = dict.fromkeys((method, "OK") for method in WAYS) | {("Score", "INVALID_ARGUMENT"): 2}
+    for (method, code), expected in counts.items():
+        deadline_s = time.monotonic() + 60  # A call is counted just after it is answered.
+        while counted(server, method, code) < (expected or 1):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+        assert counted(server, method, code) == (expected or 1)
+
+
+def counted(server, method, code):
+    labels = {"method": method, "code": code}
+    list(server.metrics.registry.collect())
+    return server.metrics.registry.get_sample_value("scoring_calls_total", labels) or 0
+
+
+def test_the_same_prompt_has_the_same_score_in_every_way(server, client):
+    score = client.score("long essay")
+    assert isinstance(score, Score)
+    assert client.score_batch(["long essay"]) == [score]
+    assert list(client.score_stream(["long essay"])) == [(0, score)]
+    with grpc.insecure_channel(server.target) as channel:
+        raw = channel.unary_unary("/lengthwise.scoring.v1.ScoringService/Score")(
+            pb.ScoreRequest(prompt="long essay").SerializeToString(), timeout=60
+        )
+    assert pb.ScoreResponse.FromString(raw).scored.score == pytest.approx(score.value)

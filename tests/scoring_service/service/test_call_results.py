@@ -1,0 +1,163 @@
+"""A call's results: known, computed, or computed by another call that is at it."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
+from scoring_service.ranker.tokenizing import TokenizedPrompt
+from scoring_service.service.batching import Call, too_late
+from scoring_service.service.cache import RawScore, ScoreCache
+from scoring_service.service.call_results import PendingResults
+
+
+class Costs:
+    def predict_s(self, batch, tokens):
+        return 0.001
+
+
+class Model:
+    """Its tokenizer makes one token of each character."""
+
+    costs = Costs()
+
+    @property
+    def tokenizer(self):
+        return self
+
+    def tokenize(self, prompts):
+        if "break" in prompts:
+            raise ValueError("as told")
+        return [TokenizedPrompt(list(range(len(prompt))), len(prompt) > 4) for prompt in prompts]
+
+
+class Batcher:
+    """Keeps what is submitted until it is told to score it."""
+
+    def __init__(self):
+        self.submitted, self.refusal, self.dropped = [], None, []
+
+    def refuse_early(self, call):
+        return self.refusal
+
+    def submit(self, jobs, call, on_done):
+        self.submitted.append((jobs, on_done))
+
+    def drop(self, call):
+        self.dropped.append(call)
+
+    def score(self, *results):
+        jobs, on_done = self.submitted.pop(0)
+        for number, (job, result) in enumerate(zip(jobs, results, strict=True), 1):
+            job.result, job.queue_s, job.infer_s = result, 1.0 / number, 0.5
+        on_done()
+
+
+class Calls:
+    """Calls that share a cache and a batcher."""
+
+    def __init__(self):
+        self.cache, self.batcher = ScoreCache(8), Batcher()
+
+    def begin(self, *prompts, deadline_s=math.inf):
+        done = []
+        wanted = {ScoreCache.key("r", prompt): prompt for prompt in prompts}
+        call = Call(deadline_s)
+        pending = PendingResults(Model(), self.cache, self.batcher, wanted, call, done.append)
+        pending.done, pending.caller = done, call
+        pending.begin()
+        return pending
+
+
+@pytest.fixture
+def calls():
+    return Calls()
+
+
+def results(pending):
+    assert pending.done == [pending]
+    return list(pending.results.values())
+
+
+def test_results_come_when_all_are_there_with_the_times_of_their_stages(calls):
+    pending = calls.begin("yes", "essay")
+    assert pending.done == []
+    calls.batcher.score(1.0, 2.0)
+    assert results(pending) == [RawScore(1.0, 3, False), RawScore(2.0, 5, True)]
+    assert (pending.timings.queue_s, pending.timings.infer_s) == (1.0, 1.0)
+
+
+def test_what_is_known_is_not_computed_again(calls):
+    calls.begin("yes")
+    calls.batcher.score(1.0)
+    assert results(calls.begin("yes")) == [RawScore(1.0, 3, False)]
+    both = calls.begin("yes", "no")
+    ((jobs, _),) = calls.batcher.submitted
+    assert len(jobs) == 1
+    assert both.done == []
+    calls.batcher.score(2.0)
+    assert sorted(result.score for result in results(both)) == [1.0, 2.0]
+
+
+def test_no_prompts_are_done_at_once(calls):
+    assert results(calls.begin()) == []
+
+
+def test_equal_prompts_of_two_calls_are_computed_once(calls):
+    first, second = calls.begin("yes"), calls.begin("yes")
+    assert len(calls.batcher.submitted) == 1
+    calls.batcher.score(3.0)
+    assert results(first) == results(second) == [RawScore(3.0, 3, False)]
+
+
+def test_the_deadline_of_one_call_is_not_that_of_another(calls):
+    first, second = calls.begin("yes"), calls.begin("yes")
+    calls.batcher.score(too_late())
+    assert isinstance(results(first)[0], ScoringTimeout)
+    assert second.done == []
+    calls.batcher.score(3.0)
+    assert results(second) == [RawScore(3.0, 3, False)]
+
+
+@pytest.mark.parametrize("why", ["cancelled", "late"])
+def test_who_has_no_time_left_does_not_try_for_itself(calls, why):
+    first = calls.begin("yes")
+    deadline_s = math.inf if why == "cancelled" else time.monotonic()
+    second = calls.begin("yes", deadline_s=deadline_s)
+    second.caller.cancelled = why == "cancelled"
+    calls.batcher.score(too_late())
+    assert isinstance(results(first)[0], ScoringTimeout)
+    assert isinstance(results(second)[0], ScoringTimeout)
+    assert calls.batcher.submitted == []
+
+
+def test_giving_up_drops_the_jobs_and_keeps_what_is_there(calls):
+    calls.begin("yes")
+    calls.batcher.score(1.0)
+    pending = calls.begin("yes", "no")
+    pending.give_up()
+    known, late = results(pending)
+    assert known == RawScore(1.0, 3, False)
+    assert isinstance(late, ScoringTimeout)
+    assert calls.batcher.dropped == [pending.caller]
+    calls.batcher.score(2.0)
+    assert len(results(pending)) == 2
+
+
+def test_a_refusal_costs_no_tokenizing_and_is_for_this_call_only(calls):
+    calls.batcher.refusal = ServiceOverloaded("full")
+    refused = calls.begin("break")
+    assert results(refused) == [calls.batcher.refusal]
+    calls.batcher.refusal = None
+    again = calls.begin("yes")
+    calls.batcher.score(1.0)
+    assert results(again) == [RawScore(1.0, 3, False)]
+
+
+def test_a_tokenizer_that_fails_is_logged_and_ends_the_call(calls, caplog):
+    (error,) = results(calls.begin("break"))
+    assert type(error) is ScoringError
+    assert "as told" in caplog.text

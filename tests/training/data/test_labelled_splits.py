@@ -1,0 +1,106 @@
+"""Prepared data: further sets only in training, labels side by side, counts that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lengthwise.errors import ConfigError, DataError
+from training.config import DataConfig, SplitConfig, TrainConfig
+from training.data.labelled_splits import prepare
+from training.data.synthetic import generate
+
+
+def write_matrix(path: Path, num_prompts: int = 80) -> Path:
+    rng = np.random.default_rng(0)
+    common = rng.normal(4, 1, num_prompts)
+    rows = [
+        {"prompt": f"prompt {n}", "model": f"m{m}", "output_tokens": int(np.exp(value)) + 1}
+        for m in range(4)
+        for n, value in enumerate(common + rng.normal(m / 5, 0.3, num_prompts))
+    ]
+    pd.DataFrame(rows).to_parquet(path)
+    return path
+
+
+def test_further_sets_are_learnt_from_and_never_tested_on(
+    make_card: Callable[..., Path], tmp_path: Path
+) -> None:
+    card = make_card(
+        table=write_matrix(tmp_path / "many.parquet", 200),
+        rows=800,
+        fields={"prompt": "prompt", "output_tokens": "output_tokens", "model": "model"},
+    )
+    data = DataConfig(dataset=str(card), also=(f"{card}*3",), consensus=True)
+    config = TrainConfig(data=data, split=SplitConfig(test_fraction=0.2))
+    prepared = prepare(config, None)
+    alone = prepare(replace(config, data=replace(data, also=())), None)
+    assert prepared.splits.test == alone.splits.test
+    assert len(prepared.splits.train) == 4 * len(alone.splits.train)
+    held = {item.prompt for item in prepared.splits.test}
+    assert not held & {item.prompt for item in prepared.splits.train}
+    with pytest.raises(ConfigError, match="NAME\\*COUNT"):
+        prepare(replace(config, data=replace(data, also=(f"{card}*x",))), None)
+
+
+def test_records_are_counted_as_merged_or_dropped(make_card: Callable[..., Path]) -> None:
+    records = generate(300, seed=3)[0]
+    repeats = [replace(record, output_tokens=record.output_tokens + 1) for record in records[:40]]
+    empty = [replace(record, output_tokens=0) for record in records[:7]]
+    card = str(make_card([*records, *repeats, *empty]))
+    data = DataConfig(dataset=card)
+    prepared = prepare(TrainConfig(data=data), None)
+    assert (prepared.num_merged, prepared.data.num_empty) == (40, 7)
+    twice = prepare(TrainConfig(data=replace(data, also=(card,))), None)
+    assert twice.num_merged == 80
+    described = prepared.describe()
+    assert (described["merged_records"], described["dropped_empty"]) == (40, 7)
+    parts = ("train_prompts", "val_prompts", "test_prompts")
+    assert sum(described[part] for part in parts) == 300
+
+
+@pytest.mark.parametrize(("lengths", "refused"), [((7, 7), True), ((7, 8), False)])
+def test_equal_lengths_have_no_order_to_learn(
+    make_card: Callable[..., Path], lengths: tuple[int, int], refused: bool
+) -> None:
+    records = [
+        replace(record, output_tokens=lengths[number % 2])
+        for number, record in enumerate(generate(300, seed=3)[0])
+    ]
+    config = TrainConfig(data=DataConfig(dataset=str(make_card(records))))
+    if refused:
+        with pytest.raises(DataError, match="every length of the train part is 7"):
+            prepare(config, None)
+    else:
+        assert prepare(config, None).splits.train
+
+
+@pytest.mark.parametrize("times", ["0", "", "-1", "x"])
+def test_a_further_set_is_taken_once_or_more(make_card: Callable[..., Path], times: str) -> None:
+    card = str(make_card(generate(100, seed=3)[0]))
+    data = DataConfig(dataset=card, also=(f"{card}*{times}",))
+    with pytest.raises(ConfigError, match="use NAME or NAME\\*COUNT"):
+        prepare(TrainConfig(data=data), None)
+
+
+def test_each_head_has_the_prompts_with_its_own_label(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": r.prompt, "output_tokens": r.output_tokens + 9, "reasoning_tokens": n % 9}
+        for n, r in enumerate(generate(300, seed=3)[0])
+    ]
+    path = tmp_path / "logs.parquet"
+    pd.DataFrame(rows).to_parquet(path)
+    data = DataConfig(dataset=str(path), heads=("reasoning_tokens",))
+    prepared = prepare(TrainConfig(data=data), None)
+    (head,) = prepared.heads
+    assert (head.is_further, prepared.is_further) == (True, False)
+    assert (head.config.data.label, head.config.data.heads) == (
+        "reasoning_tokens",
+        ("output_tokens",),
+    )
+    assert {p.prompt for p in head.splits.test} < {p.prompt for p in prepared.splits.test}

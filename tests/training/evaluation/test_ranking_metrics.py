@@ -1,0 +1,47 @@
+"""Ranking metrics against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lengthwise.agreement import tau_b
+from training.evaluation.ranking_metrics import pair_accuracy, tau_b_ci, tau_b_difference_ci
+
+
+def test_tau_b_of_a_worked_example() -> None:
+    # Lengths 1 2 3 3: five untied pairs; scores 1 3 2 4 put one of them (3, 2) the wrong way round.
+    # (4 - 1) / sqrt(6 * 5), six pairs untied in the scores and five in the lengths.
+    assert tau_b([1, 3, 2, 4], [1, 2, 3, 3]) == pytest.approx(3 / math.sqrt(30))
+
+
+def test_tau_b_is_undefined_where_there_is_no_order() -> None:
+    assert math.isnan(tau_b([1, 2, 3], [5, 5, 5]))
+    assert math.isnan(tau_b([1, 1, 1], [4, 5, 6]))
+    assert math.isnan(tau_b([1], [4]))
+
+
+def test_pair_accuracy_of_a_worked_example() -> None:
+    lengths = [100, 110, 200]
+    scores = [2.0, 1.0, 3.0]  # Only the pair (100, 110) is the wrong way round.
+    assert pair_accuracy(scores, lengths) == pytest.approx(2 / 3)
+    assert pair_accuracy(scores, lengths, delta=0.2) == 1.0
+    assert pair_accuracy([1.0, 1.0, 1.0], lengths) == 0.5
+    assert math.isnan(pair_accuracy(scores, [7, 7, 7]))
+
+
+def test_the_interval_holds_the_estimate_and_shrinks_with_more_prompts() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.lognormal(4, 1, 2000)
+    scores = np.log(lengths) + rng.normal(0, 1, 2000)
+    wide = tau_b_ci(scores[:200], lengths[:200], resamples=200)
+    narrow = tau_b_ci(scores, lengths, resamples=200)
+    assert wide[0] < tau_b(scores[:200], lengths[:200]) < wide[1]
+    assert narrow[1] - narrow[0] < wide[1] - wide[0]
+
+
+def test_a_paired_difference_of_equal_rankings_is_nothing() -> None:
+    lengths = np.arange(1, 50)
+    assert tau_b_difference_ci(lengths, 2 * lengths, lengths, resamples=50) == (0.0, 0.0)

@@ -1,0 +1,192 @@
+"""The training loop: precision as asked or as the hardware has it, and settings checked first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+from lengthwise.agreement import tau_b
+from lengthwise.errors import ConfigError, DataError
+from training.config import DataConfig, EncoderConfig, LossConfig, OptimConfig, TrainConfig
+from training.data.labels import LabelledPrompt, observed, texts
+from training.data.splits import Splits
+from training.data.synthetic import generate
+from training.ranker import training_loop as learning
+from training.ranker.data_module import LengthData
+from training.ranker.module import LengthRanker
+from training.ranker.training_loop import BEST, Trained, learn, load_encoder
+
+
+def test_an_unknown_objective_is_refused_before_anything_is_loaded() -> None:
+    config = TrainConfig(
+        loss=LossConfig(objective="pairz"), encoder=EncoderConfig(backbone="/no/such/model")
+    )
+    with pytest.raises(ConfigError, match=r"loss\.objective is 'pairz'; use one of pairs, all-p"):
+        load_encoder(config, 1)
+
+
+def test_an_encoder_has_a_head_per_length_and_the_tokenizers_limit(tiny_bert: Path) -> None:
+    config = TrainConfig(encoder=EncoderConfig(backbone=str(tiny_bert)))
+    scorer, tokenizer = load_encoder(config, 2)
+    assert scorer.head.out_features == scorer.length_head.out_features == 2
+    assert (tokenizer.truncation or {})["max_length"] == 128
+
+
+@pytest.mark.parametrize(
+    ("precision", "capabilities", "expected"),
+    [
+        ("fp32", {"amx_bf16": True}, False),
+        ("bf16", {}, True),
+        ("auto", {}, False),
+        ("auto", {"avx512_bf16": True, "cpu_name": "AMD Zen 4"}, True),
+        ("auto", {"avx512_bf16": True, "cpu_name": "Intel Xeon"}, False),
+        ("auto", {"avx512_bf16": True, "amx_bf16": True, "cpu_name": "Intel Xeon"}, True),
+    ],
+)
+def test_bf16_is_used_where_asked_for_or_faster(
+    precision: str,
+    capabilities: dict[str, object],
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: capabilities)
+    assert learning._use_bf16(TrainConfig(precision=precision)) is expected  # type: ignore[arg-type]
+
+
+class Malicious:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+class Tiny(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+        return self.layer(batch[0]).sum()
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2, 1)))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def tiny_trainer() -> L.Trainer:
+    return L.Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def test_a_checkpoint_with_code_in_it_is_refused_and_runs_none(tmp_path: Path) -> None:
+    trainer, module = tiny_trainer(), Tiny()
+    module_for_run = cast(Any, module)
+    learning._run(trainer, module_for_run, cast(Any, None), None)
+    whole, tampered = tmp_path / "whole.ckpt", tmp_path / "tampered.ckpt"
+    trainer.save_checkpoint(whole)
+    content = torch.load(whole, weights_only=True)
+    torch.save({**content, "progress": Malicious(tmp_path / "made")}, tampered)
+    learning._run(tiny_trainer(), module_for_run, cast(Any, None), whole)
+    with pytest.raises(DataError, match=r"tampered\.ckpt: .*train anew"):
+        learning._run(tiny_trainer(), module_for_run, cast(Any, None), tampered)
+    assert not (tmp_path / "made").exists()
+
+
+def learnt(backbone: Path, folder: Path, **changes: Any) -> tuple[Trained, Splits]:
+    """A ranker of the tiny encoder on 60 synthetic prompts."""
+    items = [
+        LabelledPrompt(prompt=r.prompt, model="m", lengths=(r.output_tokens,))
+        for r in generate(90, seed=1)[0]
+    ]
+    splits = Splits(train=items[:60], val=items[60:75], test=items[75:])
+    changes = {"epochs": 1, "batch_size": 8, "validations_per_epoch": 1, **changes}
+    encoder = EncoderConfig(backbone=str(backbone))
+    config = TrainConfig(encoder=encoder, data=DataConfig(max_prompt_tokens=32), **changes)
+    labels = [splits] * (1 + len(config.data.heads))
+    folder.mkdir(exist_ok=True)
+    return learn(config, load_encoder(config, len(labels)), labels, folder, False), splits
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13
+def test_a_checkpoint_is_a_ranker_that_scores_tests_and_predicts_on_its_own(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    trained, splits = learnt(tiny_bert, tmp_path)
+    ranker = LengthRanker.load_from_checkpoint(tmp_path / BEST)
+    scores = ranker.score(texts(splits.test))
+    with torch.inference_mode():
+        one = trained.tokenizer.encode(splits.test[0].prompt)
+        alone = trained.scorer(torch.tensor([one.ids]), torch.tensor([one.attention_mask]))
+    assert scores[0] == pytest.approx(float(alone), abs=1e-5)
+    data, trainer = LengthData([splits], ranker.tokenizer, ranker.config), tiny_trainer()
+    (figures,) = trainer.test(ranker, datamodule=data, verbose=False)
+    assert figures["test/tau_b"] == pytest.approx(tau_b(scores, observed(splits.test)))
+    predicted = torch.cat(trainer.predict(ranker, datamodule=data) or [])
+    np.testing.assert_allclose(predicted[:, 0], scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["t5", "opt"])
+def test_an_encoder_of_another_kind_is_made_again_from_its_description(kind: str) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
+
+    from training.ranker.encoder import PromptScorer, describe_encoder, empty_encoder
+
+    small = {"t5": {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}}
+    width = {"hidden_size": 8, "ffn_dim": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    settings = small.get(kind, {**width, "word_embed_proj_dim": 8})
+    config = AutoConfig.for_model(kind, vocab_size=16, **settings)
+    backbone = (AutoModelForTextEncoding if kind == "t5" else AutoModel).from_config(config)
+    made = PromptScorer(backbone, "last", 2)
+    again, _ = empty_encoder(describe_encoder(made, Tokenizer(models.WordLevel())))
+    again.load_state_dict(made.state_dict())
+
+
+def test_arguments_of_the_trainer_reach_it_and_steps_are_counted_with_them(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    trained, _ = learnt(
+        tiny_bert,
+        tmp_path,
+        trainer={"accumulate_grad_batches": 3, "accelerator": "cpu"},
+        optim=OptimConfig(clip_norm=None),
+    )
+    assert [(point["step"], point["epoch"]) for point in trained.history] == [(3.0, 1.0)]
+    with pytest.raises(ConfigError, match="no best checkpoint"):
+        learnt(tiny_bert, tmp_path / "stopped", trainer={"max_steps": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"accumulate_batches": 2}, "Trainer has no 'accumulate_batches'; it has accelerator, "),
+        ({"max_epochs": 2}, r"trainer\.max_epochs is set by the run itself; use --epochs"),
+        ({"profiler": "none such"}, "Trainer refuses profiler 'none such': "),
+        ({"accumulate_grad_batches": "x"}, "Trainer refuses accumulate_grad_batches 'x': "),
+        ({"accumulate_grad_batches": 0}, r"trainer\.accumulate_grad_batches is 0; use 1"),
+    ],
+)
+def test_wrong_arguments_of_the_trainer_are_refused_first(
+    arguments: dict[str, Any], message: str
+) -> None:
+    config = TrainConfig(trainer=arguments, encoder=EncoderConfig(backbone="/no/such/model"))
+    with pytest.raises(ConfigError, match=message):
+        load_encoder(config, 1)

@@ -1,0 +1,71 @@
+"""`cross-model`: the matrix of models with its bounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lengthwise.bundle import ModelBundle
+from training.__main__ import main
+from training.data.labels import LabelledPrompt
+from training.evaluation import transfer
+from training.studies import cross_model
+
+
+def answers(model: str, *lengths: int) -> list[LabelledPrompt]:
+    return [
+        LabelledPrompt(prompt=f"p{n}", model=model, lengths=(length,))
+        for n, length in enumerate(lengths)
+    ]
+
+
+def write_matrix(path: Path, num_prompts: int = 80) -> Path:
+    rng = np.random.default_rng(0)
+    common = rng.normal(4, 1, num_prompts)
+    rows = [
+        {"prompt": f"prompt {n}", "model": f"m{m}", "output_tokens": int(np.exp(value)) + 1}
+        for m in range(4)
+        for n, value in enumerate(common + rng.normal(m / 5, 0.3, num_prompts))
+    ]
+    pd.DataFrame(rows).to_parquet(path)
+    return path
+
+
+def test_the_matrix_has_its_bounds_beside_it(
+    make_card: Callable[..., Path],
+    tmp_path: Path,
+    tiny_bundle: ModelBundle,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fields = {"prompt": "prompt", "output_tokens": "output_tokens", "model": "model"}
+    card = make_card(table=write_matrix(tmp_path / "many.parquet"), rows=320, fields=fields)
+
+    def embed(prompts: list[str]) -> np.ndarray:
+        return np.random.default_rng(0).normal(size=(len(prompts), 4))
+
+    monkeypatch.setattr(transfer, "embed", embed)
+    out = tmp_path / "out"
+    assert main(["cross-model", "--dataset", str(card), "--out", str(out), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["models"] == ["m0", "m1", "m2", "m3"]
+    assert np.allclose(np.diag(result["copy"]), 1.0)
+    assert min(result["consensus"]) > np.mean(np.array(result["copy"])[~np.eye(4, dtype=bool)])
+    assert len((out / "cross_model.csv").read_text().splitlines()) == 17
+    assert (out / "cross_model.png").stat().st_size > 1000
+    cross_model._print(result, out)
+    assert "4 models, 80 prompts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_matrix_of_too_few_models_is_refused_before_the_work(
+    count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--dataset", "no/such/set", "--models", str(count), "--out", str(tmp_path / "out")]
+    assert main(["cross-model", *options]) == 2
+    assert f"models is {count}; use 3 or more" in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""Metrics of a ranking. NumPy in, float out; NaN for an undefined figure."""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lengthwise.agreement import tau_b
+from training.data.pairs import relative_gap
+
+MIN_ROWS: Final = 20
+"""A bootstrap of fewer rows gives too narrow an interval."""
+
+logger = logging.getLogger(__name__)
+
+
+def tau_b_ci(
+    scores: ArrayLike, lengths: ArrayLike, *, resamples: int = 500, seed: int = 0
+) -> tuple[float, float]:
+    """Return the 95% percentile bootstrap interval of tau_b over prompts."""
+    x, y = np.asarray(scores), np.asarray(lengths)
+    return _interval(lambda i: tau_b(x[i], y[i]), len(x), resamples, seed)
+
+
+def tau_b_difference_ci(
+    scores: ArrayLike, others: ArrayLike, lengths: ArrayLike, *, resamples: int = 500, seed: int = 0
+) -> tuple[float, float]:
+    """Return the 95% paired bootstrap interval of tau_b(scores) - tau_b(others)."""
+    x, z, y = np.asarray(scores), np.asarray(others), np.asarray(lengths)
+    return _interval(lambda i: tau_b(x[i], y[i]) - tau_b(z[i], y[i]), len(x), resamples, seed)
+
+
+def pair_accuracy(scores: ArrayLike, lengths: ArrayLike, *, delta: float = 0.0) -> float:
+    """Return the share of pairs in the right order, of those with a relative gap > 0 and >= delta.
+
+    Equal scores count half. NaN if no pair qualifies.
+    """
+    x = np.asarray(scores, np.float64)
+    y = np.asarray(lengths, np.float64)
+    right, total = 0.0, 0
+    for i in range(len(x) - 1):  # Row by row: the full matrix of 10,000 prompts would take 800 MB.
+        gap = y[i + 1 :] - y[i]
+        keep = (gap != 0) & (relative_gap(y[i + 1 :], y[i : i + 1]) >= delta)
+        agreement = np.sign(x[i + 1 :] - x[i])[keep] * np.sign(gap)[keep]
+        right += float(np.sum((agreement + 1) / 2))
+        total += int(np.sum(keep))
+    return right / total if total else math.nan
+
+
+def ceiling(samples: Sequence[Sequence[int]]) -> float:
+    """Return the noise ceiling: tau_b between the first sample of each prompt and another one.
+
+    `samples` holds the repeated lengths of each prompt; the result is the mean over the second,
+    third, ... sample. NaN if fewer than two prompts have repeats.
+    """
+    taus = []
+    for number in range(1, max(map(len, samples), default=0)):
+        pairs = [(lengths[0], lengths[number]) for lengths in samples if len(lengths) > number]
+        first, other = zip(*pairs, strict=True)
+        taus.append(tau_b(other, first))
+    return float(np.mean(taus)) if taus else math.nan
+
+
+def grouped_tau_b(scores: ArrayLike, lengths: ArrayLike, groups: Sequence[str]) -> float:
+    """Return the mean of tau_b within each group, weighted by size; NaN for a single group.
+
+    On a mix of tasks the whole-set tau_b mostly reflects that tasks differ; this one does not.
+    """
+    x, y, names = np.asarray(scores), np.asarray(lengths), np.asarray(groups)
+    members = [names == name for name in np.unique(names)]
+    if len(members) < 2:
+        return math.nan
+    taus = np.array([tau_b(x[group], y[group]) for group in members])
+    sizes = np.array([group.sum() for group in members])
+    defined = ~np.isnan(taus)
+    return float(np.average(taus[defined], weights=sizes[defined])) if defined.any() else math.nan
+
+
+def warn_of_few(num_prompts: int) -> None:
+    """Log a warning if a bootstrap of so few prompts gives too narrow an interval."""
+    if num_prompts < MIN_ROWS:
+        text = "%d prompts tell little, and the interval is too narrow; give %d or more"
+        logger.warning(text, num_prompts, MIN_ROWS)
+
+
+def _interval(
+    statistic: Callable[[NDArray[np.int64]], float], n: int, resamples: int, seed: int
+) -> tuple[float, float]:
+    """Return the 95% percentile interval of a statistic of resampled rows."""
+    rows = np.random.default_rng(seed).integers(n, size=(resamples, n))
+    draws = [statistic(chosen) for chosen in rows]
+    if np.all(np.isnan(draws)):
+        return math.nan, math.nan
+    low, high = np.nanpercentile(draws, [2.5, 97.5])
+    return float(low), float(high)

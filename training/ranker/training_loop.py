@@ -1,0 +1,238 @@
+"""The training loop: splits and settings -> a trained scorer and its history."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from argparse import ArgumentError
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, Final
+
+import lightning as L
+import torch
+from jsonargparse import ArgumentParser
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
+from tokenizers import Tokenizer
+
+from lengthwise.errors import ConfigError, DataError, at_least
+from training.config import TrainConfig
+from training.data.splits import Splits
+from training.ranker.callbacks import ResumableInterrupt, StepProgress
+from training.ranker.data_module import LengthData
+from training.ranker.encoder import PromptScorer, build_scorer, find_backbone
+from training.ranker.losses import check_objective
+from training.ranker.module import LengthRanker, length_scale
+from training.ranker.processes import local_world_size, world_size
+
+LAST: Final = "last.ckpt"
+BEST: Final = "best.ckpt"
+
+_OWN_SETTINGS: Final = {
+    "max_epochs": "use --epochs",
+    "precision": "use --precision",
+    "val_check_interval": "use --validations-per-epoch",
+    "check_val_every_n_epoch": "use --validations-per-epoch",
+    "limit_train_batches": "use --split.train-prompts",
+    "overfit_batches": "use --split.train-prompts",
+    "limit_val_batches": "use --split.val-prompts",
+    "reload_dataloaders_every_n_epochs": "batches are drawn anew in every epoch already",
+    "gradient_clip_val": "use --optim.clip-norm",
+    "gradient_clip_algorithm": "use --optim.clip-norm",
+    "devices": "start the command with torchrun",
+    "num_nodes": "start the command with torchrun",
+    "use_distributed_sampler": "each process takes its part of a batch already",
+    "logger": "use --mlruns-dir",
+    "callbacks": "use --patience and --optim.ema-decay",
+    "default_root_dir": "use --out",
+    "enable_checkpointing": "the bundle is made of the best checkpoint",
+    "barebones": "the bundle is made of the best checkpoint",
+    "fast_dev_run": "use --split.train-prompts and --epochs 1",
+}
+"""Arguments of the Trainer that a run sets itself, and what is to be done instead."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The best checkpoint of a run, by validation tau_b."""
+
+    scorer: PromptScorer
+    tokenizer: Tokenizer
+    num_truncated: int
+    """Training and validation prompts longer than the encoder's limit."""
+    history: tuple[Mapping[str, float], ...]
+    num_encoded: int
+    """Prompts encoded in training."""
+    train_cpu_s: float
+    padding_fraction: float
+
+    def only(self, label: int) -> Trained:
+        """Return the same with the scorer of one label, by its position."""
+        return replace(self, scorer=self.scorer.only(label))
+
+
+def load_encoder(config: TrainConfig, num_labels: int) -> tuple[PromptScorer, Tokenizer]:
+    """Load the pretrained backbone, with untrained heads per length, and its tokenizer."""
+    check_objective(config.loss)
+    check_trainer(config.trainer)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    return build_scorer(
+        find_backbone(config.encoder.backbone).source,
+        config.encoder.pooling,
+        seed=config.seed,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        num_labels=num_labels,
+    )
+
+
+def learn(
+    config: TrainConfig,
+    encoder: tuple[PromptScorer, Tokenizer],
+    labels: Sequence[Splits],
+    folder: Path,
+    lightning_logger: Any,
+    *,
+    resume: bool = False,
+) -> Trained:
+    """Train, or with `resume` continue from `folder/last.ckpt`; under torchrun in every process.
+
+    `encoder` is the result of `load_encoder`, which fails before anything is written. `labels` are
+    the splits by each length to learn, that of `config.data.label` first.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C, with the state saved in the folder.
+    """
+    scorer, tokenizer = encoder
+    backbone = find_backbone(config.encoder.backbone)
+    data = LengthData(labels, tokenizer, config)
+    lr = config.optim.encoder_lr if config.optim.encoder_lr is not None else backbone.lr
+    num_batches = len(data.train_dataloader())
+    steps_per_epoch = -(-num_batches // config.trainer.get("accumulate_grad_batches", 1))
+    module = LengthRanker(
+        config,
+        encoder=encoder,
+        scale=length_scale(data.train_lengths_NK),
+        encoder_lr=lr,
+        total_steps=steps_per_epoch * config.epochs,
+    )
+    padding = data.padding_fraction()
+    logger.info(
+        "backbone %s; %.1f%% of the encoder's work is padding", backbone.source, padding * 100
+    )
+    start = folder / LAST if resume and (folder / LAST).is_file() else None
+    _run(_trainer(config, num_batches, folder, lightning_logger), module, data, start)
+    if not (folder / BEST).is_file():
+        raise ConfigError(
+            f"no validation was reached with {config.trainer}, so there is no best checkpoint; "
+            "leave these arguments of the Trainer out"
+        )
+    best = torch.load(folder / BEST, weights_only=True)["state_dict"]
+    module.load_state_dict(best)
+    return Trained(
+        scorer=scorer.cpu().eval(),
+        tokenizer=tokenizer,
+        num_truncated=data.train.num_truncated + data.val.num_truncated,
+        history=tuple(module.history),
+        num_encoded=module.num_encoded,
+        train_cpu_s=module.train_cpu_s,
+        padding_fraction=padding,
+    )
+
+
+def check_trainer(arguments: Mapping[str, Any]) -> None:
+    """Check arguments of the Trainer that a user gives. Raises ConfigError."""
+    if not arguments:
+        return
+    known = sorted(set(inspect.signature(L.Trainer).parameters) - set(_OWN_SETTINGS))
+    for name in arguments:
+        if name in _OWN_SETTINGS:
+            raise ConfigError(f"trainer.{name} is set by the run itself; {_OWN_SETTINGS[name]}")
+        if name not in known:
+            raise ConfigError(f"Lightning's Trainer has no {name!r}; it has {', '.join(known)}")
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(L.Trainer, skip=set(_OWN_SETTINGS))
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    try:
+        parser.parse_object(dict(arguments))  # the Trainer itself checks no types
+        L.Trainer(**{**quiet, **arguments})
+    except (ArgumentError, TypeError, ValueError, MisconfigurationException, ImportError) as error:
+        given = ", ".join(f"{name} {value!r}" for name, value in arguments.items())
+        raise ConfigError(f"Lightning's Trainer refuses {given}: {error}") from error
+    at_least("trainer.accumulate_grad_batches", arguments.get("accumulate_grad_batches"), 1)
+
+
+def _trainer(
+    config: TrainConfig, num_batches: int, folder: Path, lightning_logger: Any
+) -> L.Trainer:
+    best = ModelCheckpoint(
+        folder,
+        Path(BEST).stem,
+        monitor="val/tau_b",
+        mode="max",
+        # Lightning keeps averaged weights apart from a checkpoint of weights only.
+        save_weights_only=config.optim.ema_decay is None,
+        enable_version_counter=False,
+    )
+    last = ModelCheckpoint(
+        folder, Path(LAST).stem, save_on_train_epoch_end=False, enable_version_counter=False
+    )
+    callbacks = [best, last, ResumableInterrupt(folder / LAST)]
+    if config.patience is not None:
+        callbacks.append(EarlyStopping("val/tau_b", mode="max", patience=config.patience))
+    if config.optim.ema_decay is not None:
+        callbacks.append(EMAWeightAveraging(decay=config.optim.ema_decay))
+    callbacks.append(StepProgress())
+    arguments = {
+        "accelerator": "auto",
+        "devices": local_world_size(),
+        "num_nodes": world_size() // local_world_size(),
+        # A backbone's pooler goes unused unless it is what pools.
+        "strategy": "ddp_find_unused_parameters_true" if world_size() > 1 else "auto",
+        "max_epochs": config.epochs,
+        "precision": "bf16-mixed" if _use_bf16(config) else "32-true",
+        "logger": lightning_logger,
+        "callbacks": callbacks,
+        "val_check_interval": num_batches // min(num_batches, config.validations_per_epoch),
+        "num_sanity_val_steps": 0,
+        "log_every_n_steps": 1,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "use_distributed_sampler": False,
+    }
+    return L.Trainer(**{**arguments, **config.trainer})
+
+
+def _use_bf16(config: TrainConfig) -> bool:
+    """Return whether to compute in bf16: as configured, or if the hardware has it."""
+    if config.precision != "auto":
+        return config.precision == "bf16"
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported())
+    cpu = torch.cpu.get_capabilities()
+    # Without AMX, Intel's cores take 1.9 times as long for a product in bf16 as for one in fp32.
+    is_faster = cpu.get("avx512_bf16") and "Intel" not in str(cpu.get("cpu_name"))
+    return bool(cpu.get("amx_bf16") or is_faster)
+
+
+def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path | None) -> None:
+    with warnings.catch_warnings():
+        for category in (UserWarning, FutureWarning, DeprecationWarning):
+            warnings.filterwarnings("ignore", category=category, module="lightning")
+        try:
+            # With other classes than those of weights a checkpoint could run code when it is read.
+            trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
+        except UnpicklingError as error:
+            raise DataError(
+                "the checkpoint is damaged or holds more than weights and numbers; delete it and "
+                "train anew",
+                path=start,
+            ) from error
+        except SystemExit as error:  # Lightning raises it on Ctrl-C.
+            raise KeyboardInterrupt from error
