@@ -7,10 +7,11 @@ With `unshrunk` a failure is shown as it was found, which takes less time.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 # A shell's background job ignores Ctrl-C and so would the processes that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _log_handlers_end_with_their_test() -> Iterator[None]:
+    """A command under test logs to the stderr of its test, which is closed afterwards."""
+    root = logging.getLogger()
+    before = root.handlers[:]
+    yield
+    root.handlers[:] = before
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

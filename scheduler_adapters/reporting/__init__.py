@@ -1,4 +1,4 @@
 """Reports: timelines and tables come in; CSV, SVG, HTML pages and MLflow runs go out.
 
-Start with `page.py`, then `tables.py` and `figures.py`.
+Start with `page.py`, then `latency_tables.py` and `figures.py`.
 """

@@ -10,9 +10,9 @@ from lengthwise.agreement import tau_b
 from lengthwise.bundle import INT8, Manifest, ModelBundle
 from lengthwise.calibration import LengthCurve
 from lengthwise.errors import BundleError, ScoringError
-from scoring_service.ranker.cost_table import INVARIANCE, CostTable
+from scoring_service.cost_table import INVARIANCE, CostTable
 from scoring_service.ranker.scorer import OnnxScorer, has_gpu_runtime
-from scoring_service.ranker.tokenizing import PromptTokenizer
+from scoring_service.tokenizing import PromptTokenizer
 
 logger = logging.getLogger(__name__)
 MAX_ABS_DIFF: Final = 1e-3

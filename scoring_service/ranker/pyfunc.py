@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from lengthwise.bundle import ModelBundle
 from scoring_service.ranker.scorer import OnnxScorer
-from scoring_service.ranker.tokenizing import PromptTokenizer
+from scoring_service.tokenizing import PromptTokenizer
 
 PROMPT, SCORE = "prompt", "score"
 """Columns of what is given and of what comes back."""

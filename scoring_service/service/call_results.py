@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 from lengthwise.errors import ScoringError
 from scoring_service.ranker.model import RankerModel
-from scoring_service.ranker.tokenizing import TokenizedPrompt
 from scoring_service.service.batching import Call, Job, MicroBatcher, too_late
 from scoring_service.service.cache import Flight, Key, RawScore, ScoreCache
+from scoring_service.tokenizing import TokenizedPrompt
 
 Result: TypeAlias = RawScore | ScoringError
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
 """Calls, streams and scrapes as such, each bounded in number, time and memory. Knows no service.
 
-Start with `direct.py`, then `waiting.py`.
+Start with `direct.py`, then `blocked_calls.py`.
 """

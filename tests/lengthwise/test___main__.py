@@ -19,7 +19,7 @@ from scheduler_adapters.__main__ import PROGRAM as SCHEDULERS
 from scoring_service.__main__ import PROGRAM as SCORES
 from training.__main__ import PROGRAM as RANKERS
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {"training": RANKERS, "scoring_service": SCORES, "scheduler_adapters": SCHEDULERS}
 NAMED = by_name(PROGRAMS.values())
 _MAX_LINES = 40

@@ -12,7 +12,7 @@ from scoring_service.__main__ import main
 
 def test_the_service_process_imports_no_training_framework(tiny_bundle):
     program = (
-        "import sys; from scoring_service import __main__, bundle\n"
+        "import sys; from lengthwise import bundle; from scoring_service import __main__\n"
         "from scoring_service.ranker import model; from scoring_service.server import server\n"
         f"model.RankerModel.load(bundle.ModelBundle.load({str(tiny_bundle.path)!r}))\n"
         "print(sorted({'torch', 'transformers', 'lightning', 'mlflow'} & set(sys.modules)))"

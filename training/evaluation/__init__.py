@@ -1,4 +1,4 @@
 """Scores and observed lengths -> metrics, baselines, calibration, drift and figures.
 
-Start with `metrics.py`.
+Start with `ranking_metrics.py`.
 """

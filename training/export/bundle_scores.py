@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.bundle import ModelBundle
-from scoring_service.ranker.cost_table import is_batch_invariant
+from scoring_service.cost_table import is_batch_invariant
 from scoring_service.ranker.scorer import OnnxScorer
-from scoring_service.ranker.tokenizing import PromptTokenizer
+from scoring_service.tokenizing import PromptTokenizer
 from training.data.buckets import bucket
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
 """Splits and settings -> a trained scorer: encoder, losses, batches and the training loop.
 
-Start with `learning.py`, then `module.py` and `losses.py`.
+Start with `training_loop.py`, then `module.py` and `losses.py`.
 """

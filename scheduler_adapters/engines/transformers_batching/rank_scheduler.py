@@ -75,7 +75,7 @@ def use_policy(
     """Register a scheduler under `policy`; the `scheduler_type` that asks for it.
 
     Args:
-        hints: request id -> what it carries (`hints.py` names the keys); taken out once queued.
+        hints: request id -> what it carries (keys: `request_annotations`); taken out once queued.
         think_end: token ids that end thinking, for policies that rank by phase.
         observers: are told of the engine. The seconds of a step count from the end of the one
             before: the engine's own Python is in them, but no time without work.
@@ -179,7 +179,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         step is scheduled. Any thread may call this; a score that is not usable is ignored.
 
         Args:
-            hints: the score, and its quantiles if it has any, under the keys of `hints.py`.
+            hints: the score, and its quantiles if it has any, by the keys of `request_annotations`.
         """
         if (late := late_score(request_id, hints)) is not None:
             self.lengthwise.late_scores.inbox.append(late)

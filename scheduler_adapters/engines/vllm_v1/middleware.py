@@ -2,7 +2,7 @@
 
 It asks the scoring service for each request for an answer (`client_bodies.py` lists the endpoints)
 and writes score, quantiles of the length, class and TBT target where vLLM takes them to the
-scheduler (`hints.py` names the keys). Hints and priorities that a client has sent itself are
+scheduler (keys: `request_annotations`). Hints and priorities that a client has sent itself are
 dropped, at every endpoint, unless its key may (`user_classes.py`) or all may (`client_hints`); the
 class of a key stays. It fails open: a request waits `deadline_s` at most, and where no score can be
 had in time it goes on without one, to be ranked by the median; where its client has kept it from

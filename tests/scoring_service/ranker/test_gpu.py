@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lengthwise.bundle import ModelBundle
-from scoring_service.ranker.cost_table import INVARIANCE
+from scoring_service.cost_table import INVARIANCE
 from scoring_service.ranker.model import RankerModel
 from scoring_service.ranker.scorer import OnnxScorer, has_gpu_runtime
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
-from scoring_service.ranker.cost_table import CostTable
+from scoring_service.cost_table import CostTable
 from scoring_service.service.batching import Call, Job, MicroBatcher
 
 ALONE = CostTable((8, 64), {1: (0.001, 0.008)})

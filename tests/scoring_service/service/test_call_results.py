@@ -8,10 +8,10 @@ import time
 import pytest
 
 from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
-from scoring_service.ranker.tokenizing import TokenizedPrompt
 from scoring_service.service.batching import Call, too_late
 from scoring_service.service.cache import RawScore, ScoreCache
 from scoring_service.service.call_results import PendingResults
+from scoring_service.tokenizing import TokenizedPrompt
 
 
 class Costs:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoring_service.ranker.cost_table import CostTable, is_batch_invariant
+from scoring_service.cost_table import CostTable, is_batch_invariant
 
 TABLE = CostTable((8, 16, 64), {1: (1.0, 2.0, 8.0), 4: (2.0, 4.0)})
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from lengthwise.errors import BundleError
-from scoring_service.ranker.tokenizing import PromptTokenizer, TokenizedPrompt
+from scoring_service.tokenizing import PromptTokenizer, TokenizedPrompt
 
 WORDS = st.one_of(
     st.text(max_size=20),
