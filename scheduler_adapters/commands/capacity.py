@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from operator import attrgetter
@@ -23,6 +23,7 @@ from scheduler_adapters.reporting.latency_tables import capacity_table
 from scheduler_adapters.reporting.page import ReportTable, Section, write_report
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.staircase import tiles_of
+from scheduler_adapters.simulator.load_search import MOST_PER_S, highest_load
 from scheduler_adapters.simulator.observers import progress_lines
 from scheduler_adapters.timeline.latency_metrics import Statistic, Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline
@@ -36,8 +37,6 @@ _METRICS: Final = [
 ]
 _SHARES: Final = ("qoe_violations",)
 """Targets without a statistic: a share of the requests."""
-MOST_PER_S: Final = 10_000.0
-"""Where a search by rate ends: all requests come at about the same time."""
 _REQUESTS_PER_CLIENT: Final = 4
 """At least; the first and the last are not measured."""
 _BOUND: Final = "bound (any policy)"
@@ -376,33 +375,6 @@ def is_met(slo: Mapping[str, float], timeline: Timeline) -> bool:
         if not attrgetter(metric)(summaries[user_class]) <= most:  # NaN: not one value
             return False
     return summaries[""].num_unfinished == 0
-
-
-def highest_load(
-    meets: Callable[[float], bool],
-    *,
-    low: float,
-    high: float,
-    tolerance: float,
-    grows: bool = False,
-    most: float = MOST_PER_S,
-    whole: bool = False,
-) -> float:
-    """Return the highest load for which `meets` holds, by bisection between `low` and `high`.
-
-    `tolerance` is relative. With `grows`, `high` is doubled until it fails, up to `most`. With
-    `whole`, only whole numbers are tried. 0 where `low` fails, the end where that holds.
-    """
-    if not meets(low):
-        return 0.0
-    while grows and high < most and meets(high):
-        low, high = high, min(2 * high, most)
-    if (not grows or high == most) and meets(high):
-        return high
-    while high - low > max(tolerance * high, 1 if whole else 0):
-        middle = (low + high) // 2 if whole else (low + high) / 2
-        low, high = (middle, high) if meets(middle) else (low, middle)
-    return low
 
 
 def capacity_section(

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from scheduler_adapters.commands.capacity import highest_load
 from scheduler_adapters.commands.reproduce import ReproduceConfig
 from scheduler_adapters.placement import Placement
 from scheduler_adapters.placements.least_kv import LeastKv
@@ -21,6 +20,7 @@ from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import UNLIMITED_BLOCKS
 from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.first_answer_tail import first_answer_tail

@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 
-from scheduler_adapters.commands.capacity import highest_load
 from scheduler_adapters.commands.reproduce import ReproduceConfig
 from scheduler_adapters.papers.phasor_runs import (
     ABLATIONS,
@@ -27,6 +26,7 @@ from scheduler_adapters.papers.phasor_runs import (
     percentile,
 )
 from scheduler_adapters.simulator.cluster.run import ClusterRun
+from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.workload.requests import Floats
 
 CODE, SUMMARIES, PRODUCTION, SMALL = (WORKLOADS[n] for n in ("S-L", "L-S", "BurstGPT", "S-S"))

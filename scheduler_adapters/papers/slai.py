@@ -15,7 +15,6 @@ from math import nan
 import numpy as np
 
 from lengthwise.errors import ConfigError, DataError
-from scheduler_adapters.commands.capacity import highest_load
 from scheduler_adapters.commands.reproduce import PaperFigure, ReproduceConfig
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
@@ -23,6 +22,7 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import interval
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.simulator.presets import SLAI as TESTBED
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import statistic, token_gaps

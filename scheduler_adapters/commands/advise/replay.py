@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from lengthwise.progress import Progress
-from scheduler_adapters.commands.capacity import highest_load, is_met
+from scheduler_adapters.commands.capacity import is_met
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.simulator.simulate import simulate_replicas
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
