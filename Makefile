@@ -1,6 +1,8 @@
 # make demo    set up, train a ranker on real prompts, serve it, and watch a real engine answer sooner
 # make play    after the demo: its ranker, vLLM and MLflow on loopback, and commands to try, until Ctrl-C
-# make test    set up, then lint, types and the whole CPU test suite (what .ci/run calls)
+# make check   lint, types and the fast tests: three minutes, for the daily loop
+# make test    set up, then lint, types and the whole CPU test suite, on a machine without data too
+# make test-data  the tests that need the data folder (.ci/run calls both)
 # make setup   only build .venv (repaired when broken; quick when it is ready)
 # make lint    ruff and mypy; versions of packages as pinned
 # make soak    ten minutes of hostile clients against the scoring service (see tests/soak.py)
@@ -17,7 +19,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo play test lint soak mutants bench clean dist pins
+.PHONY: help setup demo play check test test-data lint soak mutants bench clean dist pins
 
 export LENGTHWISE_DATA ?= $(abspath $(wildcard ../shared/data))
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -55,10 +57,14 @@ lint: setup
 	@.venv/bin/mypy
 
 # Compiled bytecode is kept, whatever the shell says: these are hundreds of short processes.
-test: export OMP_NUM_THREADS = 1
-test: export PYTHONDONTWRITEBYTECODE =
+check test test-data: export OMP_NUM_THREADS = 1
+check test test-data: export PYTHONDONTWRITEBYTECODE =
+check: lint
+	@$(PY) tests/suite.py --only fast
 test: lint
 	@$(PY) tests/suite.py --jobs $(JOBS)
+test-data: setup
+	@$(PY) tests/suite.py --only data
 
 # The list of parts is of the set-up that the tests ran in.
 dist: setup

@@ -40,6 +40,22 @@ def _log_handlers_end_with_their_test() -> Iterator[None]:
     root.handlers[:] = before
 
 
+ENVIRONMENT = "LENGTHWISE_DATA"
+_DATA_FOLDER = os.environ.pop(ENVIRONMENT, "")
+"""The folder of measured data, which only tests marked `data` see."""
+
+
+@pytest.fixture
+def data_folder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of measured data, for this test also in the environment."""
+    if request.node.get_closest_marker("data") is None:
+        pytest.fail("a test that reads the data folder is marked `data`")
+    if not Path(_DATA_FOLDER or "absent").is_dir():
+        pytest.fail(f"${ENVIRONMENT} is {_DATA_FOLDER!r}, which is no folder of measured data")
+    monkeypatch.setenv(ENVIRONMENT, _DATA_FOLDER)
+    return Path(_DATA_FOLDER)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--regen-golden", action="store_true", help="write tests/golden anew; read the diff"

@@ -1,6 +1,8 @@
 """The whole test suite, several processes at a time: what `make test` runs after `make lint`.
 
-    python tests/suite.py --jobs 6
+    python tests/suite.py --jobs 6          all tests that need no data folder
+    python tests/suite.py --only fast       those of `make check`
+    python tests/suite.py --only data       those of `make test-data`
 
 Tests of the real vLLM get a process per file, as a second engine in one process breaks the groups
 of the first. They are forked from this process once it has imported vLLM, which takes longer than
@@ -26,10 +28,18 @@ sys.path.insert(0, str(ROOT))
 
 LARGE = ("scheduler_adapters", "training")
 """Folders whose slow tests have a process of their own."""
-WITHOUT_VLLM = {
-    **{f"slow tests of {room}": ("-m", "slow", f"tests/{room}") for room in LARGE},
-    "other slow tests": ("-m", "slow", *(f"--ignore=tests/{room}" for room in LARGE)),
-    "fast tests": ("-m", "not slow and not vllm and not gpu"),
+_SLOW = ("-m", "slow and not data")
+_FIRST = "tests/scheduler_adapters"
+GROUPS = {
+    "slow": {
+        **{f"slow tests of {room}": (*_SLOW, f"tests/{room}") for room in LARGE},
+        "other slow tests": (*_SLOW, *(f"--ignore=tests/{room}" for room in LARGE)),
+    },
+    "fast": {
+        "fast tests of scheduler_adapters": (_FIRST,),
+        "other fast tests": (f"--ignore={_FIRST}",),
+    },
+    "data": {"tests of measured data": ("-m", "data")},
 }
 
 
@@ -106,22 +116,30 @@ def import_vllm() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--jobs", type=int, default=6, help="processes at a time (6)")
-    processes = Processes(parser.parse_args().jobs)
+    parser.add_argument("--only", choices=[*GROUPS, "vllm"], help="one group (all but data)")
+    settings = parser.parse_args()
+    processes = Processes(settings.jobs)
     os.chdir(ROOT)
-    for name, arguments in WITHOUT_VLLM.items():
-        processes.start(name, arguments, forked=False)
-    files = [file for file in Path("tests").rglob("test_*.py") if "mark.vllm" in file.read_text()]
-    if find_spec("vllm") is None:
-        print(f"vLLM is not installed: the tests of {len(files)} files are left out", flush=True)
-    else:
-        import_vllm()
-        # The largest first: they take longest.
-        for file in sorted(files, key=lambda file: file.stat().st_size, reverse=True):
-            processes.start(str(file), ("-m", "vllm", str(file)), forked=True)
+    for group in [settings.only] if settings.only else ["slow", "fast"]:
+        for name, arguments in GROUPS.get(group, {}).items():
+            processes.start(name, arguments, forked=False)
+    if settings.only in (None, "vllm"):
+        start_vllm_tests(processes)
     processes.wait_for_all()
     gc.unfreeze()
     print("failed: " + ", ".join(processes.failed) if processes.failed else "all passed")
     return int(bool(processes.failed))
+
+
+def start_vllm_tests(processes: Processes) -> None:
+    """Run the files of vLLM's tests, a process each, the largest first: they take longest."""
+    files = [file for file in Path("tests").rglob("test_*.py") if "mark.vllm" in file.read_text()]
+    if find_spec("vllm") is None:
+        print(f"vLLM is not installed: the tests of {len(files)} files are left out", flush=True)
+        return
+    import_vllm()
+    for file in sorted(files, key=lambda file: file.stat().st_size, reverse=True):
+        processes.start(str(file), ("-m", "vllm and not data", str(file)), forked=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -102,9 +101,6 @@ def test_a_step_beyond_the_tables_is_refused(folder):
         latency.step_s(200, 200 * 64, [])
 
 
-GOLDEN = Path(os.environ.get("LENGTHWISE_DATA") or "absent") / "vidur-golden"
-
-
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="needs $LENGTHWISE_DATA/vidur-golden")
-def test_the_golden_runs_of_vidur_are_reproduced():
-    assert main(["check-golden", str(GOLDEN)]) == 0
+@pytest.mark.data
+def test_the_golden_runs_of_vidur_are_reproduced(data_folder):
+    assert main(["check-golden", str(data_folder / "vidur-golden")]) == 0

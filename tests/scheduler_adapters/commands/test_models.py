@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
 from scheduler_adapters.__main__ import COMMANDS, main
 from scheduler_adapters.simulator.presets import presets
 from scheduler_adapters.validation.fidelity import RECORDINGS
-from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
 
-@pytest.fixture
-def data_dir() -> Path:
-    folder = os.environ.get(ENVIRONMENT)
-    if not folder:
-        pytest.skip(f"measured data: ${ENVIRONMENT} names no folder")
-    return Path(folder)
-
-
-def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need(
-    capsys, monkeypatch
-):
-    monkeypatch.delenv(ENVIRONMENT, raising=False)
+def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need(capsys):
     assert main(["models", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [row["name"] for row in printed["models"]] == list(presets())
@@ -37,16 +23,15 @@ def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need
     assert "LENGTHWISE_DATA" in printed["fidelity_note"]
 
 
-def test_the_table_names_every_preset(capsys, monkeypatch):
-    monkeypatch.delenv(ENVIRONMENT, raising=False)
+def test_the_table_names_every_preset(capsys):
     assert main(["models"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in presets())
 
 
-@pytest.mark.slow
-def test_with_data_every_measured_preset_is_checked(capsys, data_dir):
-    assert main(["models", "--json", "--data-dir", str(data_dir)]) == 0
+@pytest.mark.data
+def test_with_data_every_measured_preset_is_checked(capsys, data_folder):
+    assert main(["models", "--json", "--data-dir", str(data_folder)]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     for row in printed["models"]:
         if row["data"] is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from scheduler_adapters.validation.fidelity import (
     read_timings,
     replay,
 )
-from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
 TIMINGS = pd.DataFrame(
     {
@@ -30,14 +28,6 @@ TIMINGS = pd.DataFrame(
         "last_token_ts": [50.5, 53.0],
     }
 )
-
-
-@pytest.fixture
-def data_dir() -> Path:
-    folder = os.environ.get(ENVIRONMENT)
-    if not folder:
-        pytest.skip(f"measured data: ${ENVIRONMENT} names no folder")
-    return Path(folder)
 
 
 @pytest.fixture
@@ -75,15 +65,17 @@ def test_timings_of_impossible_requests_are_refused_by_row(timings_dir):
         read_timings("t.csv", timings_dir(TIMINGS.assign(input_toks=[100, 0])))
 
 
+@pytest.mark.data
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.preset)
-def test_replays_of_real_vllm_are_on_target(recording, data_dir):
-    fidelity = replay(recording, data_dir)
+def test_replays_of_real_vllm_are_on_target(recording, data_folder):
+    fidelity = replay(recording, data_folder)
     assert fidelity.num_requests == 300
     assert fidelity.on_target, fidelity
 
 
-def test_a_model_twice_as_slow_misses_the_targets(data_dir, tmp_path):
-    shutil.copytree(data_dir / "llmservingsim", tmp_path / "llmservingsim")
+@pytest.mark.data
+def test_a_model_twice_as_slow_misses_the_targets(data_folder, tmp_path):
+    shutil.copytree(data_folder / "llmservingsim", tmp_path / "llmservingsim")
     profile = next(tmp_path.glob("llmservingsim/v1/RTX4090/**/dense.parquet"))
     profile.parent.chmod(0o755)
     profile.chmod(0o644)

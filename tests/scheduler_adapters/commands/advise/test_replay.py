@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from scheduler_adapters.commands.advise.replay import (
 )
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
-from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.score_sources import achieved_tau_b, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
@@ -165,16 +165,15 @@ RUNS = int(os.environ.get("LENGTHWISE_COVERAGE_RUNS", "10"))
 """The documented figures are of 40."""
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("LENGTHWISE_DATA" not in os.environ, reason="needs the data folder")
+@pytest.mark.data
 @pytest.mark.parametrize("trace", TRACES)
-def test_intervals_hold_what_all_scores_would_give(trace: str) -> None:
+def test_intervals_hold_what_all_scores_would_give(trace: str, data_folder: Path) -> None:
     """Each run has a ranker with other errors, and sees its scores of two requests in five.
 
     The truth is the mean E2E under PARS with its scores of all requests. Policies that read no
     scores have the truth itself: arrivals and lengths are the trace's own.
     """
-    requests = read_trace(data_file(trace), limit=400)
+    requests = read_trace(data_folder / trace, limit=400)
     instance = replace(INSTANCE, max_num_seqs=32)
     replay = Replay(requests=requests.with_scores(0.0), instance=instance, instances=1, seed=0)
     replay = replace(replay, instances=fewest_instances(replay))
