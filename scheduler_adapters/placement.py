@@ -21,7 +21,6 @@ from scheduler_adapters.views import InstanceView, RequestView, Role, require_at
 
 InstanceId = int
 MoveHow = Literal["copy", "live", "recompute"]
-Pacer = Literal["shifted", "absolute"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,10 +51,7 @@ class Watch:
     demote_above_tokens: int = 5000
     """Context above which a request that thinks is not counted."""
     pace_s: float = 0.1
-    """Time in which a reader reads one token."""
-    pacer: Pacer = "shifted"
-    """shifted: whoever once waited for a token reads all later ones later; absolute: a reader is
-    behind until as many tokens have come as could have been read since the first."""
+    """Time in which a reader reads one token; a late token delays all later reading times."""
     ttfat_s: float | None = None
     """Time from the end of reasoning after which a reader without any token waits; None: never."""
 
@@ -63,8 +59,6 @@ class Watch:
         require_at_least(1, quantum_tokens=self.quantum_tokens)
         require_at_least(1, demote_above_tokens=self.demote_above_tokens)
         require("pace_s", self.pace_s, self.pace_s > 0, "seconds above 0")
-        known = ("shifted", "absolute")
-        require("pacer", repr(self.pacer), self.pacer in known, "one of " + ", ".join(known))
         ttfat_s = self.ttfat_s
         require("ttfat_s", ttfat_s, ttfat_s is None or ttfat_s >= 0, "seconds >= 0, or null")
 

@@ -7,9 +7,9 @@ from typing import Any, Final, get_type_hints
 
 import numpy as np
 
+from scheduler_adapters.papers.phasor_measures import ContiguousRuns, fit_prefill_cost
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole
 from scheduler_adapters.placements.distserve import DistServe
-from scheduler_adapters.placements.freeness import Slots, fit_prefill_cost
 from scheduler_adapters.placements.memory_aware import MemoryAwarePools
 from scheduler_adapters.placements.phasor import Phasor
 from scheduler_adapters.placements.splitwise import Splitwise
@@ -285,7 +285,7 @@ class Sampled(Placement):
         for trait in get_type_hints(Placement):
             setattr(self, trait, getattr(placement, trait))
         self.samples: list[Sample] = []
-        self.slots = Slots(lambda request: output_tokens)
+        self.slots = ContiguousRuns(output_tokens)
         self.next_s = 0.0
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
@@ -305,7 +305,7 @@ class Sampled(Placement):
         if now_s >= self.next_s:
             self.next_s += 0.5
             for view in instances:
-                self.slots.look(view)
+                self.slots.update(view)
                 unusable = self.slots.unusable(view.instance_id)
                 self.samples.append(_sample(now_s, view, unusable))
         return self.placement.tick(now_s, instances)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from lengthwise.errors import require
-from scheduler_adapters.placement import InstanceId, Pacer, Placement, Watch
+from scheduler_adapters.placement import InstanceId, Placement, Watch
 from scheduler_adapters.views import InstanceView, RequestView, require_at_least
 
 Migration = Literal["adaptive", "always", "never"]
@@ -19,8 +19,7 @@ class PascalPlacement(Placement):
             the choice (NonAdaptive); never: answer where it reasoned (NoMigration).
         reserve_tokens: that an instance must hold beside the context to have memory enough.
         quantum_tokens, demote_above_tokens: those of the policy in the instances.
-        pace_s, pacer, ttfat_s: how readers read, as in `Watch`.
-        ties: of instances with as many requests of the first queue, the lowest id or the least KV.
+        pace_s, ttfat_s: how readers read, as in `Watch`.
 
     Source: PASCAL, Algorithms 1 and 2 and the section on adaptive migration. New requests that wait
     for KV blocks count with their prompts, else a burst would go to one instance.
@@ -36,22 +35,17 @@ class PascalPlacement(Placement):
         quantum_tokens: int = 500,
         demote_above_tokens: int = 5000,
         pace_s: float = 0.1,
-        pacer: Pacer = "shifted",
         ttfat_s: float | None = None,
-        ties: Literal["id", "least-kv"] = "id",
     ) -> None:
         modes = ("adaptive", "always", "never")
         require("migration", repr(migration), migration in modes, "one of " + ", ".join(modes))
-        require("ties", repr(ties), ties in ("id", "least-kv"), "one of id, least-kv")
         require_at_least(0, reserve_tokens=reserve_tokens)
         self.migration = migration
         self.reserve_tokens = reserve_tokens
-        self.ties = ties
         self.watch = Watch(
             quantum_tokens=quantum_tokens,
             demote_above_tokens=demote_above_tokens,
             pace_s=pace_s,
-            pacer=pacer,
             ttfat_s=ttfat_s,
         )
 
@@ -68,11 +62,11 @@ class PascalPlacement(Placement):
         now_s = request.last_token_s or 0.0
         paced = [view for view in instances if now_s < view.paced_until_s]
 
-        def load(view: InstanceView) -> tuple[int, ...]:
+        def load(view: InstanceView) -> tuple[int, InstanceId]:
             # The request itself is counted among those that answer where it is.
             fresh = view.num_fresh_answering - (view.instance_id == instance)
             number = view.num_thinking + (0 if paced else fresh)
-            return number, *(_kv(view) if self.ties == "least-kv" else (view.instance_id,))
+            return number, view.instance_id
 
         chosen = min(paced or instances, key=load)
         if self.migration == "adaptive" and not self._has_room(request, chosen, 0):

@@ -35,17 +35,10 @@ class PhasorSettings:
     """A pool whose mean is below this share of the other's gets an instance."""
     cool_down_ticks: int = 20
     """An instance keeps its role so long; the time between two promotions, too."""
-    fragments: Literal["remainder", "allocator"] = "remainder"
-    """H_frag: free blocks that remain when as many large requests as fit are taken; or those beside
-    the longest free run, had each request one run of blocks."""
     high_fragment: float = 0.25
     """Share of a large request's blocks from which fragments are high."""
     output_tokens: int = 256
     """Expected output of a request, where none is predicted."""
-    reference_tokens: int | None = None
-    """Of the large request; None: the first that waits for a decode instance, else P90."""
-    card_blocks: int | None = None
-    """M_total; None: the blocks of the KV memory."""
     gap: float = 0.0
     """Pools whose means differ by less are left alone."""
     idle: Literal["standby", "mixed"] = "standby"
@@ -58,14 +51,9 @@ class PhasorSettings:
     """queue-length: by the number of requests, Phasor without Phi."""
     migration: Literal["live", "copy"] = "live"
     """How requests leave an instance: while they decode, or stopped until their KV is copied."""
-    counts_own: bool = False
-    """Whether a prompt's own cost counts before it is placed: for unequal instances."""
 
     def __post_init__(self) -> None:
         require_at_least(1, cool_down_ticks=self.cool_down_ticks, output_tokens=self.output_tokens)
-        for name in ("reference_tokens", "card_blocks"):
-            if (number := getattr(self, name)) is not None:
-                require_at_least(1, **{name: number})
         require("ttft_slo_s", self.ttft_slo_s, self.ttft_slo_s > 0, "seconds above 0")
         require("theta_flow", self.theta_flow, 0 < self.theta_flow < 1, "a share in (0, 1)")
         require("theta_frag", self.theta_frag, self.theta_frag < 1, "a number below 1")
@@ -77,7 +65,6 @@ class PhasorSettings:
 
 
 _CHOICES = {
-    "fragments": ("remainder", "allocator"),
     "idle": ("standby", "mixed"),
     "recall": ("unneeded", "opposite", "never"),
     "routing": ("freeness", "queue-length"),
@@ -115,9 +102,6 @@ class Phasor(Placement):
             ttft_slo_s=own.ttft_slo_s,
             parameter_ratio=own.parameter_ratio or 1.0,
             output_tokens=own.output_tokens,
-            reference_tokens=own.reference_tokens,
-            card_blocks=own.card_blocks,
-            has_slots=own.fragments == "allocator",
         )
         self.promoted: dict[InstanceId, float] = {}
         """Elastic instances that serve a pool, and since when."""
@@ -128,12 +112,11 @@ class Phasor(Placement):
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
         """Micro: the prefill instance with the highest Phi, then the fewest tokens."""
         self.freeness.note(request)
-        own_tokens = request.prompt_tokens if self.settings.counts_own else 0
 
         def rank(view: InstanceView) -> tuple[float, ...]:
             if self.settings.routing == "queue-length":
                 return view.num_requests, view.instance_id
-            return -self._phi("prefill", view, own_tokens), view.prefill_tokens, view.instance_id
+            return -self._phi("prefill", view), view.prefill_tokens, view.instance_id
 
         return min(self._serving("prefill", instances) or instances, key=rank).instance_id
 
@@ -155,21 +138,18 @@ class Phasor(Placement):
 
         return min(fitting, key=rank).instance_id
 
-    def _phi(self, role: Serving, view: InstanceView, own_tokens: int = 0) -> float:
+    def _phi(self, role: Serving, view: InstanceView) -> float:
         """Return Phi for one part; of an elastic instance, which has both, the lesser of the two.
 
         Else its decodes would wait for each prompt that goes there because few prompts are there.
         """
         if role == "prefill" or view.role == "both":
-            prefill = self.freeness.prefill(view, own_tokens)
+            prefill = self.freeness.prefill(view)
             return prefill if view.role != "both" else min(prefill, self.freeness.decode(view))
         return self.freeness.decode(view)
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> list[Move | SetRole]:
         """Macro, then meso; one live migration at an instance at a time."""
-        if self.freeness.slots is not None:
-            for view in instances:
-                self.freeness.slots.look(view)
         busy = {view.instance_id for view in instances if view.num_migrating}
         return [
             *self._size_pools(now_s, instances),

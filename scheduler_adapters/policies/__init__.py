@@ -1,5 +1,5 @@
-"""One file per scheduler; each is a `Policy` of a few lines.
+"""One file per scheduler: a request's view as input, its rank as output.
 
-Start with `fcfs.py`, then `shortest_predicted.py`. Wrappers (`starvation_guard.py`) change the
-ranks of another policy: wrap, don't subclass.
+Start with `fcfs.py`, then `shortest_predicted.py`. `starvation_guard.py` and `class_priority.py`
+wrap another policy and change its ranks.
 """

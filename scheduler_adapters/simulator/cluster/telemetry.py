@@ -225,8 +225,6 @@ class Telemetry(EngineObserver):
 
     def _dry_s(self, live: Live, watch: Watch) -> float:
         token_s = self.engine.token_s(live)[live.reasoning_tokens :]
-        if watch.pacer == "absolute":
-            return token_s[0] + len(token_s) * watch.pace_s
         return read_all_s(np.array(token_s), watch.pace_s)
 
     def _first_answer_due_s(self, ttfat_s: float) -> float:

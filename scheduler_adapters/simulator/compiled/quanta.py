@@ -3,8 +3,8 @@
 Their ranks change with quanta of generated tokens and with the phase, so they are computed here
 from the policy's numbers: (lane, quanta used, time of entry, row) is the order of service, and the
 reverse that of eviction. Round-robin is PASCAL without phases. Each step walks all residents, as
-in `slai.py`. A subclass, a wrapper, host memory or a minimum residency needs plain Python, and so
-does a run in which a step can place nobody.
+in `slai.py`. A subclass, a wrapper or host memory needs plain Python, and so does
+a run in which a step can place no request.
 """
 
 # numba infers the types: typed code would only say float64 everywhere.
@@ -45,9 +45,9 @@ def run_compiled_quanta(requests: Requests, policy: Policy, instance: Instance) 
     latency = instance.latency.compiled()
     if latency is None or not len(requests):
         return None
-    if type(policy) is RoundRobin and not policy.is_circular:
+    if type(policy) is RoundRobin:
         think_tokens = demoted_at = np.full(len(requests), NO_LIMIT)
-    elif type(policy) is Pascal and not policy.min_residency_tokens:
+    elif type(policy) is Pascal:
         think_tokens = requests.reasoning_tokens
         demoted_at = np.maximum(0, policy.demote_above_tokens + 1 - requests.prompt_tokens)
     else:

@@ -57,8 +57,8 @@ def run_compiled_slai(requests: Requests, policy: Policy, instance: Instance) ->
     limits[SEATS] = min(limits[SEATS], len(requests))
     tbt_s = np.where(np.isnan(requests.tbt_s), policy.default_tbt_s, requests.tbt_s)
     numbers = np.array(offsets, dtype=np.float64)
-    queue, is_frozen = _queue(requests, policy), policy.is_frozen
-    return run_loop(_run, requests, instance, tbt_s, queue, limits, numbers, is_frozen, latency)
+    queue = _queue(requests, policy)
+    return run_loop(_run, requests, instance, tbt_s, queue, limits, numbers, latency)
 
 
 def _queue(requests: Requests, policy: SLAI) -> Ints:
@@ -76,7 +76,7 @@ CRITICAL, PREFILL, DEFERRED = range(3)
 
 
 @jit
-def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_frozen, latency):
+def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, latency):
     kind, numbers, dense, decode, prefill = latency
     count_all = len(arrival_s)
     total, size, seats = limits[BLOCKS], limits[BLOCK_TOKENS], limits[SEATS]
@@ -142,17 +142,13 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
         if is_common:
             used += growing[phase]
         else:
-            # A token gives a new key: the last schedulable time, less the offset of the step after
-            # it (frozen) or of each later step.
+            # A token gives a new key: the last schedulable time, by the offset of the next step.
             counts[:] = 0
             for row in decoding:
                 if own_tick[row] < common_tick:
                     own_tick[row] = common_tick
-                    key[row] = common_s + tbt_s[row]
-                    if is_frozen:
-                        key[row] -= common_early_s
-                last_s = key[row] if is_frozen else key[row] - early_s
-                lane = CRITICAL if now_s >= last_s else DEFERRED
+                    key[row] = common_s + tbt_s[row] - common_early_s
+                lane = CRITICAL if now_s >= key[row] else DEFERRED
                 lanes[lane, counts[lane]] = row
                 counts[lane] += 1
             growth[CRITICAL] = contexts[CRITICAL] = 0
@@ -309,8 +305,6 @@ def _run(arrival_s, prompt, output, rejected, tbt_s, queue, limits, offsets, is_
         if is_common:
             common_early_s = early_s
         for row in emitting[:num_emitting]:
-            key[row] = now_s + tbt_s[row]
-            if is_frozen:
-                key[row] -= early_s
+            key[row] = now_s + tbt_s[row] - early_s
     columns = scheduled_s, first_token_s, finished_s, preemptions
     return status, columns, np.array(ticks), joined_runs(runs, count_all)

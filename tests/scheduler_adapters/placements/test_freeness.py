@@ -10,7 +10,6 @@ from lengthwise.errors import ConfigError, DataError
 from scheduler_adapters.placements.freeness import (
     Freeness,
     PrefillCost,
-    fit_prefill_cost,
     read_prefill_cost,
 )
 from scheduler_adapters.views import InstanceView, RequestView
@@ -18,15 +17,15 @@ from scheduler_adapters.views import InstanceView, RequestView
 COST = PrefillCost(alpha=2.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
 
 
-def freeness(**changes) -> Freeness:
+def freeness(large_tokens: int | None = 160, **changes) -> Freeness:
     settings = {
         "ttft_slo_s": 2.0,
         "parameter_ratio": 1.0,
         "output_tokens": 10,
-        "reference_tokens": 160,
-        "card_blocks": None,
     }
-    return Freeness(COST, **settings | changes)
+    made = Freeness(COST, **settings | changes)
+    made.waits(large_tokens)
+    return made
 
 
 def view(**numbers) -> InstanceView:
@@ -42,7 +41,6 @@ def test_a_prefill_queue_takes_its_time_from_the_budget_and_goes_below_zero():
     assert freeness(ttft_slo_s=0.5).prefill(queue) == pytest.approx(1 - 2.6)
     # P_m is a factor of the linear term only.
     assert freeness(parameter_ratio=2.0).prefill(queue) == pytest.approx(1 - 0.8)
-    assert freeness().prefill(view(), 10) == pytest.approx(1 - 0.15)
     assert COST.seconds(10) == 0.3
 
 
@@ -54,42 +52,13 @@ def test_decode_memory_is_what_is_used_booked_and_waited_for_and_fragments():
     assert (crowded.unclaimed_blocks, freeness().fragment(crowded)) == (12, 2)
     assert freeness().decode(crowded) == pytest.approx(1 - 0.88 - 0.02)
     # Less free than a large request takes: none of it is of use.
-    assert freeness(reference_tokens=208).fragment(crowded) == 12
+    assert freeness(208).fragment(crowded) == 12
     full = view(used_blocks=100, waiting_prompt_tokens=160)
     assert (freeness().fragment(full), freeness().decode(full)) == (0, pytest.approx(-0.1))
-    assert freeness(card_blocks=200).decode(view()) == pytest.approx(0.95)
-
-
-def test_fragments_of_an_allocator_are_what_is_beside_the_longest_free_run():
-    def decode(number: int, generated: int = 0) -> RequestView:
-        return RequestView(str(number), number, 0.0, 150, generated_tokens=generated)
-
-    def of(*decodes: RequestView) -> InstanceView:
-        return view(used_blocks=60, decodes=lambda: decodes)
-
-    known = freeness(has_slots=True)
-    assert known.fragment(of()) == 0
-    # Ten blocks each, for 160 tokens at the end: first fit by number; a second look is the same.
-    for _ in range(2):
-        known.slots.look(of(*map(decode, (2, 0, 1, 3))))
-    assert known.slots.unusable(0) == 0
-    # Ten of 80 are free between two requests, 60 behind them; then the next one fills the hole.
-    known.slots.look(of(decode(0), decode(2), decode(3)))
-    assert known.slots.unusable(0) == pytest.approx(1 / 7)
-    assert known.fragment(of()) == round(40 / 7)
-    assert known.decode(of()) == pytest.approx(1 - 0.6 - 0.06)
-    known.slots.look(of(decode(0), decode(2), decode(3), decode(4)))
-    assert known.slots.unusable(0) == 0
-    # 170 tokens want eleven blocks: the first of all moves behind the last and leaves a hole.
-    known.slots.look(of(decode(0, 20), decode(2), decode(3), decode(4)))
-    assert known.slots.unusable(0) == pytest.approx(10 / 59)
-    # Who finds no run is left out.
-    known.slots.look(of(decode(0, 20), *map(decode, range(2, 11))))
-    assert known.slots.unusable(0) == pytest.approx(0)
 
 
 def test_a_large_request_is_the_first_that_waits_or_one_in_ten_of_the_recent():
-    known = freeness(reference_tokens=None)
+    known = freeness(None)
     for tokens in range(1, 101):
         known.note(RequestView("a", 0, 0.0, tokens * 16 - 10))
     assert known.large_blocks(view()) == 90
@@ -129,13 +98,3 @@ def test_another_file_is_refused_by_its_path(tmp_path, changes):
         read_prefill_cost(written(tmp_path, **changes))
     with pytest.raises(DataError, match="nowhere"):
         read_prefill_cost(tmp_path / "nowhere.json")
-
-
-def test_a_fit_finds_the_cost_of_prefills_without_noise():
-    tokens = (128, 512, 2048, 8192)
-    exact = [COST.seconds(n) for n in tokens]
-    names = {"peak_flop_per_s": 1000.0, "model": "m", "device": "d"}
-    cost, r2 = fit_prefill_cost(tokens, exact, **names)
-    assert (cost.alpha, cost.beta, r2) == pytest.approx((2.0, 10.0, 1.0))
-    _, r2 = fit_prefill_cost(tokens, [1.0, 1.0, 9.0, 3.0], **names)
-    assert r2 < 0.99

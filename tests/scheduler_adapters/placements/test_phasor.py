@@ -26,8 +26,9 @@ REQUEST = RequestView("a", 0, 0.0, 79, generated_tokens=1)
 
 
 def phasor(**changes) -> Phasor:
-    settings = {"cost": COST, "ttft_slo_s": 1.0, "reference_tokens": 160, "migration": "live"}
-    return Phasor(**settings | changes)
+    made = Phasor(**{"cost": COST, "ttft_slo_s": 1.0, "migration": "live"} | changes)
+    made.freeness.waits(160)  # a large request has ten blocks
+    return made
 
 
 def view(instance_id: int, role: str, **numbers) -> InstanceView:
@@ -64,7 +65,7 @@ def test_the_freest_decode_instance_with_blocks_for_the_context_is_taken():
     # Ten blocks are free in each, of which the second has promised six.
     full = [view(1, "decode", used_blocks=90), view(2, "decode", waiting_prompt_tokens=1536)]
     assert phasor().at_prefill_end(REQUEST, 0, full) == 1
-    waits = phasor(reference_tokens=None, output_tokens=80)
+    waits = phasor(output_tokens=80)
     assert waits.at_prefill_end(REQUEST, 0, full[1:]) is None
     assert waits.freeness.large_blocks(full[0]) == 10  # while it waits, it is what is large
 
@@ -255,30 +256,15 @@ def test_without_elastic_instances_squares_and_fragments_it_is_fewest_queued_tok
     assert len({move.source for move in runs[0].migrations}) == 3
 
 
-@pytest.mark.parametrize(("fragments", "freest"), [("remainder", 1), ("allocator", 2)])
-def test_holes_between_requests_count_if_an_allocator_is_meant(fragments, freest):
-    def holding(instance_id: int, *numbers: int) -> InstanceView:
-        decodes = [RequestView(str(number), number, 0.0, 150) for number in numbers]
-        return view(instance_id, "decode", used_blocks=20, decodes=lambda: decodes)
-
-    placement = phasor(fragments=fragments, output_tokens=10)
-    for second in (holding(1, 0, 1, 2), holding(1, 0, 2)):  # ten blocks each; the middle ones end
-        views = [view(0, "prefill"), second, holding(2, 0, 1)]
-        placement.tick(0.0, views)
-    assert placement.at_prefill_end(REQUEST, 0, views) == freest
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fragments": "all"}, "fragments is 'all'; use one of remainder, allocator"),
         ({"ttft_slo_s": 0}, "ttft_slo_s is 0; use seconds above 0"),
         ({"theta_flow": 1.5}, "theta_flow is 1.5"),
         ({"theta_frag": 1}, "theta_frag is 1"),
         ({"cool_down_ticks": 0}, "cool_down_ticks is 0"),
         ({"recall": "soon"}, "recall is 'soon'; use one of unneeded, opposite, never"),
         ({"idle": "off"}, "idle is 'off'"),
-        ({"reference_tokens": 0}, "reference_tokens is 0"),
         ({"tick_s": 0.0}, "tick_s is 0"),
         ({"parameter_ratio": -1.0}, "parameter_ratio is -1"),
     ],

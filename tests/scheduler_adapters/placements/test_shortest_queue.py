@@ -20,8 +20,7 @@ def view(instance_id: int, waiting: int, answering: int) -> InstanceView:
     )
 
 
-def test_the_fewest_requests_or_the_fewest_waiting_are_chosen_then_the_lowest_id():
+def test_the_fewest_requests_are_chosen_then_the_lowest_id():
     views = [view(3, 2, 2), view(2, 1, 3), view(1, 3, 0)]
     assert ShortestQueue().place(REQUEST, views) == 1
     assert ShortestQueue().place(REQUEST, views[:2]) == 2
-    assert ShortestQueue(only_waiting=True).place(REQUEST, views) == 2

@@ -1,13 +1,11 @@
-"""PASCAL where seats or blocks are short; a minimum residency; a cap on the decodes of a step."""
+"""PASCAL where seats or blocks are short; a cap on the decodes of a step."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from lengthwise.errors import ConfigError
 from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.simulator.instance import Instance
@@ -16,7 +14,6 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Phase, RequestView
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 REQUESTS = make_requests(
     prompt_tokens=[100] * 40,
@@ -42,12 +39,6 @@ def test_where_only_seats_are_short_nobody_is_evicted() -> None:
     assert np.mean(few_seats.finished_s) < np.mean(few_blocks.finished_s)
 
 
-def test_with_a_minimum_residency_requests_evict_each_other_less_and_finish_sooner() -> None:
-    by_turns, stays = run(), run(min_residency_tokens=30)
-    assert stays.preemptions.sum() < by_turns.preemptions.sum() / 2
-    assert np.mean(stays.finished_s) < np.mean(by_turns.finished_s)
-
-
 def test_decodes_beyond_the_cap_wait_without_losing_their_blocks() -> None:
     few = REQUESTS.take(np.arange(4))
     timeline = simulate(few, Pascal(max_decodes=1), FEW_SEATS)
@@ -56,21 +47,8 @@ def test_decodes_beyond_the_cap_wait_without_losing_their_blocks() -> None:
     assert max(gaps_s) > 10 * min(np.diff(timeline.token_s(0)).min(), 1.0)
 
 
-def test_the_fast_engine_and_the_reference_agree_on_residencies() -> None:
-    settings = {"quantum_tokens": 10, "min_residency_tokens": 30, "max_decodes": 3}
-    expected = ReferenceEngine(Pascal(**settings), FEW_BLOCKS).run(REQUESTS)
-    actual = simulate(REQUESTS, Pascal(**settings), FEW_BLOCKS)
-    assert actual.finished_s.tolist() == expected.finished_s.tolist()
-
-
 def test_the_laws_of_policies_hold_for_it() -> None:
-    check_policy(lambda: Pascal(quantum_tokens=10, min_residency_tokens=15, max_decodes=4))
-
-
-@pytest.mark.parametrize("settings", [{"max_decodes": 0}, {"min_residency_tokens": -1}])
-def test_impossible_settings_are_refused(settings: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        Pascal(**settings)
+    check_policy(lambda: Pascal(quantum_tokens=10, max_decodes=4))
 
 
 def test_quanta_of_demoted_reasoning_count_from_the_demotion_and_answers_anew() -> None:

@@ -93,8 +93,6 @@ def test_orders_that_no_policy_knows_are_refused():
     for made in (lambda: SLAI(order="lifo"), lambda: Sarathi(order="lifo")):
         with pytest.raises(ConfigError, match="order is 'lifo'"):
             made()
-    with pytest.raises(ConfigError, match="evaluate is 'never'"):
-        SLAI(evaluate="never")  # type: ignore[arg-type]
 
 
 def test_sarathi_by_arrival_is_asked_once_and_by_prompt_while_waiting():
@@ -171,14 +169,6 @@ def test_the_margin_grows_where_memory_is_short(used_blocks, steps):
     assert fixed.key == (20.5 - 7 * 0.01,)
 
 
-def test_recomputed_times_are_asked_for_at_the_next_moment():
-    policy = SLAI(evaluate="recompute")
-    rank = policy.rank(decode(tbt_s=0.5), slai_load(20.1))
-    again_s = nextafter(20.1, inf)
-    assert rank == Rank((20.5,), 2, again_s, 1, evict_key=None, group=0.5)
-    assert policy.rank(decode(tbt_s=0.5), slai_load(20.46)).lane == 0
-
-
 def test_new_requests_go_by_prompt_and_class_and_prefills_by_admission():
     assert SLAI().rank(view(), LoadView()) == Rank((100,), 1)
     assert SLAI(order="fcfs").rank(view(), LoadView()) == Rank((), 1)
@@ -230,28 +220,6 @@ def test_pascal_demotes_a_request_above_the_threshold_of_context(generated, lane
     assert Pascal().rank(view(), LoadView()).valid_tokens == 500
     assert Pascal().rank(view(prompt_tokens=5000), LoadView()).lane == 0
     assert Pascal().rank(view(prompt_tokens=5001), LoadView()).lane == 1
-
-
-def test_a_residency_protects_from_admission_until_its_tokens_are_generated():
-    policy = Pascal(quantum_tokens=10, min_residency_tokens=30)
-    request, load = view(), LoadView(now_s=1.0)
-
-    def ask() -> Rank:
-        request.previous = policy.rank(request, load)
-        return request.previous
-
-    assert ask().evict_key == (0, 0, 1.0, 0)
-    request.phase = PREFILL
-    assert ask().evict_key == (-1, 0, 1.0, 0)
-    request.phase, request.generated_tokens = ANSWERING, 1
-    first = ask()
-    assert first.evict_key is not None
-    assert (first.evict_key[0], len(first.evict_key), first.valid_tokens) == (-1, 3, 30)
-    request.generated_tokens = 31
-    later = ask()
-    assert (later.evict_key, later.valid_tokens) == ((1, *later.key), 9)
-    # Anyone protected is after nobody, and before all others, in the order of eviction.
-    assert first.evict_key < (0, 0, 0.0) < later.evict_key
 
 
 def test_rad_prefills_a_cycle_and_decodes_it():

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthwise.errors import ConfigError
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.workload.requests import make_requests
@@ -37,16 +35,3 @@ def test_round_robin_with_an_endless_quantum_is_fcfs(seed):
     endless, _ = run(RoundRobin(quantum_tokens=10**9), requests)
     plain, _ = run(Sarathi(max_tokens=2048), requests)
     np.testing.assert_array_equal(endless.finished_s, plain.finished_s)
-
-
-def test_in_circular_order_a_newcomer_waits_behind_those_that_have_used_a_quantum():
-    requests = make_requests(prompt_tokens=[16] * 3, output_tokens=[40, 40, 5])
-    requests = replace(requests, arrival_s=np.array([0.0, 0.0, 0.2]))
-    blocks = {"kv_blocks": 7, "watermark_fraction": 0.0}
-    young, circular = (
-        run(RoundRobin(quantum_tokens=10, order=order), requests, **blocks)[0]
-        for order in ("fewest-quanta", "circular")
-    )
-    assert young.finished_s[2] < circular.finished_s[2]
-    with pytest.raises(ConfigError, match="order is 'square'; use one of fewest-quanta, circular"):
-        RoundRobin(order="square")

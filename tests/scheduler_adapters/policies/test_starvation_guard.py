@@ -10,7 +10,7 @@ from lengthwise.errors import ConfigError
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
-from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
@@ -28,18 +28,9 @@ def test_the_guard_announces_the_moment_of_starving():
     assert rank.then.key == ()
 
 
-def test_the_guard_counts_from_arrival_or_from_the_last_enqueue():
-    evicted = view(preemptions=1)
-    since_arrival = StarvationGuard(ShortestPredicted(), after_s=120)
-    since_enqueue = StarvationGuard(ShortestPredicted(), after_s=120, since="enqueue")
-    later = LoadView(now_s=200.0)
-    assert since_arrival.rank(evicted, later).key == ()
-    assert since_enqueue.rank(evicted, later).key == (3.0,)
-    assert since_enqueue.rank(evicted, LoadView(now_s=330.0)).key == ()
-
-
-def test_a_request_starves_from_the_announced_moment_on():
+def test_a_request_starves_from_the_announced_moment_on_even_after_a_preemption():
     guard = pars(starve_after_s=120)
+    assert guard.rank(view(preemptions=1), LoadView(now_s=200.0)).key == ()
     assert guard.rank(view(), LoadView(now_s=129.9)).key == (3.0,)
     assert guard.rank(view(), LoadView(now_s=130.0)) == Rank(())
     assert pars(starve_after_s=0).rank(view(), LoadView(now_s=10.0)).key == ()
@@ -77,13 +68,9 @@ def test_it_passes_on_what_engines_read():
     assert StarvationGuard(Pascal()).traits == Pascal().traits
     assert StarvationGuard(RoundRobin(offload=True)).traits == RoundRobin(offload=True).traits
     assert StarvationGuard(FCFS()).traits.is_static
-    # The last enqueue is not known beforehand.
-    assert not StarvationGuard(FCFS(), since="enqueue").traits.is_static
     assert StarvationGuard(FCFS()).name == "fcfs+guard"
 
 
 def test_guard_settings_that_cannot_be_are_refused():
     with pytest.raises(ConfigError, match="after_s is -1"):
         StarvationGuard(FCFS(), after_s=-1)
-    with pytest.raises(ConfigError, match="since"):
-        StarvationGuard(FCFS(), since="birth")  # type: ignore[arg-type]

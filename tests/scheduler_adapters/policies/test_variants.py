@@ -24,7 +24,6 @@ VARIANTS = {
     "slai spf fixed 5": lambda: SLAI(offset=5),
     "slai spf dynamic": SLAI,
     "slai paying first": lambda: SLAI(paying_first=True),
-    "slai recompute": lambda: SLAI(evaluate="recompute"),
     "rad small": lambda: RAD(max_started=7, tile=4, chunk=16),
     "rad twin small": lambda: RADTwin(max_started=7, tile=4, chunk=16),
     "round robin 10": lambda: RoundRobin(quantum_tokens=10),
@@ -61,7 +60,6 @@ OUT_OF_RANGE = [
     ("round-robin", {"quantum_tokens": None}),
     ("pascal", {"demote_above_tokens": 0}),
     ("pascal", {"max_decodes": 0}),
-    ("pascal", {"min_residency_tokens": -1}),
 ]
 
 

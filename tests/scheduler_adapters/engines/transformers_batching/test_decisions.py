@@ -184,7 +184,6 @@ def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
 POLICIES: dict[str, Callable[[], Policy]] = {
     "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=32, max_resident=6),
     "slai": lambda: SLAI(max_tokens=32, max_resident=6, max_decodes=3),
-    "slai as in the text": lambda: SLAI(max_tokens=24, max_decodes=3, evaluate="recompute"),
     "slai by class": lambda: SLAI(max_tokens=24, max_decodes=4, paying_first=True, offset=2.0),
     "rad": lambda: RAD(max_started=5, tile=3, chunk=16),
     "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=16),

@@ -275,7 +275,6 @@ POLICIES_IN_SMALL: dict[str, Callable[[], Policy]] = {
     "orca": lambda: Orca(max_batch=4),
     "request level": lambda: RequestLevel(max_batch=4),
     "slai": lambda: SLAI(max_tokens=64, max_resident=6, max_decodes=3),
-    "slai as in the text": lambda: SLAI(max_tokens=24, max_decodes=3, evaluate="recompute"),
     "slai by class": lambda: SLAI(max_tokens=32, max_decodes=4, paying_first=True, offset=2.0),
     "rad": lambda: RAD(max_started=5, tile=3, chunk=32),
     "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=32),

@@ -530,8 +530,7 @@ class ReferenceCluster:
             token_s = engine.token_s(live)
             answer_s, read_s = token_s[live.reasoning_tokens :], -inf
             for at_s in answer_s:
-                is_shifted = watch.pacer == "shifted" or read_s == -inf
-                read_s = max(at_s, read_s + watch.pace_s) if is_shifted else read_s + watch.pace_s
+                read_s = max(at_s, read_s + watch.pace_s)
             if answer_s:
                 view.paced_until_s = min(view.paced_until_s, read_s + watch.pace_s)
             elif watch.ttfat_s is not None and len(token_s) == live.reasoning_tokens > 0:

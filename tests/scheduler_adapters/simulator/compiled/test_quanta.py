@@ -84,8 +84,7 @@ class Hurried(Pascal):
 def test_what_else_has_quanta_is_left_to_python():
     requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[3] * 3)
     instance = Instance(latency=LATENCY, kv_blocks=60, host=HostLink(kv_bytes_per_token=1))
-    others = [ClassPriority(Pascal()), Hurried(), Sarathi(), Pascal(min_residency_tokens=5)]
-    others.append(RoundRobin(order="circular"))
+    others = [ClassPriority(Pascal()), Hurried(), Sarathi()]
     for policy in [*others, Pascal(offload=True), RoundRobin(offload=True)]:
         assert run_compiled_quanta(requests, policy, instance) is None
     assert run_compiled_quanta(requests, Pascal(), replace(instance, latency=NotCompiled())) is None

@@ -38,7 +38,6 @@ slai_policies = st.builds(
     offset=st.sampled_from([None, 0.0, 1.0, 5, 10]),
     memory_limit=st.sampled_from([0.0, 0.5, 0.96]),
     paying_first=st.booleans(),
-    evaluate=st.sampled_from(["frozen", "recompute"]),
     max_tokens=st.sampled_from([1, 8, 64, 512]),
     max_resident=st.sampled_from([2, 128]),
     max_decodes=st.sampled_from([1, 3, 128]),
@@ -61,7 +60,6 @@ def test_so_does_the_loop_for_slai(requests, policy, instance):
         {"offset": 5},
         {},
         {"paying_first": True},
-        {"evaluate": "recompute"},
     ],
     ids=str,
 )
