@@ -11,6 +11,11 @@ MAX_CHARACTERS: Final = 16_384
 (and with one such prompt all others of its batch)."""
 
 
+def normalised(prompt: str) -> str:
+    """Return the prompt in lower case with single spaces; equal results mean the same prompt."""
+    return " ".join(prompt.lower().split())
+
+
 def of_chat(body: Mapping[str, Any]) -> str | None:
     """Return the user's newest message in a /v1/chat/completions body; None if it has no text."""
     messages = body.get("messages")

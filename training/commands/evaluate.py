@@ -16,7 +16,7 @@ from lengthwise.command_line import print_banner, print_next
 from lengthwise.errors import DataError
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result
-from training.data.labelled_splits import Prepared
+from training.data.labelled_splits import LabelledSplits
 from training.data.labels import LabelledPrompt, observed, texts
 from training.data.logged_prompts import TableOptions, read_prompts
 from training.data.provenance import training_data, unseen
@@ -158,7 +158,7 @@ def _write_report(
 
 
 def _baselines(
-    own: Prepared | None, items: Sequence[LabelledPrompt], lengths: NDArray[np.float64]
+    own: LabelledSplits | None, items: Sequence[LabelledPrompt], lengths: NDArray[np.float64]
 ) -> dict[str, float | None]:
     found: dict[str, float | None] = dict.fromkeys(
         ("prompt_length", "lexical_boosting", "tfidf_ridge", "group_means")

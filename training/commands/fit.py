@@ -23,7 +23,7 @@ from lengthwise.command_line import (
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.config import TrainConfig
-from training.data.labelled_splits import Prepared, prepare
+from training.data.labelled_splits import LabelledSplits, load_splits
 from training.ranker.processes import rank
 from training.recipes import RECIPES, recipe
 
@@ -126,27 +126,27 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     Under torchrun every process trains; only the first writes and returns anything.
     """
     run_id = _interrupted_run(config, options) if options.resume else None
-    prepared = prepare(config, options.data_dir)
-    labels = [part.splits for part in (prepared, *prepared.heads)]
+    labelled = load_splits(config, options.data_dir)
+    labels = [part.splits for part in (labelled, *labelled.heads)]
 
     # torch and MLflow take seconds to import, and bad input is reported before.
-    from training.ranker.training_loop import learn, load_encoder
+    from training.ranker.training_loop import load_encoder, train
 
     encoder = load_encoder(config, len(labels))
     if rank() > 0:
-        learn(config, encoder, labels, options.checkpoints, False, resume=options.resume)
+        train(config, encoder, labels, options.checkpoints, False, resume=options.resume)
         return {}
     from training.release.publish import write_test_prompts
     from training.release.tracking import Tracker
 
-    card = prepared.data.card
+    card = labelled.data.card
     tracker = Tracker(options.mlruns_dir, run_name=config.name, run_id=run_id)
     with tracker, _without_torn_checkpoints(options.checkpoints):
         if run_id is None:
             tracker.log_params(asdict(config) | {"dataset": card.id, "card_sha256": card.digest})
-            tracker.log_data(prepared)
+            tracker.log_data(labelled)
             _begin(config, options, tracker.run_id)
-        trained = learn(
+        trained = train(
             config,
             encoder,
             labels,
@@ -154,10 +154,10 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
             tracker.lightning_logger(),
             resume=options.resume,
         )
-        write_test_prompts(options.out / "test.parquet", prepared)
+        write_test_prompts(options.out / "test.parquet", labelled)
         results = [
             _publish(part, trained.only(number), options.out, tracker)
-            for number, part in enumerate([prepared, *prepared.heads])
+            for number, part in enumerate([labelled, *labelled.heads])
         ]
         options.state.unlink()  # The run is whole: nothing to resume.
         if not options.keep_checkpoints:
@@ -166,18 +166,20 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     return results[0] | ({"heads": heads} if heads else {})
 
 
-def _publish(prepared: Prepared, trained: Trained, out: Path, tracker: Tracker) -> dict[str, Any]:
+def _publish(
+    labelled: LabelledSplits, trained: Trained, out: Path, tracker: Tracker
+) -> dict[str, Any]:
     """Write, measure, log and register the bundle of one label; returns its figures."""
     from training.release.publish import BUNDLE, log_results, register, write_bundle, write_report
 
-    label, name, folder = prepared.config.data.label, prepared.data.card.id, out / BUNDLE
-    if prepared.is_further:
+    label, name, folder = labelled.config.data.label, labelled.data.card.id, out / BUNDLE
+    if labelled.is_further:
         name, folder = f"{name}-{label}", out / f"{BUNDLE}-{label}"
-    bundle, scores = write_bundle(prepared, trained, folder, tracker.run_id, name)
+    bundle, scores = write_bundle(labelled, trained, folder, tracker.run_id, name)
     report = folder.with_name(folder.name.replace(BUNDLE, "ranker", 1) + ".html")
-    write_report(report, bundle.manifest, scores, prepared.splits)
-    log_results(tracker, bundle, trained, scores, prepared.splits)
-    version, verdict = register(tracker, bundle, prepared.splits)
+    write_report(report, bundle.manifest, scores, labelled.splits)
+    log_results(tracker, bundle, trained, scores, labelled.splits)
+    version, verdict = register(tracker, bundle, labelled.splits)
     return {
         "dataset": bundle.manifest.dataset["id"],
         "banner": bundle.manifest.banner,

@@ -1,12 +1,9 @@
 """Data cards: source, licence, columns and checksum of a data set, and its records.
 
-A card is `datasets/<id>/card.yaml`, or any path to such a file. Records are looked for in
---data-dir, then $LENGTHWISE_DATA, then on the Hugging Face hub if the card names a repository
-there; last, the seeded synthetic set takes their place, with a warning. A set that `fetch` built
-lies there in a folder with a card of its own. For your own logs the path
-of the table is enough if its columns have the names of `PromptResponse`.
-
-A table that was collected gets its card from `write_card`.
+A card is `datasets/<id>/card.yaml`, or any path to such a file. Records are searched in --data-dir,
+then in $LENGTHWISE_DATA, then on the Hugging Face hub if the card names a repository there. The
+seeded synthetic set replaces records that are found nowhere, with a warning. `fetch` builds a set
+in a folder of its own, with a card of its own. The path of a table or log needs no card.
 """
 
 import logging
@@ -44,7 +41,7 @@ class Join:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One data set. Parsed strictly: an unknown key is an error, and so is a missing one."""
+    """One data set. An unknown or a missing key is an error."""
 
     id: str
     path: str
@@ -53,17 +50,17 @@ class Card:
     tokenizer: str
     """The tokenizer that counted the lengths."""
     source: str = ""
-    """Repository the data comes from, owner/name; "generated" for the synthetic set."""
+    """Repository of the data, owner/name; "generated" for the synthetic set."""
     commit: str = ""
     licence: str = ""
     sha256: str = ""
-    """Of the table; without it any version of the file is taken."""
+    """Of the table; empty accepts any version of the file."""
     records: int | None = None
     """Rows of the table; checked if given."""
     model: str = ""
     """The model that responded, if the table has no column for it."""
     where: Mapping[str, Any] = field(default_factory=dict)
-    """Column -> value of the rows that are used; the others are left out."""
+    """Column -> value in the rows that are used."""
     prompts: Join | None = None
     split_seed: int = 0
     hub: str | None = None
@@ -80,7 +77,7 @@ class LoadedData:
     card: Card
     records: list[PromptResponse]
     origin: str
-    """For the reader: a folder, a hub repository, or "synthetic"."""
+    """A path, a hub repository, or "synthetic", for messages."""
     num_empty: int
     """Dropped lengths of 0."""
     attainable_tau_b: float | None = None
@@ -91,17 +88,7 @@ def read_card(dataset: str) -> Card:
     """Read a card by the id of its data set, or by the path of the card file."""
     path = Path(dataset) if dataset.endswith(".yaml") else CARDS / dataset / CARD
     try:
-        content = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        known = ", ".join(sorted(folder.parent.name for folder in CARDS.glob(f"*/{CARD}")))
-        raise DataError(
-            f"no data set {dataset!r}; use one of {known}, a card.yaml, or the path of a table or "
-            f"log ({', '.join(SUFFIXES)}, also .gz and .zst, or without suffix)"
-        ) from error
-    except (OSError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"the card cannot be read: {reason}", path=path) from error
-    try:
+        content = _parsed(path)
         mapping = dict(content.pop("fields"))
         mapping["output_tokens"] = _names(mapping.get("output_tokens", "output_tokens"))
         join = content.pop("prompts", None)
@@ -111,24 +98,39 @@ def read_card(dataset: str) -> Card:
             prompts=Join(**{**join, "keys": _names(join["keys"])}) if join else None,
             digest=sha256_of(path),
         )
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
+    except FileNotFoundError as error:
+        known = ", ".join(sorted(folder.parent.name for folder in CARDS.glob(f"*/{CARD}")))
+        raise DataError(
+            f"no data set {dataset!r}; use one of {known}, a card.yaml, or the path of a table or "
+            f"log ({', '.join(SUFFIXES)}, also .gz and .zst, or without suffix)"
+        ) from error
+    except (TypeError, KeyError, AttributeError) as error:
         valid = ", ".join(f.name for f in fields(Card) if f.name != "digest")
         raise DataError(
             f"the card breaks its schema ({error}); its keys are: {valid}", path=path
         ) from error
 
 
+def _parsed(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"the card cannot be read: {reason}", path=path) from error
+
+
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
-    """One column name or several."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 
 def load_data(
     dataset: str, data_dir: str | None = None, columns: DataConfig | None = None
 ) -> LoadedData:
-    """Return the checked records of a card; the module says where they are looked for.
+    """Return the checked records of a card, from the places in the order of the module docstring.
 
-    `columns` names those of a table or log without a card.
+    `columns` names the columns of a table or log without a card.
 
     Raises:
         DataError: the card or the data is wrong, or an explicit `data_dir` lacks the file.
@@ -139,7 +141,7 @@ def load_data(
     if card.source == "generated":
         return _synthetic(card)
     for root, required in _roots(dataset, data_dir):
-        own = root / card.id / CARD  # as `fetch` writes it
+        own = root / card.id / CARD  # written by `fetch`
         if own.is_file() and not dataset.endswith(".yaml"):
             return _from_folder(read_card(str(own)), own.parent, str(own.parent))
         if (root / card.path).is_file():
@@ -155,32 +157,32 @@ def load_data(
 
 
 def _own_table(path: Path, columns: DataConfig) -> LoadedData:
-    """Return the records of a table or log; columns that are not named have our names."""
+    """Return the records of a table or log; unnamed columns have the names of `PromptResponse`."""
     named = FieldMap(
         prompt=columns.prompt_column,
         output_tokens=columns.length_column or ("output_tokens",),
         model=columns.model_column,
     )
     frame = read_table(path, named.columns(), columns.on_bad_rows)
-    optional = ("sample", "reasoning_tokens", "answer_tokens", "group")
+    optional = ["sample", "reasoning_tokens", "answer_tokens", "group"]
+    optional += ["model"] if named.model is None else []
     present: dict[str, Any] = {name: name for name in optional if name in frame}
-    if named.model is None and "model" in frame:
-        present["model"] = "model"
+    digest = sha256_of(path)
     card = Card(
         id=name_of(path),
         path=path.name,
         fields=replace(named, **present),
         tokenizer="unknown",
         records=len(frame),
-        sha256=sha256_of(path),
-        digest=sha256_of(path),
+        sha256=digest,
+        digest=digest,
     )
     records, num_empty = to_records(frame, card.fields, path=path, on_bad_rows=columns.on_bad_rows)
     return LoadedData(card=card, records=records, origin=str(path), num_empty=num_empty)
 
 
 def _roots(dataset: str, data_dir: str | None) -> list[tuple[Path, bool]]:
-    """Return the folders to look in, and for each whether a missing file is an error."""
+    """Return the folders to search, each with True if a missing file there is an error."""
     beside = str(Path(dataset).parent) if dataset.endswith(".yaml") else None
     places = ((data_dir, True), (beside, True), (os.environ.get(ENVIRONMENT) or None, False))
     return [(Path(place), required) for place, required in places if place is not None]
@@ -232,15 +234,13 @@ def _download(card: Card, hub: str) -> Path | None:
 
 
 def _synthetic(card: Card) -> LoadedData:
-    prompts = (card.records or 0) // synthetic.SAMPLES
-    records, attainable = synthetic.generate(
-        prompts, seed=card.split_seed, samples=synthetic.SAMPLES
-    )
+    seed, prompts = card.split_seed, (card.records or 0) // synthetic.SAMPLES
+    records, attainable = synthetic.generate(prompts, seed=seed, samples=synthetic.SAMPLES)
     logger.warning("%s; the best attainable tau_b is %.3f by construction", BANNER, attainable)
     return LoadedData(
         card=card,
         records=records,
-        origin=f"synthetic (seed {card.split_seed})",
+        origin=f"synthetic (seed {seed})",
         num_empty=0,
         attainable_tau_b=attainable,
     )
@@ -252,38 +252,37 @@ def card_path(table: Path) -> Path:
 
 
 def refuse_foreign_card(table: Path) -> None:
-    """Check that a card beside this table would replace no other table's card."""
+    """Check that writing the card of this table replaces no card of another table."""
     path = card_path(table)
     try:
-        card = yaml.safe_load(path.read_text())
+        card = _parsed(path)
     except FileNotFoundError:
         return
-    except (OSError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} cannot be read ({reason}); remove it") from error
+    except DataError as error:
+        raise ConfigError(f"{error}; remove it") from error
     if not isinstance(card, dict) or card.get("path") != table.name:
         raise ConfigError(f"{path} describes another table; give --out a folder of its own")
 
 
-def write_card(
-    table: Path, *, columns: Sequence[str], rows: int, source: str, tokenizer: str, notes: str
-) -> None:
-    """Write the card of the table as it is now; an old card stays until the new one is whole.
+def write_card(table: Path, *, columns: Sequence[str], rows: int, **about: str) -> None:
+    """Write the card of a table in its present state; an older card stays until then.
 
-    `columns` are fields of `PromptResponse`, which have the same names in the table.
+    `columns` are fields of `PromptResponse` and columns of the table; `about` holds further keys.
     """
-    card = {
+    content = {
         "id": re.sub(r"[^\w.-]+", "-", table.stem),
-        "source": source,
         "commit": "none",
         "licence": "not stated",
         "path": table.name,
         "sha256": sha256_of(table),
         "records": rows,
         "fields": {name: name for name in columns},
-        "tokenizer": tokenizer,
-        "notes": notes,
     }
-    work = table.with_name(f".{CARD}")
-    work.write_text(yaml.safe_dump(card, sort_keys=False, allow_unicode=True))
-    os.replace(work, card_path(table))
+    save_card(card_path(table), content | about)
+
+
+def save_card(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a card, whole or not at all."""
+    work = path.with_name(f".{CARD}")
+    work.write_text(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
+    os.replace(work, path)

@@ -13,23 +13,23 @@ from lengthwise.bundle import BANNER, SYNTHETIC
 from lengthwise.errors import ConfigError, DataError
 from training.config import Label, TrainConfig
 from training.data.cards import LoadedData, load_data
-from training.data.labels import LabelledPrompt, label_prompts, of_one_model
+from training.data.labels import LabelledPrompt, label_prompts, observed, of_one_model
 from training.data.splits import Splits, split_prompts, training_part
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A data set that is labelled and split."""
+class LabelledSplits:
+    """A data set with labels and splits."""
 
     config: TrainConfig
     data: LoadedData
     splits: Splits
     num_merged: int
     """Records merged into an earlier record's prompt: repeated samples and duplicates."""
-    heads: tuple[Prepared, ...] = ()
-    """The same prompts with the labels of `data.heads`; a head has no heads itself."""
+    heads: tuple[LabelledSplits, ...] = ()
+    """The prompts of the same data set by each further length of `data.heads`."""
     is_further: bool = False
     """True for an element of `heads`."""
 
@@ -55,7 +55,7 @@ class Prepared:
         }
 
 
-def prepare(config: TrainConfig, data_dir: str | None) -> Prepared:
+def load_splits(config: TrainConfig, data_dir: str | None) -> LabelledSplits:
     """Load the data set, label and split its prompts, and log the counts.
 
     Raises:
@@ -64,16 +64,14 @@ def prepare(config: TrainConfig, data_dir: str | None) -> Prepared:
     data = load_data(config.data.dataset, data_dir, config.data)
     named = map(_times, config.data.also)
     also = [(load_data(name, data_dir, config.data), times) for name, times in named]
-    first, *heads = (
-        _prepare_label(_labelled_by(config, label), data, also)
-        for label in (config.data.label, *config.data.heads)
-    )
+    names = (config.data.label, *config.data.heads)
+    first, *heads = (_split_by(label, config, data, also) for label in names)
     splits = first.splits
-    counts = len(splits.train), len(splits.val), len(splits.test), first.num_merged
     logger.info(
         "data %s from %s: %d train, %d validation, %d test prompts; %d records merged into the "
         "prompt they repeat, %d empty responses dropped",
-        *(data.card.id, data.origin, *counts, data.num_empty),
+        *(data.card.id, data.origin, len(splits.train), len(splits.val), len(splits.test)),
+        *(first.num_merged, data.num_empty),
     )
     for part in ("train", "test"):
         asked, there = getattr(config.split, f"{part}_prompts"), len(getattr(splits, part))
@@ -86,45 +84,43 @@ def prepare(config: TrainConfig, data_dir: str | None) -> Prepared:
     return replace(first, heads=tuple(replace(head, is_further=True) for head in heads))
 
 
-def _labelled_by(config: TrainConfig, label: Label) -> TrainConfig:
-    """Return the configuration with `label` as the first of its lengths."""
+def _split_by(
+    label: Label, config: TrainConfig, data: LoadedData, also: Sequence[tuple[LoadedData, int]]
+) -> LabelledSplits:
+    """Return the data labelled by one length, which stands first in the configuration."""
     others = (name for name in (config.data.label, *config.data.heads) if name != label)
-    return replace(config, data=replace(config.data, label=label, heads=tuple(others)))
-
-
-def _prepare_label(
-    config: TrainConfig, data: LoadedData, also: Sequence[tuple[LoadedData, int]]
-) -> Prepared:
-    prompts, num_merged = _labelled(data, config, config.data.model)
+    config = replace(config, data=replace(config.data, label=label, heads=tuple(others)))
+    prompts = _labelled(data, config, config.data.model)
+    num_merged = len(data.records) - len(prompts)
     splits = split_prompts(prompts, config.split)
     for other, times in also:
-        more, merged = _labelled(other, config, None)
+        more = _labelled(other, config, None)
         part = training_part(more, config.split)
         splits = replace(splits, train=splits.train + part * times)
-        num_merged += merged
+        num_merged += len(other.records) - len(more)
     for name in ("train", "val", "test"):
-        lengths = [item.observed for item in getattr(splits, name)]
+        lengths = observed(getattr(splits, name))
         if np.ptp(lengths) == 0:
             raise DataError(
-                f"every length of the {name} part is {lengths[0]}, so there is no order to "
+                f"every length of the {name} part is {lengths[0]:g}, so there is no order to "
                 "learn and tau_b is undefined; give responses of different lengths"
             )
-    return Prepared(config=config, data=data, splits=splits, num_merged=num_merged)
+    return LabelledSplits(config=config, data=data, splits=splits, num_merged=num_merged)
 
 
-def _labelled(
-    data: LoadedData, config: TrainConfig, model: str | None
-) -> tuple[list[LabelledPrompt], int]:
-    """Return the labelled prompts of one data set, and how many records were merged into them."""
-    prompts, _ = label_prompts(data.records, config.data.label)
+def _labelled(data: LoadedData, config: TrainConfig, model: str | None) -> list[LabelledPrompt]:
+    """Return the labelled prompts of one data set."""
     chosen = of_one_model(
-        prompts, model=model, consensus=config.data.consensus, held_out=config.data.held_out_models
+        label_prompts(data.records, config.data.label),
+        model=model,
+        consensus=config.data.consensus,
+        held_out=config.data.held_out_models,
     )
-    return [replace(item, source=data.card.id) for item in chosen], len(data.records) - len(chosen)
+    return [replace(item, source=data.card.id) for item in chosen]
 
 
 def _times(name: str) -> tuple[str, int]:
-    """Return a data set of `also`, and how many times an epoch takes it."""
+    """Return a data set of `also`, and its number of copies in an epoch."""
     dataset, star, times = name.partition("*")
     if star and (not times.isdigit() or int(times) < 1):
         raise ConfigError(

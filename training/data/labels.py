@@ -1,11 +1,11 @@
-"""Labels: records -> one labelled prompt each. Pure functions.
+"""Labels: records -> labelled prompts. Pure functions.
 
 The label is the length to rank by: all output tokens, or of a reasoning model only the reasoning or
 only the answer. Repeated samples of a prompt form one labelled prompt, so no split separates them.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,10 +27,15 @@ class LabelledPrompt:
     group: str = ""
     source: str = ""
     """The data set; lengths of different data sets are not compared."""
+    key: str = ""
+    """`prompt_hash` of the prompt; computed where it is not given."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.key or prompt_hash(self.prompt))
 
     @property
     def observed(self) -> int:
-        """The length that tests compare with: the first sample."""
+        """The length of the first sample, which tests compare with."""
         return self.lengths[0]
 
     def target(self, repeats: Repeats) -> float:
@@ -42,31 +47,30 @@ class LabelledPrompt:
 
 def label_prompts(
     records: Iterable[PromptResponse], label: Label = "output_tokens"
-) -> tuple[list[LabelledPrompt], int]:
+) -> list[LabelledPrompt]:
     """Group the records by (normalised prompt, model), in order of first appearance.
 
-    Returns the prompts and the number of records merged into an earlier record's prompt. Lengths of
-    0 (a reasoning model that did not reason) are left out.
+    Lengths of 0 (a reasoning model that did not reason) are left out.
     """
     grouped: dict[tuple[str, str], list[PromptResponse]] = {}
-    num_records = 0
     for record in records:
         length = getattr(record, label)
         if length is None:
             raise DataError(f"the data has no {label}; map that column, or choose another label")
         if length > 0:
-            num_records += 1
-            grouped.setdefault((prompt_hash(record.prompt), record.model), []).append(record)
-    prompts = [
+            grouped.setdefault((record.key, record.model), []).append(record)
+    return [
         LabelledPrompt(
-            prompt=repeats[0].prompt,
-            model=repeats[0].model,
-            lengths=tuple(getattr(r, label) for r in sorted(repeats, key=lambda r: r.sample)),
-            group=repeats[0].group,
+            prompt=first.prompt,
+            model=first.model,
+            lengths=tuple(
+                getattr(r, label) for r in sorted((first, *others), key=lambda r: r.sample)
+            ),
+            group=first.group,
+            key=first.key,
         )
-        for repeats in grouped.values()
+        for first, *others in grouped.values()
     ]
-    return prompts, num_records - len(prompts)
 
 
 def of_one_model(
@@ -75,9 +79,7 @@ def of_one_model(
     """Return one label per prompt, from one model's responses or from the consensus of several.
 
     Args:
-        prompts: labelled prompts of any number of models.
-        model: name of the model; None if there is only one, or for a consensus.
-        consensus: join the labels of several models (`consensus_of`).
+        model: None if the prompts hold a single model, or for a consensus.
         held_out: part of the models that a consensus leaves out (`is_held_out`).
     """
     if model is not None:
@@ -108,11 +110,24 @@ def observed(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
     return np.array([item.observed for item in items], np.float64)
 
 
+def side_by_side(
+    labels: Sequence[Sequence[LabelledPrompt]],
+    length: Callable[[LabelledPrompt], float] = lambda item: item.observed,
+) -> NDArray[np.float64]:
+    """Return the lengths of the first label's prompts by every label, shape (N, K).
+
+    A prompt without such a length has NaN.
+    """
+    known = [{(item.source, item.key): length(item) for item in items} for items in labels]
+    keys = [(item.source, item.key) for item in labels[0]]
+    return np.array([[lengths.get(key, np.nan) for lengths in known] for key in keys])
+
+
 def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:
     """Return one label per prompt: the mean log length over models, each less its own mean.
 
-    A model that always answers at twice the length of another so gives the same label. The mean
-    over models is the best guess for a model that is not in the data.
+    A model with twice the length of another on every prompt gives the same label. The mean over
+    models is the best guess for a model that is not in the data.
     """
     logs: dict[str, list[float]] = {}
     for item in prompts:
@@ -122,9 +137,8 @@ def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:
     deviations: dict[str, list[float]] = {}
     first: dict[str, LabelledPrompt] = {}
     for item in prompts:
-        key = prompt_hash(item.prompt)
-        first.setdefault(key, item)
-        deviations.setdefault(key, []).append(math.log(item.observed) - offsets[item.model])
+        first.setdefault(item.key, item)
+        deviations.setdefault(item.key, []).append(math.log(item.observed) - offsets[item.model])
     return [
         replace(
             first[key],
@@ -136,5 +150,5 @@ def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:
 
 
 def is_held_out(model: str, fraction: float) -> bool:
-    """Return whether a model is kept for tests; follows from its name alone."""
+    """Return whether a model is kept for tests; its name alone decides."""
     return int(prompt_hash(model, salt="lengthwise-models")[:12], 16) / 2**48 < fraction

@@ -1,4 +1,4 @@
-"""Labelled prompts of any table or log, whose columns are named by options."""
+"""Labelled prompts of any table or log; options name the columns."""
 
 import logging
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class TableOptions:
     model: str | None = None
     """Only rows of this model."""
     on_bad_rows: OnBadRows = "error"
-    """What a row without a prompt or a length does: end the command, or be left out and counted."""
+    """A row without a prompt or a length ends the command, or is left out and counted."""
 
 
 def read_prompts(options: TableOptions, label: str) -> list[LabelledPrompt]:
@@ -53,4 +53,4 @@ def read_prompts(options: TableOptions, label: str) -> list[LabelledPrompt]:
         raise DataError(f"the rows are of {known}; choose one with --model", path=options.data)
     if num_empty:
         logger.info("%d rows with a length of 0 dropped", num_empty)
-    return label_prompts(records)[0]
+    return label_prompts(records)

@@ -7,41 +7,42 @@ from dataclasses import replace
 from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError, LengthwiseError
 from training.config import config_from
-from training.data.labelled_splits import Prepared, prepare
+from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import LabelledPrompt
 from training.data.logged_prompts import TableOptions, read_prompts
-from training.data.records import prompt_hash
 from training.data.splits import Splits
 
 logger = logging.getLogger(__name__)
 
 
-def training_data(manifest: Manifest, data_dir: str | None) -> Prepared | None:
-    """Return the bundle's own data set; None, with a warning, if it cannot be found again."""
+def training_data(manifest: Manifest, data_dir: str | None) -> LabelledSplits | None:
+    """Return the bundle's own data set; None, with a warning, if it is not at hand."""
     try:
-        prepared = prepare(config_from(manifest.training), data_dir)
+        labelled = load_splits(config_from(manifest.training), data_dir)
     except LengthwiseError as error:
         logger.warning("the bundle's training data is not at hand: %s", error)
         return None
-    if prepared.data.card.digest != manifest.dataset.get("card_sha256"):
+    if labelled.data.card.digest != manifest.dataset.get("card_sha256"):
         logger.warning("the bundle's training data is not at hand: its card has changed")
         return None
-    return prepared
+    return labelled
 
 
 def unseen(
-    prompts: Sequence[LabelledPrompt], own: Prepared | None
+    prompts: Sequence[LabelledPrompt], own: LabelledSplits | None
 ) -> tuple[list[LabelledPrompt], int]:
     """Return the prompts not used to train, choose or calibrate, and the number of the others."""
     if own is None:
         return list(prompts), 0
     parts = (own.splits.train, own.splits.val, own.splits.calibration)
-    seen = {prompt_hash(item.prompt) for part in parts for item in part}
-    kept = [item for item in prompts if prompt_hash(item.prompt) not in seen]
+    seen = {item.key for part in parts for item in part}
+    kept = [item for item in prompts if item.key not in seen]
     return kept, len(prompts) - len(kept)
 
 
-def prepare_again(manifest: Manifest, dataset: str | None, data_dir: str | None) -> Prepared:
+def load_training_splits(
+    manifest: Manifest, dataset: str | None, data_dir: str | None
+) -> LabelledSplits:
     """Return the data that the bundle's run was trained on, checked by the run's splits."""
     config = config_from(manifest.training)
     if dataset is not None:
@@ -51,10 +52,10 @@ def prepare_again(manifest: Manifest, dataset: str | None, data_dir: str | None)
         "its data set)"
     )
     try:
-        prepared = prepare(config, data_dir)
+        labelled = load_splits(config, data_dir)
     except DataError as error:
         raise DataError(f"no training prompts to export with ({error}); {advice}") from error
-    found, parts = prepared.describe(), ("train_prompts", "val_prompts", "test_digest")
+    found, parts = labelled.describe(), ("train_prompts", "val_prompts", "test_digest")
     if differ := [part for part in parts if found[part] != manifest.dataset.get(part)]:
         raise DataError(
             f"these are not the prompts that the run was trained on: of {found['id']} from "
@@ -63,7 +64,7 @@ def prepare_again(manifest: Manifest, dataset: str | None, data_dir: str | None)
     if found["card_sha256"] != manifest.dataset.get("card_sha256"):
         text = "card %s has changed since the run: its prompts are the same, lengths may differ"
         logger.warning(text, found["id"])
-    return prepared
+    return labelled
 
 
 def held_out_prompts(
@@ -74,7 +75,7 @@ def held_out_prompts(
     `data` is the test.parquet of the run; None finds them in the bundle's data set.
     """
     if data is None:
-        test = prepare(config_from(manifest.training), data_dir).splits.test
+        test = load_splits(config_from(manifest.training), data_dir).splits.test
     else:
         test = read_prompts(TableOptions(data=data), manifest.label)
     if Splits(train=[], val=[], test=test).test_digest != manifest.dataset.get("test_digest"):

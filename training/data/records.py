@@ -1,7 +1,7 @@
 """Records: a prompt and the length of a model's response to it. No torch.
 
-Tables are read by the Hugging Face `datasets` library (parquet, JSONL, CSV). A `FieldMap` names the
-columns; every row is checked here, once.
+The Hugging Face `datasets` library reads parquet and CSV. A `FieldMap` names the columns. Each row
+is checked and its prompt hashed here, once.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import hashlib
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lengthwise.errors import DataError
 from lengthwise.tables import reading
 from lengthwise.tables.columns import LENGTH, MODEL, PROMPT, require_columns
+from lengthwise.tables.prompt_text import normalised
 from lengthwise.tables.reading import SKIP, OnBadRows
 from lengthwise.tables.values import count_of, prompt_of
 
@@ -39,6 +40,11 @@ class PromptResponse:
     answer_tokens: int | None = None
     group: str = ""
     """Task or cluster of the prompt, for figures within groups; "" for none."""
+    key: str = field(init=False)
+    """`prompt_hash` of the prompt."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", prompt_hash(self.prompt))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +53,8 @@ class FieldMap:
 
     prompt: str = "prompt"
     output_tokens: tuple[str, ...] = ("output_tokens",)
-    """Several columns are repeated samples of the same prompt, first the one that tests use; with
-    none, the output is reasoning plus answer."""
+    """Several columns are repeated samples of the same prompt, the tested sample first. Without a
+    column the output is reasoning plus answer."""
     model: str | None = None
     sample: str | None = None
     reasoning_tokens: str | None = None
@@ -64,25 +70,20 @@ class FieldMap:
         return [self.prompt, *self.output_tokens, *(name for name in optional if name)]
 
 
-def normalise(prompt: str) -> str:
-    """Return the prompt in lower case with single spaces; equal results mean the same prompt."""
-    return " ".join(prompt.lower().split())
-
-
 def prompt_hash(prompt: str, salt: str = "") -> str:
     """Return the SHA-256 of the normalised prompt, in hex: the key of splits and of samples."""
-    return hashlib.sha256(f"{salt}|{normalise(prompt)}".encode()).hexdigest()
+    return hashlib.sha256(f"{salt}|{normalised(prompt)}".encode()).hexdigest()
 
 
 def read_table(
     path: str | Path, columns: Sequence[str] = (), on_bad_rows: OnBadRows = "error"
 ) -> pd.DataFrame:
-    """Read a table or a log; parquet and CSV through the `datasets` library.
+    """Read a table or a log.
 
-    `columns` that the table lacks are looked up as paths (`usage.completion_tokens`).
+    `columns` that the table lacks are read as paths (`usage.completion_tokens`).
 
     Raises:
-        DataError: no such file, another format, empty, or damaged.
+        DataError: the file is missing, empty, damaged or of another format.
     """
     return reading.read_table(Path(path), _load, columns=columns, on_bad_rows=on_bad_rows)
 
@@ -115,11 +116,8 @@ def to_records(
 ) -> tuple[list[PromptResponse], int]:
     """Check every row and turn it into records, one per length column.
 
-    Returns the records and the number of lengths of 0, which are dropped: an aborted request says
-    nothing about the length of its response.
-
-    A row with a prompt that is empty or no text, or with a length that is missing, negative or no
-    number, is bad: an error that names the row, or left out and counted.
+    Returns the records and the number of lengths of 0, which are dropped. A bad row has a prompt
+    that is empty or no text, or a length that is missing, negative or no number.
 
     Raises:
         DataError: a column is missing, or a row is bad and `on_bad_rows` is "error".
@@ -140,7 +138,11 @@ def to_records(
         [first + second for first, second in zip(reasoning, answer, strict=True)]
     ]
     if reasoning and not answer:
-        answer = _remainder(columns[0], reasoning, path)
+        answer = [whole - part for whole, part in zip(columns[0], reasoning, strict=True)]
+        for row, rest in enumerate(answer):
+            if rest < 0:
+                of = f"{reasoning[row]} reasoning tokens of {columns[0][row]} output tokens"
+                raise DataError(f"{of}; the output must hold both", path=path, row=row)
     records = [
         PromptResponse(
             prompt=prompts[row],
@@ -165,9 +167,9 @@ def read_records(
     model: str | None = None,
     on_bad_rows: OnBadRows = "error",
 ) -> tuple[list[PromptResponse], int]:
-    """Read and check a table; returns what `to_records` does, of one model if one is named.
+    """Return `to_records` of a table or log, of one model only if it is named.
 
-    A log says itself which model responded.
+    A log has a column of models.
     """
     frame = read_table(path, fields.columns(), on_bad_rows)
     if model is not None and fields.model is None:
@@ -181,30 +183,22 @@ def _without_bad_rows(
     frame: pd.DataFrame, fields: FieldMap, path: str | Path | None
 ) -> pd.DataFrame:
     """Return the rows that can be used; the others are counted and logged."""
-    parts = [
-        name for name in (fields.sample, fields.reasoning_tokens, fields.answer_tokens) if name
-    ]
-    counts = [*fields.output_tokens, *parts]
-    reasons: Counter[str] = Counter()
-    good = []
-    for row in frame[[fields.prompt, *counts]].itertuples(index=False):
-        prompt, *numbers = row
-        wrong = [name for name, cell in zip(counts, numbers, strict=True) if count_of(cell) is None]
-        why = ("prompt is no text" if prompt_of(prompt) is None else "") or (
-            f"{wrong[0]} is no number of tokens" if wrong else ""
-        )
-        reasons.update([why] if why else [])
-        good.append(not why)
-    reading.say_left_out(reasons, len(frame), path)
-    if not any(good):
+    parts = (fields.sample, fields.reasoning_tokens, fields.answer_tokens)
+    reasons = frame[fields.prompt].map(lambda cell: prompt_of(cell) is None)
+    reasons = reasons.map({True: "prompt is no text", False: ""})
+    for name in [*fields.output_tokens, *filter(None, parts)]:
+        is_wrong = frame[name].map(lambda cell: count_of(cell) is None)
+        reasons[is_wrong & (reasons == "")] = f"{name} is no number of tokens"
+    reading.say_left_out(Counter(reasons[reasons != ""]), len(frame), path)
+    if (reasons != "").all():
         raise DataError(
             "not one row can be used; give the columns of prompts and lengths", path=path
         )
-    return frame[good]
+    return frame[reasons == ""]
 
 
 def _has_no_rows(path: Path, error: Exception) -> bool:
-    """Return whether `datasets` failed because the table is empty; it has no error for that."""
+    """Return whether `datasets` failed on an empty table, for which it has no error of its own."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -222,17 +216,6 @@ def prompts_of(column: pd.Series[Any], path: str | Path | None) -> list[str]:
             raise DataError(f"prompt is {value!r}, no text; {SKIP}", path=path, row=row)
         prompts.append(prompt)
     return prompts
-
-
-def _remainder(total: list[int], part: list[int], path: str | Path | None) -> list[int]:
-    for row, (whole, some) in enumerate(zip(total, part, strict=True)):
-        if some > whole:
-            raise DataError(
-                f"{some} reasoning tokens of {whole} output tokens; the output must hold both",
-                path=path,
-                row=row,
-            )
-    return [whole - some for whole, some in zip(total, part, strict=True)]
 
 
 def _counts(frame: pd.DataFrame, column: str | None, path: str | Path | None) -> list[int]:

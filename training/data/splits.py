@@ -1,7 +1,7 @@
 """Splits: training, validation and test prompts. Pure, seeded, by prompt hash and never by row.
 
-A prompt's part follows from its text and the seed, so it is the same in every file, for every model
-and after every append: a test prompt was not trained on, in this run or any other of that seed.
+The text of a prompt and the seed decide its part. The part is the same in every file, for every
+model and after every append, so no run of one seed trains on a test prompt of another.
 """
 
 import hashlib
@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from lengthwise.errors import DataError
 from training.config import SplitConfig
 from training.data.labels import LabelledPrompt
 from training.data.records import prompt_hash
 
 MAX_CALIBRATION: Final = 3000
-"""Scoring more prompts takes longer and hardly shrinks the sampling error."""
+"""More prompts take longer to score and hardly shrink the sampling error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,10 +34,7 @@ class Splits:
     @property
     def test_digest(self) -> str:
         """SHA-256 over the test prompts; figures of two runs compare if it is equal."""
-        digest = hashlib.sha256()
-        for item in self.test:
-            digest.update(prompt_hash(item.prompt).encode())
-        return digest.hexdigest()
+        return hashlib.sha256("".join(item.key for item in self.test).encode()).hexdigest()
 
 
 def split_prompts(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> Splits:
@@ -62,7 +61,7 @@ def training_part(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> lis
 
 
 def position(prompt: str, seed: int) -> float:
-    """Return a uniform number in [0, 1) that follows from the prompt's text and the seed."""
+    """Return a uniform number in [0, 1) from the prompt's text and the seed."""
     return int(prompt_hash(prompt, salt=f"lengthwise-split-{seed}")[:12], 16) / 2**48
 
 
@@ -70,10 +69,9 @@ def _parts(
     prompts: Sequence[LabelledPrompt], config: SplitConfig
 ) -> dict[str, list[LabelledPrompt]]:
     """Return the prompts of each part, without limits, in hash order."""
-    parts: dict[str, list[LabelledPrompt]] = {"train": [], "val": [], "test": []}
-    keyed = sorted((position(item.prompt, config.seed), n) for n, item in enumerate(prompts))
-    for place, n in keyed:
-        is_val = place < config.test_fraction + config.val_fraction
-        name = "test" if place < config.test_fraction else "val" if is_val else "train"
-        parts[name].append(prompts[n])
-    return parts
+    places = np.array([position(item.prompt, config.seed) for item in prompts])
+    bounds = [config.test_fraction, config.test_fraction + config.val_fraction]
+    order = np.argsort(places, kind="stable")
+    rows = np.split(order, np.searchsorted(places[order], bounds))
+    test, val, train = ([prompts[n] for n in part] for part in rows)
+    return {"train": train, "val": val, "test": test}

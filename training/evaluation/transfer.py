@@ -27,16 +27,16 @@ MIN_MODELS: Final = 3
 
 def read_lengths(dataset: str, data_dir: str | None) -> pd.DataFrame:
     """Return the lengths of a data set by prompt (row) and model (column); NaN for no answer."""
-    prompts, _ = label_prompts(load_data(dataset, data_dir).records)
+    prompts = label_prompts(load_data(dataset, data_dir).records)
     models = sorted({item.model for item in prompts})
     if len(models) < MIN_MODELS:
         raise DataError(
             f"{dataset} holds {len(models)} models; a matrix needs {MIN_MODELS} or more"
         )
-    rows = {prompt_hash(item.prompt): item.prompt for item in prompts}
+    rows = {item.key: item.prompt for item in prompts}
     lengths: dict[str, dict[str, int]] = {model: {} for model in models}
     for item in prompts:
-        lengths[item.model][prompt_hash(item.prompt)] = item.observed
+        lengths[item.model][item.key] = item.observed
     return pd.DataFrame(lengths, list(rows), dtype=float).set_axis(list(rows.values()))
 
 
@@ -80,9 +80,8 @@ def transfer(
     data = load_data(dataset, data_dir)
     if data.card.id == SYNTHETIC != dataset:
         raise DataError(f"{dataset} is not at hand, and invented lengths tell nothing about models")
-    items, _ = label_prompts(data.records)
-    ordered = sorted(items, key=lambda item: position(item.prompt, 0))
-    train = [item for item in ordered if prompt_hash(item.prompt) not in unwanted][:limit]
+    ordered = sorted(label_prompts(data.records), key=lambda item: position(item.prompt, 0))
+    train = [item for item in ordered if item.key not in unwanted][:limit]
     model = _fit(embed(texts(train)), targets(train, "geometric_mean"))
     return _taus(model.predict(embed(list(target.index))), target)
 

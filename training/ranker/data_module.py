@@ -1,10 +1,10 @@
 """Prompts -> token ids -> length-bucketed batches.
 
-Shapes: N prompts of a split, B of a batch, G of a micro-batch, L tokens of its longest prompt, P
-pairs, K lengths that are learnt (mostly one).
+Shapes: N prompts of a split, B prompts of a batch, G prompts of a micro-batch, L tokens of its
+longest prompt, P pairs, K learnt lengths (mostly one).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,9 +18,8 @@ from torch import Tensor
 
 from training.config import TrainConfig
 from training.data.buckets import bucket, pad, padding_fraction
-from training.data.labels import LabelledPrompt, texts
+from training.data.labels import side_by_side, texts
 from training.data.pairs import sample_pairs
-from training.data.records import prompt_hash
 from training.data.splits import Splits
 
 
@@ -63,10 +62,10 @@ class PromptBatches:
     """Batches of one split; an iteration is one epoch, in an order drawn from (seed, epoch).
 
     The position is state, so a run resumed within an epoch continues with the next batch. A
-    training epoch has whole batches only, in a number that its validations divide; the prompts left
-    out change with the order.
-    A training batch holds prompts of one source only, because lengths of different data sets do not
-    compare. With several processes each takes every world_size-th prompt of each batch.
+    training epoch has whole batches only, in a number that its validations divide. The omitted
+    prompts change with the order.
+    A training batch holds prompts of one source, because lengths of different data sets do not
+    compare. Of several processes each takes every world_size-th prompt of each batch.
     """
 
     ids: Sequence[Sequence[int]]
@@ -75,7 +74,7 @@ class PromptBatches:
     config: TrainConfig
     shuffle: bool
     min_tokens: int = 2
-    """The least length of a padded micro-batch."""
+    """Least length of a padded micro-batch."""
     sources: Sequence[str] = ()
     rank: int = 0
     world_size: int = 1
@@ -99,7 +98,7 @@ class PromptBatches:
     def __iter__(self) -> Iterator[Batch]:
         batches = self._draw()
         for number in range(self._next, len(batches)):
-            # Before the yield: Lightning counts the batches and never asks for one too many.
+            # Before the yield: Lightning counts the batches and never requests one too many.
             is_last = number + 1 == len(batches)
             self._next = 0 if is_last else number + 1
             self._epoch += is_last
@@ -128,7 +127,7 @@ class PromptBatches:
         return [batches[n] for n in rng.permutation(len(batches))[:count]]
 
     def _order(self, members: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the prompts of one source in this epoch's order; for pairs, two by two."""
+        """Return the prompts of one source in the order of the epoch; pairs are neighbours."""
         if not self.config.loss.draws_pairs:
             return rng.permutation(members)
         pairs = sample_pairs(
@@ -168,19 +167,14 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         super().__init__()
         splits = labels[0]
         self.splits, self.tokenizer, self.config = splits, tokenizer, config
-        self.train_lengths_NK = _beside(
-            [{_key(item): item.target(config.data.repeats) for item in s.train} for s in labels],
-            splits.train,
+        repeats = config.data.repeats
+        self.train_lengths_NK = side_by_side(
+            [s.train for s in labels], lambda item: item.target(repeats)
         )
-        self.val_lengths_NK, self.test_lengths_NK = (
-            _beside(
-                [{_key(item): item.observed for item in getattr(s, part)} for s in labels],
-                getattr(splits, part),
-            )
-            for part in ("val", "test")
-        )
+        self.val_lengths_NK = side_by_side([s.val for s in labels])
+        self.test_lengths_NK = side_by_side([s.test for s in labels])
         self.pad_id = int((tokenizer.padding or {})["pad_id"])
-        # The tokenizer's limit, because an encoder may have fewer positions than the setting asks.
+        # The tokenizer's limit: an encoder may have fewer positions than data.max_prompt_tokens.
         limit = int((tokenizer.truncation or {})["max_length"])
         self.min_train_tokens = limit if config.pad_to_limit else 2
         self.train = tokenize(tokenizer, texts(splits.train))
@@ -188,7 +182,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
 
     @cached_property
     def test(self) -> TokenizedPrompts:
-        """The test prompts; training itself has no use for them."""
+        """The test prompts, tokenized when they are first used: training does not need them."""
         return tokenize(self.tokenizer, texts(self.splits.test))
 
     def padding_fraction(self) -> float:
@@ -218,18 +212,15 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
 
     def val_dataloader(self) -> PromptBatches:
         """Return the validation batches, all of them in every process."""
-        return self._in_order(self.val, self.val_lengths_NK)
+        ids = self.val.ids
+        return PromptBatches(ids, self.val_lengths_NK, self.pad_id, self.config, shuffle=False)
 
     def test_dataloader(self) -> PromptBatches:
         """Return the test batches, all of them in every process."""
-        return self._in_order(self.test, self.test_lengths_NK)
+        ids = self.test.ids
+        return PromptBatches(ids, self.test_lengths_NK, self.pad_id, self.config, shuffle=False)
 
     predict_dataloader = test_dataloader
-
-    def _in_order(
-        self, prompts: TokenizedPrompts, lengths_NK: NDArray[np.float64]
-    ) -> PromptBatches:
-        return PromptBatches(prompts.ids, lengths_NK, self.pad_id, self.config, shuffle=False)
 
 
 def micro_batch_size(config: TrainConfig) -> int:
@@ -237,14 +228,3 @@ def micro_batch_size(config: TrainConfig) -> int:
     if config.micro_batch_size is not None:
         return config.micro_batch_size
     return config.batch_size if torch.cuda.is_available() else 8
-
-
-def _key(item: LabelledPrompt) -> tuple[str, str]:
-    return item.source, prompt_hash(item.prompt)
-
-
-def _beside(
-    columns: Sequence[Mapping[tuple[str, str], float]], items: Sequence[LabelledPrompt]
-) -> NDArray[np.float64]:
-    """Return the lengths of each prompt side by side, shape (N, K); NaN for none."""
-    return np.array([[column.get(_key(item), np.nan) for column in columns] for item in items])

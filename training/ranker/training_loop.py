@@ -92,7 +92,7 @@ def load_encoder(config: TrainConfig, num_labels: int) -> tuple[PromptScorer, To
     )
 
 
-def learn(
+def train(
     config: TrainConfig,
     encoder: tuple[PromptScorer, Tokenizer],
     labels: Sequence[Splits],

@@ -19,9 +19,8 @@ from lengthwise.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
 from lengthwise.strict_json import finite_or_null
 from scoring_service.ranker.scorer import OnnxScorer
 from training.config import TrainConfig
-from training.data.labelled_splits import Prepared
-from training.data.labels import observed, targets, texts
-from training.data.records import prompt_hash
+from training.data.labelled_splits import LabelledSplits
+from training.data.labels import observed, side_by_side, targets, texts
 from training.data.splits import Splits
 from training.evaluation import figures
 from training.evaluation.baselines import group_means, tfidf_ridge
@@ -49,13 +48,13 @@ logger = logging.getLogger(__name__)
 
 
 def write_bundle(
-    prepared: Prepared, trained: Trained, folder: Path, run_id: str, name: str
+    labelled: LabelledSplits, trained: Trained, folder: Path, run_id: str, name: str
 ) -> tuple[ModelBundle, NDArray[np.float64]]:
     """Export to ONNX, measure on the test split, write the bundle; `trained` is of one label.
 
     Returns the bundle and the scores of the test prompts.
     """
-    config, splits = prepared.config, prepared.splits
+    config, splits = labelled.config, labelled.splits
     val_ids = tokenize(trained.tokenizer, texts(splits.val)).ids
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as work:
         models = Path(work)
@@ -77,10 +76,10 @@ def write_bundle(
         manifest = Manifest(
             name=name,
             label=config.data.label,
-            label_tokenizer=prepared.data.card.tokenizer,
+            label_tokenizer=labelled.data.card.tokenizer,
             max_prompt_tokens=(trained.tokenizer.truncation or {})["max_length"],
             training=asdict(config),
-            dataset=prepared.describe() | {"truncated_prompts": trained.num_truncated},
+            dataset=labelled.describe() | {"truncated_prompts": trained.num_truncated},
             metrics=metrics | {"int8_val_tau_b_drop": int8_drop},
             history=trained.history,
             calibration=calibration,
@@ -164,7 +163,7 @@ def _calibration(models: Path, splits: Splits, tokenizer: Tokenizer) -> dict[str
     return {items[0].model or "default": calibrate(scores, observed(items))}
 
 
-def write_test_prompts(path: Path, prepared: Prepared) -> None:
+def write_test_prompts(path: Path, labelled: LabelledSplits) -> None:
     """Write the held-out prompts, with a column of observed lengths per label.
 
     A prompt without such a length has 0. The file is written atomically.
@@ -172,11 +171,10 @@ def write_test_prompts(path: Path, prepared: Prepared) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    test = prepared.splits.test
-    columns: dict[str, list[Any]] = {"prompt": texts(test)}
-    for part in (prepared, *prepared.heads):
-        lengths = {prompt_hash(item.prompt): item.observed for item in part.splits.test}
-        columns[part.config.data.label] = [lengths.get(prompt_hash(i.prompt), 0) for i in test]
+    test, parts = labelled.splits.test, (labelled, *labelled.heads)
+    lengths_NK = np.nan_to_num(side_by_side([part.splits.test for part in parts])).astype(int)
+    columns: dict[str, Any] = {"prompt": texts(test)}
+    columns |= {part.config.data.label: lengths_NK[:, n] for n, part in enumerate(parts)}
     columns["model"] = [item.model for item in test]
     if any(item.group for item in test):
         columns["group"] = [item.group for item in test]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lengthwise.bundle import MANIFEST, Manifest, ModelBundle, read_manifest
 from lengthwise.errors import BundleError, ConfigError
-from training.data.provenance import prepare_again
+from training.data.provenance import load_training_splits
 from training.release.registry import figures_of, show_tau_b
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ def rebuild(
     """
     logged = read_manifest(_logged(store, run_id, "bundle"))
     _require_replaceable(out)
-    prepared = prepare_again(logged, dataset, data_dir)
+    labelled = load_training_splits(logged, dataset, data_dir)
 
     # torch takes seconds to import, and bad input is reported before.
     from training.release.publish import CHECKPOINT, write_bundle
 
     trained = restore(logged, _logged(store, run_id, CHECKPOINT))
     out.parent.mkdir(parents=True, exist_ok=True)
-    bundle, _ = write_bundle(prepared, trained, out, run_id, logged.name)
+    bundle, _ = write_bundle(labelled, trained, out, run_id, logged.name)
     if lost := sorted(set(logged.calibration) - set(bundle.manifest.calibration)):
         logger.warning("not calibrated any more for %s; run recalibrate", ", ".join(lost))
     taus = [show_tau_b(figures_of(manifest)) for manifest in (bundle.manifest, logged)]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import MLFlowLogger
     from matplotlib.figure import Figure
 
-    from training.data.labelled_splits import Prepared
+    from training.data.labelled_splits import LabelledSplits
 
 EXPERIMENT: Final = "lengthwise"
 DESCRIPTION: Final = "Length rankers that `python -m training` trained, monitored and calibrated."
@@ -236,20 +236,20 @@ class Tracker(Store):
         flat = [Param(key, str(value)) for key, value in _flatten(params).items()]
         self.client.log_batch(self.run_id, params=flat)
 
-    def log_data(self, prepared: Prepared) -> None:
+    def log_data(self, labelled: LabelledSplits) -> None:
         """Log the data set that is used as an input of the run, and mark a run on invented data.
 
         It may be another one than the settings ask for: without a data folder it is the synthetic
         one.
         """
-        data, splits = prepared.data, prepared.splits
+        data, splits = labelled.data, labelled.splits
         sizes = {name: len(getattr(splits, name)) for name in ("train", "val", "test")}
         source = {"origin": data.origin, "source": data.card.source, "commit": data.card.commit}
         card = data.card
         self.log_input(card.id, card.sha256 or card.digest, "training", source, sizes)
         self.describe(
             f"{sizes['train']} training prompts of {card.id}, {sizes['test']} test prompts",
-            banner=prepared.banner,
+            banner=labelled.banner,
         )
 
     def log_input(

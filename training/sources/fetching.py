@@ -1,14 +1,13 @@
-"""A data card's tables, built from its public source at the pinned commit.
+"""The tables of a data card, built from its public source at the pinned commit.
 
     fetch(read_card("gpteacher-gpt4"), Path("mlruns/data"))
 
-writes OUT/ID/lengths.parquet, where the card joins them OUT/ID/prompts.parquet, and
-OUT/ID/card.yaml, which `load_data` takes instead of the repository's card. The repository's cards
-describe a part of the same rows: a tenth of the prompts and some models are kept apart there.
+writes OUT/ID/lengths.parquet, OUT/ID/prompts.parquet if the card joins prompts, and
+OUT/ID/card.yaml, which `load_data` prefers to the repository's card. The repository's cards
+describe a part of the same rows, without a tenth of the prompts and some models.
 """
 
 import logging
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ import yaml
 
 from lengthwise.bundle import sha256_of
 from lengthwise.errors import ConfigError, DataError
-from training.data.cards import CARD, CARDS, Card, read_card
+from training.data.cards import CARD, CARDS, Card, read_card, save_card
 from training.sources.layouts import LAYOUTS
 from training.sources.repositories import RemoteFile, Repository
 
@@ -32,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """A data set that is in its folder."""
+    """A data set in its folder."""
 
     id: str
     card: str
@@ -45,32 +44,28 @@ class Fetched:
 
 
 def is_free(card: Card) -> bool:
-    """Return whether a card's licence allows commercial use, as far as the card says."""
+    """Return whether the licence on a card allows commercial use."""
     return "NC" not in card.licence and not card.licence.startswith("none")
 
 
 def check_id(name: str) -> Card:
-    """Return the card of a set that can be built.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Return the card of a data set. Raises ConfigError if this version cannot build the set."""
+    card = read_card(name)
     if name not in LAYOUTS:
-        read_card(name)
         raise ConfigError(
             f"the source of {name!r} cannot be read by this version; "
             f"use one of {', '.join(LAYOUTS)}, or put the table that its card describes in place"
         )
-    return read_card(name)
+    return card
 
 
 def fetch(card: Card, out: Path, mirror: str | None = None) -> Fetched:
     """Download the files of a card's source, build its tables and write their card.
 
-    A set that is there and whole is left alone; an interrupted download continues.
+    A whole set in its folder is left as it is; an interrupted download continues.
 
     Raises:
-        DataError: the source cannot be had, or is not what it was.
+        DataError: the source cannot be reached, or has changed.
     """
     layout, folder = LAYOUTS[card.id], out / card.id
     logger.info("%s: licence %s", card.id, card.licence)
@@ -104,11 +99,9 @@ def count_tokens(texts: Sequence[str]) -> list[int]:
     from training.ranker.encoder import find_backbone  # imports torch
 
     source = find_backbone("auto").source
-    local = Path(source) / "tokenizer.json"
-    if local.is_file():
-        tokenizer = Tokenizer.from_file(str(local))
-    else:
-        tokenizer = Tokenizer.from_pretrained(source)
+    local = Path(source, "tokenizer.json")
+    is_local = local.is_file()
+    tokenizer = Tokenizer.from_file(str(local)) if is_local else Tokenizer.from_pretrained(source)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     counts: list[int] = []
@@ -119,17 +112,16 @@ def count_tokens(texts: Sequence[str]) -> list[int]:
 
 
 def _there(folder: Path) -> Fetched | None:
-    """Return the data set of a folder, if its tables are those that its card describes."""
+    """Return the data set of a folder; None unless its tables have the checksums of its card."""
     path = folder / CARD
     if not path.is_file():
         return None
     card = read_card(str(path))
-    expected = {card.path: card.sha256}
-    if card.prompts is not None:
-        expected[card.prompts.path] = card.prompts.sha256
-    for name, digest in expected.items():
-        if not (folder / name).is_file() or sha256_of(folder / name) != digest:
-            return None
+    for table in (card, card.prompts):
+        if table is not None:
+            file = folder / table.path
+            if not file.is_file() or sha256_of(file) != table.sha256:
+                return None
     return Fetched(
         id=card.id,
         card=str(path),
@@ -141,7 +133,7 @@ def _there(folder: Path) -> Fetched | None:
 
 
 def _write_card(card: Card, folder: Path, records: int, files: Sequence[RemoteFile]) -> None:
-    """Write the repository's card with the tables that were built; last, so it stands for all."""
+    """Write the repository's card with the tables that were built."""
     content = yaml.safe_load((CARDS / card.id / CARD).read_text())
     lengths, prompts = folder / "lengths.parquet", folder / "prompts.parquet"
     came = sha256("".join(f"{file.path} {file.sha}\n" for file in files).encode()).hexdigest()
@@ -154,6 +146,4 @@ def _write_card(card: Card, folder: Path, records: int, files: Sequence[RemoteFi
     }
     if card.prompts is not None:
         content["prompts"] |= {"path": prompts.name, "sha256": sha256_of(prompts)}
-    part = folder / f".{CARD}"
-    part.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-    os.replace(part, folder / CARD)
+    save_card(folder / CARD, content)

@@ -1,30 +1,30 @@
 """Files of a public GitHub repository at a commit, checked by the hashes that git keeps of them."""
 
-from __future__ import annotations
-
 import hashlib
-import json
 import logging
 import os
 import re
-import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from lengthwise.command_line import Tenths
-from lengthwise.errors import DataError
+import httpx
 
-GITHUB: Final = (
-    "https://api.github.com/repos/{source}/git/trees/{commit}?recursive=1",
-    "https://raw.githubusercontent.com/{source}/{commit}/{path}",
-)
-"""Addresses of the list of files and of a file."""
+from lengthwise.errors import DataError
+from lengthwise.progress import Progress
+
+_GITHUB: Final = {
+    "trees": "https://api.github.com/repos/{}/git/trees",
+    "raw": "https://raw.githubusercontent.com/{}",
+}
 _AT_ONCE: Final = 8
 """Files in flight."""
 _ATTEMPTS: Final = 3
+_TIMEOUT_S: Final = 60.0
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class RemoteFile:
     """Of git: SHA-1 over a header and the content."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Repository:
     """A repository at a commit."""
 
@@ -47,7 +47,7 @@ class Repository:
     """owner/name."""
     commit: str
     mirror: str | None = None
-    """Address that has the same under /trees/OWNER/NAME/COMMIT and /raw/OWNER/NAME/COMMIT/PATH."""
+    """Address that serves /trees/OWNER/NAME/COMMIT and /raw/OWNER/NAME/COMMIT/PATH."""
 
     def files(self, pattern: str) -> list[RemoteFile]:
         """Return the files whose whole path matches a regular expression, in order of path.
@@ -57,18 +57,58 @@ class Repository:
         """
         found = [file for file in self._tree(self.commit, "") if re.fullmatch(pattern, file.path)]
         if not found:
-            address = self._address(0, "", self.commit)
+            address = f"{self._base('trees')}/{self.commit}"
             raise DataError(f"{address} lists no file {pattern!r}; the source has changed")
         return sorted(found, key=lambda file: file.path)
 
+    def download(self, files: Sequence[RemoteFile], folder: Path) -> dict[str, Path]:
+        """Download the files into a folder; returns the place of each.
+
+        Whole files that are present stay, so an interrupted download continues.
+
+        Raises:
+            DataError: a file cannot be downloaded, or differs from that of the commit.
+        """
+        places = {file.path: folder / file.path for file in files}
+        missing = [file for file in files if not _is_whole(places[file.path], file)]
+        logger.info(
+            "%s at %s: %d files, %d of them (%.1f MB) to fetch",
+            *(self.source, self.commit[:12], len(files), len(missing)),
+            sum(file.size for file in missing) / 1e6,
+        )
+        with Progress(len(missing)) as progress, ThreadPoolExecutor(_AT_ONCE) as pool:
+            for path in pool.map(lambda file: self._bring(file, places[file.path]), missing):
+                progress.step(path)
+        return places
+
+    def _bring(self, file: RemoteFile, place: Path) -> str:
+        """Download a file, whole or not at all, in several attempts; returns its path."""
+        address = f"{self._base('raw')}/{self.commit}/{quote(file.path)}"
+        for _ in range(_ATTEMPTS):
+            try:
+                content = self._get(address).content
+            except httpx.HTTPError as error:
+                reason = _in_one_line(error)
+                continue
+            if blob_hash(content) == file.sha:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                part = place.with_name(f".part-{place.name}")
+                part.write_bytes(content)
+                os.replace(part, place)
+                return file.path
+            reason = f"{len(content)} bytes that are not those of the commit"
+        raise DataError(
+            f"{address} cannot be had ({reason}); the same command continues with what is missing"
+        )
+
     def _tree(self, name: str, folder: str) -> list[RemoteFile]:
-        """Return the files of a tree; GitHub cuts long lists, and these are read by folders."""
-        answer = self._listed(self._address(0, "", name))
-        is_cut = answer.get("truncated", False)
-        if is_cut:
-            answer = self._listed(self._address(0, "", name).partition("?")[0])
+        """Return the files of a tree; a long list, which GitHub cuts, is read by folders."""
+        address = f"{self._base('trees')}/{name}"
+        listing = self._listing(f"{address}?recursive=1")
+        if is_cut := listing.get("truncated", False):
+            listing = self._listing(address)
         files = []
-        for entry in answer["tree"]:
+        for entry in listing["tree"]:
             path = f"{folder}{entry['path']}"
             if entry["type"] == "blob":
                 files.append(RemoteFile(path=path, size=entry["size"], sha=entry["sha"]))
@@ -76,75 +116,27 @@ class Repository:
                 files += self._tree(entry["sha"], f"{path}/")
         return files
 
-    def _listed(self, address: str) -> dict[str, Any]:
-        answer = _fetched([address])[address]
-        if isinstance(answer, Exception):
+    def _listing(self, address: str) -> dict[str, Any]:
+        try:
+            listing: dict[str, Any] = self._get(address).json()
+        except (httpx.HTTPError, ValueError) as error:
+            reason = _in_one_line(error)
             raise DataError(
-                f"{address} cannot be read ({_said(answer)}); check the network, or give --mirror"
-            ) from answer
-        listed: dict[str, Any] = json.loads(answer)
-        return listed
+                f"{address} cannot be read ({reason}); check the network, or give --mirror"
+            ) from error
+        return listing
 
-    def download(self, files: Sequence[RemoteFile], folder: Path) -> dict[str, Path]:
-        """Bring the files into a folder; returns where each is.
+    def _get(self, address: str) -> httpx.Response:
+        return self._client.get(address).raise_for_status()
 
-        Files that are there already and whole stay, so an interrupted download continues.
+    @cached_property
+    def _client(self) -> httpx.Client:
+        return httpx.Client(follow_redirects=True, timeout=_TIMEOUT_S)
 
-        Raises:
-            DataError: a file cannot be had, or is not what the commit says.
-        """
-        from tqdm import tqdm
-
-        places = {file.path: folder / file.path for file in files}
-        missing = [file for file in files if not _is_whole(places[file.path], file)]
-        total = sum(file.size for file in missing)
-        logger.info(
-            "%s at %s: %d files, %d of them (%.1f MB) to fetch",
-            *(self.source, self.commit[:12], len(files), len(missing), total / 1e6),
-        )
-        is_hidden, tenths, done = not sys.stderr.isatty(), Tenths(logger.info), 0
-        with tqdm(total=total, unit="B", unit_scale=True, disable=is_hidden) as bar:
-            for start in range(0, len(missing), _AT_ONCE):
-                for file in self._bring(missing[start : start + _AT_ONCE], places):
-                    bar.update(file.size)
-                    done += file.size
-                    if is_hidden:
-                        tenths.reach(done / total, f"of {total / 1e6:.1f} MB")
-        return places
-
-    def _bring(self, files: Sequence[RemoteFile], places: dict[str, Path]) -> Sequence[RemoteFile]:
-        """Fetch a few files, again where that fails; each is written whole or not at all."""
-        left = {self._address(1, file.path, self.commit): file for file in files}
-        for attempt in range(_ATTEMPTS):
-            reasons = {}
-            for address, content in _fetched(list(left)).items():
-                file = left[address]
-                if isinstance(content, Exception):
-                    reasons[address] = _said(content)
-                elif blob_hash(content) != file.sha:
-                    reasons[address] = f"{len(content)} bytes that are not those of the commit"
-                else:
-                    place = places[file.path]
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    part = place.with_name(f".part-{place.name}")
-                    part.write_bytes(content)
-                    os.replace(part, place)
-            left = {address: left[address] for address in reasons}
-            if not left:
-                return files
-            logger.info("attempt %d failed for %d files", attempt + 1, len(left))
-        address, reason = next(iter(reasons.items()))
-        raise DataError(
-            f"{address} cannot be had ({reason}); the same command continues with what is missing"
-        )
-
-    def _address(self, kind: int, path: str, commit: str) -> str:
-        names = {"source": self.source, "commit": commit, "path": quote(path)}
+    def _base(self, kind: str) -> str:
         if self.mirror is None:
-            return GITHUB[kind].format(**names)
-        base = self.mirror.rstrip("/")
-        folder, tail = (("trees", "?recursive=1"), ("raw", "/{path}"))[kind]
-        return f"{base}/{folder}/{{source}}/{{commit}}{tail}".format(**names)
+            return _GITHUB[kind].format(self.source)
+        return f"{self.mirror.rstrip('/')}/{kind}/{self.source}"
 
 
 def blob_hash(content: bytes) -> str:
@@ -158,17 +150,5 @@ def _is_whole(place: Path, file: RemoteFile) -> bool:
     return blob_hash(place.read_bytes()) == file.sha
 
 
-def _fetched(addresses: list[str]) -> dict[str, Any]:
-    """Return the content at each address, or why there is none."""
-    import fsspec
-
-    system = fsspec.filesystem("http")
-    try:
-        content = system.cat(addresses, on_error="return")
-    except Exception as error:  # of one address fsspec raises it
-        return dict.fromkeys(addresses, error)
-    return content if isinstance(content, dict) else {addresses[0]: content}
-
-
-def _said(error: Exception) -> str:
+def _in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]

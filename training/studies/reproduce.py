@@ -11,7 +11,7 @@ from lengthwise.errors import ConfigError, DataError, at_least
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.config import LossConfig, TrainConfig
 from training.data.cards import load_data
-from training.data.labelled_splits import prepare
+from training.data.labelled_splits import load_splits
 from training.data.labels import observed
 from training.evaluation.baselines import tfidf_ridge
 from training.evaluation.ranking_metrics import ceiling
@@ -82,14 +82,14 @@ def main(options: ReproduceOptions, store: StoreOptions, output: OutputOptions) 
 def _tables(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
     """Train every row; returns the tables, the protocol and the bounds."""
     protocol = _protocol(options)
-    prepared = prepare(protocol, options.data_dir)
+    labelled = load_splits(protocol, options.data_dir)
     first, *others = options.backbones
 
     def train(method: str, backbone: str = first, **changes: Any) -> TableRow:
         loss = replace(protocol.loss, **changes)
         encoder = replace(protocol.encoder, backbone=backbone)
         config = replace(protocol, loss=loss, encoder=encoder, name=f"table: {method}")
-        return train_seeds(method, config, prepared, mlruns_dir, options.seeds)
+        return train_seeds(method, config, labelled, mlruns_dir, options.seeds)
 
     methods = [train(method, objective=objective) for method, objective in METHODS.items()]
     unfiltered = [
@@ -98,8 +98,8 @@ def _tables(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
     backbones = [methods[-2]] + [
         train(f"explicit pairs on {name}", backbone=name, objective="pairs") for name in others
     ]
-    test = prepared.splits.test
-    ridge = tfidf_ridge(prepared.splits.train, protocol.data.repeats, test)
+    test = labelled.splits.test
+    ridge = tfidf_ridge(labelled.splits.train, protocol.data.repeats, test)
     return {
         "methods": [asdict(row) for row in methods],
         "delta": [asdict(row) for row in [*methods[-2:], *unfiltered]],
@@ -110,26 +110,26 @@ def _tables(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
         "cpu_s_to_pairs_tau_b": cpu_to_reach(methods[-1], methods[-2]),
         "gain_of_all_pairs": methods[-1].tau_b - methods[-2].tau_b,
         "protocol": asdict(protocol),
-        "dataset": prepared.describe(),
-        "banner": prepared.banner,
+        "dataset": labelled.describe(),
+        "banner": labelled.banner,
     }
 
 
 def _cost(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
     """Train by our settings and by the paper's protocol on as many prompts, with their cost."""
     protocol = _protocol(options)
-    prepared = prepare(protocol, options.data_dir)
+    labelled = load_splits(protocol, options.data_dir)
     backbone = options.backbones[0]
     config = replace(protocol, encoder=replace(protocol.encoder, backbone=backbone))
-    where = prepared, mlruns_dir, options.seeds
+    where = labelled, mlruns_dir, options.seeds
     ours = train_seeds("in-batch all pairs (ours)", config, *where)
     paper = train_seeds("the paper's protocol", paper_protocol(protocol, backbone), *where)
     return {
         "rows": [asdict(row) for row in (ours, paper)],
         "cpu_s_to_paper_tau_b": cpu_to_reach(ours, paper),
         "protocol": asdict(protocol),
-        "dataset": prepared.describe(),
-        "banner": prepared.banner,
+        "dataset": labelled.describe(),
+        "banner": labelled.banner,
     }
 
 

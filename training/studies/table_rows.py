@@ -11,7 +11,7 @@ import numpy as np
 
 from lengthwise.agreement import tau_b
 from training.config import LossConfig, TrainConfig
-from training.data.labelled_splits import Prepared
+from training.data.labelled_splits import LabelledSplits
 from training.data.labels import observed, texts
 from training.evaluation.ranking_metrics import tau_b_ci
 
@@ -50,34 +50,36 @@ class TableRow:
 
 
 def train_seeds(
-    method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: str, seeds: int
+    method: str, config: TrainConfig, labelled: LabelledSplits, mlruns_dir: str, seeds: int
 ) -> TableRow:
     """Return one row: the same training with the seeds 0, 1, ..."""
     rows = [
-        train_row(method, replace(config, seed=seed), prepared, mlruns_dir) for seed in range(seeds)
+        train_row(method, replace(config, seed=seed), labelled, mlruns_dir) for seed in range(seeds)
     ]
     taus = tuple(row.tau_b for row in rows)
     cpu_s = float(np.mean([row.cpu_s for row in rows]))
     return replace(rows[0], tau_b=float(np.mean(taus)), tau_b_by_seed=taus, cpu_s=cpu_s)
 
 
-def train_row(method: str, config: TrainConfig, prepared: Prepared, mlruns_dir: str) -> TableRow:
+def train_row(
+    method: str, config: TrainConfig, labelled: LabelledSplits, mlruns_dir: str
+) -> TableRow:
     """Train one ranker as its own MLflow run and test it."""
     from training.ranker.data_module import tokenize
     from training.ranker.encoder import in_buckets
-    from training.ranker.training_loop import learn, load_encoder
+    from training.ranker.training_loop import load_encoder, train
     from training.release.tracking import Tracker
 
     logger.info("training %s", method)
     encoder = load_encoder(config, 1)
     with Tracker(mlruns_dir, run_name=config.name) as tracker:
         tracker.log_params(asdict(config))
-        tracker.log_data(prepared)
+        tracker.log_data(labelled)
         with tempfile.TemporaryDirectory(prefix="lengthwise-row-") as folder:
-            trained = learn(
-                config, encoder, [prepared.splits], Path(folder), tracker.lightning_logger()
+            trained = train(
+                config, encoder, [labelled.splits], Path(folder), tracker.lightning_logger()
             )
-        test = prepared.splits.test
+        test = labelled.splits.test
         ids = tokenize(trained.tokenizer, texts(test)).ids
         scores, lengths = in_buckets(trained.scorer, ids), observed(test)
         value, cpu_s = tau_b(scores, lengths), round(trained.train_cpu_s, 3)

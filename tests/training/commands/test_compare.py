@@ -43,13 +43,13 @@ def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
     tmp_path: Path,
 ) -> None:
     from training.config import DataConfig, TrainConfig
-    from training.data.labelled_splits import prepare
+    from training.data.labelled_splits import load_splits
 
     config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900)))))
-    prepared = prepare(config, None)
-    trained = make_bundle(0, training=asdict(config), dataset=prepared.describe())
+    labelled = load_splits(config, None)
+    trained = make_bundle(0, training=asdict(config), dataset=labelled.describe())
     strangers = [replace(record, prompt=f"again {record.prompt}") for record in TEST]
-    for part, learnt in (([], 0), (prepared.splits.train[:30], 30), (prepared.splits.test, 0)):
+    for part, learnt in (([], 0), (labelled.splits.train[:30], 30), (labelled.splits.test, 0)):
         rows = [PromptResponse(prompt=p.prompt, output_tokens=int(p.observed)) for p in part]
         pd.DataFrame([*strangers, *rows]).to_parquet(tmp_path / "log.parquet")
         _, result = training(

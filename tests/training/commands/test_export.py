@@ -47,11 +47,11 @@ def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
     tmp_path: Path,
 ) -> None:
     from training.config import DataConfig, TrainConfig
-    from training.data.labelled_splits import prepare
+    from training.data.labelled_splits import load_splits
 
     card = make_card(draw_prompts(300))
     config = TrainConfig(data=DataConfig(dataset=str(card)))
-    described = prepare(config, None).describe()
+    described = load_splits(config, None).describe()
     run_id = register("rebuilt", make_bundle(0, training=asdict(config), dataset=described))
     out = tmp_path / "out"
 

@@ -70,12 +70,12 @@ def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
     training: Callable[..., tuple[int, Any]],
 ) -> None:
     from training.config import DataConfig, TrainConfig
-    from training.data.labelled_splits import prepare
+    from training.data.labelled_splits import load_splits
 
     config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900)))))
     trained = {
         "training": asdict(config),
-        "dataset": {"id": "logs", "test_digest": prepare(config, None).splits.test_digest},
+        "dataset": {"id": "logs", "test_digest": load_splits(config, None).splits.test_digest},
     }
     for noise in (3, 0):
         register("found-again", make_bundle(noise, **trained))

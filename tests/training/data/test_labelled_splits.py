@@ -1,4 +1,4 @@
-"""Prepared data: further sets only in training, labels side by side, counts that add up."""
+"""Labelled splits: further sets only in training, labels side by side, counts that add up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from lengthwise.errors import ConfigError, DataError
 from training.config import DataConfig, SplitConfig, TrainConfig
-from training.data.labelled_splits import prepare
+from training.data.labelled_splits import load_splits
 from training.data.synthetic import generate
 
 
@@ -38,14 +38,14 @@ def test_further_sets_are_learnt_from_and_never_tested_on(
     )
     data = DataConfig(dataset=str(card), also=(f"{card}*3",), consensus=True)
     config = TrainConfig(data=data, split=SplitConfig(test_fraction=0.2))
-    prepared = prepare(config, None)
-    alone = prepare(replace(config, data=replace(data, also=())), None)
-    assert prepared.splits.test == alone.splits.test
-    assert len(prepared.splits.train) == 4 * len(alone.splits.train)
-    held = {item.prompt for item in prepared.splits.test}
-    assert not held & {item.prompt for item in prepared.splits.train}
+    labelled = load_splits(config, None)
+    alone = load_splits(replace(config, data=replace(data, also=())), None)
+    assert labelled.splits.test == alone.splits.test
+    assert len(labelled.splits.train) == 4 * len(alone.splits.train)
+    held = {item.prompt for item in labelled.splits.test}
+    assert not held & {item.prompt for item in labelled.splits.train}
     with pytest.raises(ConfigError, match="NAME\\*COUNT"):
-        prepare(replace(config, data=replace(data, also=(f"{card}*x",))), None)
+        load_splits(replace(config, data=replace(data, also=(f"{card}*x",))), None)
 
 
 def test_records_are_counted_as_merged_or_dropped(make_card: Callable[..., Path]) -> None:
@@ -54,11 +54,11 @@ def test_records_are_counted_as_merged_or_dropped(make_card: Callable[..., Path]
     empty = [replace(record, output_tokens=0) for record in records[:7]]
     card = str(make_card([*records, *repeats, *empty]))
     data = DataConfig(dataset=card)
-    prepared = prepare(TrainConfig(data=data), None)
-    assert (prepared.num_merged, prepared.data.num_empty) == (40, 7)
-    twice = prepare(TrainConfig(data=replace(data, also=(card,))), None)
+    labelled = load_splits(TrainConfig(data=data), None)
+    assert (labelled.num_merged, labelled.data.num_empty) == (40, 7)
+    twice = load_splits(TrainConfig(data=replace(data, also=(card,))), None)
     assert twice.num_merged == 80
-    described = prepared.describe()
+    described = labelled.describe()
     assert (described["merged_records"], described["dropped_empty"]) == (40, 7)
     parts = ("train_prompts", "val_prompts", "test_prompts")
     assert sum(described[part] for part in parts) == 300
@@ -75,9 +75,9 @@ def test_equal_lengths_have_no_order_to_learn(
     config = TrainConfig(data=DataConfig(dataset=str(make_card(records))))
     if refused:
         with pytest.raises(DataError, match="every length of the train part is 7"):
-            prepare(config, None)
+            load_splits(config, None)
     else:
-        assert prepare(config, None).splits.train
+        assert load_splits(config, None).splits.train
 
 
 @pytest.mark.parametrize("times", ["0", "", "-1", "x"])
@@ -85,7 +85,7 @@ def test_a_further_set_is_taken_once_or_more(make_card: Callable[..., Path], tim
     card = str(make_card(generate(100, seed=3)[0]))
     data = DataConfig(dataset=card, also=(f"{card}*{times}",))
     with pytest.raises(ConfigError, match="use NAME or NAME\\*COUNT"):
-        prepare(TrainConfig(data=data), None)
+        load_splits(TrainConfig(data=data), None)
 
 
 def test_each_head_has_the_prompts_with_its_own_label(tmp_path: Path) -> None:
@@ -96,11 +96,11 @@ def test_each_head_has_the_prompts_with_its_own_label(tmp_path: Path) -> None:
     path = tmp_path / "logs.parquet"
     pd.DataFrame(rows).to_parquet(path)
     data = DataConfig(dataset=str(path), heads=("reasoning_tokens",))
-    prepared = prepare(TrainConfig(data=data), None)
-    (head,) = prepared.heads
-    assert (head.is_further, prepared.is_further) == (True, False)
+    labelled = load_splits(TrainConfig(data=data), None)
+    (head,) = labelled.heads
+    assert (head.is_further, labelled.is_further) == (True, False)
     assert (head.config.data.label, head.config.data.heads) == (
         "reasoning_tokens",
         ("output_tokens",),
     )
-    assert {p.prompt for p in head.splits.test} < {p.prompt for p in prepared.splits.test}
+    assert {p.prompt for p in head.splits.test} < {p.prompt for p in labelled.splits.test}

@@ -62,13 +62,12 @@ def record(prompt: str, tokens: int, sample: int = 0, **rest: int) -> PromptResp
 
 def test_repeated_samples_become_one_prompt_with_the_tested_sample_first() -> None:
     records = [record("A b", 9, 1), record("c", 5), record("a  B", 4, 0)]
-    prompts, merged = label_prompts(records)
+    prompts = label_prompts(records)
     assert [item.lengths for item in prompts] == [(4, 9), (5,)]
     assert [item.prompt for item in prompts] == ["A b", "c"]  # as it was first written
     assert prompts[0].observed == 4
     assert prompts[0].target("geometric_mean") == pytest.approx(6.0)
     assert prompts[0].target("first") == 4.0
-    assert merged == 1
 
 
 def test_models_keep_their_own_lengths() -> None:
@@ -76,9 +75,7 @@ def test_models_keep_their_own_lengths() -> None:
         PromptResponse(prompt="a", output_tokens=3, model="x"),
         PromptResponse(prompt="a", output_tokens=30, model="y"),
     ]
-    prompts, merged = label_prompts(records)
-    assert [(p.model, p.observed) for p in prompts] == [("x", 3), ("y", 30)]
-    assert merged == 0
+    assert [(p.model, p.observed) for p in label_prompts(records)] == [("x", 3), ("y", 30)]
 
 
 def test_a_missing_label_is_told() -> None:
@@ -88,7 +85,7 @@ def test_a_missing_label_is_told() -> None:
 
 def test_a_response_without_reasoning_has_no_reasoning_label() -> None:
     records = [record("a", 3, reasoning_tokens=0), record("b", 3, reasoning_tokens=2)]
-    prompts, _ = label_prompts(records, "reasoning_tokens")
+    prompts = label_prompts(records, "reasoning_tokens")
     assert [(p.prompt, p.observed) for p in prompts] == [("b", 2)]
 
 
@@ -115,10 +112,3 @@ def test_a_model_is_held_out_below_the_fraction_and_not_at_it() -> None:
     place = int(prompt_hash("m", salt="lengthwise-models")[:12], 16) / 2**48
     assert not is_held_out("m", place)
     assert is_held_out("m", math.nextafter(place, 1))
-
-
-def test_merged_records_are_counted_without_those_of_length_0() -> None:
-    records = [record("a", 1), record("a", 2, 1), record("b", 3), record("a", 0, 2)]
-    prompts, merged = label_prompts(records)
-    assert [item.lengths for item in prompts] == [(1, 2), (3,)]
-    assert merged == 1

@@ -12,53 +12,53 @@ import pytest
 from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError
 from training.config import DataConfig, SplitConfig, TrainConfig
-from training.data.labelled_splits import Prepared, prepare
-from training.data.provenance import held_out_prompts, prepare_again, training_data, unseen
+from training.data.labelled_splits import LabelledSplits, load_splits
+from training.data.provenance import held_out_prompts, load_training_splits, training_data, unseen
 from training.data.synthetic import generate
 
 RECORDS, _ = generate(300, seed=2)
 
 
 @pytest.fixture
-def trained(make_card: Callable[..., Path]) -> tuple[Prepared, Manifest]:
-    """What was prepared for a run, and the manifest of its bundle."""
+def trained(make_card: Callable[..., Path]) -> tuple[LabelledSplits, Manifest]:
+    """What was labelled for a run, and the manifest of its bundle."""
     data = DataConfig(dataset=str(make_card(RECORDS)))
     config = TrainConfig(data=data, split=SplitConfig(train_prompts=100))
-    prepared = prepare(config, None)
+    labelled = load_splits(config, None)
     manifest = Manifest(
         name="m",
         label="output_tokens",
         label_tokenizer="none",
         max_prompt_tokens=8,
         training=asdict(config),
-        dataset=prepared.describe(),
+        dataset=labelled.describe(),
     )
-    return prepared, manifest
+    return labelled, manifest
 
 
 def test_the_prompts_of_a_bundle_are_found_again(
-    trained: tuple[Prepared, Manifest], tmp_path: Path
+    trained: tuple[LabelledSplits, Manifest], tmp_path: Path
 ) -> None:
-    prepared, manifest = trained
-    assert training_data(manifest, None) == prepared
-    assert prepare_again(manifest, None, None) == prepared
-    assert held_out_prompts(manifest, None, None) == prepared.splits.test
+    labelled, manifest = trained
+    assert training_data(manifest, None) == labelled
+    assert load_training_splits(manifest, None, None) == labelled
+    assert held_out_prompts(manifest, None, None) == labelled.splits.test
     table = tmp_path / "test.parquet"
-    rows = [{"prompt": p.prompt, "output_tokens": p.observed} for p in prepared.splits.test]
+    rows = [{"prompt": p.prompt, "output_tokens": p.observed} for p in labelled.splits.test]
     pd.DataFrame(rows).to_parquet(table)
-    assert len(held_out_prompts(manifest, str(table), None)) == len(prepared.splits.test)
+    assert len(held_out_prompts(manifest, str(table), None)) == len(labelled.splits.test)
     pd.DataFrame(rows[1:]).to_parquet(table)
     with pytest.raises(DataError, match="not the test prompts"):
         held_out_prompts(manifest, str(table), None)
 
 
 def test_only_prompts_that_nothing_was_learnt_from_are_unseen(
-    trained: tuple[Prepared, Manifest],
+    trained: tuple[LabelledSplits, Manifest],
 ) -> None:
-    prepared, _ = trained
-    splits = prepared.splits
+    labelled, _ = trained
+    splits = labelled.splits
     everyone = [*splits.test, *splits.train, *splits.val, *splits.calibration]
-    kept, num_seen = unseen(everyone, prepared)
+    kept, num_seen = unseen(everyone, labelled)
     assert kept == splits.test
     assert num_seen == len(everyone) - len(splits.test)
     assert len(splits.calibration) > len(splits.val)  # A limit leaves prompts to calibrate on.
@@ -66,19 +66,19 @@ def test_only_prompts_that_nothing_was_learnt_from_are_unseen(
 
 
 def test_other_data_is_not_taken_for_the_bundles_own(
-    trained: tuple[Prepared, Manifest],
+    trained: tuple[LabelledSplits, Manifest],
     make_card: Callable[..., Path],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    prepared, manifest = trained
+    labelled, manifest = trained
     make_card(RECORDS, notes="another card of the same table")
     assert training_data(manifest, None) is None
     assert "its card has changed" in caplog.text
-    assert prepare_again(manifest, None, None).splits == prepared.splits
+    assert load_training_splits(manifest, None, None).splits == labelled.splits
     make_card(RECORDS[:-20])
     with pytest.raises(DataError, match=r"of logs from .*, train_prompts|test_digest differ"):
-        prepare_again(manifest, None, None)
+        load_training_splits(manifest, None, None)
     missing = replace(manifest, training=asdict(TrainConfig(data=DataConfig(dataset="no/such"))))
     assert training_data(missing, None) is None
     with pytest.raises(DataError, match="no training prompts to export with"):
-        prepare_again(missing, None, None)
+        load_training_splits(missing, None, None)

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
+from lengthwise.tables.prompt_text import normalised
 from tests.lengthwise.tables import logs
 from training.data.records import (
     FieldMap,
-    normalise,
     prompt_hash,
     read_records,
     read_table,
@@ -104,7 +104,7 @@ def test_several_length_columns_become_numbered_samples() -> None:
 
 
 def test_case_and_spacing_do_not_make_another_prompt() -> None:
-    assert normalise("  Name\n three   BEES ") == "name three bees"
+    assert normalised("  Name\n three   BEES ") == "name three bees"
     assert prompt_hash("Name  three bees") == prompt_hash("name three\nBees")
     assert prompt_hash("name three bees", "x") != prompt_hash("name three bees", "y")
 

@@ -8,14 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.errors import ConfigError, DataError
+from lengthwise.tables.prompt_text import normalised
 from training.config import SplitConfig
 from training.data.labels import LabelledPrompt
-from training.data.records import PromptResponse, normalise
 from training.data.splits import MAX_CALIBRATION, Splits, position, split_prompts, training_part
-
-
-def record(prompt: str, tokens: int, sample: int = 0, **rest: int) -> PromptResponse:
-    return PromptResponse(prompt=prompt, output_tokens=tokens, sample=sample, **rest)
 
 
 def test_calibration_takes_what_is_neither_trained_nor_tested_on() -> None:
@@ -43,7 +39,7 @@ def test_splits_are_disjoint_and_cover_every_prompt(count: int, seed: int) -> No
 
 @given(st.text(min_size=1).filter(str.strip), st.integers(0, 9))
 def test_a_prompt_falls_on_one_side_however_it_is_typed(prompt: str, seed: int) -> None:
-    assert position(prompt, seed) == position(f"  {normalise(prompt)}\n", seed)
+    assert position(prompt, seed) == position(f"  {normalised(prompt)}\n", seed)
 
 
 def test_a_limit_takes_a_subset_of_the_same_side() -> None:

@@ -20,7 +20,7 @@ from training.data.synthetic import generate
 from training.ranker import training_loop as learning
 from training.ranker.data_module import LengthData
 from training.ranker.module import LengthRanker
-from training.ranker.training_loop import BEST, Trained, learn, load_encoder
+from training.ranker.training_loop import BEST, Trained, load_encoder, train
 
 
 def test_an_unknown_objective_is_refused_before_anything_is_loaded() -> None:
@@ -122,7 +122,7 @@ def learnt(backbone: Path, folder: Path, **changes: Any) -> tuple[Trained, Split
     config = TrainConfig(encoder=encoder, data=DataConfig(max_prompt_tokens=32), **changes)
     labels = [splits] * (1 + len(config.data.heads))
     folder.mkdir(exist_ok=True)
-    return learn(config, load_encoder(config, len(labels)), labels, folder, False), splits
+    return train(config, load_encoder(config, len(labels)), labels, folder, False), splits
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13

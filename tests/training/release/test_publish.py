@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import FP32, INT8, ModelBundle
 from training.config import DataConfig, TrainConfig
-from training.data.labelled_splits import Prepared, prepare
+from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import LabelledPrompt, observed, texts
 from training.data.records import read_table
 from training.data.splits import Splits
@@ -29,7 +29,7 @@ from training.release import publish
 
 
 @pytest.fixture
-def prepared(tmp_path: Path) -> Prepared:
+def labelled(tmp_path: Path) -> LabelledSplits:
     """Two labels, of which every fifth prompt has one only."""
     rows = [
         {"prompt": r.prompt, "output_tokens": r.output_tokens + 5, "reasoning_tokens": n % 5}
@@ -38,18 +38,18 @@ def prepared(tmp_path: Path) -> Prepared:
     path = tmp_path / "logs.parquet"
     pd.DataFrame(rows).to_parquet(path)
     data = DataConfig(dataset=str(path), heads=("reasoning_tokens",))
-    return prepare(TrainConfig(data=data), None)
+    return load_splits(TrainConfig(data=data), None)
 
 
 def test_held_out_prompts_have_a_column_per_label_and_0_for_none(
-    prepared: Prepared, tmp_path: Path
+    labelled: LabelledSplits, tmp_path: Path
 ) -> None:
-    publish.write_test_prompts(tmp_path / "test.parquet", prepared)
+    publish.write_test_prompts(tmp_path / "test.parquet", labelled)
     table = read_table(tmp_path / "test.parquet")
     assert list(table.columns) == ["prompt", "output_tokens", "reasoning_tokens", "model"]
-    assert table["prompt"].tolist() == texts(prepared.splits.test)
-    assert table["output_tokens"].tolist() == observed(prepared.splits.test).tolist()
-    (head,) = prepared.heads
+    assert table["prompt"].tolist() == texts(labelled.splits.test)
+    assert table["output_tokens"].tolist() == observed(labelled.splits.test).tolist()
+    (head,) = labelled.heads
     known = table[table["reasoning_tokens"] > 0]
     assert known["reasoning_tokens"].tolist() == observed(head.splits.test).tolist()
     assert 0 < len(known) < len(table)
@@ -57,11 +57,11 @@ def test_held_out_prompts_have_a_column_per_label_and_0_for_none(
 
 
 def test_the_curves_are_of_the_served_model_on_the_calibration_prompts(
-    prepared: Prepared, tiny_bundle: ModelBundle, caplog: pytest.LogCaptureFixture
+    labelled: LabelledSplits, tiny_bundle: ModelBundle, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
     tokenizer.enable_truncation(tiny_bundle.manifest.max_prompt_tokens)
-    items = [replace(item, model="llama") for item in prepared.splits.train[:80]]
+    items = [replace(item, model="llama") for item in labelled.splits.train[:80]]
     splits = Splits(train=[], val=[], test=[], calibration=items)
     folder = tiny_bundle.model_path("auto").parent
     found = publish._calibration(folder, splits, tokenizer)
@@ -73,16 +73,16 @@ def test_the_curves_are_of_the_served_model_on_the_calibration_prompts(
 
 
 def test_a_bundle_that_beats_the_champion_takes_its_place(
-    prepared: Prepared, tiny_bundle: ModelBundle, make_store: Callable[[], object]
+    labelled: LabelledSplits, tiny_bundle: ModelBundle, make_store: Callable[[], object]
 ) -> None:
     metrics = {"tau_b": 0.5, "tau_b_ci": [0.4, 0.6]}
     bundle = replace(tiny_bundle, manifest=replace(tiny_bundle.manifest, metrics=metrics))
     store = make_store()
-    version, verdict = publish.register(store, bundle, prepared.splits)  # type: ignore[arg-type]
+    version, verdict = publish.register(store, bundle, labelled.splits)  # type: ignore[arg-type]
     assert (version, verdict.promoted) == ("1", True)
     assert vars(store)["promoted"] == [("tiny", "1")]
     chance = replace(bundle, manifest=replace(bundle.manifest, metrics={}))
-    assert not publish.register(store, chance, prepared.splits)[1].promoted  # type: ignore[arg-type]
+    assert not publish.register(store, chance, labelled.splits)[1].promoted  # type: ignore[arg-type]
     assert len(vars(store)["promoted"]) == 1
 
 

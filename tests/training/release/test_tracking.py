@@ -10,7 +10,7 @@ import pytest
 from lengthwise.bundle import BANNER
 from lengthwise.errors import ConfigError
 from training.config import DataConfig, TrainConfig
-from training.data.labelled_splits import prepare
+from training.data.labelled_splits import load_splits
 
 
 def test_a_run_notes_what_the_machine_did(mlruns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,9 +33,9 @@ def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
 
     monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
     config = TrainConfig(data=DataConfig(dataset="gpteacher-gpt4"))
-    prepared = prepare(config, None)
+    labelled = load_splits(config, None)
     with Tracker(mlruns, run_name="x", system_metrics=False) as tracker:
-        tracker.log_data(prepared)
+        tracker.log_data(labelled)
     run = tracker.client.get_run(tracker.run_id)
     (used,) = run.inputs.dataset_inputs
     assert used.dataset.name == run.data.tags["dataset"] == "synthetic"
