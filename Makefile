@@ -5,6 +5,7 @@
 # make test-data  the tests that need the data folder (.ci/run calls both)
 # make setup   only build .venv (repaired when broken; quick when it is ready)
 # make lint    ruff and mypy; versions of packages as pinned
+# make docs    the site of docs/ into site/; every link is checked
 # make soak    ten minutes of hostile clients against the scoring service (see tests/soak.py)
 # make mutants share of small faults that the fast tests notice (an hour; see tests/mutants.py)
 # make bench   the benchmarks behind the README's speed figures
@@ -19,7 +20,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo play check test test-data lint soak mutants bench clean dist pins
+.PHONY: help setup demo play check test test-data docs lint soak mutants bench clean dist pins
 
 export LENGTHWISE_DATA ?= $(abspath $(wildcard ../shared/data))
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -66,6 +67,10 @@ test: lint
 test-data: setup
 	@$(PY) tests/suite.py --only data
 
+docs: setup
+	@NO_MKDOCS_2_WARNING=true $(PY) -m mkdocs build --strict --quiet
+	@echo "docs: open site/index.html"
+
 # The list of parts is of the set-up that the tests ran in.
 dist: setup
 	@$(PY) -m pip install --disable-pip-version-check -qq -c .ci/constraints.txt -e ".[release]"
@@ -88,5 +93,5 @@ bench: setup
 	@$(PY) -m scheduler_adapters bench
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find mlruns -mindepth 1 ! -name README.md -delete

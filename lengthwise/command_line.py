@@ -7,7 +7,7 @@ help, the function's docstring the description:
     PROGRAM = Program(module="scoring_service", about=ABOUT, commands=COMMANDS, ...)
     PROGRAM.run(arguments)
 
-The programs of all packages are also one, `lengthwise` (`commands/lengthwise.py`): each is named by
+The programs of all packages are also one, `lengthwise` (`__main__.py`): each is named by
 an entry point of the group `lengthwise.commands`, so that no import leads from here to a package
 above. `--help` shows a command's purpose, examples and at most ten options (`common_options` says
 which), `--help-all` everything.
