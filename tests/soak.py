@@ -48,7 +48,6 @@ _ATTACK_S = 3.0
 TABLE: dict[str, Callable[[Service, float], object]] = {
     "none": lambda service, seconds: time.sleep(seconds),
     "90 stalled calls": lambda s, t: attacks.stalled_calls(s.target, t, calls=90),
-    "8 idle streams": lambda s, t: attacks.idle_streams(s.target, t, streams=8),
     "500 half scrapes": lambda s, t: attacks.half_scrapes(s.metrics, t),
     "300 silent connections": lambda s, t: attacks.silent_connections(s.target, t),
     "4 clients with heavy texts": lambda s, t: attacks.heavy_texts(s.target, t),

@@ -1,6 +1,6 @@
 """Clients of the scoring service: synchronous, asyncio, and fail-open (a score or None).
 
-Start with `sync.py`; `fail_open.py` is the one for a scheduler's hot path.
+Start with `sync.py`; `fail_open.py` is for a scheduler's hot path.
 """
 
 from scoring_service.client.async_client import AsyncScoringClient

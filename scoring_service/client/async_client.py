@@ -17,14 +17,14 @@ class AsyncScoringClient(Connection):
     is_awaited = True
 
     async def score(self, prompt: str, *, timeout_s: float | None = None) -> Score:
-        """The score of one prompt. Raises as `ScoringClient.score` does."""
+        """Return the score of one prompt. Raises as `ScoringClient.score` does."""
         request = codec.write_prompt(prompt, self._target_model)
         return codec.read_score(await self._call("Score", request, timeout_s))
 
     async def score_batch(
         self, prompts: Sequence[str], *, timeout_s: float | None = None
     ) -> list[Score | ScoringError]:
-        """Scores in the order of `prompts`; where one could not be had, the error says why."""
+        """Return a score or an error for each prompt, in their order."""
         try:
             limits = self._limits or await self.info(timeout_s=timeout_s)
         except ScoringError as error:
@@ -33,12 +33,12 @@ class AsyncScoringClient(Connection):
         return [score for part in await asyncio.gather(*parts) for score in part]
 
     async def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
-        """The served model and the service's limits. Raises as `score` does."""
+        """Return the served model and the service's limits. Raises as `score` does."""
         self._limits = codec.read_info(await self._call("Info", pb.InfoRequest(), timeout_s))
         return self._limits
 
     async def close(self) -> None:
-        """Drop the connection; calls in flight fail."""
+        """Close the connection; calls in flight fail."""
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -56,7 +56,7 @@ class AsyncScoringClient(Connection):
         except InvalidPrompt as error:
             if len(prompts) == 1:
                 return [error]
-            # The message as a whole was refused: find the culprit, keep the others.
+            # The message as a whole was refused: find the bad prompt, keep the others.
             return [s for prompt in prompts for s in await self._score_chunk([prompt], timeout_s)]
         except ScoringError as error:
             return [error] * len(prompts)

@@ -1,4 +1,4 @@
-"""A circuit breaker: no calls to a service that does not answer, until a trial call succeeds."""
+"""Circuit breaker: no calls to a failing service until a trial call succeeds."""
 
 import random
 import threading
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(kw_only=True, eq=False)
 class CircuitBreaker:
-    """Closed: all callers may ask. Open: none. Open long enough: one may try."""
+    """Closed, it permits all calls; open, none; after `open_s`, one trial call."""
 
     max_failures: int = 3
-    """Consecutive failures that open it."""
+    """Consecutive failures that open the breaker."""
     open_s: float = 0.5
-    """How long it stays open at first, seconds; doubles with every failed try."""
+    """Time for which it first stays open, seconds; doubles with every failed trial call."""
     max_open_s: float = 15.0
-    """The longest it stays open."""
+    """Longest time for which it stays open, seconds."""
     clock: Callable[[], float] = time.monotonic
     """Seconds, monotonic."""
 
@@ -28,7 +28,7 @@ class CircuitBreaker:
         self._trying = False
 
     def allow(self) -> bool:
-        """Whether this caller may ask. If so it must report a success or failure, or be unsure."""
+        """Return True if a call is permitted: then report `success`, `failure` or `unsure`."""
         with self._lock:
             if self._open_until_s is None:
                 return True
@@ -38,13 +38,13 @@ class CircuitBreaker:
             return True
 
     def success(self) -> None:
-        """Record that the service answered."""
+        """Record an answer of the service."""
         with self._lock:
             self._failures, self._open_s = 0, self.open_s
             self._open_until_s, self._trying = None, False
 
     def failure(self) -> None:
-        """Record that the service did not answer."""
+        """Record a failure of the service."""
         with self._lock:
             self._failures += 1
             if self._trying:
@@ -53,16 +53,16 @@ class CircuitBreaker:
                 self._open(self._open_s)
 
     def unsure(self) -> None:
-        """Record that a caller learnt nothing of the service: the next one may try."""
+        """Record a call without evidence about the service: the next call is permitted."""
         with self._lock:
             self._trying = False
 
     def pause(self, seconds: float) -> None:
-        """Open for as long as the service asked for."""
+        """Open for the time that the service demands."""
         with self._lock:
             self._open(min(seconds, self.max_open_s))
 
     def _open(self, seconds: float) -> None:
-        # Clients that failed together must not come back together.
+        # Clients that failed together must not retry together.
         self._open_until_s = self.clock() + seconds * random.uniform(0.8, 1.2)
         self._trying = False

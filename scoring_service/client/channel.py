@@ -13,14 +13,14 @@ OPTIONS: Final = (
     # Detect a dead peer within seconds instead of TCP's minutes.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
-    # Reconnect soon after it is back.
+    # Reconnect soon after the service is up again.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # Also the time that connecting may take; a busy machine needs more than 100 ms for it.
+    # Also the time limit for connecting; a busy machine needs more than 100 ms for it.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 MAX_WAIT_S: Final = 1e9
-"""gRPC counts nanoseconds in 64 bits: a later deadline overflows, and has passed at once."""
+"""Longest deadline: gRPC counts nanoseconds in 64 bits, which a longer one overflows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,15 +28,15 @@ class ClientSecurity:
     """Certificates and token of a client. Without files: plaintext."""
 
     ca_file: str | None = None
-    """PEM certificates of those who may sign the server's; set it to use TLS."""
+    """PEM certificates that sign the server's certificate; set it to use TLS."""
     certificate_file: str | None = None
-    """PEM certificate of this client, for a server that asks for one (mTLS)."""
+    """PEM certificate of this client, for a server with mTLS."""
     key_file: str | None = None
     """PEM private key of that certificate."""
     token: str | None = field(default=None, repr=False)
-    """Bearer token; sent over TLS or to the same machine only."""
+    """Bearer token; sent only over TLS or to this machine."""
     token_file: str | None = None
-    """Or a file whose first line it is: the list of processes does not show it."""
+    """File whose first line is the token: the list of processes does not show it."""
 
     def __post_init__(self) -> None:
         if (self.certificate_file is None) != (self.key_file is None):
@@ -55,10 +55,10 @@ class ClientSecurity:
         return () if token is None else (("authorization", f"Bearer {token}"),)
 
     def open(self, target: str, api: Any = grpc) -> Any:
-        """A channel to `target`, of `grpc` or of `grpc.aio`.
+        """Open a channel to `target`, of `grpc` or of `grpc.aio`.
 
         Raises:
-            ConfigError: no target, or the channel would not be as secure as asked.
+            ConfigError: no target, an unreadable file, or a token without TLS to another machine.
         """
         credentials = self._credentials(target)
         if credentials is None:
@@ -75,7 +75,7 @@ class ClientSecurity:
                 None if self.certificate_file is None else read_pem(self.certificate_file),
             )
         if self.metadata and not is_loopback(target):
-            raise ConfigError(f"a token would go to {target} in the clear; set ca_file to use TLS")
+            raise ConfigError(f"the token would reach {target} in the clear; set ca_file for TLS")
         return None
 
 
@@ -89,7 +89,7 @@ def check_seconds(name: str, seconds: float) -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT or unix:PATH stays on this machine."""
+    """Return whether HOST:PORT or unix:PATH is on this machine."""
     if address.startswith("unix:"):
         return True
     host = address.rpartition(":")[0].strip("[]")
@@ -102,7 +102,7 @@ def is_loopback(address: str) -> bool:
 
 
 def read_secrets(path: str) -> list[str]:
-    """The tokens or keys of a file, one per line. Raises ConfigError if it holds none."""
+    """Return the tokens or keys of a file, one per line. Raises ConfigError if it holds none."""
     try:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -113,7 +113,7 @@ def read_secrets(path: str) -> list[str]:
 
 
 def read_pem(path: str) -> bytes:
-    """The bytes of a PEM file. Raises ConfigError if it cannot be read or is not PEM."""
+    """Return the bytes of a PEM file. Raises ConfigError if it cannot be read or is not PEM."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Messages of the service: prompts written, scores and limits read."""
+"""Messages of the service: writes prompts, reads scores and limits."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,25 +10,25 @@ from scoring_service.proto.status import from_status
 
 M = TypeVar("M")
 _FRAMING_BYTES: Final = 16
-"""At most this much per prompt on the wire, beside the prompt itself."""
+"""Most bytes per prompt on the wire, beside the prompt itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One prompt's score. Scores compare only within one revision."""
+    """Score of one prompt. Scores compare only within one revision."""
 
     value: float
     """Higher = longer. No unit: only the order means something."""
     revision: str
     """Twelve hex digits of the model bundle that scored."""
     prompt_tokens: int
-    """Tokens that the model saw."""
+    """Tokens that the model read."""
     truncated: bool
-    """Whether the end of the prompt was cut off."""
+    """True where the end of the prompt was cut off."""
     expected_tokens: float | None = None
-    """Mean response length of the target model, in tokens; None if none was asked for."""
+    """Mean response length of the target model, in tokens; None without a target model."""
     quantiles: Mapping[float, float] = field(default_factory=dict)
-    """Fraction in (0, 1) -> response length in tokens; empty if no target model was asked for."""
+    """Fraction in (0, 1) -> response length in tokens; empty without a target model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Observed:
     output_tokens: int
     target_model: str
     prompt: str = ""
-    """For the service's training log; leave it empty if it must not be stored."""
+    """Prompt for the service's training log; "" if it must not be stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +59,17 @@ class ServiceInfo:
 
 
 def write_prompt(prompt: str, target_model: str) -> pb.ScoreRequest:
-    """A request for one prompt. Raises InvalidPrompt if it is not Unicode text."""
+    """Return the request for one prompt. Raises InvalidPrompt if it is not Unicode text."""
     return _encode(pb.ScoreRequest, [prompt], prompt=prompt, target_model=target_model)
 
 
 def write_batch(prompts: Sequence[str], target_model: str) -> pb.ScoreBatchRequest:
-    """A request for many prompts. Raises InvalidPrompt if one is not Unicode text."""
+    """Return the request for many prompts. Raises InvalidPrompt if one is not Unicode text."""
     return _encode(pb.ScoreBatchRequest, prompts, prompts=prompts, target_model=target_model)
 
 
-def write_stream_prompt(
-    place: int, prompt: str, target_model: str, timeout_ms: int
-) -> pb.StreamRequest:
-    """A prompt of a stream, named by its place. Raises InvalidPrompt if it is not Unicode text."""
-    return _encode(
-        pb.StreamRequest,
-        [prompt],
-        id=str(place),
-        prompt=prompt,
-        target_model=target_model,
-        timeout_ms=timeout_ms,
-    )
-
-
 def write_report(observed: Sequence[Observed]) -> pb.ReportRequest:
-    """Observed lengths as a request."""
+    """Return the request that reports observed lengths."""
     request = pb.ReportRequest()
     for seen in observed:
         request.observations.add(
@@ -97,29 +83,24 @@ def write_report(observed: Sequence[Observed]) -> pb.ReportRequest:
 
 
 def read_score(response: pb.ScoreResponse) -> Score:
-    """The score in an answer."""
+    """Return the score in a response."""
     return _score(response.scored, response.revision)
 
 
 def read_batch(response: pb.ScoreBatchResponse) -> list[Score | ScoringError]:
-    """The score of each prompt, or why there is none."""
+    """Return the score of each prompt, or its error."""
     return [_item(item, response.revision) for item in response.items]
 
 
-def read_stream_item(response: pb.StreamResponse) -> tuple[int, Score | ScoringError]:
-    """The place of a prompt in its stream, and its score or why there is none."""
-    return int(response.id), _item(response.result, response.revision)
-
-
 def read_info(response: pb.InfoResponse) -> ServiceInfo:
-    """The served model and the limits in an answer."""
+    """Return the served model and the limits in a response."""
     values = {name: getattr(response, name) for name in ServiceInfo.__dataclass_fields__}
     return ServiceInfo(**{**values, "target_models": tuple(response.target_models)})
 
 
 def _encode(message: Callable[..., M], prompts: Sequence[str], /, **fields: Any) -> M:
     for prompt in prompts:
-        # protobuf takes None for an empty prompt, and bytes for text.
+        # protobuf accepts None as an empty prompt, and bytes as text.
         if not isinstance(prompt, str):
             raise InvalidPrompt(f"a prompt is {prompt!r:.60}, not a str; send text")
     try:
@@ -147,16 +128,16 @@ def _item(item: pb.ItemResult, revision: str) -> Score | ScoringError:
 
 
 def chunks(prompts: Sequence[str], limits: ServiceInfo) -> Iterator[Sequence[str]]:
-    """Cut `prompts` into runs that keep the service's limits on count and bytes.
+    """Yield parts of `prompts` that keep the service's limits on count and bytes.
 
     Raises:
-        InvalidPrompt: one string, which would be taken for a list of characters.
+        InvalidPrompt: `prompts` is one string, which reads as a list of characters.
     """
     if isinstance(prompts, str):
         raise InvalidPrompt("prompts is one string; put it into a list, or use `score`")
     start, num_bytes = 0, 0
     for i, prompt in enumerate(prompts):
-        # What is not text is refused later, and by itself.
+        # Other types are refused later, each by itself.
         text = prompt if isinstance(prompt, str) else ""
         size = len(text.encode(errors="surrogatepass")) + _FRAMING_BYTES
         full = i - start == limits.max_batch_prompts

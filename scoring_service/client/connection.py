@@ -1,4 +1,4 @@
-"""A connection to one service: what the synchronous, asyncio and fail-open clients share."""
+"""Connection to one service: the shared part of all clients."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ from scoring_service.proto.status import from_rpc_error
 
 
 class Connection:
-    """A channel with its stub, deadline and target model; arguments as of `ScoringClient`."""
+    """Channel with its stub, deadline and target model; arguments as of `ScoringClient`."""
 
     is_awaited: ClassVar[bool] = False
-    """Whether its calls are awaited."""
+    """True where its calls are awaited."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class Connection:
         self._limits: ServiceInfo | None = None
 
     def _options(self, timeout_s: float | None) -> dict[str, Any]:
-        """Deadline and metadata of one call; None: the client's deadline."""
+        """Return deadline and metadata of one call; None: the client's deadline."""
         seconds = self._timeout_s if timeout_s is None else timeout_s
         return {"timeout": seconds, "metadata": self._metadata}
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raises what goes wrong in a call as a `ScoringError`."""
+        """Raise the errors of a call as `ScoringError`."""
         try:
             yield
         except ScoringError:
@@ -57,10 +57,10 @@ class Connection:
 
 
 class BlockingConnection(Connection):
-    """A connection whose calls are not awaited; a context manager that closes it."""
+    """Connection whose calls block; a context manager that closes it."""
 
     def close(self) -> None:
-        """Drop the connection; calls in flight fail."""
+        """Close the connection; calls in flight fail."""
         self._channel.close()
 
     def __enter__(self) -> Self:

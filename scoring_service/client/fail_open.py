@@ -4,12 +4,12 @@
     score = scorer.score(prompt)            # a Score, or None: schedule this request without
     score = await scorer.score_async(prompt)
 
-Callers at the same moment share one ScoreBatch. There is no timer: a batch is what has gathered
-while the previous ones were under way, so a lone caller does not wait. Callers may name the client
-that they ask for: then clients take turns, and half of the calls are closed to each of them.
+Prompts of the same moment share one ScoreBatch. There is no timer: a batch holds the prompts that
+arrived during the previous calls, so a lone prompt is sent at once. A prompt may name the client
+that it belongs to. Clients then take turns, and each one may use half of the calls.
 
-The breaker opens when the service fails, not when a prompt does: it cannot be reached, refuses
-everybody, or has answered nobody for `SILENT_S`.
+The breaker opens when the service fails: it cannot be reached, refuses every call, or has answered
+no call for `SILENT_S`. An error of a single prompt does not count as a failure.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from scoring_service.client.codec import Score, read_batch, write_batch
 from scoring_service.client.connection import BlockingConnection
 
 SILENT_S: Final = 1.0
-"""How long the service may answer nobody until what runs out of time counts against it."""
+"""Seconds without any answer after which time-outs count as failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A score, or why there is none."""
+    """A score, or the reason for its absence."""
 
     score: Score | None
     outcome: str
@@ -61,23 +61,23 @@ class _Waiter:
 
 
 class FailOpenScorer(BlockingConnection):
-    """Coalesces concurrent callers; answers None where a score cannot be had in time.
+    """Combines concurrent prompts into batches; returns None for a score that is not in time.
 
-    Threads and event loops may share it; when it is closed, callers that wait get None. It raises
-    nothing that concerns the service or a prompt; `counts` says how often it answered what.
+    Threads and event loops may share it. Closing it answers the waiting prompts with None. Errors
+    of the service or of a prompt are not raised but counted in `counts`.
 
     Args:
         target: HOST:PORT or any gRPC target.
-        budget_s: the longest that a caller waits, seconds.
-        target_model: whose response lengths `Score.expected_tokens` estimates; None: no estimate.
+        budget_s: longest wait for a score, seconds.
+        target_model: model whose response lengths `Score.expected_tokens` estimates; None: none.
         max_batch_prompts: most prompts per call to the service.
-        max_in_flight: calls to the service at once that hold prompts of one client; twice as many
-            in all.
-        breaker: when to stop asking; None: a breaker with its defaults.
+        max_in_flight: calls to the service at once with prompts of one client; twice as many in
+            all.
+        breaker: circuit breaker; None: one with its defaults.
         security: TLS and token; the default is plaintext.
 
     Raises:
-        ConfigError: no target, or a budget in which nothing can be had.
+        ConfigError: no target, or a budget that gRPC cannot keep.
     """
 
     def __init__(
@@ -98,20 +98,20 @@ class FailOpenScorer(BlockingConnection):
         self._breaker = breaker or CircuitBreaker()
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
-        """By client; the first one is the next to get a place in a batch."""
+        """Waiting prompts by client, the next one in turn first."""
         self._calls: Counter[str] = Counter()
-        """Calls in flight that hold prompts of a client."""
+        """Calls in flight by client of their prompts."""
         self._in_flight = 0
-        self._asked_s = 0.0
-        """When the service was first asked after it last answered."""
+        self._called_s = 0.0
+        """Instant of the first call after the last answer."""
         self._answered_s = 0.0
-        """When the service last answered anybody."""
+        """Instant of the last answer."""
         self._counting = threading.Lock()
         self.counts: Counter[str] = Counter()
-        """How often each `Answer.outcome` was given."""
+        """Number of answers by `Answer.outcome`."""
 
     def score(self, prompt: str) -> Score | None:
-        """The score, or None within `budget_s`."""
+        """Return the score, or None within `budget_s`."""
         waiter = self._submit(prompt)
         try:
             return waiter.future.result(max(0.0, waiter.deadline_s - time.monotonic())).score
@@ -119,11 +119,11 @@ class FailOpenScorer(BlockingConnection):
             return self._late(waiter).score
 
     async def score_async(self, prompt: str) -> Score | None:
-        """As `score`, without blocking the event loop."""
+        """Return as `score` does, without blocking the event loop."""
         return (await self.ask_async(prompt)).score
 
     async def ask_async(self, prompt: str, client: str = "") -> Answer:
-        """As `score_async`, with the reason where there is no score; `client` takes turns."""
+        """Return a score, or the reason for its absence; `client` is the one to take turns for."""
         waiter = self._submit(prompt, client)
         future = asyncio.wrap_future(waiter.future)
         try:
@@ -132,17 +132,16 @@ class FailOpenScorer(BlockingConnection):
             )
         except TimeoutError:
             return self._late(waiter)
-        except asyncio.CancelledError:  # then it need not be sent, if that has not happened yet
+        except asyncio.CancelledError:  # then the prompt is not sent if it is still waiting
             self._answer(waiter, None, "cancelled")
             raise
 
     def out_of_time(self) -> None:
-        """Count a failure of the service if it has answered nobody for `SILENT_S`.
+        """Count a failure of the service if it has answered no call for `SILENT_S`.
 
-        For a caller that goes on without its score and has it asked for further, for much longer
-        than it waits for a service that hangs.
+        For a caller that continues without a score while its request is still in flight.
         """
-        silent_s = time.monotonic() - max(self._asked_s, self._answered_s)
+        silent_s = time.monotonic() - max(self._called_s, self._answered_s)
         if silent_s >= SILENT_S:
             self._breaker.failure()
         else:
@@ -165,7 +164,7 @@ class FailOpenScorer(BlockingConnection):
     def _answer(self, waiter: _Waiter, score: Score | None, why: str) -> None:
         with self._counting:
             if not waiter.future.done():
-                self.counts[why] += 1  # before the caller goes on
+                self.counts[why] += 1  # before the caller continues
                 waiter.future.set_result(Answer(score, why))
 
     def _send_next(self) -> None:
@@ -181,11 +180,11 @@ class FailOpenScorer(BlockingConnection):
     def _begin_call(self, batch: list[_Waiter]) -> None:
         self._in_flight += 1
         self._calls.update({waiter.client for waiter in batch})
-        if self._asked_s <= self._answered_s:
-            self._asked_s = time.monotonic()
+        if self._called_s <= self._answered_s:
+            self._called_s = time.monotonic()
 
     def _take_batch(self) -> list[_Waiter]:
-        """Prompts of the clients in turn, of those that may have another call."""
+        """Take prompts of the clients in turn, of each one that may have another call."""
         batch: list[_Waiter] = []
         now_s = time.monotonic()
         turns = deque(c for c in self._waiting if self._calls[c] < self._max_in_flight)
@@ -233,7 +232,7 @@ class FailOpenScorer(BlockingConnection):
             self._in_flight -= 1
             self._calls -= Counter({waiter.client for waiter in batch})
         if isinstance(outcome, InvalidPrompt) and len(batch) > 1:
-            # The message as a whole was refused: ask again one by one, so that others have theirs.
+            # The message as a whole was refused: send the prompts one by one to score the others.
             for waiter in batch:
                 with self._lock:
                     self._begin_call([waiter])
@@ -254,7 +253,7 @@ class FailOpenScorer(BlockingConnection):
             case ServiceOverloaded(retry_after_s=float() as seconds):
                 self._answered_s = time.monotonic()
                 self._breaker.pause(seconds)
-            case _:  # A prompt that fails is an answer too.
+            case _:  # An error of a prompt is an answer too.
                 self._answered_s = time.monotonic()
                 self._breaker.success()
 

@@ -1,9 +1,9 @@
-"""Ask a scoring service for scores: `ScoringClient("127.0.0.1:50051").score(prompt)`.
+"""Synchronous client: `ScoringClient("127.0.0.1:50051").score(prompt)`.
 
-Needs grpc and protobuf, nothing else: a scheduler process installs no model runtime for it.
+Needs only grpc and protobuf: a scheduler process installs no model runtime for it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lengthwise.errors import InvalidPrompt, ScoringError
@@ -19,7 +19,7 @@ class ScoringClient(BlockingConnection):
     Args:
         target: HOST:PORT or any gRPC target.
         timeout_s: deadline of each call to the service, seconds.
-        target_model: whose response lengths `Score.expected_tokens` estimates; None: no estimate.
+        target_model: model whose response lengths `Score.expected_tokens` estimates; None: none.
         security: TLS and token; the default is plaintext.
 
     Raises:
@@ -27,11 +27,11 @@ class ScoringClient(BlockingConnection):
     """
 
     def score(self, prompt: str, *, timeout_s: float | None = None) -> Score:
-        """The score of one prompt.
+        """Return the score of one prompt.
 
         Raises:
             InvalidPrompt: empty, too large, not a Unicode str, or an unknown target model.
-            ScoringTimeout: no answer within `timeout_s` (None: the client's).
+            ScoringTimeout: no answer within `timeout_s`; None: the client's `timeout_s`.
             ServiceOverloaded, ServiceUnavailable, ScoringError: as their names say.
         """
         request = codec.write_prompt(prompt, self._target_model)
@@ -40,13 +40,13 @@ class ScoringClient(BlockingConnection):
     def score_batch(
         self, prompts: Sequence[str], *, timeout_s: float | None = None
     ) -> list[Score | ScoringError]:
-        """Scores in the order of `prompts`; where one could not be had, the error says why.
+        """Return a score or an error for each prompt, in their order.
 
-        Split into as many calls as the service's limits ask for, each with its own `timeout_s`.
-        Raises nothing that concerns the service: its absence is the same error for every prompt.
+        The service's limits may split the prompts into several calls, each with `timeout_s`. An
+        error of the service is not raised: it is the result of every prompt that it concerns.
 
         Raises:
-            InvalidPrompt: one string instead of a sequence of them.
+            InvalidPrompt: one string instead of a sequence of strings.
         """
         try:
             limits = self._limits or self.info(timeout_s=timeout_s)
@@ -57,46 +57,15 @@ class ScoringClient(BlockingConnection):
             scores += self._score_chunk(chunk, timeout_s)
         return scores
 
-    def score_stream(
-        self, prompts: Iterable[str], *, timeout_s: float | None = None
-    ) -> Iterator[tuple[int, Score | ScoringError]]:
-        """Scores as they come, each with its prompt's place in `prompts`, read when needed.
-
-        `timeout_s` is per prompt, from its arrival at the service. Raises as `score` does if the
-        stream as a whole fails. What reading `prompts` raises, or a prompt that cannot be sent,
-        ends the stream: it is raised after the scores of those before it.
-        """
-        timeout_ms = max(1, round(self._options(timeout_s)["timeout"] * 1e3))
-        broken: list[Exception] = []
-
-        def requests() -> Iterator[pb.StreamRequest]:
-            # gRPC calls this in a thread of its own and would say of an error only that there was.
-            try:
-                for place, prompt in enumerate(prompts):
-                    yield codec.write_stream_prompt(place, prompt, self._target_model, timeout_ms)
-            except Exception as error:
-                broken.append(error)
-
-        with self._errors():
-            answers = self._stub.ScoreStream(requests(), metadata=self._metadata)
-        while True:
-            with self._errors():
-                answer = next(answers, None)
-            if answer is None:
-                break
-            yield codec.read_stream_item(answer)
-        if broken:
-            raise broken[0]
-
     def report(self, observed: Sequence[Observed], *, timeout_s: float | None = None) -> int:
-        """Report observed response lengths; returns how many are of the served revision.
+        """Report observed response lengths; return the number of those of the served revision.
 
         At most `ServiceInfo.max_batch_prompts` at once. Raises as `score` does.
         """
         return int(self._call("Report", codec.write_report(observed), timeout_s).accepted)
 
     def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
-        """The served model and the service's limits. Raises as `score` does."""
+        """Return the served model and the service's limits. Raises as `score` does."""
         self._limits = codec.read_info(self._call("Info", pb.InfoRequest(), timeout_s))
         return self._limits
 
@@ -109,7 +78,7 @@ class ScoringClient(BlockingConnection):
         except InvalidPrompt as error:
             if len(prompts) == 1:
                 return [error]
-            # The message as a whole was refused: find the culprit, keep the others.
+            # The message as a whole was refused: find the bad prompt, keep the others.
             return [s for prompt in prompts for s in self._score_chunk([prompt], timeout_s)]
         except ScoringError as error:
             return [error] * len(prompts)

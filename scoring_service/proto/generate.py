@@ -1,7 +1,7 @@
-"""Regenerate what is made from the .proto files: `python -m scoring_service.proto.generate`.
+"""Generate stubs and descriptors from the .proto files: `python -m scoring_service.proto.generate`.
 
-Generated code refuses a protobuf or grpcio older than the one that generated it, so the floors of
-both in pyproject.toml are those of the grpcio-tools that ran this.
+Generated code refuses an older protobuf or grpcio than its generator's. So pyproject.toml requires
+at least the versions of both that belong to the grpcio-tools in use.
 """
 
 from importlib.resources import files
@@ -15,7 +15,7 @@ def generate(out: Path) -> None:
     """Write stubs of `scoring.proto` and descriptors of `open_inference.proto` under `out`.
 
     Raises:
-        RuntimeError: protoc failed; it has printed why.
+        RuntimeError: protoc failed; it has printed the reason.
     """
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
     stubs = [f"--{plugin}_out={out}" for plugin in ("python", "pyi", "grpc_python")]

@@ -43,30 +43,6 @@ class ScoreBatchResponse(_message.Message):
     timings: StageTimings
     def __init__(self, items: _Optional[_Iterable[_Union[ItemResult, _Mapping]]] = ..., revision: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ...) -> None: ...
 
-class StreamRequest(_message.Message):
-    __slots__ = ("id", "prompt", "target_model", "timeout_ms")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    PROMPT_FIELD_NUMBER: _ClassVar[int]
-    TARGET_MODEL_FIELD_NUMBER: _ClassVar[int]
-    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
-    id: str
-    prompt: str
-    target_model: str
-    timeout_ms: int
-    def __init__(self, id: _Optional[str] = ..., prompt: _Optional[str] = ..., target_model: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
-
-class StreamResponse(_message.Message):
-    __slots__ = ("id", "result", "revision", "timings")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    TIMINGS_FIELD_NUMBER: _ClassVar[int]
-    id: str
-    result: ItemResult
-    revision: str
-    timings: StageTimings
-    def __init__(self, id: _Optional[str] = ..., result: _Optional[_Union[ItemResult, _Mapping]] = ..., revision: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ...) -> None: ...
-
 class ReportRequest(_message.Message):
     __slots__ = ("observations",)
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]

@@ -45,11 +45,6 @@ class ScoringServiceStub:
                 request_serializer=scoring__service_dot_proto_dot_scoring__pb2.ScoreBatchRequest.SerializeToString,
                 response_deserializer=scoring__service_dot_proto_dot_scoring__pb2.ScoreBatchResponse.FromString,
                 _registered_method=True)
-        self.ScoreStream = channel.stream_stream(
-                '/lengthwise.scoring.v1.ScoringService/ScoreStream',
-                request_serializer=scoring__service_dot_proto_dot_scoring__pb2.StreamRequest.SerializeToString,
-                response_deserializer=scoring__service_dot_proto_dot_scoring__pb2.StreamResponse.FromString,
-                _registered_method=True)
         self.Report = channel.unary_unary(
                 '/lengthwise.scoring.v1.ScoringService/Report',
                 request_serializer=scoring__service_dot_proto_dot_scoring__pb2.ReportRequest.SerializeToString,
@@ -75,14 +70,6 @@ class ScoringServiceServicer:
 
     def ScoreBatch(self, request, context):
         """Scores many prompts. One bad prompt does not spoil the others: each has its own status.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ScoreStream(self, request_iterator, context):
-        """Scores prompts as they come; each answer is sent when it is ready, so in any order. The server
-        stops reading while too many of a stream's prompts are unanswered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,11 +101,6 @@ def add_ScoringServiceServicer_to_server(servicer, server):
                     servicer.ScoreBatch,
                     request_deserializer=scoring__service_dot_proto_dot_scoring__pb2.ScoreBatchRequest.FromString,
                     response_serializer=scoring__service_dot_proto_dot_scoring__pb2.ScoreBatchResponse.SerializeToString,
-            ),
-            'ScoreStream': grpc.stream_stream_rpc_method_handler(
-                    servicer.ScoreStream,
-                    request_deserializer=scoring__service_dot_proto_dot_scoring__pb2.StreamRequest.FromString,
-                    response_serializer=scoring__service_dot_proto_dot_scoring__pb2.StreamResponse.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -186,33 +168,6 @@ class ScoringService:
             '/lengthwise.scoring.v1.ScoringService/ScoreBatch',
             scoring__service_dot_proto_dot_scoring__pb2.ScoreBatchRequest.SerializeToString,
             scoring__service_dot_proto_dot_scoring__pb2.ScoreBatchResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ScoreStream(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/lengthwise.scoring.v1.ScoringService/ScoreStream',
-            scoring__service_dot_proto_dot_scoring__pb2.StreamRequest.SerializeToString,
-            scoring__service_dot_proto_dot_scoring__pb2.StreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

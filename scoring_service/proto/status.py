@@ -1,11 +1,11 @@
 """Exceptions <-> gRPC status: one table, used by the server and the client.
 
-A refusal carries `google.rpc.RetryInfo` in the standard `grpc-status-details-bin` trailer, so any
-gRPC client, ours or not, can read how long to wait.
+A refusal carries `google.rpc.RetryInfo` in the standard `grpc-status-details-bin` trailer, so that
+any gRPC client can read the time to wait.
 """
 
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -28,21 +28,21 @@ CODE_OF: Final[dict[type[ScoringError], grpc.StatusCode]] = {
     AccessDenied: grpc.StatusCode.UNAUTHENTICATED,
     ScoringError: grpc.StatusCode.INTERNAL,
 }
-"""Status that the server returns for each error."""
+"""Status code for each error of the server."""
 
 ERROR_OF: Final[dict[grpc.StatusCode, type[ScoringError]]] = {
     **{code: error for error, code in CODE_OF.items()},
-    # A server that stops cancels what it could not finish within its grace period.
+    # A stopping server cancels the calls that it could not finish within its grace period.
     grpc.StatusCode.CANCELLED: ServiceUnavailable,
 }
-"""Error that the client raises for each status; any other is a plain ScoringError."""
+"""Error of the client for each status code; any other code is a plain ScoringError."""
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 _CODE_BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def to_status(error: ScoringError) -> status_pb2.Status:
-    """The status that tells a client of `error`, with RetryInfo where the error says when."""
+    """Return the status of `error`, with RetryInfo where the error has a time to wait."""
     code, message = CODE_OF[type(error)], str(error)
     status = status_pb2.Status(code=code.value[0], message=message)
     if isinstance(error, ServiceOverloaded) and error.retry_after_s is not None:
@@ -53,22 +53,12 @@ def to_status(error: ScoringError) -> status_pb2.Status:
 
 
 def trailing_metadata(status: status_pb2.Status) -> tuple[tuple[str, bytes], ...] | None:
-    """Metadata after a call that failed with `status`; None where code and message say all."""
+    """Return the trailing metadata of a call that failed with `status`; None without details."""
     return ((DETAILS_KEY, status.SerializeToString()),) if status.details else None
 
 
-def abort(context: grpc.ServicerContext, error: ScoringError) -> NoReturn:
-    """End a call that occupies a thread with the status of `error`."""
-    status = to_status(error)
-    trailing = trailing_metadata(status)
-    if trailing is not None:
-        context.set_trailing_metadata(trailing)
-    context.abort(CODE_OF[type(error)], status.message)
-    raise AssertionError("abort returned")
-
-
 def from_status(status: status_pb2.Status) -> ScoringError:
-    """The inverse of `to_status`, for any status a gRPC peer may send."""
+    """Return the error of any status that a gRPC peer may send: the inverse of `to_status`."""
     code = _CODE_BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
     kind = ERROR_OF.get(code, ScoringError)
     if kind is ServiceOverloaded:
@@ -79,7 +69,7 @@ def from_status(status: status_pb2.Status) -> ScoringError:
 
 
 def from_rpc_error(error: grpc.RpcError, target: str) -> ScoringError:
-    """The error of a failed call to `target`."""
+    """Return the error of a failed call to `target`."""
     code, message = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE:
         return ServiceUnavailable(
@@ -92,7 +82,7 @@ def from_rpc_error(error: grpc.RpcError, target: str) -> ScoringError:
     status = status_pb2.Status(code=code.value[0], message=f"{target}: {message}")
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:
-            # Of a foreign peer's trailer, code and message still say what happened.
+            # With a foreign peer's trailer, code and message still describe the failure.
             with suppress(DecodeError):
                 status.details.extend(status_pb2.Status.FromString(value).details)
     return from_status(status)

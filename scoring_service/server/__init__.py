@@ -1,4 +1,4 @@
-"""The wire: gRPC methods, streams, security, metrics, processes. Decisions are in `service/`.
+"""The wire: gRPC methods, health, reflection, security, metrics, processes.
 
-Start with `server.py`, then `rpc.py`.
+Start with `server.py`, then `rpc.py`. Decisions are made in `service/`.
 """

@@ -1,53 +1,49 @@
-"""The way of every call, however it came in: token, deadline, answer or status, counts.
+"""Lifecycle of every call: token, deadline, answer or status, counts.
 
-Calls of the service, its streams and the Open Inference Protocol all pass through `Calls`; the
-files of these say only how messages are read and written.
+Calls of the service and of the Open Inference Protocol pass through `CallLifecycle`. The files of
+these define only how messages are read and written.
 """
 
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
-import grpc
 from google.protobuf.message import DecodeError, Message
 
 from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.proto.status import CODE_OF, to_status, trailing_metadata
 from scoring_service.server.metrics import Metrics
-from scoring_service.server.security import Access, BearerTokens
+from scoring_service.server.security import BearerTokens
 from scoring_service.service.batching import Call
 from scoring_service.service.scoring import CallAnswer, ScoringService
-from scoring_service.transport.direct import DirectCall, Handle, Metadata
+from scoring_service.transport.direct import DirectCall, Handle
 from scoring_service.transport.workers import Workers
 
 _ON_WORKER: Final = ("ScoreBatch", "Report", "ModelInfer")
 """Methods whose requests may be large."""
-_FAILED: Final = "the service failed; its log says how"
 _log = logging.getLogger(__name__)
-Context: TypeAlias = grpc.ServicerContext
 
 
-class Asked(NamedTuple):
-    """What a request asks for, without the request itself: it may be large."""
+class PromptRequest(NamedTuple):
+    """Prompts of a request, without the request itself: it may be large."""
 
     prompts: Sequence[str]
     target_model: str
     write: Callable[[CallAnswer], Message]
-    """Makes the response of an answer; what it raises is the call's error."""
+    """Returns the response of an answer, or raises the call's error."""
 
 
-class Calls:
+class CallLifecycle:
     """Access, deadlines, errors and counts of the calls of one server.
 
     Args:
-        workers: read requests that may be large.
-        tokens: asked for every call but reports and streams; None accepts all.
-        report_tokens: asked for reports.
+        workers: threads that read requests that may be large.
+        tokens: tokens accepted for every call but reports; None accepts every call.
+        report_tokens: tokens accepted for reports; None accepts every report.
     """
 
     def __init__(
@@ -56,7 +52,7 @@ class Calls:
         metrics: Metrics,
         workers: Workers,
         tokens: BearerTokens | None = None,
-        report_tokens: Access | None = None,
+        report_tokens: BearerTokens | None = None,
     ) -> None:
         self.service = service
         self._metrics = metrics
@@ -66,18 +62,17 @@ class Calls:
         self._report_tokens = report_tokens
         self._lock = threading.Lock()
         self._open_by_token: Counter[int] = Counter()
-        self._streams_by_token: Counter[int] = Counter()
 
-    def gate(self, method: str) -> Callable[[DirectCall], bool] | None:
-        """What decides whether a call's request is read; None where every one is.
+    def admission(self, method: str) -> Callable[[DirectCall], bool] | None:
+        """Return the check before a call's request is read; None for a method without one.
 
-        It asks for a token, and for room where requests are read by workers. On False the call has
-        its answer.
+        It checks the token, and the room for requests that workers read. Where it returns False,
+        it has failed the call.
         """
         tokens = self._report_tokens if method == "Report" else self._tokens
         is_shared = method != "Report" and self._is_shared
-        takes_room = method in _ON_WORKER
-        if tokens is None and not takes_room:
+        needs_worker = method in _ON_WORKER
+        if tokens is None and not needs_worker:
             return None
 
         def admit(direct: DirectCall) -> bool:
@@ -86,7 +81,7 @@ class Calls:
                     number = tokens.check(direct.metadata)
                     if is_shared:
                         self._count_for_token(direct, number)
-                if takes_room and self._workers.is_full:
+                if needs_worker and self._workers.is_full:
                     raise self._too_much()
             except ScoringError as error:
                 self._fail(direct, method, error)
@@ -96,49 +91,24 @@ class Calls:
         return admit
 
     def _count_for_token(self, direct: DirectCall, token: int) -> None:
-        """Raises ServiceOverloaded if the calls of that token take the places of the others."""
+        """Count an open call of a token. Raises ServiceOverloaded beyond the token's limit."""
         limit = self.service.config.max_token_calls
-        if not self._take_place(self._open_by_token, token, limit):
+        with self._lock:
+            is_free = self._open_by_token[token] < limit
+            self._open_by_token[token] += is_free
+        if not is_free:
             raise ServiceOverloaded(
                 f"{limit} calls of this token are open, the most there may be; try again later",
                 retry_after_s=max(self.service.batcher.predicted_wait_s(), 0.001),
             )
-        direct.on_answered = partial(self._give_back, self._open_by_token, token)
+        direct.on_answered = partial(self._uncount_for_token, token)
 
-    @contextmanager
-    def stream_place(self, metadata: Metadata) -> Iterator[None]:
-        """Hold one of the places for streams of a caller's token.
-
-        Raises:
-            ServiceOverloaded: they are all taken, so that other tokens find room.
-        """
-        if self._tokens is None or not self._is_shared:
-            yield
-            return
-        token, limit = self._tokens.check(metadata), self.service.config.max_token_streams
-        if not self._take_place(self._streams_by_token, token, limit):
-            raise ServiceOverloaded(
-                f"{limit} streams of this token are open, the most there may be; share a stream, "
-                "or use ScoreBatch",
-                retry_after_s=1.0,
-            )
-        try:
-            yield
-        finally:
-            self._give_back(self._streams_by_token, token)
-
-    def _take_place(self, taken: Counter[int], token: int, limit: int) -> bool:
+    def _uncount_for_token(self, token: int) -> None:
         with self._lock:
-            is_free = taken[token] < limit
-            taken[token] += is_free
-        return is_free
-
-    def _give_back(self, taken: Counter[int], token: int) -> None:
-        with self._lock:
-            taken[token] -= 1
+            self._open_by_token[token] -= 1
 
     def on_worker(self, method: str, handle: Handle, max_inline_bytes: int = 0) -> Handle:
-        """`handle`, on a worker for requests that would hold up the thread that serves all."""
+        """Return `handle` on a worker for requests that would block the thread of all calls."""
 
         def take(direct: DirectCall, serialized: bytes) -> None:
             if len(serialized) <= max_inline_bytes:
@@ -155,59 +125,34 @@ class Calls:
         request_type: type[Message],
         answer: Callable[[Any], Message],
     ) -> None:
-        """Answer a call whose response is known at once."""
-        method = method_of(request_type)
-        try:
-            response = serialize(answer(parse(request_type, serialized)))
-        except Exception as error:
-            self._fail(direct, method, error)
-            return
-        direct.respond(response)
-        self.succeeded(method)
+        """Answer a call whose response needs no model run."""
+        self._respond(
+            direct, _method(request_type), lambda: answer(parse(request_type, serialized))
+        )
 
-    def direct(
+    def score(
         self,
         direct: DirectCall,
         serialized: bytes,
         request_type: type[Message],
-        read: Callable[[Any], Asked],
+        read: Callable[[Any], PromptRequest],
     ) -> None:
-        """Have prompts scored and answer the call when they are; does not wait.
-
-        Args:
-            read: the prompts of a request, and how to write their answer.
-        """
-        method = method_of(request_type)
+        """Start to score the prompts of a call, and answer it when they are scored."""
+        method = _method(request_type)
         try:
-            asked = read(parse(request_type, serialized))
-            end = partial(self._end, direct, method, asked.write)
-            call = self.caller(direct.deadline_s)
+            request = read(parse(request_type, serialized))
+            call = self.call(direct.deadline_s)
             direct.on_cancel = call.cancel
-            self.service.begin(asked.prompts, asked.target_model, call, end)
+            end = partial(self._end, direct, method, request.write)
+            self.service.begin(request.prompts, request.target_model, call, end)
         except Exception as error:
             self._fail(direct, method, error)
 
-    def score(self, prompts: Sequence[str], target_model: str, call: Call) -> CallAnswer:
-        """The scores of a call's prompts, counted. Raises as `ScoringService.score_batch`."""
-        answer = self.service.score_batch(prompts, target_model, call)
-        self._metrics.observe(answer)
-        return answer
-
-    def caller(self, deadline_s: float | None) -> Call:
-        """A caller with that deadline, on `time.monotonic`; None: the service's default."""
+    def call(self, deadline_s: float | None) -> Call:
+        """Return a call with a deadline on `time.monotonic`; None: the service's default."""
         if deadline_s is None:
             deadline_s = time.monotonic() + self.service.config.default_deadline_s
         return Call(deadline_s)
-
-    def succeeded(self, method: str) -> None:
-        """Count a call that was answered."""
-        self._metrics.count_call(method, "OK")
-
-    def failed(self, method: str, error: Exception) -> ScoringError:
-        """Count a call that failed; returns what its caller is told."""
-        told = told_of(method, error)
-        self._metrics.count_call(method, CODE_OF[type(told)].name)
-        return told
 
     def _end(
         self,
@@ -216,19 +161,24 @@ class Calls:
         write: Callable[[CallAnswer], Message],
         answer: CallAnswer,
     ) -> None:
+        if self._respond(direct, method, lambda: write(answer)):
+            self._metrics.observe(answer)
+
+    def _respond(self, direct: DirectCall, method: str, make: Callable[[], Message]) -> bool:
         try:
-            response = serialize(write(answer))
+            response = make().SerializeToString()
         except Exception as error:
             self._fail(direct, method, error)
-            return
+            return False
         direct.respond(response)
-        self._metrics.observe(answer)
-        self.succeeded(method)
+        self._metrics.count_call(method, "OK")
+        return True
 
     def _fail(self, direct: DirectCall, method: str, error: Exception) -> None:
-        told = self.failed(method, error)
-        status = to_status(told)
-        direct.fail_if_open(CODE_OF[type(told)], status.message, trailing_metadata(status))
+        public = public_error(method, error)
+        code, status = CODE_OF[type(public)], to_status(public)
+        self._metrics.count_call(method, code.name)
+        direct.fail_if_open(code, status.message, trailing_metadata(status))
 
     def _too_much(self) -> ServiceOverloaded:
         return ServiceOverloaded(
@@ -237,21 +187,20 @@ class Calls:
         )
 
 
-def method_of(request_type: type[Message]) -> str:
-    """Name of the method that takes such requests."""
+def _method(request_type: type[Message]) -> str:
     return str(request_type.DESCRIPTOR.name).removesuffix("Request")
 
 
-def told_of(what: str, error: Exception) -> ScoringError:
-    """The error that a caller is told: a defect of the service is logged and not shown."""
+def public_error(method: str, error: Exception) -> ScoringError:
+    """Return the error that the client gets; a defect of the service is logged and hidden."""
     if isinstance(error, ScoringError):
         return error
-    _log.error("%s failed", what, exc_info=error)
-    return ScoringError(_FAILED)
+    _log.error("%s failed", method, exc_info=error)
+    return ScoringError("the service failed; its log says how")
 
 
 def parse(request_type: type[Message], serialized: bytes) -> Any:
-    """Bytes as a message. Raises InvalidPrompt if they are not one."""
+    """Return bytes as a message. Raises InvalidPrompt if they are malformed."""
     try:
         return request_type.FromString(serialized)
     except DecodeError as error:
@@ -259,8 +208,3 @@ def parse(request_type: type[Message], serialized: bytes) -> Any:
             f"the request is not a {request_type.DESCRIPTOR.full_name} ({error}); "
             "prompts must be UTF-8"
         ) from error
-
-
-def serialize(message: Message) -> bytes:
-    """A message as bytes."""
-    return bytes(message.SerializeToString())

@@ -1,7 +1,7 @@
 """The standard health service, `grpc.health.v1.Health`, on the thread that serves all calls.
 
-grpcio's own servicer gives each Watch a thread and holds its lock while that waits, so a few
-watchers end all service. Here a watcher is an entry in a table.
+grpcio's own servicer gives each Watch a thread and holds its lock while that thread waits. A few
+watchers then block the whole service. Here a watcher is an entry in a table.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from scoring_service.transport.direct import DirectCall, Handle
 
 SERVICE: Final = "grpc.health.v1.Health"
 MAX_WATCHERS: Final = 1024
-"""Beyond which the oldest has to watch again."""
+"""Number of watches beyond which the oldest one ends; its client may watch again."""
 
 
 @dataclass(eq=False, slots=True)
 class _Watcher:
-    """A Watch call: what it was told, and what it is to be told at its end."""
+    """A Watch call: the last status sent, and the code and text of its end."""
 
     call: DirectCall
     service: str
-    told: int | None = None
+    sent: int | None = None
     is_sending: bool = False
     end: tuple[grpc.StatusCode, str] | None = None
     is_over: bool = False
 
 
 class Health:
-    """The health of some services, alike for all of them.
+    """Health of a server, the same for all of its services.
 
     Args:
-        services: full names; "" is the server as a whole and always known.
+        services: full names; "" for the server as a whole is added.
     """
 
     def __init__(self, services: Iterable[str], *, max_watchers: int = MAX_WATCHERS) -> None:
@@ -50,12 +50,11 @@ class Health:
         self._watchers: dict[_Watcher, None] = {}
 
     def methods(self) -> Mapping[str, Handle]:
-        """Name of each method -> how a call of it is handled. No token is asked for: load balancers
-        carry none, and health tells no secret."""
+        """Return the handler of each method by its name."""
         return {"Check": self._check, "Watch": self._watch}
 
     def set_serving(self, serving: bool) -> None:
-        """Say SERVING or NOT_SERVING from now on, to all watchers too."""
+        """Set SERVING or NOT_SERVING, and send it to all watchers."""
         kinds = health_pb2.HealthCheckResponse
         with self._lock:
             self._status = kinds.SERVING if serving else kinds.NOT_SERVING
@@ -63,10 +62,10 @@ class Health:
                 self._proceed(watcher)
 
     def close(self) -> None:
-        """End every watch: an open one would hold up the server's own end."""
+        """End every watch: the server's own end waits for open calls."""
         with self._lock:
             while self._watchers:
-                self._dismiss(grpc.StatusCode.UNAVAILABLE, "the service stops")
+                self._end_oldest(grpc.StatusCode.UNAVAILABLE, "the service stops")
 
     def _check(self, call: DirectCall, serialized: bytes) -> None:
         service = _service_of(call, serialized)
@@ -86,13 +85,13 @@ class Health:
             self._watchers[watcher] = None
             if len(self._watchers) > self._max_watchers:
                 text = f"{self._max_watchers} newer watches are open; watch again"
-                self._dismiss(grpc.StatusCode.UNAVAILABLE, text)
+                self._end_oldest(grpc.StatusCode.UNAVAILABLE, text)
             self._proceed(watcher)
 
     # Below, all but `_leave` and `_sent` are called with the lock held.
 
     def _proceed(self, watcher: _Watcher) -> None:
-        """Tell a watcher what it has not been told; gRPC takes one message at a time."""
+        """Send a watcher its new status or its end; gRPC accepts one message at a time."""
         if watcher.is_sending or watcher.is_over:
             return
         if watcher.end is not None:
@@ -101,13 +100,12 @@ class Health:
             return
         is_known = watcher.service in self._services
         status = self._status if is_known else health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-        if status != watcher.told:
-            watcher.told, watcher.is_sending = status, True
+        if status != watcher.sent:
+            watcher.sent, watcher.is_sending = status, True
             message = health_pb2.HealthCheckResponse(status=status)
             watcher.call.send(message.SerializeToString(), partial(self._sent, watcher))
 
-    def _dismiss(self, code: grpc.StatusCode, text: str) -> None:
-        """End the oldest watch."""
+    def _end_oldest(self, code: grpc.StatusCode, text: str) -> None:
         watcher = next(iter(self._watchers))
         del self._watchers[watcher]
         watcher.end = code, text
@@ -121,12 +119,12 @@ class Health:
     def _leave(self, watcher: _Watcher) -> None:
         with self._lock:
             self._watchers.pop(watcher, None)
-            watcher.end = watcher.end or (grpc.StatusCode.CANCELLED, "the watcher is gone")
+            watcher.end = watcher.end or (grpc.StatusCode.CANCELLED, "the client has left")
             self._proceed(watcher)
 
 
 def _service_of(call: DirectCall, serialized: bytes) -> str | None:
-    """The service asked about; None if the request is malformed, and the call has failed."""
+    """Return the service of a request; None for a malformed one, whose call has then failed."""
     try:
         return str(health_pb2.HealthCheckRequest.FromString(serialized).service)
     except DecodeError:

@@ -17,7 +17,7 @@ _STAGES: Final = ("tokenize", "queue", "infer", "total")
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own."""
+    """Metrics of one server, in a registry of their own."""
 
     def __init__(self, service: ScoringService) -> None:
         self.registry = CollectorRegistry()
@@ -34,7 +34,7 @@ class Metrics:
         self._stages = [(f"{stage}_s", stages.labels(stage)) for stage in _STAGES]
         self._prompt_tokens = Histogram(
             "scoring_prompt_tokens",
-            "Tokens that the model saw of a prompt.",
+            "Tokens that the model read of a prompt.",
             registry=self.registry,
             buckets=(8, 16, 32, 64, 128, 256, 512, 1024),
         )
@@ -63,7 +63,7 @@ class Metrics:
     def serve(
         self, address: str, timeout_s: float, may_read: Callable[[str], bool] = lambda _: True
     ) -> ScrapeEndpoint:
-        """Answer scrapes at http://ADDRESS/metrics. Raises ConfigError if it cannot listen."""
+        """Serve http://ADDRESS/metrics. Raises ConfigError if it cannot listen."""
         host, port = split_address("metrics_address", address)
         return ScrapeEndpoint(host, port, self._page, timeout_s=timeout_s, may_read=may_read)
 
@@ -83,7 +83,7 @@ class _ServiceState(Collector):
         wait_s = batcher.predicted_wait_s()
         for name, text, gauge in (
             ("queued_prompts", "Prompts waiting for a core.", batcher.num_queued),
-            ("predicted_wait_seconds", "Wait of a prompt that came now.", wait_s),
+            ("predicted_wait_seconds", "Predicted wait of a new prompt.", wait_s),
             ("slowdown_ratio", "Time of recent runs / their time at start-up.", batcher.slowdown),
             ("cache_entries", "Scores in memory.", len(cache)),
         ):

@@ -1,8 +1,8 @@
-"""The Open Inference Protocol, so that clients of Triton, KServe and MLServer work unchanged.
+"""The Open Inference Protocol: clients of Triton, KServe and MLServer work unchanged.
 
 One model, named as the bundle; input "text" BYTES [N] or [N, 1], output "score" FP32 of the same
-shape (higher = longer). Whatever else is asked for is refused. The protocol knows no error per
-item: if one prompt cannot be scored, the call fails.
+shape (higher = longer). Other inputs and outputs are refused. The protocol has no error per item:
+if one prompt cannot be scored, the call fails.
 """
 
 import struct
@@ -15,21 +15,18 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from lengthwise.errors import InvalidPrompt, ScoringError
-from scoring_service.server.call_lifecycle import Asked, Calls
+from scoring_service.server.call_lifecycle import CallLifecycle, PromptRequest
 from scoring_service.service.scoring import CallAnswer
 from scoring_service.transport.direct import Handle
 
 SERVICE: Final = "inference.GRPCInferenceService"
 INPUT: Final = "text"
 OUTPUT: Final = "score"
-
-
 POOL: Final = descriptor_pool.DescriptorPool()
-"""The protocol's own: the default pool belongs to a client of it that may live in this process."""
+"""Pool of the protocol's messages; a client of it in this process uses the default pool."""
 
 
 def _load_messages() -> dict[str, Any]:
-    """Message classes by name."""
     serialized = (files("scoring_service.proto") / "open_inference.desc").read_bytes()
     (file,) = descriptor_pb2.FileDescriptorSet.FromString(serialized).file
     POOL.Add(file)
@@ -45,14 +42,14 @@ MESSAGES: Final = _load_messages()
 
 
 class OpenInference:
-    """The handlers of `inference.GRPCInferenceService`."""
+    """Handlers of `inference.GRPCInferenceService`."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: CallLifecycle) -> None:
         self._calls = calls
         self._service = calls.service
 
     def methods(self) -> dict[str, Handle]:
-        """Name of each method -> how a call of it is handled."""
+        """Return the handler of each method by its name."""
         answers = {
             "ServerLive": lambda _: MESSAGES["ServerLiveResponse"](live=True),
             "ServerReady": lambda _: MESSAGES["ServerReadyResponse"](ready=True),
@@ -64,12 +61,12 @@ class OpenInference:
             ),
             "ModelMetadata": self._model_metadata,
         }
-        answer, score = self._calls.answer, self._calls.direct
-        infer = partial(score, request_type=MESSAGES["ModelInferRequest"], read=self._read)
+        calls = self._calls
+        infer = partial(calls.score, request_type=MESSAGES["ModelInferRequest"], read=self._read)
         return {
-            name: partial(answer, request_type=MESSAGES[f"{name}Request"], answer=function)
+            name: partial(calls.answer, request_type=MESSAGES[f"{name}Request"], answer=function)
             for name, function in answers.items()
-        } | {"ModelInfer": self._calls.on_worker("ModelInfer", infer)}
+        } | {"ModelInfer": calls.on_worker("ModelInfer", infer)}
 
     def _model_metadata(self, request: Any) -> Message:
         self._check_model(request.name, request.version)
@@ -80,11 +77,11 @@ class OpenInference:
         response.outputs.add(name=OUTPUT, datatype="FP32", shape=[-1])
         return response
 
-    def _read(self, request: Any) -> Asked:
+    def _read(self, request: Any) -> PromptRequest:
         self._check_model(request.model_name, request.model_version)
         _check_outputs(request)
         shape = list(request.inputs[0].shape) if request.inputs else []
-        return Asked(_prompts(request), "", partial(self._response, request.id, shape))
+        return PromptRequest(_prompts(request), "", partial(self._response, request.id, shape))
 
     def _response(self, request_id: str, shape: Sequence[int], answer: CallAnswer) -> Message:
         scores = []
@@ -123,18 +120,18 @@ class OpenInference:
 def _check_outputs(request: Any) -> None:
     names = [tensor.name for tensor in request.outputs]
     if names not in ([], [OUTPUT]):
-        raise InvalidPrompt(f"the outputs asked for are {names!r:.200}; there is one, {OUTPUT}")
+        raise InvalidPrompt(f"the requested outputs are {names!r:.200}; there is one, {OUTPUT}")
 
 
 def _prompts(request: Any) -> list[str]:
-    """The texts of a ModelInferRequest, in either of the protocol's two encodings."""
+    """Return the texts of a ModelInferRequest, in either of the protocol's two encodings."""
     names = [f"{tensor.name} {tensor.datatype}" for tensor in request.inputs]
     if names != [f"{INPUT} BYTES"]:
         raise InvalidPrompt(f"the inputs are {names!r:.200}; send one, {INPUT} BYTES [N]")
     given = list(request.inputs[0].contents.bytes_contents)
     if request.raw_input_contents:
         if given or len(request.raw_input_contents) != 1:
-            raise InvalidPrompt("the texts come more than once; send them raw or as contents")
+            raise InvalidPrompt("the texts are there twice; send them either raw or as contents")
         given = list(_length_prefixed(request.raw_input_contents[0]))
     shape = list(request.inputs[0].shape)
     if shape not in ([len(given)], [len(given), 1]):
@@ -148,7 +145,7 @@ def _prompts(request: Any) -> list[str]:
 
 
 def _length_prefixed(raw: bytes) -> Iterator[bytes]:
-    """BYTES elements: each a 4-byte little-endian length and that many bytes."""
+    """Yield BYTES elements: each has a 4-byte little-endian length and that many bytes."""
     start = 0
     while start < len(raw):
         (size,) = struct.unpack_from("<I", raw.ljust(start + 4, b"\0"), start)

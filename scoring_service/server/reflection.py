@@ -1,4 +1,4 @@
-"""Server reflection, for grpcurl and its like; off unless it is asked for."""
+"""Server reflection, e.g. for grpcurl; off by default."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -10,17 +10,20 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME, ReflectionServicer
 
 from lengthwise.errors import ScoringError
-from scoring_service.proto.status import abort
-from scoring_service.server.call_lifecycle import Context, parse, serialize, told_of
+from scoring_service.proto.status import CODE_OF
+from scoring_service.server.call_lifecycle import parse
 from scoring_service.server.oip import POOL
-from scoring_service.transport.blocked_calls import Waiting
+from scoring_service.server.security import BearerTokens
+from scoring_service.transport.blocked_calls import BlockedCalls
 
 MAX_CALLS: Final = 4
-"""Beyond which the one that was silent longest is ended."""
+"""Calls at once; a further call ends the one that was silent longest."""
+_IDLE_S: Final = 300.0
+"""Longest silence of a client."""
 
 
 class _Pools:
-    """Looks descriptors up in the default pool, then in that of the Open Inference Protocol."""
+    """Descriptors of the default pool, then of the Open Inference Protocol's pool."""
 
     def __getattr__(self, name: str) -> Any:
         def find(*key: object) -> Any:
@@ -33,37 +36,43 @@ class _Pools:
 
 
 class Reflection:
-    """The handler of `grpc.reflection.v1alpha.ServerReflection`.
+    """Handler of `grpc.reflection.v1alpha.ServerReflection`.
 
     Args:
         services: full names of the services to list.
-        idle_s: after which a silent client is cut off.
+        tokens: tokens accepted for a call; None accepts every call.
     """
 
-    def __init__(self, services: Sequence[str], idle_s: float) -> None:
-        names = (*services, SERVICE_NAME)
-        self._servicer = ReflectionServicer(names, pool=_Pools())
-        self.waiting: Waiting[Context] = Waiting(
-            lambda context: context.cancel(), timeout_s=idle_s, max_waiting=MAX_CALLS
+    def __init__(self, services: Sequence[str], tokens: BearerTokens | None) -> None:
+        self._tokens = tokens
+        self._servicer = ReflectionServicer((*services, SERVICE_NAME), pool=_Pools())
+        self.silent: BlockedCalls[grpc.ServicerContext] = BlockedCalls(
+            lambda context: context.cancel(), timeout_s=_IDLE_S, max_calls=MAX_CALLS
         )
         """Calls by their last request."""
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """The handlers to add to a server."""
+        """Return the handlers to add to a server."""
         # Without a deserializer: grpcio never ends the thread of a call that it cannot parse.
-        call = grpc.stream_stream_rpc_method_handler(self._answer, response_serializer=serialize)
+        call = grpc.stream_stream_rpc_method_handler(
+            self._answer, response_serializer=lambda message: message.SerializeToString()
+        )
         return grpc.method_handlers_generic_handler(SERVICE_NAME, {"ServerReflectionInfo": call})
 
-    def _answer(self, requests: Iterator[bytes], context: Context) -> Iterator[Message]:
+    def _answer(
+        self, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[Message]:
         def parsed() -> Iterator[Message]:
-            self.waiting.enter(context)
+            self.silent.add(context)
             for request in requests:
-                self.waiting.enter(context)
+                self.silent.add(context)
                 yield parse(reflection_pb2.ServerReflectionRequest, request)
 
         try:
+            if self._tokens is not None:
+                self._tokens.check(context.invocation_metadata())
             yield from self._servicer.ServerReflectionInfo(parsed(), context)
         except ScoringError as error:
-            abort(context, told_of("reflection", error))
+            context.abort(CODE_OF[type(error)], str(error))
         finally:
-            self.waiting.leave(context)
+            self.silent.remove(context)

@@ -1,89 +1,42 @@
-"""The RPCs of the scoring service: messages to calls of `ScoringService` and back."""
+"""RPCs of the scoring service: messages to calls of `ScoringService` and back."""
 
-import time
-from collections.abc import Iterator
-from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
-import grpc
 from google.protobuf.message import Message
 
-from lengthwise.errors import InvalidPrompt, ScoringError, ScoringTimeout, ServiceOverloaded
+from lengthwise.errors import ScoringError
 from scoring_service.proto import scoring_pb2 as pb
-from scoring_service.proto.status import abort, to_status
-from scoring_service.server.call_lifecycle import Asked, Calls, Context, parse, serialize, told_of
-from scoring_service.service.batching import Call
+from scoring_service.proto.status import to_status
+from scoring_service.server.call_lifecycle import CallLifecycle, PromptRequest
 from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import CallAnswer, Scored
-from scoring_service.transport.blocked_calls import Waiting
-from scoring_service.transport.direct import DirectCall, Handle, Places
-from scoring_service.transport.streaming import UnorderedMap
+from scoring_service.transport.direct import Handle
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ScoringService"].full_name
 _MAX_INLINE_BYTES: Final = 2048
-"""A prompt of so many bytes takes less than a millisecond to read, whatever it is."""
-_MAX_ID_CHARS: Final = 256
-
-
-class _Arrived(NamedTuple):
-    """One prompt of a stream."""
-
-    id: str
-    prompt: str | InvalidPrompt
-    """As much of it as is read, or why it cannot be scored."""
-    target_model: str
-    call: Call
-
-
-@dataclass(eq=False)
-class _Stream:
-    """An open stream."""
-
-    context: Context
-    answers: UnorderedMap[_Arrived, Message]
+"""Size up to which any prompt is read in less than a millisecond."""
 
 
 class ScoringRpcs:
-    """The handlers of `lengthwise.scoring.v1.ScoringService`."""
+    """Handlers of `lengthwise.scoring.v1.ScoringService`."""
 
-    def __init__(self, calls: Calls, workers: Executor, places: Places) -> None:
-        """`workers` read and answer streams."""
+    def __init__(self, calls: CallLifecycle) -> None:
         self._calls = calls
         self._service = calls.service
-        self._config = calls.service.config
-        self._workers = workers
-        self._places = places
-        self.silent: Waiting[_Stream] = Waiting(
-            self._end_silence,
-            timeout_s=self._config.stream_idle_s,
-            max_waiting=self._config.max_streams + 1,
-        )
-        """Open streams by their last request or answer."""
 
     def methods(self) -> dict[str, Handle]:
-        """Name of each unary method -> how a call of it is handled."""
+        """Return the handler of each method by its name."""
         calls = self._calls
-        batch = partial(calls.direct, request_type=pb.ScoreBatchRequest, read=_read_batch)
+        score = partial(calls.score, request_type=pb.ScoreRequest, read=_read)
+        batch = partial(calls.score, request_type=pb.ScoreBatchRequest, read=_read_batch)
         report = partial(calls.answer, request_type=pb.ReportRequest, answer=self._report)
         return {
-            "Score": calls.on_worker("Score", self._score, _MAX_INLINE_BYTES),
+            "Score": calls.on_worker("Score", score, _MAX_INLINE_BYTES),
             "ScoreBatch": calls.on_worker("ScoreBatch", batch),
             "Report": calls.on_worker("Report", report),
             "Info": partial(calls.answer, request_type=pb.InfoRequest, answer=self._info),
         }
-
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """The handlers of streams, to add to a server."""
-        stream = grpc.stream_stream_rpc_method_handler(
-            self._score_stream, response_serializer=serialize
-        )
-        return grpc.method_handlers_generic_handler(SERVICE, {"ScoreStream": stream})
-
-    def _score(self, direct: DirectCall, serialized: bytes) -> None:
-        self._calls.direct(direct, serialized, pb.ScoreRequest, _read)
 
     def _report(self, request: pb.ReportRequest) -> Message:
         observations = [
@@ -109,86 +62,13 @@ class ScoringRpcs:
             max_message_bytes=config.max_message_bytes,
         )
 
-    def _score_stream(self, requests: Iterator[bytes], context: Context) -> Iterator[Message]:
-        try:
-            with self._stream_place(context):
-                answers = UnorderedMap(
-                    self._answer_one, self._workers, self._config.max_stream_prompts
-                )
-                stream = _Stream(context, answers)
-                try:
-                    if context.add_callback(answers.close):
-                        self.silent.enter(stream)
-                        for answer in answers.run(self._prompts(requests, stream)):
-                            self.silent.enter(stream)
-                            yield answer
-                finally:
-                    self.silent.leave(stream)
-                    self._places.leaving.leave(context)
-                if answers.error is not None:
-                    raise answers.error
-        except Exception as error:
-            abort(context, self._calls.failed("ScoreStream", error))
-        self._calls.succeeded("ScoreStream")
 
-    @contextmanager
-    def _stream_place(self, context: Context) -> Iterator[None]:
-        """A place for a stream; where none is free, the most silent stream is ended."""
-        with ExitStack() as place:
-            place.enter_context(self._calls.stream_place(context.invocation_metadata()))
-            try:
-                place.enter_context(self._service.stream_place())
-            except ServiceOverloaded:
-                self.silent.give_way(self._config.arrival_timeout_s)
-                raise
-            yield
-
-    def _end_silence(self, stream: _Stream) -> None:
-        stream.answers.end(
-            ScoringTimeout(
-                "the stream was silent too long; open one when there are prompts, or use ScoreBatch"
-            )
-        )
-        # Its thread may be stuck with an answer that the client does not read.
-        self._places.leaving.enter(stream.context)
-
-    def _prompts(self, requests: Iterator[bytes], stream: _Stream) -> Iterator[_Arrived]:
-        """The prompts of a stream, each with its deadline, which runs from now."""
-        for serialized in requests:
-            self.silent.enter(stream)
-            request = parse(pb.StreamRequest, serialized)
-            if len(request.id) > _MAX_ID_CHARS:
-                raise InvalidPrompt(
-                    f"an id has {len(request.id)} characters; send at most {_MAX_ID_CHARS}"
-                )
-            timeout_s = request.timeout_ms / 1e3
-            call = self._calls.caller(time.monotonic() + timeout_s if timeout_s else None)
-            prompt = self._service.start_of(request.prompt)
-            yield _Arrived(request.id, prompt, request.target_model, call)
-
-    def _answer_one(self, arrived: _Arrived) -> Message:
-        """One prompt of a stream; its failure is its own."""
-        try:
-            if isinstance(arrived.prompt, InvalidPrompt):
-                raise arrived.prompt
-            answer = self._calls.score([arrived.prompt], arrived.target_model, arrived.call)
-        except Exception as error:
-            told = told_of("a prompt of a stream", error)
-            return pb.StreamResponse(id=arrived.id, result=_item(told))
-        return pb.StreamResponse(
-            id=arrived.id,
-            result=_item(answer.items[0]),
-            revision=answer.revision,
-            timings=_timings(answer),
-        )
+def _read(request: pb.ScoreRequest) -> PromptRequest:
+    return PromptRequest([request.prompt], request.target_model, _score_response)
 
 
-def _read(request: pb.ScoreRequest) -> Asked:
-    return Asked([request.prompt], request.target_model, _score_response)
-
-
-def _read_batch(request: pb.ScoreBatchRequest) -> Asked:
-    return Asked(list(request.prompts), request.target_model, _batch_response)
+def _read_batch(request: pb.ScoreBatchRequest) -> PromptRequest:
+    return PromptRequest(list(request.prompts), request.target_model, _batch_response)
 
 
 def _batch_response(answer: CallAnswer) -> Message:
@@ -200,7 +80,7 @@ def _batch_response(answer: CallAnswer) -> Message:
 
 
 def _score_response(answer: CallAnswer) -> Message:
-    """The response to a single prompt. Raises the error of a prompt without a score."""
+    """Return the response for a single prompt. Raises the error of a prompt without a score."""
     (item,) = answer.items
     if isinstance(item, ScoringError):
         raise item

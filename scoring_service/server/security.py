@@ -1,27 +1,31 @@
-"""Access to the server: TLS and mTLS with certificate reload, bearer tokens, loopback."""
+"""Access to the server: TLS and mTLS with certificate reload, bearer tokens."""
 
 import hmac
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Final, Self
 
 import grpc
 
 from lengthwise.errors import AccessDenied, ConfigError
 from scoring_service.client.channel import is_loopback, read_pem, read_secrets
-from scoring_service.proto.status import abort
 from scoring_service.service.config import ServerConfig
 
+_NO_TOKEN: Final = "no valid bearer token came with the call; send one"
+_NO_REPORTS: Final = (
+    "reports are not accepted here; start the service with report_token_file, and send one of its "
+    "tokens"
+)
 _log = logging.getLogger(__name__)
 
 
 def server_credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
-    """TLS credentials that follow their files; None where plaintext is allowed.
+    """Return TLS credentials that are renewed with their files; None where plaintext is allowed.
 
     Raises:
-        ConfigError: plaintext off this machine that was not asked for, or an unreadable file.
+        ConfigError: plaintext for other machines without `allow_plaintext`, or an unreadable file.
     """
     if config.tls_certificate_file is None:
         if not is_loopback(config.address) and not config.allow_plaintext:
@@ -36,7 +40,7 @@ def server_credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
 
 
 class _CertificateFiles:
-    """A server's PEM files, read again when they change: a renewal needs no restart."""
+    """PEM files of a server, read again when they change: a renewal needs no restart."""
 
     def __init__(self, config: ServerConfig) -> None:
         given = (config.tls_key_file, config.tls_certificate_file, config.tls_client_ca_file)
@@ -44,12 +48,12 @@ class _CertificateFiles:
         self._stamp = self._stamp_now()
 
     def read(self) -> grpc.ServerCertificateConfiguration:
-        """The certificates as they are now. Raises ConfigError."""
+        """Return the present certificates. Raises ConfigError."""
         key, certificate, *client_ca = map(read_pem, self._paths)
         return grpc.ssl_server_certificate_configuration([(key, certificate)], *client_ca)
 
     def read_if_changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC before each handshake; None keeps what it has."""
+        """Return changed certificates, or None. gRPC calls this before each handshake."""
         try:
             stamp = self._stamp_now()
             if stamp == self._stamp:
@@ -70,69 +74,44 @@ class _CertificateFiles:
         return [(stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats]
 
 
-class BearerTokens(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Refuses calls without one of the tokens in a file, one per line.
+class BearerTokens:
+    """Accepted bearer tokens; without any, every call is refused."""
 
-    Raises:
-        ConfigError: the file cannot be read or holds no token.
-    """
+    def __init__(self, tokens: Sequence[str], refusal: str = _NO_TOKEN) -> None:
+        self._accepted = [f"Bearer {token}".encode() for token in tokens]
+        self._refusal = refusal
 
-    def __init__(self, path: str) -> None:
-        self._accepted = [f"Bearer {token}".encode() for token in read_secrets(path)]
-
-    def intercept_service(
-        self, continuation: Callable[[Any], Any], call: grpc.HandlerCallDetails
-    ) -> Any:
-        """For the methods that grpcio serves itself: streams."""
-        handler = continuation(call)
-        if handler is None:
-            return handler
-        try:
-            self.check(call.invocation_metadata)
-        except AccessDenied as denied:
-            return _deny(denied)
-        return handler
+    @classmethod
+    def read(cls, path: str) -> Self:
+        """Read a file of one token per line. Raises ConfigError if it holds none."""
+        return cls(read_secrets(path))
 
     def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> int:
-        """The number of the token in a call's metadata. Raises AccessDenied if it is none."""
+        """Return the number of the token in a call's metadata. Raises AccessDenied without one."""
         sent = next((value for key, value in metadata if key == "authorization"), "")
         given = sent if isinstance(sent, bytes) else sent.encode()
         # Every token is compared, so that the time taken reveals nothing.
         matches = [hmac.compare_digest(given, accepted) for accepted in self._accepted]
         if not any(matches):
-            raise AccessDenied("no valid bearer token came with the call; send one")
+            raise AccessDenied(self._refusal)
         return matches.index(True)
 
     def __len__(self) -> int:
         return len(self._accepted)
 
 
-class Nobody:
-    """Refuses every call."""
-
-    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> NoReturn:
-        """Raises AccessDenied."""
-        raise AccessDenied(
-            "reports are not taken here; start the service with report_token_file, and send one of "
-            "its tokens"
-        )
-
-
-Access: TypeAlias = BearerTokens | Nobody
-
-
-def report_access(config: ServerConfig) -> Access | None:
-    """Who may report lengths; None: everybody. A token for scores is none for reports."""
+def report_access(config: ServerConfig) -> BearerTokens | None:
+    """Return the tokens accepted for reports; None accepts every report."""
     if config.report_token_file is not None:
-        return BearerTokens(config.report_token_file)
-    return None if config.token_file is None else Nobody()
+        return BearerTokens.read(config.report_token_file)
+    return None if config.token_file is None else BearerTokens((), _NO_REPORTS)
 
 
 def scrape_access(config: ServerConfig) -> Callable[[str], bool]:
-    """Decides by an Authorization header who may read the metrics; everybody without a token."""
+    """Return the check of a scrape's Authorization header; it accepts all without a token file."""
     if config.metrics_token_file is None:
         return lambda authorization: True
-    tokens = BearerTokens(config.metrics_token_file)
+    tokens = BearerTokens.read(config.metrics_token_file)
 
     def may_read(authorization: str) -> bool:
         with suppress(AccessDenied):
@@ -141,12 +120,3 @@ def scrape_access(config: ServerConfig) -> Callable[[str], bool]:
         return False
 
     return may_read
-
-
-def _deny(denied: AccessDenied) -> grpc.RpcMethodHandler:
-    """A handler that ends each stream with that error."""
-
-    def end(request: object, context: grpc.ServicerContext) -> NoReturn:
-        abort(context, denied)
-
-    return grpc.stream_stream_rpc_method_handler(end)

@@ -1,8 +1,8 @@
 """Several server processes behind one port, for machines with many cores.
 
-One Python process spends about a quarter of a millisecond of its interpreter lock per request, so
-beyond a few thousand requests per second it is the lock that is full, not the cores. The kernel
-deals connections (not calls) out among the processes: clients should open several.
+One Python process holds its interpreter lock for about a quarter of a millisecond per request.
+Beyond a few thousand requests per second the lock is the limit, not the cores. The kernel
+distributes connections, not calls, among the processes: clients should open several connections.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from lengthwise.child_processes import end_processes
 from lengthwise.errors import ConfigError, ServiceUnavailable
 from scoring_service.server.worker import END_S, EndRequest
 from scoring_service.service.config import ServerConfig, split_address
 
 _log = logging.getLogger(__name__)
-READY = "serving "
-_LOOK_S: Final = 0.5
+READY: Final = "serving "
+_POLL_S: Final = 0.5
 _START_S: Final = 120.0
-"""How long a process may take until it serves."""
+"""Longest start of a process."""
 _SILENT_S: Final = 10.0
-"""How long one that serves may show no sign of life."""
+"""Longest time without a sign of life from a process that serves."""
 _PORT_S: Final = 2.0
-"""How long the port may still be held by the workers of a supervisor that was killed."""
+"""Longest time for which the workers of a killed supervisor still hold the port."""
 
 
 def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
-    """Run `config.processes` servers until SIGTERM or SIGINT; start those again that die or hang.
+    """Run `config.processes` servers until SIGTERM or SIGINT; restart each one that dies or hangs.
 
     Args:
-        config: of the service; its cores are shared out among the processes.
+        config: settings of the service, whose cores the processes share.
         arguments: further options of each process, as on the command line.
 
     Raises:
         ConfigError: the port is in use.
-        ServiceUnavailable: a process did not start; it has printed why.
+        ServiceUnavailable: a process did not start; it has printed the reason.
     """
     end = EndRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -55,14 +56,15 @@ def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
         try:
             for child in children:  # In turn: each times the model on cores of its own.
                 child.start()
-                if not child.wait_until_it_serves(end):
+                if not child.wait_until_ready(end):
                     return
             print(children[0].line, flush=True)
-            while not end.wait(_LOOK_S):
+            while not end.wait(_POLL_S):
                 for child in children:
-                    child.look_after()
+                    child.restart_if_down()
         finally:
-            _end(children, config.drain_notice_s + config.drain_grace_s + END_S)
+            started = [child.process for child in children if child.process is not None]
+            end_processes(started, config.drain_notice_s + config.drain_grace_s + END_S)
 
 
 class _Child:
@@ -73,56 +75,41 @@ class _Child:
     ) -> None:
         options = as_options(_share_of(config, number, address))
         self._command = [sys.executable, "-m", "scoring_service", "serve", *options, *arguments]
-        self._process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | None = None
         self.line = ""
-        """With which it says that it serves; "" until it does."""
+        """Line that it prints when it serves; "" before."""
         self._alive_at_s = 0.0
 
     def start(self) -> None:
-        """Start it, and listen to it; does not wait. On the thread that lives as long as it may."""
-        self._process = subprocess.Popen(
+        """Start the process, and a thread that reads its signs of life.
+
+        Call it on the main thread: Linux ends the process together with the calling thread.
+        """
+        self.process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         self.line, self._alive_at_s = "", time.monotonic()
-        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
 
-    def wait_until_it_serves(self, end: EndRequest) -> bool:
-        """False if `end` is made first. Raises ServiceUnavailable if it ends or hangs."""
+    def wait_until_ready(self, end: EndRequest) -> bool:
+        """Return False if `end` is made first. Raises ServiceUnavailable if the process fails."""
+        assert self.process is not None
         while not self.line:
             if end.wait(0.02):
                 return False
-            if self._has_ended() or self._is_silent():
+            if self.process.poll() is not None or self._is_silent():
                 raise ServiceUnavailable("a server process did not start; its message is above")
         return True
 
-    def look_after(self) -> None:
-        """Start it again if it has ended, and end it if it hangs."""
-        assert self._process is not None
-        if self._has_ended():
-            _log.error("process %d ended with %d", self._process.pid, self._process.returncode)
+    def restart_if_down(self) -> None:
+        """Start the process again if it has ended, and end it if it hangs."""
+        assert self.process is not None
+        if self.process.poll() is not None:
+            _log.error("process %d ended with %d", self.process.pid, self.process.returncode)
             self.start()
         elif self._is_silent():
-            _log.error("process %d shows no sign of life and is ended", self._process.pid)
-            self._process.kill()
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-        if self._process is not None and not self._has_ended():
-            self._process.terminate()
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait for its end, and end it if that takes longer."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait(max(timeout_s, 0.0))
-        except subprocess.TimeoutExpired:
-            _log.error("process %d did not end in time and is killed", self._process.pid)
-            self._process.kill()
-            self._process.wait()
-
-    def _has_ended(self) -> bool:
-        return self._process is not None and self._process.poll() is not None
+            _log.error("process %d shows no sign of life and is ended", self.process.pid)
+            self.process.kill()
 
     def _is_silent(self) -> bool:
         limit_s = _SILENT_S if self.line else _START_S
@@ -132,23 +119,14 @@ class _Child:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                if process is self._process:
+                if process is self.process:
                     self._alive_at_s = time.monotonic()
                     if line.startswith(READY):
                         self.line = line.strip()
 
 
-def _end(children: Sequence[_Child], timeout_s: float) -> None:
-    """End all, one that hangs by force, within `timeout_s` together."""
-    for child in children:
-        child.terminate()
-    until_s = time.monotonic() + timeout_s
-    for child in children:
-        child.wait(until_s - time.monotonic())
-
-
 def _share_of(config: ServerConfig, number: int, address: str) -> ServerConfig:
-    """Configuration of one process: its share of the cores, and a metrics port of its own."""
+    """Return the settings of one process: its share of the cores, a metrics port of its own."""
     metrics_address = config.metrics_address
     if metrics_address is not None:
         host, port = split_address("metrics_address", metrics_address)
@@ -164,7 +142,7 @@ def _share_of(config: ServerConfig, number: int, address: str) -> ServerConfig:
 
 
 def as_options(settings: Any) -> list[str]:
-    """A dataclass of settings as command-line options."""
+    """Return a dataclass of settings as command-line options."""
     written = {True: "true", False: "false", None: "null"}
     values = ((field.name, getattr(settings, field.name)) for field in fields(settings))
     return [
@@ -174,9 +152,9 @@ def as_options(settings: Any) -> list[str]:
 
 
 def _hold_port(address: str, timeout_s: float) -> socket.socket:
-    """A bound socket that does not listen: it keeps the port while the processes share it.
+    """Return a bound socket that does not listen: it keeps the port for the processes.
 
-    A port in use is waited for, so long that the workers of a killed supervisor leave it.
+    Waits up to `timeout_s` for a port in use, until the workers of a killed supervisor have ended.
     """
     host, port = split_address("address", address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -184,7 +162,7 @@ def _hold_port(address: str, timeout_s: float) -> socket.socket:
     while True:
         held = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # First without sharing, so that a port someone else serves is noticed.
+            # First without sharing, which fails if another program serves the port.
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((host.strip("[]"), port))

@@ -1,8 +1,8 @@
-"""Short time slices, so that a thread that woke up does not wait for a model run to end.
+"""Short time slices, so that a woken thread does not wait for the end of a model run.
 
-Linux lets a running thread finish its slice, by default some milliseconds, before one that has just
-woken takes its core. With every core busy in the model, a call that passes through five threads
-waits five times. From Linux 6.12 on a thread may ask for shorter slices, without any privilege.
+Linux lets a running thread finish its slice, by default some milliseconds, before a woken thread
+takes its core. With every core busy in the model, a call that passes through five threads waits
+five times. From Linux 6.12 on a thread may shorten its slices, without any privilege.
 """
 
 import ctypes

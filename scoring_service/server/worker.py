@@ -1,4 +1,4 @@
-"""A server process until its end: it shows signs of life and goes with its supervisor."""
+"""A server process until its end: signs of life for its supervisor, and an end in time."""
 
 import ctypes
 import logging
@@ -15,7 +15,7 @@ BEAT: Final = "alive"
 """Written to standard output under a supervisor, once in `BEAT_S`."""
 BEAT_S: Final = 1.0
 END_S: Final = 1.0
-"""How long a process may take beyond its notice and grace."""
+"""Longest time of a process's end beyond its notice and grace."""
 _PR_SET_PDEATHSIG: Final = 1
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BYTES: Final = 262_144
@@ -23,23 +23,21 @@ _log = logging.getLogger(__name__)
 
 
 class EndRequest:
-    """A request to end, which a signal handler may make on the thread that waits for it.
+    """A request to end, which a signal handler may make on the thread that waits for it."""
 
-    `threading.Event` cannot: a signal that comes as a wait runs out finds the event's lock taken by
-    its own thread, and both the handler and the process hang for good.
-    """
-
+    # With `threading.Event`, a signal at the end of a wait finds the event's lock taken by its own
+    # thread, and both the handler and the process hang.
     def __init__(self) -> None:
         self._made = SimpleQueue[None]()  # its put is reentrant
         self._is_made = False
 
     def make(self, *_: object) -> None:
-        """End the waits, now and later; also as a signal handler."""
+        """End all present and later waits; also as a signal handler."""
         self._is_made = True
         self._made.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Return whether it is made, after `timeout_s` at most. For one thread."""
+        """Return True once the request is made, False after `timeout_s`. For one thread."""
         if not self._is_made:
             with suppress(Empty):
                 self._made.get(timeout=timeout_s)
@@ -47,24 +45,22 @@ class EndRequest:
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Get SIGTERM when the parent ends, however it does; only on Linux, elsewhere see `wait`."""
+    """Let the parent's end, of any kind, send SIGTERM; only on Linux, elsewhere see `wait`."""
     if platform.system() == "Linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent_pid:  # It ended before it could be asked for.
+    if os.getppid() != parent_pid:  # It ended before the call above.
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def give_memory_back() -> None:
-    """Have large blocks, those of megabytes of messages, returned to the system when they are free.
-
-    glibc raises the size from which it does so with each such block, up to 32 MiB.
-    """
+    """Make the C library return large blocks, e.g. of messages, to the system on release."""
+    # glibc raises the size of such blocks with each of them, up to 32 MiB.
     if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def wait(end: EndRequest, parent_pid: int | None) -> None:
-    """Return when `end` is made, or when the parent, if there is one, is gone."""
+    """Wait until `end` is made, or until the parent, if there is one, has ended."""
     if parent_pid is None:
         end.wait()
         return
@@ -78,7 +74,7 @@ def wait(end: EndRequest, parent_pid: int | None) -> None:
 
 
 def end_for_sure(after_s: float) -> None:
-    """End this process in so many seconds, whatever still runs in it."""
+    """End this process after so many seconds, whatever still runs in it."""
 
     def end() -> None:
         time.sleep(after_s)

@@ -1,11 +1,11 @@
 """Micro-batching: earliest deadline first, in batches where the cost table shows a gain.
 
-Prompts queue, and runner threads, one for each core that may compute, work the queue off. To submit
-does not block: a callback on the runner's thread tells when all results are there. So a busy
-service wakes no thread for a prompt, and runs the model on few threads, whose caches stay warm.
+Prompts queue, and runner threads, one for each core, take them off the queue. `submit` does not
+block: a callback on the runner's thread reports that all results are there. A busy service then
+wakes no thread for a prompt, and runs the model on few threads, whose caches stay warm.
 
-Work whose caller is gone or whose deadline cannot be met is dropped before it is computed; a prompt
-that would wait longer than its deadline allows is refused at once, with the time to wait.
+Prompts of a cancelled call, and prompts whose deadline cannot be met, are dropped uncomputed. A
+prompt that would wait longer than its deadline allows is refused at once, with the time to wait.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
 from scoring_service.ranker.model import RankerModel
 
 _LOOKAHEAD: Final = 32
-"""Queued prompts considered for a batch; the queue is in order of deadline, not of length."""
+"""Queued prompts considered for a batch: the queue is ordered by deadline, not by length."""
 _SMOOTHING: Final = 0.05
-"""Weight of one run in the estimate of how much slower than its cost table the machine is now."""
+"""Weight of one run in the estimate of `MicroBatcher.slowdown`."""
 _HEADROOM: Final = 0.2
-"""Fraction of a caller's time kept free of waiting, for the network, which its deadline covers too,
-and for errors of the prediction. Under a lasting overload every admitted prompt waits as long as
-admission lets it, so without this reserve all of them would be slightly late."""
+"""Fraction of a call's time kept free of waiting, for the network and for prediction errors.
+
+Under a lasting overload every admitted prompt waits as long as admission permits. Without this
+reserve all of them would be slightly late."""
 _NOT_YET: Final = ScoringError("the prompt has not been scored yet")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One caller with its deadline and its jobs. All but `cancel` belongs to the batcher."""
+    """One call: its deadline and its jobs. Only the batcher uses more than `cancel`."""
 
     deadline_s: float
     """Instant on the batcher's clock after which the results are useless."""
     cancelled: bool = False
     batcher: MicroBatcher | None = None
     jobs: list[Job] = field(default_factory=list)
-    """Those without a result."""
+    """Jobs without a result."""
 
     def cancel(self) -> None:
-        """Drop the jobs that are not yet running: the caller is gone."""
+        """Drop the jobs that are not yet running."""
         self.cancelled = True
         if self.batcher is not None and self.jobs:
             self.batcher.drop(self)
@@ -55,7 +56,7 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Submission:
-    """Jobs that were submitted together, and the callback for when all have results."""
+    """Jobs submitted together, and the callback for the moment when all have results."""
 
     num_missing: int
     on_done: Callable[[], object]
@@ -63,7 +64,7 @@ class Submission:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One tokenized prompt on its way to a score."""
+    """One tokenized prompt to score."""
 
     model: RankerModel
     ids: Sequence[int]
@@ -82,13 +83,13 @@ class Job:
 
 
 class MicroBatcher:
-    """Runs the jobs of many callers, at most `num_runners` at a time. Threads share it.
+    """Runs the jobs of many calls, at most `num_runners` at a time. Threads share it.
 
-    As many permits exist as model runs may go on at once; a runner that works holds one.
+    There is one permit for each model run that may take place at once; a working runner holds one.
 
     Args:
-        num_runners: model runs that may go on at once, one core each.
-        max_queued: queued prompts beyond which every new one is refused.
+        num_runners: model runs at once, one core each.
+        max_queued: number of queued prompts from which on every new one is refused.
         clock: seconds, monotonic; deadlines are on this clock.
     """
 
@@ -105,7 +106,7 @@ class MicroBatcher:
         self._lock = threading.Lock()
         self._free = num_runners
         self._num_waking = 0
-        """Runners that hold a permit and have yet to take a prompt with it."""
+        """Runners that hold a permit and have not taken a prompt yet."""
         self._queue: list[tuple[float, int, Job]] = []
         self._numbers = itertools.count()
         self.num_queued = 0
@@ -115,11 +116,11 @@ class MicroBatcher:
         self.slowdown = 1.0
         """Time that recent runs held a permit / their time in the cost table."""
         self.num_expired = 0
-        """Prompts dropped uncomputed because their caller was gone or out of time."""
+        """Prompts dropped uncomputed: cancelled, or after their deadline."""
         self.num_begun_late = 0
-        """Prompts whose run began after their deadline: 0 unless something is wrong."""
+        """Prompts whose run began after their deadline; 0 in a correct batcher."""
         self.num_refused = 0
-        """Prompts not admitted."""
+        """Prompts refused at admission."""
         self.num_runs = 0
         self.num_run_prompts = 0
         self.num_tokens = 0
@@ -132,9 +133,9 @@ class MicroBatcher:
             threading.Thread(target=self._work, args=(awake,), name="runner", daemon=True).start()
 
     def submit(self, jobs: Sequence[Job], call: Call, on_done: Callable[[], object]) -> None:
-        """Get each job its result: a score, or why there is none. Does not wait.
+        """Queue jobs; each gets a score or an error as its `result`.
 
-        A job is refused (`ServiceOverloaded`) if it would not be done by `call.deadline_s`.
+        A job that would not be done by `call.deadline_s` is refused (`ServiceOverloaded`).
 
         Args:
             on_done: called once, when all jobs have results: on a runner's thread, or on this one
@@ -150,11 +151,11 @@ class MicroBatcher:
             self._wake_runners()
         if done:
             on_done()
-        elif call.cancelled:  # Before it was known to this batcher.
+        elif call.cancelled:  # Before `call.batcher` was set.
             self.drop(call)
 
     def drop(self, call: Call) -> None:
-        """Give up the jobs of `call`: those without a result get `ScoringTimeout`."""
+        """Drop the jobs of `call`: each one without a result gets `ScoringTimeout`."""
         done: list[Submission] = []
         with self._lock:
             for job in call.jobs:
@@ -163,12 +164,12 @@ class MicroBatcher:
                     self.num_expired += 1
                 self._give(job, too_late(), done)
             call.jobs = []
-        _tell(done)
+        _call_back(done)
 
     def refuse_early(self, call: Call) -> ServiceOverloaded | None:
-        """The refusal of any prompt of `call`, whatever its length; None if one may be admitted.
+        """Return the refusal that every prompt of `call` would get, whatever its length, or None.
 
-        Cheap enough to ask before tokenizing.
+        It costs less than tokenizing.
         """
         if self._free > self.num_queued:
             return None
@@ -178,7 +179,7 @@ class MicroBatcher:
             return refusal
 
     def predicted_wait_s(self, deadline_s: float = math.inf) -> float:
-        """Wait for a permit of a prompt with that deadline that came now, seconds."""
+        """Predicted wait for a permit of a new prompt with that deadline, seconds."""
         if self._free > self.num_queued:
             return 0.0
         ahead_s = self._queued_s
@@ -207,11 +208,11 @@ class MicroBatcher:
     def _refusal(self, deadline_s: float, cost_s: float) -> ServiceOverloaded | None:
         if self.num_queued >= self._max_queued:
             return ServiceOverloaded(
-                f"{self.num_queued} prompts are waiting, the most there may be; try again later",
+                f"{self.num_queued} prompts are queued, the most there may be; try again later",
                 retry_after_s=self.predicted_wait_s(),
             )
         left_s = (1 - _HEADROOM) * (deadline_s - self._clock()) - cost_s * self.slowdown
-        # Everything queued is an upper bound that is cheaper to know than what is more urgent.
+        # The whole queue is an upper bound, cheaper to compute than its more urgent part.
         if self.predicted_wait_s() <= left_s:
             return None
         wait_s = self.predicted_wait_s(deadline_s)
@@ -224,36 +225,32 @@ class MicroBatcher:
         )
 
     def _wake_runners(self) -> None:
-        """Hand free permits to runners, as many as there are prompts to run."""
+        """Wake a runner for each queued prompt while permits are free."""
         for _ in range(min(self._free, self.num_queued - self._num_waking)):
             self._free -= 1
             self._num_waking += 1
             self._idle_runners.pop().release()
 
     def _work(self, awake: threading.Lock) -> None:
-        """Loop of a runner. Awake it holds a permit, given back when the queue is empty."""
+        """Loop of a runner. Awake it holds a permit, returned when the queue is empty."""
         group: Sequence[Job] = ()
         while True:
-            awake.acquire()
-            just_woken = True
-            while True:
-                done: list[Submission] = []
-                with self._lock:
-                    self._num_waking -= just_woken
-                    just_woken = False
-                    self._note_pace(group)
-                    group = self._next_group(done)
-                    if not group:
-                        self._free += 1
-                        self._idle_runners.append(awake)
-                if group:
-                    results = self._execute(group)
-                    with self._lock:
-                        self._settle(group, results, done)
-                # After the run: callbacks of expired jobs must not delay it.
-                _tell(done)
+            if is_woken := not group:
+                awake.acquire()
+            done: list[Submission] = []
+            with self._lock:
+                self._num_waking -= is_woken
+                self._note_pace(group)
+                group = self._next_group(done)
                 if not group:
-                    break
+                    self._free += 1
+                    self._idle_runners.append(awake)
+            if group:
+                results = self._execute(group)
+                with self._lock:
+                    self._settle(group, results, done)
+            # After the run, which callbacks of expired jobs must not delay.
+            _call_back(done)
 
     def _next_group(self, done: list[Submission]) -> list[Job]:
         """Take the most urgent job, and others to run with it, off the queue."""
@@ -264,7 +261,7 @@ class MicroBatcher:
                 continue
             self._leave_queue(job)
             if now_s + job.cost_s <= deadline_s and not job.call.cancelled:
-                group = [job, *self._company(job, now_s)]
+                group = [job, *self._companions(job, now_s)]
                 for member in group:
                     self._running_s += member.cost_s
                 job.taken_at_s = now_s
@@ -274,55 +271,52 @@ class MicroBatcher:
             self._give(job, too_late(), done)
         return []
 
-    def _company(self, job: Job, now_s: float) -> list[Job]:
-        """Queued jobs that are cheaper with `job` than after it, and do not make it late."""
+    def _companions(self, job: Job, now_s: float) -> list[Job]:
+        """Take queued jobs that cost less together with `job` than after it, none of them late."""
         costs = job.model.costs
-        # A runner on its way beats any batch; where a permit is free, no prompt is without one.
+        # Leave one queued prompt for each thread that is waking up. While a permit is free, a
+        # thread is waking up for every queued prompt.
         most = min(costs.max_batch - 1, self.num_queued - self._num_waking)
         if most <= 0:
             return []
         tokens, cost_s = len(job.ids), job.cost_s
         if tokens > costs.max_batched_tokens:
             return []
-        company: list[Job] = []
-        # The more alike, the less padding.
+        companions: list[Job] = []
+        # Similar lengths need little padding.
         for _, _, other in sorted(
             self._queue[:_LOOKAHEAD], key=lambda entry: abs(len(entry[2].ids) - len(job.ids))
         ):
             if not other.queued or other.model is not job.model or other.call.cancelled:
                 continue
             longest = max(tokens, len(other.ids))
-            together_s = costs.predict_s(len(company) + 2, longest)
+            together_s = costs.predict_s(len(companions) + 2, longest)
             cheaper = longest <= costs.max_batched_tokens and together_s < cost_s + other.cost_s
             if cheaper and now_s + together_s <= min(job.call.deadline_s, other.call.deadline_s):
-                company.append(other)
+                companions.append(other)
                 self._leave_queue(other)
                 tokens, cost_s = longest, together_s
-            if len(company) == most:
+            if len(companions) == most:
                 break
-        return company
+        return companions
 
     def _execute(self, group: Sequence[Job]) -> Sequence[float | ScoringError]:
-        """Score a group, but for those whose deadline has passed since they were taken."""
+        """Score the jobs of a group whose deadline has not passed since they were taken."""
         now_s = self._clock()
         in_time = [job for job in group if now_s <= job.call.deadline_s]
-        if len(in_time) < len(group):
-            scores = iter(self._execute(in_time) if in_time else ())
-            return [next(scores) if job in in_time else too_late() for job in group]
         started_s = self._clock()
-        results = _score(group)
+        scores = iter(_score(in_time) if in_time else ())
         infer_s = self._clock() - started_s
-        for job in group:
+        for job in in_time:
             job.infer_s = infer_s
             job.queue_s = started_s - job.queued_at_s
-            if started_s > job.call.deadline_s:
-                self.num_begun_late += 1
-        return results
+            self.num_begun_late += started_s > job.call.deadline_s
+        return [next(scores) if job in in_time else too_late() for job in group]
 
     def _settle(
         self, group: Sequence[Job], results: Sequence[float | ScoringError], done: list[Submission]
     ) -> None:
-        """Account for an executed group, of which some may have expired on the way to the model."""
+        """Count an executed group and deliver its results."""
         num_run = longest = 0
         for job, result in zip(group, results, strict=True):
             self._running_s -= job.cost_s
@@ -332,7 +326,7 @@ class MicroBatcher:
                 num_run += 1
                 longest = max(longest, len(job.ids))
                 self.num_tokens += len(job.ids)
-            if job in job.call.jobs:  # And was not dropped meanwhile.
+            if job in job.call.jobs:  # Otherwise it was dropped during the run.
                 job.call.jobs.remove(job)
                 self._give(job, result, done)
         self.num_runs += num_run > 0
@@ -340,13 +334,12 @@ class MicroBatcher:
         self.num_padded_tokens += longest * num_run
 
     def _note_pace(self, group: Sequence[Job]) -> None:
-        """Compare how long a group kept its permit, its answers included, with the cost table."""
+        """Update `slowdown` by the time that a group held its permit, callbacks included."""
         if not group:
             return
-        first, longest = group[0], max(len(job.ids) for job in group)
-        alone = len(group) == 1
-        predicted_s = first.cost_s if alone else first.model.costs.predict_s(len(group), longest)
-        ratio = (self._clock() - first.taken_at_s) / predicted_s
+        longest = max(len(job.ids) for job in group)
+        predicted_s = group[0].model.costs.predict_s(len(group), longest)
+        ratio = (self._clock() - group[0].taken_at_s) / predicted_s
         self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
 
     def _give(self, job: Job, result: float | ScoringError, done: list[Submission]) -> None:
@@ -361,21 +354,21 @@ class MicroBatcher:
         self._queued_s -= job.cost_s
 
 
-def _tell(done: Iterable[Submission]) -> None:
+def _call_back(done: Iterable[Submission]) -> None:
     for submission in done:
         try:
             submission.on_done()
         except Exception:
-            _log.exception("a call could not be told of its results")
+            _log.exception("the callback of a call failed")
 
 
 def too_late() -> ScoringTimeout:
-    """The error of a prompt whose caller has no time left."""
+    """Return the error of a prompt whose deadline has passed or whose call was cancelled."""
     return ScoringTimeout("the deadline passed before the prompt was scored; allow more time")
 
 
 def _score(group: Sequence[Job]) -> Sequence[float | ScoringError]:
-    """Scores of a group; where it fails as a whole, of each job alone: only bad ones fail."""
+    """Return the result of each job of a group; a failing group is scored job by job."""
     try:
         scores = group[0].model.score([job.ids for job in group])
         if len(scores) != len(group):

@@ -1,6 +1,6 @@
 """Exact results by prompt, and one computation for equal prompts at the same moment.
 
-It stands in front of admission: a known answer is given however busy the model is.
+The cache stands in front of admission: a known result is returned under any load.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class RawScore(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One computation that several callers may want."""
+    """One computation, shared by the calls that need its result."""
 
     key: Key
     result: RawScore | None = None
-    """None until it lands, and if it failed."""
+    """None before the end, and after a failure."""
     waiting: list[Callable[[Flight], None]] = field(default_factory=list)
-    """To be called when it lands."""
+    """Callbacks for the end."""
 
 
 class ScoreCache:
@@ -48,16 +48,16 @@ class ScoreCache:
 
     @staticmethod
     def key(revision: str, prompt: str) -> Key:
-        """Equal for equal prompts of one revision only."""
+        """Return a key that is equal for equal prompts of one revision only."""
         return revision, hashlib.blake2b(prompt.encode(), digest_size=16).digest()
 
     def begin(
         self, key: Key, on_landed: Callable[[Flight], None]
     ) -> RawScore | tuple[Flight, bool]:
-        """The result, or the computation under way, and whether the caller must do it.
+        """Return the result, or its computation and whether the caller must carry it out.
 
-        That caller must also `end` it, whatever happens; `on_landed` is then called for the others,
-        on the thread that ends it.
+        That caller must also `end` it, even after a failure. `on_landed` is then called for the
+        other callers, on the same thread.
         """
         with self._lock:
             entry = self._entries.get(key)
@@ -74,7 +74,7 @@ class ScoreCache:
             return flight, True
 
     def end(self, flight: Flight, result: RawScore | None) -> None:
-        """Publish a result; None: it failed, and waiting callers must try for themselves."""
+        """Publish a result, or None after a failure: the other callers must then compute it."""
         with self._lock:
             del self._flights[flight.key]
             flight.result = result

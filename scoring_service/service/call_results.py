@@ -1,6 +1,6 @@
 """Results of one call: from the cache, from another call's computation, or computed for it.
 
-Nothing here blocks, so that thousands of calls may be under way on a few threads.
+Nothing here blocks, so that a few threads serve thousands of calls.
 """
 
 from __future__ import annotations
@@ -29,44 +29,32 @@ class Timings:
 
     tokenize_s: float = 0.0
     queue_s: float = 0.0
-    """The longest wait of the call's prompts."""
+    """Longest wait among the call's prompts."""
     infer_s: float = 0.0
     """Sum over the call's prompts."""
     total_s: float = 0.0
 
 
 @dataclass(eq=False)
-class PendingResults:
-    """The results of one call's prompts, as they come in."""
+class CallResults:
+    """Collects the results of one call's prompts."""
 
     _model: RankerModel
     _cache: ScoreCache
     _batcher: MicroBatcher
     _prompts: Mapping[Key, str]
-    """By their keys in the cache."""
+    """Prompts by their keys in the cache."""
     _call: Call
-    """Its deadline; its cancellation drops what is computed for it."""
-    _on_done: Callable[[PendingResults], None]
-    """Called once, when every prompt has its result; perhaps before `begin` returns."""
+    """Deadline of the call; cancelling it drops the computations for it."""
+    _on_done: Callable[[CallResults], None]
+    """Called once, when every prompt has its result; perhaps before `request` returns."""
     results: dict[Key, Result] = field(default_factory=dict)
     timings: Timings = field(default_factory=Timings)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _done: bool = False
 
-    def begin(self) -> None:
-        """Look the prompts up, and have the missing ones computed."""
-        if self._prompts:
-            self._want(self._prompts)
-        else:
-            self._put({})
-
-    def give_up(self) -> None:
-        """End the call at its deadline: prompts without a result get `ScoringTimeout`."""
-        self._batcher.drop(self._call)
-        self._put({key: too_late() for key in self._prompts})
-
-    def _want(self, keys: Iterable[Key]) -> None:
-        """Take known results, and have the others computed here or wait for another call."""
+    def request(self, keys: Iterable[Key]) -> None:
+        """Take the known results; join or start the computation of the others."""
         known: dict[Key, Result] = {}
         mine: list[Flight] = []
         for key in keys:
@@ -75,12 +63,12 @@ class PendingResults:
                 known[key] = found
             elif found[1]:
                 mine.append(found[0])
-        if known:
+        if known or not self._prompts:
             self._put(known)
         if mine:
-            self._fly(mine)
+            self._compute(mine)
 
-    def _fly(self, flights: Sequence[Flight]) -> None:
+    def _compute(self, flights: Sequence[Flight]) -> None:
         try:
             refusal = self._batcher.refuse_early(self._call)
             if refusal is not None:
@@ -119,20 +107,19 @@ class PendingResults:
         self._put({flight.key: result for flight, result in zip(flights, results, strict=True)})
 
     def _landed(self, flight: Flight) -> None:
-        """Take the result of another call's computation; if that failed, compute it here."""
+        """Take the result of another call's computation; compute it here if that failed."""
         if flight.result is not None:
             self._put({flight.key: flight.result})
         elif self._call.cancelled or time.monotonic() >= self._call.deadline_s:
             self._put({flight.key: too_late()})
         else:
-            self._want([flight.key])
+            self.request([flight.key])
 
     def _put(self, results: Mapping[Key, Result]) -> None:
         with self._lock:
             if self._done:
                 return
-            for key, result in results.items():
-                self.results.setdefault(key, result)
+            self.results |= results
             self._done = len(self.results) == len(self._prompts)
             if not self._done:
                 return

@@ -1,8 +1,7 @@
 """The bundle behind an alias of an MLflow model registry, e.g. lengthwise@champion.
 
-A local registry's database (`mlruns/mlflow.db`) is read directly, read-only, and a server is asked
-over its REST interface: one look-up each, for which a service should not need MLflow's hundred
-packages.
+The database of a local registry (`mlruns/mlflow.db`) is read directly and read-only. A server is
+queried over its REST interface. The service needs none of MLflow's hundred packages for that.
 """
 
 import json
@@ -28,7 +27,7 @@ _SOURCE_OF_ALIAS: Final = """
 
 
 class RegistrySource:
-    """The bundle that an alias points to now.
+    """Place of the bundle to which an alias points.
 
     Args:
         model: NAME@ALIAS.
@@ -46,8 +45,8 @@ class RegistrySource:
         self._registry = self._store.uri if self._store.is_server else str(self._store.database)
 
     def locate(self) -> Path:
-        """The bundle's folder. Raises BundleError if the registry does not lead to one."""
-        source = self._ask_server() if self._store.is_server else self._read_database()
+        """Return the bundle's folder. Raises BundleError if the registry does not lead to one."""
+        source = self._query_server() if self._store.is_server else self._read_database()
         if not source:
             raise BundleError(
                 f"the registry {self._registry} has no {self._name}@{self._alias}; "
@@ -70,15 +69,15 @@ class RegistrySource:
             raise self._unreadable(error) from error
         return str(row[0] or "") if row else None
 
-    def _ask_server(self) -> str | None:
+    def _query_server(self) -> str | None:
         query = urlencode({"name": self._name, "alias": self._alias})
         url = f"{self._registry}/api/2.0/mlflow/registered-models/alias?{query}"
         try:
             with urlopen(url, timeout=_TIMEOUT_S) as response:
                 return str(json.load(response)["model_version"].get("source") or "")
         except HTTPError as error:
-            # No such model, or no such alias: MLflow says 404 and 400 (RESOURCE_DOES_NOT_EXIST,
-            # INVALID_PARAMETER_VALUE).
+            # MLflow's codes for an unknown model (404, RESOURCE_DOES_NOT_EXIST) and an unknown
+            # alias (400, INVALID_PARAMETER_VALUE).
             if error.code in (400, 404):
                 return None
             raise self._unreadable(error) from error

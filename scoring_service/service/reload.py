@@ -1,7 +1,7 @@
 """Hot reload: a verified new bundle replaces the served one, a bad one is refused.
 
-A candidate is verified (checksums), loaded, run, timed and held against its golden prompts before
-it serves. The swap is one assignment: a call keeps the model it began with.
+A candidate is verified (checksums), loaded, run, timed and compared with its golden prompts before
+it serves. The swap is one assignment: a call under way keeps its model.
 """
 
 import logging
@@ -20,19 +20,18 @@ _log = logging.getLogger(__name__)
 LOADED: Final = "loaded"
 REFUSED: Final = "refused"
 Locate: TypeAlias = Callable[[], Path]
-"""Returns the folder of the bundle to serve now; raises BundleError if that cannot be said."""
+"""Returns the folder of the bundle to serve now; raises BundleError if there is none."""
 
 
 @dataclass(eq=False)
 class ModelReloader:
-    """Watches the bundle to serve and swaps the service's model."""
+    """Polls for a new bundle and swaps the service's model."""
 
     service: ScoringService
-    """Its `model` is replaced."""
+    """Service whose `model` is replaced."""
     locate: Locate
-    """Where to look."""
     poll_s: float
-    """How often, seconds."""
+    """Interval between polls, seconds."""
     count: Callable[[str], None] = lambda outcome: None
     """Called with LOADED or REFUSED after each attempt."""
 
@@ -43,17 +42,17 @@ class ModelReloader:
         self._thread = threading.Thread(target=self._watch, name="reload", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to poll."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Stop watching; a load under way may take so long to end."""
+        """Stop polling; wait at most `timeout_s` for a load under way."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def poll(self) -> None:
-        """Look once. A bundle that cannot be loaded leaves the old model serving."""
+        """Poll once. A bundle that cannot be loaded leaves the old model in service."""
         try:
             folder = self.locate()
             fingerprint = _fingerprint(folder)
@@ -62,7 +61,7 @@ class ModelReloader:
             return
         if fingerprint == self._seen:
             return
-        # Also if it fails: the same files would fail again.
+        # Before the attempt: the same files would fail again.
         self._seen = fingerprint
         try:
             self._replace(folder)
@@ -101,7 +100,7 @@ class ModelReloader:
 
 
 def _check_same_kind(bundle: ModelBundle, present: RankerModel) -> None:
-    """A reload brings a new version of the ranker, never another ranker."""
+    """Raises BundleError for another ranker: a reload only brings a new version of one."""
     for name in ("name", "label"):
         new, old = getattr(bundle.manifest, name), getattr(present.manifest, name)
         if new != old:
@@ -112,7 +111,7 @@ def _check_same_kind(bundle: ModelBundle, present: RankerModel) -> None:
 
 
 def _fingerprint(folder: Path) -> list[tuple[str, str, int, int]]:
-    """A value that changes with any file of the folder, also during a copy."""
+    """Return a value that changes with any file of the folder, also during a copy."""
     return sorted(
         (str(folder), path.name, path.stat().st_mtime_ns, path.stat().st_size)
         for path in folder.iterdir()

@@ -1,4 +1,4 @@
-"""Reported responses in a file, for retraining: whole lines, rotated, within a limit."""
+"""Log file of reported responses, for retraining: whole lines, rotated, bounded in size."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lengthwise.errors import ConfigError, ScoringError
 class ReportLog:
     """Appends lines to a file that only this user may read.
 
-    At half the limit the file becomes PATH.1, in place of the one before. Several processes may
+    At half the limit the file becomes PATH.1 and replaces the older one. Several processes may
     append to one file.
 
     Args:
-        max_bytes: of the file and the one before it together.
+        max_bytes: size of the file and the older one together.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -56,7 +56,7 @@ class ReportLog:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def _rotate(self, num_bytes: int) -> None:
-        """Make room for so many bytes; another process may have done it already."""
+        """Make room for so many bytes, unless another process has done so."""
         opened = os.fstat(self._file)
         is_ours = self._path.exists() and os.path.samestat(opened, self._path.stat())
         if is_ours and opened.st_size + num_bytes <= self._max_bytes:

@@ -13,12 +13,12 @@ from lengthwise.calibration import LengthCurve
 from scoring_service.service.report_log import ReportLog
 
 WINDOW: Final = 1000
-"""Observations that the rolling figures look back on; one standard error of tau_b is about .02."""
+"""Observations in the rolling figures; the standard error of tau_b is then about .02."""
 _FEWEST: Final = 20
 
 
 class Observation(NamedTuple):
-    """One response that has ended."""
+    """One finished response."""
 
     target_model: str
     output_tokens: int
@@ -35,29 +35,27 @@ class LiveQuality:
     tau_b: float | None
     """Kendall's tau-b of scores and lengths; None below 20 observations or without variation."""
     coverage: float | None
-    """Fraction of lengths between the calibration's lowest and highest quantile; None without."""
+    """Fraction of lengths between the calibration's lowest and highest quantile, if it has two."""
     expected_coverage: float | None
 
 
 class _Seen(NamedTuple):
-    """What a window keeps of an observation: no text."""
+    """Observation in a window, without its text."""
 
     score: float
     output_tokens: int
     is_inside: bool
-    """Between the calibration's lowest and highest quantile."""
+    """True between the calibration's lowest and highest quantile."""
 
 
 class ReportBook:
-    """Keeps the last observations per target model, and writes those with a prompt to a log.
-
-    The figures are computed when observations come, so that to read them costs nothing.
+    """Keeps the last observations per target model, and logs the observations with a prompt.
 
     Args:
-        log: one {"prompt", "model", "output_tokens", ...} per line, ready to train on; None:
-            no log.
+        log: file of one {"prompt", "model", "output_tokens", ...} per line, ready to train on.
     """
 
+    # The figures are computed when observations arrive, so that reading them costs nothing.
     def __init__(self, log: ReportLog | None = None) -> None:
         self._lock = threading.Lock()
         self._revision = ""
@@ -68,13 +66,13 @@ class ReportBook:
     def add(
         self, observations: Sequence[Observation], revision: str, curves: Mapping[str, LengthCurve]
     ) -> int:
-        """Take observations in while `revision` is served; returns how many are of it.
+        """Record observations while `revision` is served; return the number of those of it.
 
         Args:
-            curves: of the served revision, with one for each observation's target model.
+            curves: calibration of the served revision, for each observation's target model.
 
         Raises:
-            ScoringError: the log cannot be written; the figures have the observations.
+            ScoringError: the log cannot be written; the figures are up to date.
         """
         current = [seen for seen in observations if seen.revision == revision]
         with self._lock:
@@ -85,14 +83,14 @@ class ReportBook:
                 window.append(_seen(seen, curves[seen.target_model]))
             for name in {seen.target_model for seen in current}:
                 self._quality[name] = _quality(self._windows[name], curves[name])
-        # A line without a prompt could not be trained on.
+        # A line without a prompt is useless for training.
         lines = "".join(_json_line(seen) for seen in observations if seen.prompt)
         if self._log is not None and lines:
             self._log.append(lines)
         return len(current)
 
     def quality(self) -> dict[str, LiveQuality]:
-        """The rolling figures by target model."""
+        """Return the rolling figures by target model."""
         with self._lock:
             return dict(self._quality)
 

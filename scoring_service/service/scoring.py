@@ -1,10 +1,9 @@
-"""The service without gRPC: check, look up, tokenize, run the model, estimate lengths."""
+"""The service without gRPC: check prompts, score them, estimate lengths, record reports."""
 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -13,18 +12,18 @@ from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, MicroBatcher
 from scoring_service.service.cache import Key, ScoreCache
-from scoring_service.service.call_results import PendingResults, Result, Timings
+from scoring_service.service.call_results import CallResults, Result, Timings
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.report_log import ReportLog
 from scoring_service.service.reports import LiveQuality, Observation, ReportBook
 
 _MAX_LOGGED: Final = 65_536
-"""Characters of a reported prompt that go to the log: far more than any ranker reads."""
+"""Logged characters of a reported prompt: far more than any ranker reads."""
 _MAX_REVISION: Final = 64
 
 
 class Scored(NamedTuple):
-    """One prompt's result."""
+    """Result of one prompt."""
 
     score: float
     prompt_tokens: int
@@ -34,7 +33,7 @@ class Scored(NamedTuple):
 
 @dataclass(slots=True)
 class CallAnswer:
-    """One call's results, in the order of its prompts; all from one revision."""
+    """Results of one call in the order of its prompts, all from one revision."""
 
     revision: str
     items: list[Scored | ScoringError]
@@ -42,48 +41,20 @@ class CallAnswer:
 
 
 class ScoringService:
-    """Scores prompts with the model it holds now. Threads share it."""
+    """Scores prompts with its present model. Threads share it."""
 
     def __init__(self, model: RankerModel, config: ServerConfig) -> None:
         self.model = model
-        """Replaced as a whole on reload; a call keeps the one it began with."""
+        """Served model. A reload replaces it; a call under way keeps the old one."""
         self.config = config
         self.batcher = MicroBatcher(
             num_runners=config.runners(model.scorer.device), max_queued=config.max_queued_prompts
         )
         self.cache = ScoreCache(config.cache_entries)
         self._calls = threading.BoundedSemaphore(config.max_concurrent_calls)
-        self._streams = threading.BoundedSemaphore(config.max_streams)
         path = config.report_log
         log = None if path is None else ReportLog(path, config.max_report_log_bytes)
         self._reports = ReportBook(log)
-
-    def score_batch(self, prompts: Sequence[str], target_model: str, call: Call) -> CallAnswer:
-        """Score prompts; one that cannot be scored gets an error, the others a score.
-
-        Args:
-            prompts: at most `max_batch_prompts`.
-            target_model: whose lengths to estimate; "" for none.
-            call: the caller's deadline, on `time.monotonic`; cancel it when the caller is gone.
-
-        Raises:
-            InvalidPrompt: no prompts, too many, or an unknown target model.
-            ServiceOverloaded: too many calls at once.
-        """
-        answers: list[CallAnswer] = []
-        answered = threading.Lock()
-        answered.acquire()
-
-        def keep(answer: CallAnswer) -> None:
-            answers.append(answer)
-            answered.release()
-
-        pending = self.begin(prompts, target_model, call, keep)
-        left_s = min(max(call.deadline_s - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
-        if not answered.acquire(timeout=left_s):
-            pending.give_up()
-            answered.acquire()
-        return answers[0]
 
     def begin(
         self,
@@ -91,12 +62,19 @@ class ScoringService:
         target_model: str,
         call: Call,
         on_answer: Callable[[CallAnswer], None],
-    ) -> PendingResults:
-        """`score_batch` that does not wait, and keeps of a prompt no more than is read.
+    ) -> None:
+        """Start to score prompts. One that cannot be scored gets an error, the others a score.
 
         Args:
+            prompts: at most `max_batch_prompts`.
+            target_model: model whose response lengths to estimate; "" for no estimate.
+            call: deadline of the call, on `time.monotonic`; its `cancel` drops the prompts.
             on_answer: called once with the answer, on a thread of the batcher, or on this one
                 before `begin` returns. It must be short and must not raise.
+
+        Raises:
+            InvalidPrompt: no prompts, too many, or an unknown target model.
+            ServiceOverloaded: too many calls at once.
         """
         started_s = time.monotonic()
         limit = self.config.max_batch_prompts
@@ -104,14 +82,16 @@ class ScoringService:
             raise InvalidPrompt(f"the batch has {len(prompts)} prompts; send 1 to {limit}")
         model = self.model
         curve = _length_curve(model, target_model)
-        wanted: dict[Key, str] = {}
+        starts: dict[Key, str] = {}
         keys: list[Key | InvalidPrompt] = []
-        for start in map(self.start_of, prompts):
-            if isinstance(start, str):
-                keys.append(key := ScoreCache.key(model.revision, start))
-                wanted[key] = start
-            else:
-                keys.append(start)
+        for prompt in prompts:
+            if (refusal := self._refusal(prompt)) is not None:
+                keys.append(refusal)
+                continue
+            # One character more than the tokenizer reads marks the prompt as truncated.
+            start = prompt[: model.tokenizer.max_chars + 1]
+            keys.append(key := ScoreCache.key(model.revision, start))
+            starts[key] = start
         if not self._calls.acquire(blocking=False):
             raise ServiceOverloaded(
                 f"{self.config.max_concurrent_calls} calls are being served, the most there may "
@@ -119,33 +99,26 @@ class ScoringService:
                 retry_after_s=max(self.batcher.predicted_wait_s(), 0.001),
             )
 
-        def finish(pending: PendingResults) -> None:
+        def finish(found: CallResults) -> None:
             self._calls.release()
-            results = [pending.results[k] if isinstance(k, tuple) else k for k in keys]
-            pending.timings.total_s = time.monotonic() - started_s
+            results = [found.results[k] if isinstance(k, tuple) else k for k in keys]
+            found.timings.total_s = time.monotonic() - started_s
             items = [_finished(result, curve) for result in results]
-            on_answer(CallAnswer(model.revision, items, pending.timings))
+            on_answer(CallAnswer(model.revision, items, found.timings))
 
-        pending = PendingResults(model, self.cache, self.batcher, wanted, call, finish)
-        pending.begin()
-        return pending
-
-    def start_of(self, prompt: str) -> str | InvalidPrompt:
-        """As much of a prompt as decides about its score, or why it cannot be scored."""
-        # One character more than is read says that there was more.
-        return self._refusal(prompt) or prompt[: self.model.tokenizer.max_chars + 1]
+        CallResults(model, self.cache, self.batcher, starts, call, finish).request(starts)
 
     def report(self, observations: Sequence[Observation]) -> int:
-        """Record observed lengths; returns how many are of the served revision.
+        """Record observed lengths; return the number of those of the served revision.
 
         Raises:
-            InvalidPrompt: more than `max_batch_prompts`, a target model that the served bundle does
-                not know, a score that no ranker gives, or a prompt beyond the limit.
-            ScoringError: they are counted, but the log cannot be written.
+            InvalidPrompt: more than `max_batch_prompts`, a target model without calibration, an
+                impossible score, or a prompt beyond the limit.
+            ScoringError: the lengths are counted, but the log cannot be written.
         """
         limit = self.config.max_batch_prompts
         if len(observations) > limit:
-            raise InvalidPrompt(f"{len(observations)} observations came; send at most {limit}")
+            raise InvalidPrompt(f"{len(observations)} observations arrived; send at most {limit}")
         model = self.model
         kept = []
         for seen in observations:
@@ -162,22 +135,8 @@ class ScoringService:
         return self._reports.add(kept, model.revision, model.length_curves)
 
     def quality(self) -> dict[str, LiveQuality]:
-        """Rolling quality of the served revision by target model."""
+        """Return the rolling quality of the served revision by target model."""
         return self._reports.quality()
-
-    @contextmanager
-    def stream_place(self) -> Iterator[None]:
-        """Hold one of the places for streams. Raises ServiceOverloaded if there is none."""
-        if not self._streams.acquire(blocking=False):
-            raise ServiceOverloaded(
-                f"{self.config.max_streams} streams are open, the most there may be; "
-                "share a stream, or use ScoreBatch",
-                retry_after_s=1.0,
-            )
-        try:
-            yield
-        finally:
-            self._streams.release()
 
     def close(self) -> None:
         """Close the report log."""
@@ -186,7 +145,7 @@ class ScoringService:
     def _refusal(self, prompt: str) -> InvalidPrompt | None:
         if not prompt:
             return InvalidPrompt("the prompt is empty; send at least one character")
-        # A character is 1 to 4 bytes, so most prompts need no encoding to be measured.
+        # A character has at most 4 bytes, so most prompts need no encoding to be measured.
         limit = self.config.max_prompt_bytes
         if len(prompt) * 4 <= limit or len(prompt.encode()) <= limit:
             return None
@@ -211,5 +170,5 @@ def _length_curve(model: RankerModel, target_model: str) -> LengthCurve | None:
     except KeyError:
         known = ", ".join(sorted(model.length_curves)) or "none: it was not calibrated"
         raise InvalidPrompt(
-            f"no calibration for target model {target_model!r}; this bundle knows {known}"
+            f"no calibration for target model {target_model!r}; this bundle has {known}"
         ) from None

@@ -1,4 +1,4 @@
-"""Calls, streams and scrapes as such, each bounded in number, time and memory. Knows no service.
+"""Calls and scrapes, each bounded in number, time and memory. Independent of the service.
 
 Start with `direct.py`, then `blocked_calls.py`.
 """

@@ -1,8 +1,4 @@
-"""Those who wait for their client: each for a bounded time, and so many at once that all fit.
-
-An honest client sends a message right behind its call, and reads what it asked for. So whoever has
-waited longest is the one to go when there are too many.
-"""
+"""Calls blocked on their client: time limit and maximum number."""
 
 import logging
 import threading
@@ -10,79 +6,71 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-Waiter = TypeVar("Waiter", bound=Hashable)
+C = TypeVar("C", bound=Hashable)
 _log = logging.getLogger(__name__)
 
 
-class Waiting(Generic[Waiter]):
-    """Waiters in the order of their arrival. Threads share it.
+class BlockedCalls(Generic[C]):
+    """Calls in the order in which they blocked. Threads share it.
 
     Args:
-        give_up: called once with a waiter whose time is over or whose place another takes, unless
-            it has left; on any thread, and it must not block.
-        timeout_s: how long each may wait.
-        max_waiting: beyond which the one who waits longest gives way.
+        cancel: called once with a call that exceeds a limit, on any thread; it must not block.
+        timeout_s: longest time that a call may be blocked.
+        max_calls: number of calls beyond which the oldest one is cancelled.
         clock: seconds, monotonic.
     """
 
+    # An honest client sends a message right behind its call, and reads its answer. So of too many
+    # blocked calls the oldest one is the most suspicious.
     def __init__(
         self,
-        give_up: Callable[[Waiter], object],
+        cancel: Callable[[C], object],
         *,
         timeout_s: float,
-        max_waiting: int,
+        max_calls: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._give_up = give_up
+        self._cancel = cancel
         self._timeout_s = timeout_s
-        self._max_waiting = max_waiting
+        self._max_calls = max_calls
         self._clock = clock
         self._lock = threading.Lock()
-        self._since: dict[Waiter, float] = {}
+        self._since: dict[C, float] = {}
 
-    def enter(self, waiter: Waiter) -> None:
-        """Begin to wait, or begin anew."""
+    def add(self, call: C) -> None:
+        """Add a call, or restart its time."""
         with self._lock:
-            self._since.pop(waiter, None)
-            self._since[waiter] = self._clock()
-            is_full = len(self._since) > self._max_waiting
+            self._since.pop(call, None)
+            self._since[call] = self._clock()
+            is_full = len(self._since) > self._max_calls
         if is_full:
-            self._drop(1)
+            self._cancel_while(lambda _: len(self._since) > self._max_calls)
 
-    def leave(self, waiter: Waiter) -> bool:
-        """Wait no more; False if it was not waiting, so has been given up."""
+    def remove(self, call: C) -> bool:
+        """Remove a call; return False if it was cancelled before."""
         with self._lock:
-            return self._since.pop(waiter, None) is not None
+            return self._since.pop(call, None) is not None
 
-    def sweep(self) -> None:
-        """Give those up whose time is over."""
-        with self._lock:
-            begun_s = self._clock() - self._timeout_s
-            overdue = sum(since_s <= begun_s for since_s in self._since.values())
-        self._drop(overdue)
+    def cancel_overdue(self) -> None:
+        """Cancel the calls that exceed the time limit."""
+        self._cancel_while(lambda since_s: since_s <= self._clock() - self._timeout_s)
 
-    def give_way(self, least_s: float) -> None:
-        """Give the one up who has waited longest, if for at least so long."""
-        with self._lock:
-            longest_s = self._clock() - next(iter(self._since.values()), self._clock())
-        if longest_s >= least_s:
-            self._drop(1)
-
-    def clear(self) -> None:
-        """Give everybody up."""
-        self._drop(len(self._since))
+    def cancel_all(self) -> None:
+        """Cancel all waiting calls."""
+        self._cancel_while(lambda _: True)
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def _drop(self, num: int) -> None:
-        for _ in range(num):
+    def _cancel_while(self, is_due: Callable[[float], bool]) -> None:
+        """Cancel the oldest call while `is_due` holds for its start."""
+        while True:
             with self._lock:
-                waiter = next(iter(self._since), None)
-                if waiter is None:
-                    break
-                del self._since[waiter]
+                call = next(iter(self._since), None)
+                if call is None or not is_due(self._since[call]):
+                    return
+                del self._since[call]
             try:
-                self._give_up(waiter)
+                self._cancel(call)
             except Exception:
-                _log.exception("a waiter could not be given up")
+                _log.exception("a blocked call could not be cancelled")

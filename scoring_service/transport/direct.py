@@ -1,11 +1,12 @@
 """Calls that occupy no thread: answered on the thread that has their result.
 
 grpcio's server gives every call a thread of its pool, which sleeps until the handler has its
-result. Around a model run of a few milliseconds, waking these threads and refilling the caches is
-most of the cost of a call; and a few calls that never send their message hold all of the threads.
-Here methods of a server are served from the thread that polls its completion queue, through the
-binding that grpcio's own server is written in. This is not public API: `supports` says whether this
-grpcio has what is needed (tried with 1.85).
+result. Around a model run of a few milliseconds, most of the cost of a call is waking these threads
+and refilling the caches. A few calls that never send their message hold all of the threads.
+
+Here methods are served on the thread that polls the server's completion queue. They use the binding
+in which grpcio's own server is written. It is not public API: `supports` checks whether the
+installed grpcio has it (tested with 1.85).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import grpc
 
-from scoring_service.transport.blocked_calls import Waiting
+from scoring_service.transport.blocked_calls import BlockedCalls
 
 try:
     from grpc._cython import cygrpc
@@ -32,19 +33,18 @@ _NEEDED: Final = (
     "SendStatusFromServerOperation",
 )
 FOREVER_S: Final = 1e9
-"""gRPC gives a call without a deadline one that is 292 billion years away."""
+"""Time left beyond which a call has no deadline; gRPC then gives 292 billion years."""
 _NO_FLAGS: Final = 0
-_NO_CALLBACKS: Final = ()
 _log = logging.getLogger(__name__)
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 Handled: TypeAlias = tuple[object | None, tuple[()]]
-"""What grpcio's loop wants of a handler of events: which call is over, and callbacks to make."""
+"""Result of an event handler for grpcio's loop: the call that has ended, and callbacks."""
 Handle: TypeAlias = "Callable[[DirectCall, bytes], None]"
-"""Gets a call with its serialized request, on the thread that serves all calls: must not block."""
+"""Called with a call and its serialized request; must not block the thread of all calls."""
 
 
 def supports(server: grpc.Server) -> bool:
-    """Whether `server` is made as this module expects, with all that it needs."""
+    """Return whether grpcio and `server` have the internals that this module uses."""
     state = getattr(server, "_state", None)
     core = getattr(server, "_cy_server", None)
     return (
@@ -57,7 +57,7 @@ def supports(server: grpc.Server) -> bool:
 
 
 class DirectCall:
-    """One call. Exactly one of `respond` and `fail` must be called, once, by any thread."""
+    """One call. Any thread must call `respond` or `fail`, and only once."""
 
     __slots__ = (
         "_answered",
@@ -76,16 +76,16 @@ class DirectCall:
         self._core = event.call
         self._answered = False
         self._begun = False
+        # Two events end a call: it was closed, and its answer was sent or cannot be sent.
         self._num_pending = 2
-        """Of the events that end a call: it was closed, and its answer is sent or cannot be."""
         left_s = event.call_details.deadline - time.time()
         self.deadline_s: float | None = time.monotonic() + left_s if left_s < FOREVER_S else None
-        """On `time.monotonic`; None: the caller set none."""
+        """Deadline on `time.monotonic`; None without one."""
         self.metadata: Metadata = event.invocation_metadata
         self.on_cancel: Callable[[], object] = lambda: None
-        """Called, perhaps on another thread, if the caller goes away before it has its answer."""
+        """Called, on any thread, if the client cancels the call before it is answered."""
         self.on_answered: Callable[[], object] | None = None
-        """Called, on any thread, when the call gets its answer or status."""
+        """Called, on any thread, when the call is answered or fails."""
 
     def respond(self, message: bytes) -> None:
         """Send the answer."""
@@ -95,7 +95,7 @@ class DirectCall:
         )
 
     def fail(self, code: grpc.StatusCode, details: str, trailing: Metadata | None = None) -> None:
-        """End the call with a status, and metadata after it."""
+        """End the call with a status and trailing metadata."""
         self._end(
             cygrpc.SendStatusFromServerOperation(
                 trailing, code.value[0], details.encode(), _NO_FLAGS
@@ -105,36 +105,35 @@ class DirectCall:
     def fail_if_open(
         self, code: grpc.StatusCode, details: str, trailing: Metadata | None = None
     ) -> None:
-        """`fail`, unless the call has its answer."""
+        """End the call with a status unless it is answered."""
         if not self._answered:
             self.fail(code, details, trailing)
 
     def send(self, message: bytes, on_sent: Callable[[], object]) -> None:
-        """Send one of several answers; the next one, and the end, must wait for `on_sent`."""
+        """Send one of several answers; send the next one, or end the call, after `on_sent`."""
 
-        def sent(event: Any) -> Handled:
+        def sent(_: Any) -> Handled:
             on_sent()
-            return None, _NO_CALLBACKS
+            return None, ()
 
         operation = cygrpc.SendMessageOperation(message, _NO_FLAGS)
         self._core.start_server_batch((*self._head(), operation), sent)
 
     def cancel(self) -> None:
-        """Break the call off: its client does not read its answer."""
+        """Abort a call whose client does not read its answer."""
         self._core.cancel()
 
     def receive(self) -> None:
-        """Ask for the request. For `DirectMethod`."""
+        """Start to receive the request. For `DirectMethod`."""
         operation = cygrpc.ReceiveMessageOperation(_NO_FLAGS)
         self._core.start_server_batch((operation,), self._on_message)
 
     def watch(self) -> None:
-        """Ask to be told of the end of the call. For `DirectMethod`."""
+        """Subscribe to the end of the call. For `DirectMethod`."""
         operation = cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS)
         self._core.start_server_batch((operation,), self._on_closed)
 
     def _head(self) -> tuple[Any, ...]:
-        """What goes before the first answer."""
         if self._begun:
             return ()
         self._begun = True
@@ -145,18 +144,19 @@ class DirectCall:
         self._answered = True
         if self.on_answered is not None:
             self.on_answered()
-        self._method.answered(self)
+        self._method.blocked.unread.add(self)
         self._core.start_server_batch((*self._head(), *operations), self._end_of_event)
 
     def _on_message(self, event: Any) -> Handled:
         message = event.batch_operations[0].message()
         self.watch()
-        if self._method.arrived(self):  # Else it came too late, and the call has its answer.
+        # Otherwise the message is late, and the call has failed already.
+        if self._method.blocked.unsent.remove(self):
             if message is None:
                 self.fail(grpc.StatusCode.UNIMPLEMENTED, "a unary call has one message; send one")
             else:
                 self._method.handle_safely(self, message)
-        return None, _NO_CALLBACKS
+        return None, ()
 
     def _on_closed(self, event: Any) -> Handled:
         if event.batch_operations[0].cancelled():
@@ -168,40 +168,42 @@ class DirectCall:
 
     def _end_of_event(self, _: Any = None) -> Handled:
         self._num_pending -= 1
-        return (None if self._num_pending else self._method.over(self)), _NO_CALLBACKS
+        return (None if self._num_pending else self._method.end(self)), ()
 
 
-class Places(NamedTuple):
-    """The calls of a server that wait for their client."""
+class ClientBlocked(NamedTuple):
+    """Calls of a server that are blocked on their client."""
 
-    arriving: Waiting[DirectCall]
-    """For a client that has not sent its message."""
-    leaving: Waiting[Any]
-    """For a client that has not taken its answer."""
+    unsent: BlockedCalls[DirectCall]
+    """Calls whose client has not sent its message."""
+    unread: BlockedCalls[DirectCall]
+    """Calls whose client has not read its answer."""
 
     @classmethod
-    def make(cls, *, timeout_s: float, max_arriving: int, max_leaving: int = 1024) -> Self:
-        """Places for so many, each for so long."""
+    def make(cls, *, timeout_s: float, max_unsent: int, max_unread: int = 1024) -> Self:
+        """Return empty sets with these limits."""
         return cls(
-            Waiting(_message_is_missing, timeout_s=timeout_s, max_waiting=max_arriving),
-            Waiting(lambda call: call.cancel(), timeout_s=timeout_s, max_waiting=max_leaving),
+            BlockedCalls(_fail_unsent, timeout_s=timeout_s, max_calls=max_unsent),
+            BlockedCalls(DirectCall.cancel, timeout_s=timeout_s, max_calls=max_unread),
         )
 
 
-def _message_is_missing(call: DirectCall) -> None:
-    text = "the message of the call did not come in time, or too many wait for theirs; try again"
+def _fail_unsent(call: DirectCall) -> None:
+    text = (
+        "the message of the call did not arrive in time, or too many calls wait for theirs; retry"
+    )
     call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
 
 class DirectMethod:
-    """One method of a server, which must support it and not yet have been started.
+    """One method of a server that `supports` accepts and that has not been started.
 
     Args:
         method: full name, /package.Service/Method.
-        handle: gets each call that has sent its request.
-        places: where its calls wait for their clients.
-        admit: asked for each call before its request is read; on False it has failed the call.
-            None: all are admitted.
+        handle: called with each call whose request has arrived.
+        blocked: set of the method's calls that are blocked on their client.
+        admit: called with each call before its request is read; where it returns False it has
+            failed the call. None admits every call.
     """
 
     def __init__(
@@ -209,44 +211,36 @@ class DirectMethod:
         server: grpc.Server,
         method: str,
         handle: Handle,
-        places: Places,
+        blocked: ClientBlocked,
         admit: Callable[[DirectCall], bool] | None = None,
     ) -> None:
+        self.blocked = blocked
         self._core = server._cy_server
         self._state = server._state
         self._method = method
         self._handle = handle
-        self._places = places
         self._admit = admit
         self._num_open = 0
         self._core.register_method(method)
 
     def start(self) -> None:
-        """Take calls; the server must have been started."""
+        """Accept calls; the server must have been started."""
         with self._state.lock:
-            # grpcio's server waits with its end for all that is in here.
+            # grpcio's server ends only after every member of this set.
             self._state.rpc_states.add(self)
             self._request_call()
 
     def handle_safely(self, call: DirectCall, message: bytes) -> None:
-        """Handle a call; whatever is raised ends that call and not the server."""
+        """Handle a call; an exception ends that call and not the server."""
         try:
             self._handle(call, message)
         except Exception:
             _log.exception("%s failed", self._method)
             call.fail_if_open(grpc.StatusCode.INTERNAL, "the service failed; its log says how")
 
-    def arrived(self, call: DirectCall) -> bool:
-        """Note that a call's message is here; False if it was waited for no more."""
-        return self._places.arriving.leave(call)
-
-    def answered(self, call: DirectCall) -> None:
-        """Note that a call's answer is on its way."""
-        self._places.leaving.enter(call)
-
-    def over(self, call: DirectCall) -> DirectCall:
-        """Note the end of a call, on the serving thread."""
-        self._places.leaving.leave(call)
+    def end(self, call: DirectCall) -> DirectCall:
+        """Record the end of a call, on the serving thread."""
+        self.blocked.unread.remove(call)
         self._num_open -= 1
         return call
 
@@ -255,19 +249,19 @@ class DirectMethod:
         self._core.request_registered_call(queue, queue, self._method, self._on_call)
 
     def _on_call(self, event: Any) -> Handled:
-        if not event.success:  # The server stops.
-            return self, _NO_CALLBACKS
+        if not event.success:  # The server is stopping.
+            return self, ()
         call = DirectCall(self, event)
         with self._state.lock:
             self._state.rpc_states.add(call)
         self._num_open += 1
         if self._admit is None or self._admit(call):
-            self._places.arriving.enter(call)
+            self.blocked.unsent.add(call)
             call.receive()
         else:
             call.watch()
         with self._state.lock:
             if self._state.stage.name == "STARTED":
                 self._request_call()
-                return None, _NO_CALLBACKS
-        return self, _NO_CALLBACKS  # The server has begun to stop: this call was the last.
+                return None, ()
+        return self, ()  # The server is stopping: this call was the last one.

@@ -1,24 +1,18 @@
-"""An HTTP endpoint for scrapes: one thread, however many connections are silent."""
+"""HTTP endpoint for metrics scrapes: one thread for any number of silent connections."""
 
 import asyncio
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final
 
 from lengthwise.errors import ConfigError
 
 _MAX_REQUEST_BYTES: Final = 8192
 _CLOSE_S: Final = 10.0
-"""For open connections to end at the close."""
-_STATUS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    404: "Not Found",
-    405: "Method Not Allowed",
-}
+"""Longest time to close the open connections."""
 Page = Callable[[str], tuple[bytes, str]]
-"""Makes body and content type for the value of a request's Accept header."""
+"""Returns body and content type for the value of a request's Accept header."""
 
 
 class ScrapeEndpoint:
@@ -26,8 +20,8 @@ class ScrapeEndpoint:
 
     Args:
         page: called on the endpoint's thread.
-        timeout_s: for a request to arrive and its answer to leave.
-        max_connections: beyond which the oldest is closed.
+        timeout_s: longest time for one request and its answer.
+        max_connections: number of connections beyond which the oldest one is closed.
         may_read: decides by the value of a request's Authorization header.
 
     Raises:
@@ -63,14 +57,14 @@ class ScrapeEndpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and close what is open."""
+        """Stop listening and close the open connections."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
         self._loop.run_forever()
-        # A server that is closed leaves connections open that it was just about to take.
+        # Closing the server first would leave connections open that it is about to accept.
         for listening in self._server.sockets:
             self._loop.remove_reader(listening.fileno())
         while tasks := asyncio.all_tasks(self._loop):
@@ -81,7 +75,7 @@ class ScrapeEndpoint:
             if not ended:
                 break
         self._server.close()
-        # What was aborted is closed in the round after.
+        # An aborted connection is closed in the next round of the loop.
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
@@ -98,7 +92,7 @@ class ScrapeEndpoint:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # A client that is silent, endless or gone gets no answer.
+            pass  # A silent, endless or closed connection gets no answer.
         finally:
             self._open.pop(writer, None)
             writer.transport.abort()
@@ -123,7 +117,7 @@ class ScrapeEndpoint:
 
 def _response(status: int, body: bytes = b"", kind: str = "text/plain") -> bytes:
     head = (
-        f"HTTP/1.1 {status} {_STATUS[status]}\r\nContent-Type: {kind}\r\n"
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode("latin-1") + body

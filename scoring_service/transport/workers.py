@@ -1,4 +1,4 @@
-"""A few threads for work that would hold up the thread that serves all calls."""
+"""Threads for work that would block the thread that serves all calls."""
 
 import logging
 import threading
@@ -9,11 +9,11 @@ _log = logging.getLogger(__name__)
 
 
 class Workers:
-    """Runs tasks in the order they came; what would be too much is not taken.
+    """Runs tasks in their order of arrival, within limits on their number and bytes.
 
     Args:
-        max_tasks: taken and not finished, at most.
-        max_bytes: that those tasks may hold in memory together.
+        max_tasks: most tasks that are accepted and not finished.
+        max_bytes: bytes of accepted tasks from which on no further task is accepted.
     """
 
     def __init__(self, num_threads: int, *, max_tasks: int, max_bytes: int) -> None:
@@ -26,11 +26,11 @@ class Workers:
 
     @property
     def is_full(self) -> bool:
-        """Whether no task would be taken now."""
+        """True while further tasks are refused."""
         return self._num_tasks >= self._max_tasks or self._num_bytes >= self._max_bytes
 
     def submit(self, num_bytes: int, task: Callable[[], object]) -> bool:
-        """Run a task that holds so many bytes; False if it is not taken."""
+        """Run a task that holds so many bytes; return False if it is refused."""
         with self._lock:
             if self.is_full:
                 return False
@@ -40,7 +40,7 @@ class Workers:
         return True
 
     def close(self) -> None:
-        """Begin no further task."""
+        """Start no further task."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, num_bytes: int, task: Callable[[], object]) -> None:
@@ -49,7 +49,7 @@ class Workers:
         except Exception:
             _log.exception("a task failed")
         finally:
-            del task  # What it holds goes before its place does.
+            del task  # Its memory is freed before its place is.
             with self._lock:
                 self._num_tasks -= 1
                 self._num_bytes -= num_bytes

@@ -40,9 +40,7 @@ def test_the_defaults_on_the_page_are_those_of_the_service() -> None:
         f"{config.max_waiting_bytes >> 20} MiB",
         f"{config.max_prompt_bytes >> 20} MiB",
         f"{config.max_token_calls} of the {config.max_concurrent_calls} calls",
-        f"{config.max_token_streams} of the {config.max_streams} streams",
         f"{ScoreConfig().max_scores_per_key} scores under way for one API key",
-        f"{config.max_streams} streams, {config.stream_idle_s / 60:.0f} minutes",
     ):
         assert shown in page, shown
     assert not config.reflection

@@ -111,23 +111,6 @@ def stalled_calls(target: str, seconds: float, *, calls: int = 300) -> None:
             call.cancel()
 
 
-def idle_streams(target: str, seconds: float, *, streams: int = 12) -> None:
-    """Streams that ask once and then say nothing."""
-    done = threading.Event()
-
-    def once() -> Iterator[bytes]:
-        yield pb.StreamRequest(id="1", prompt="yes").SerializeToString()
-        done.wait(seconds)
-
-    with open_channel(target) as channel:
-        method = channel.stream_stream(f"/{SERVICE}/ScoreStream")
-        opened = [method(once(), timeout=seconds + 60) for _ in range(streams)]
-        done.wait(seconds)
-        done.set()
-        for call in opened:
-            call.cancel()
-
-
 def silent_connections(target: str, seconds: float, *, connections: int = 300) -> None:
     """TCP connections on which nothing is said."""
     host, _, port = target.rpartition(":")
@@ -217,15 +200,13 @@ def malformed_messages(target: str, seconds: float) -> None:
         while time.monotonic() < until_s:
             for name in ("Score", "ScoreBatch", "Report", "Info"):
                 channel.unary_unary(f"/{SERVICE}/{name}").future(b"\xff\xff", timeout=60).code()
-            for stream in (f"/{SERVICE}/ScoreStream", reflection):
-                channel.stream_stream(stream)(iter([b"\xff\xff"]), timeout=60).code()
+            channel.stream_stream(reflection)(iter([b"\xff\xff"]), timeout=60).code()
 
 
 ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
         stalled_calls,
-        idle_streams,
         silent_connections,
         watchers,
         heavy_texts,

@@ -14,11 +14,9 @@ from scoring_service.client.codec import (
     chunks,
     read_batch,
     read_score,
-    read_stream_item,
     write_batch,
     write_prompt,
     write_report,
-    write_stream_prompt,
 )
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.status import to_status
@@ -48,11 +46,7 @@ def test_a_chunk_is_as_large_as_it_may_be():
 
 @pytest.mark.parametrize("prompt", [None, b"yes", 3, "\ud800"])
 def test_what_is_not_text_is_refused(prompt):
-    for write in (
-        lambda: write_prompt(prompt, ""),
-        lambda: write_batch(["yes", prompt], ""),
-        lambda: write_stream_prompt(0, prompt, "", 1),
-    ):
+    for write in (lambda: write_prompt(prompt, ""), lambda: write_batch(["yes", prompt], "")):
         with pytest.raises(InvalidPrompt, match="a prompt is"):
             write()
 
@@ -72,13 +66,12 @@ def test_a_score_is_read_with_its_length_where_there_is_one():
     assert whole == Score(0.5, "r", 3, True, 9, {0.9: 20})
 
 
-def test_a_batch_and_a_stream_hold_scores_and_errors():
+def test_a_batch_holds_scores_and_errors():
     error = pb.ItemResult(error=to_status(ServiceOverloaded("full", retry_after_s=2)))
     good = pb.ItemResult(scored=scored())
     first, second = read_batch(pb.ScoreBatchResponse(items=[good, error], revision="r"))
     assert first.value == 0.5
     assert (type(second), second.retry_after_s) == (ServiceOverloaded, 2)
-    assert read_stream_item(pb.StreamResponse(id="7", result=good, revision="r")) == (7, first)
 
 
 def test_a_report_names_score_and_revision():

@@ -15,11 +15,9 @@ from lengthwise.errors import (
 from scoring_service.proto.status import (
     CODE_OF,
     DETAILS_KEY,
-    abort,
     from_rpc_error,
     from_status,
     to_status,
-    trailing_metadata,
 )
 
 
@@ -53,32 +51,6 @@ def test_a_foreign_trailer_is_ignored():
     error = from_rpc_error(Failed(), "host:1")
     assert isinstance(error, ServiceOverloaded)
     assert error.retry_after_s is None
-
-
-class Ended(Exception):
-    """What gRPC raises in a handler that aborts."""
-
-
-class Context:
-    def __init__(self):
-        self.trailing, self.ended = None, None
-
-    def set_trailing_metadata(self, trailing):
-        self.trailing = trailing
-
-    def abort(self, code, details):
-        self.ended = (code, details)
-        raise Ended
-
-
-@pytest.mark.parametrize("error", [InvalidPrompt("why"), ServiceOverloaded("why", retry_after_s=2)])
-def test_an_aborted_call_has_code_details_and_the_time_to_wait(error):
-    context = Context()
-    with pytest.raises(Ended):
-        abort(context, error)
-    assert context.ended == (CODE_OF[type(error)], "why")
-    assert context.trailing == trailing_metadata(to_status(error))
-    assert (context.trailing is None) == isinstance(error, InvalidPrompt)
 
 
 class Failed(grpc.RpcError):

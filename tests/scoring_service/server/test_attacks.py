@@ -193,7 +193,7 @@ def test_a_stop_does_not_wait_for_a_call_without_its_message(tiny_model, name):
     with grpc.insecure_channel(server.target) as channel:
         call = channel.stream_unary(f"/{SERVICE}/{name}").future(nothing(), timeout=60)
         deadline_s = time.monotonic() + 60
-        while not server._places.arriving:
+        while not server._blocked.unsent:
             assert time.monotonic() < deadline_s
             time.sleep(0.005)
         server.stop()

@@ -12,7 +12,7 @@ from lengthwise.errors import AccessDenied, InvalidPrompt, ScoringError
 from scoring_service.client import Score, ScoringClient
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.proto import scoring_pb2 as pb
-from scoring_service.server.call_lifecycle import Calls, parse, told_of
+from scoring_service.server.call_lifecycle import CallLifecycle, parse, public_error
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.rpc import _read
 from scoring_service.server.server import ScoringServer
@@ -25,7 +25,7 @@ from scoring_service.transport.workers import Workers
 def calls(tiny_model):
     service = ScoringService(tiny_model, ServerConfig(default_deadline_s=5.0))
     workers = Workers(1, max_tasks=1, max_bytes=1000)
-    yield Calls(service, Metrics(service), workers)
+    yield CallLifecycle(service, Metrics(service), workers)
     workers.close()
 
 
@@ -48,7 +48,7 @@ class Direct:
 def test_a_large_request_is_read_by_a_worker_and_refused_where_too_many_wait(calls):
     def score(direct, serialized):
         threads.append(threading.current_thread().name)
-        calls.direct(direct, serialized, pb.ScoreRequest, _read)
+        calls.score(direct, serialized, pb.ScoreRequest, _read)
 
     threads: list[str] = []
     take = calls.on_worker("Score", score, max_inline_bytes=10)
@@ -65,25 +65,25 @@ def test_a_large_request_is_read_by_a_worker_and_refused_where_too_many_wait(cal
     assert begun.wait(60)
     take(refused, pb.ScoreRequest(prompt="yes " * 100).SerializeToString())
     assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert not calls.gate("ScoreBatch")(Direct())
-    assert calls.gate("Score") is None
+    assert not calls.admission("ScoreBatch")(Direct())
+    assert calls.admission("Score") is None
     gate.set()
 
 
 @pytest.mark.parametrize(("given_s", "expected_s"), [(2.0, 2.0), (None, 5.0)])
 def test_a_caller_without_a_deadline_has_the_services(calls, given_s, expected_s):
     before_s = time.monotonic()
-    call = calls.caller(None if given_s is None else before_s + given_s)
+    call = calls.call(None if given_s is None else before_s + given_s)
     assert before_s + expected_s <= call.deadline_s <= time.monotonic() + expected_s
 
 
 def test_a_defect_is_logged_and_not_shown(caplog):
-    told = told_of("Score", KeyError("secret"))
+    told = public_error("Score", KeyError("secret"))
     assert type(told) is ScoringError
     assert "secret" not in str(told)
     assert "secret" in caplog.text
     error = InvalidPrompt("empty")
-    assert told_of("Score", error) is error
+    assert public_error("Score", error) is error
 
 
 def test_bytes_that_are_no_message_are_an_invalid_prompt():
@@ -94,7 +94,6 @@ def test_bytes_that_are_no_message_are_an_invalid_prompt():
 WAYS = {
     "Score": lambda client: client.score("yes"),
     "ScoreBatch": lambda client: client._call("ScoreBatch", pb.ScoreBatchRequest(prompts="y"), 60),
-    "ScoreStream": lambda client: list(client.score_stream(["yes"])),
     "Info": lambda client: client.info(),
 }
 
@@ -141,7 +140,6 @@ def test_the_same_prompt_has_the_same_score_in_every_way(server, client):
     score = client.score("long essay")
     assert isinstance(score, Score)
     assert client.score_batch(["long essay"]) == [score]
-    assert list(client.score_stream(["long essay"])) == [(0, score)]
     with grpc.insecure_channel(server.target) as channel:
         raw = channel.unary_unary("/lengthwise.scoring.v1.ScoringService/Score")(
             pb.ScoreRequest(prompt="long essay").SerializeToString(), timeout=60

@@ -15,7 +15,6 @@ import pytest
 from lengthwise.errors import (
     AccessDenied,
     ConfigError,
-    ServiceOverloaded,
     ServiceUnavailable,
 )
 from scoring_service.client import Observed, Score, ScoringClient
@@ -278,35 +277,3 @@ def test_calls_of_one_token_leave_places_for_the_others(tokens, refused, serve, 
         with ScoringClient(target, timeout_s=60, security=one) as client:
             for number in range(5):
                 assert isinstance(client.score(f"poem {number}"), Score)
-
-
-def test_streams_of_one_token_leave_places_for_the_others(serve, tmp_path):
-    (tmp_path / "tokens").write_text("one\ntwo\n")
-    tokens = str(tmp_path / "tokens")
-    target = serve(token_file=tokens, max_streams=4, max_token_streams=1)
-    gate = threading.Event()
-
-    def then_silent():
-        yield "yes"
-        gate.wait(60)
-
-    one, two = (
-        ScoringClient(target, timeout_s=60, security=ClientSecurity(token=token))
-        for token in ("one", "two")
-    )
-    with one, two:
-        held = one.score_stream(then_silent())
-        next(held)
-        with pytest.raises(ServiceOverloaded, match="1 streams of this token are open"):
-            list(one.score_stream(["no"]))
-        assert len(list(two.score_stream(["no", "yes"]))) == 2
-        gate.set()
-        assert list(held) == []
-        deadline_s = time.monotonic() + 60
-        while True:  # The server gives the place back a moment after the client has heard the end.
-            try:
-                assert len(list(one.score_stream(["no"]))) == 1
-                break
-            except ServiceOverloaded:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.01)

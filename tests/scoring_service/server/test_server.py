@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 
 import grpc
 import pytest
@@ -14,20 +13,13 @@ from hypothesis import strategies as st
 
 from lengthwise.errors import (
     ConfigError,
-    InvalidPrompt,
     ScoringError,
     ServiceUnavailable,
 )
 from scoring_service.client import Score, ScoringClient
 from scoring_service.server.rpc import SERVICE
 from scoring_service.server.server import ScoringServer
-from scoring_service.service.batching import Call
 from scoring_service.service.config import ServerConfig
-
-
-def test_an_oversized_batch_is_refused_by_name(server):
-    with pytest.raises(InvalidPrompt, match="9 prompts"):
-        server.service.score_batch(["x"] * 9, "", Call(time.monotonic() + 1))
 
 
 def test_a_long_prompt_is_cut_and_says_so(client):

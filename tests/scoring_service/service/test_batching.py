@@ -255,7 +255,7 @@ def test_a_full_queue_refuses_even_the_urgent():
     waiting = held.ask(1, 2)
     refused = held.ask(3).result
     assert isinstance(refused, ServiceOverloaded)
-    assert "2 prompts are waiting" in str(refused)
+    assert "2 prompts are queued" in str(refused)
     assert refused.retry_after_s == pytest.approx(0.003)
     assert held.batcher.num_refused == 1
     held.end()
@@ -290,7 +290,7 @@ def test_asking_early_refuses_what_no_prompt_could_do():
     assert refusal.retry_after_s == pytest.approx(1.0 - 0.96)
     assert held.batcher.num_refused == 1
     held.ask(1, 2)
-    assert "2 prompts are waiting" in str(held.batcher.refuse_early(Call(math.inf)))
+    assert "2 prompts are queued" in str(held.batcher.refuse_early(Call(math.inf)))
     held.end()
 
 

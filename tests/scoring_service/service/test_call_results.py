@@ -10,7 +10,7 @@ import pytest
 from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
 from scoring_service.service.batching import Call, too_late
 from scoring_service.service.cache import RawScore, ScoreCache
-from scoring_service.service.call_results import PendingResults
+from scoring_service.service.call_results import CallResults
 from scoring_service.tokenizing import TokenizedPrompt
 
 
@@ -38,16 +38,13 @@ class Batcher:
     """Keeps what is submitted until it is told to score it."""
 
     def __init__(self):
-        self.submitted, self.refusal, self.dropped = [], None, []
+        self.submitted, self.refusal = [], None
 
     def refuse_early(self, call):
         return self.refusal
 
     def submit(self, jobs, call, on_done):
         self.submitted.append((jobs, on_done))
-
-    def drop(self, call):
-        self.dropped.append(call)
 
     def score(self, *results):
         jobs, on_done = self.submitted.pop(0)
@@ -66,9 +63,9 @@ class Calls:
         done = []
         wanted = {ScoreCache.key("r", prompt): prompt for prompt in prompts}
         call = Call(deadline_s)
-        pending = PendingResults(Model(), self.cache, self.batcher, wanted, call, done.append)
+        pending = CallResults(Model(), self.cache, self.batcher, wanted, call, done.append)
         pending.done, pending.caller = done, call
-        pending.begin()
+        pending.request(wanted)
         return pending
 
 
@@ -132,19 +129,6 @@ def test_who_has_no_time_left_does_not_try_for_itself(calls, why):
     assert isinstance(results(first)[0], ScoringTimeout)
     assert isinstance(results(second)[0], ScoringTimeout)
     assert calls.batcher.submitted == []
-
-
-def test_giving_up_drops_the_jobs_and_keeps_what_is_there(calls):
-    calls.begin("yes")
-    calls.batcher.score(1.0)
-    pending = calls.begin("yes", "no")
-    pending.give_up()
-    known, late = results(pending)
-    assert known == RawScore(1.0, 3, False)
-    assert isinstance(late, ScoringTimeout)
-    assert calls.batcher.dropped == [pending.caller]
-    calls.batcher.score(2.0)
-    assert len(results(pending)) == 2
 
 
 def test_a_refusal_costs_no_tokenizing_and_is_for_this_call_only(calls):

@@ -65,7 +65,7 @@ def test_to_read_the_figures_computes_nothing(tiny_model, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"target_model": "invented"}, "knows tiny-llm"),
+        ({"target_model": "invented"}, "has tiny-llm"),
         ({"target_model": ""}, "names no target model"),
         ({"score": float("nan")}, "send what Score answered"),
         ({"score": float("inf")}, "send what Score answered"),

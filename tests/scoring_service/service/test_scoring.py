@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from queue import SimpleQueue
 
 import pytest
 
 from lengthwise.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.service.batching import Call
-from scoring_service.service.call_results import PendingResults
+from scoring_service.service.call_results import CallResults
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import Scored, ScoringService
@@ -16,14 +17,14 @@ from scoring_service.service.scoring import Scored, ScoringService
 
 @pytest.fixture
 def service(tiny_model):
-    config = ServerConfig(
-        max_batch_prompts=3, max_prompt_bytes=10, max_concurrent_calls=1, max_streams=1
-    )
+    config = ServerConfig(max_batch_prompts=3, max_prompt_bytes=10, max_concurrent_calls=1)
     return ScoringService(tiny_model, config)
 
 
 def ask(service, *prompts, target_model=""):
-    return service.score_batch(prompts, target_model, Call(time.monotonic() + 600))
+    answers = SimpleQueue()
+    service.begin(prompts, target_model, Call(time.monotonic() + 600), answers.put)
+    return answers.get(timeout=600)
 
 
 def test_a_batch_has_one_to_as_many_prompts_as_are_allowed(service):
@@ -45,8 +46,8 @@ def test_what_is_kept_of_a_prompt_is_what_is_read(tiny_model, monkeypatch):
     service = ScoringService(tiny_model, ServerConfig())
     kept = []
     monkeypatch.setattr(
-        "scoring_service.service.scoring.PendingResults",
-        lambda *args: kept.extend(args[3].values()) or PendingResults(*args),
+        "scoring_service.service.scoring.CallResults",
+        lambda *args: kept.extend(args[3].values()) or CallResults(*args),
     )
     end = "a" * 500_000
     one, other = ask(service, "yes " * 2000 + end, "yes " * 2000 + end + "b").items
@@ -75,14 +76,6 @@ def test_a_call_beyond_the_places_is_refused_and_places_come_back(service):
     assert [service._calls.acquire(blocking=False) for _ in range(2)] == [True, False]
 
 
-def test_a_stream_beyond_the_places_is_refused_and_places_come_back(service):
-    for _ in range(2):
-        with service.stream_place():  # noqa: SIM117
-            with pytest.raises(ServiceOverloaded, match="1 streams"), service.stream_place():
-                pass
-    assert [service._streams.acquire(blocking=False) for _ in range(2)] == [True, False]
-
-
 def test_reports_are_limited_and_counted_by_revision(service):
     revisions = (service.model.revision, "x", "x")
     seen = [Observation("tiny-llm", 5, 1.0, revision) for revision in revisions]
@@ -95,5 +88,5 @@ def test_reports_are_limited_and_counted_by_revision(service):
 def test_an_unknown_target_model_is_refused_with_the_known_ones(service):
     assert ask(service, "yes", target_model="tiny-llm").items[0].length is not None
     assert ask(service, "yes").items[0].length is None
-    with pytest.raises(InvalidPrompt, match="knows tiny-llm"):
+    with pytest.raises(InvalidPrompt, match="has tiny-llm"):
         ask(service, "yes", target_model="other")

@@ -1,4 +1,4 @@
-"""Who waits longest goes first, and nobody waits for ever."""
+"""The oldest blocked call is cancelled first, and none is blocked for ever."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scoring_service.transport.blocked_calls import Waiting
+from scoring_service.transport.blocked_calls import BlockedCalls
 
 
 class Clock:
@@ -23,90 +23,73 @@ def clock():
 
 
 @pytest.fixture
-def given_up():
+def cancelled():
     return []
 
 
 @pytest.fixture
-def waiting(clock, given_up):
-    return Waiting(given_up.append, timeout_s=5.0, max_waiting=3, clock=clock)
+def blocked(clock, cancelled):
+    return BlockedCalls(cancelled.append, timeout_s=5.0, max_calls=3, clock=clock)
 
 
-def test_whoever_waits_too_long_is_given_up_once(waiting, clock, given_up):
+def test_a_call_beyond_the_time_limit_is_cancelled_once(blocked, clock, cancelled):
     for name in "abc":
-        waiting.enter(name)
+        blocked.add(name)
         clock.now_s += 1
-    assert waiting.leave("b")
+    assert blocked.remove("b")
     clock.now_s = 6.5
-    waiting.sweep()
-    waiting.sweep()
-    assert given_up == ["a"]
-    assert not waiting.leave("a")
+    blocked.cancel_overdue()
+    blocked.cancel_overdue()
+    assert cancelled == ["a"]
+    assert not blocked.remove("a")
     clock.now_s = 7.0
-    waiting.sweep()
-    assert given_up == ["a", "c"]
-    assert len(waiting) == 0
+    blocked.cancel_overdue()
+    assert cancelled == ["a", "c"]
+    assert len(blocked) == 0
 
 
-def test_who_enters_again_begins_anew(waiting, clock, given_up):
-    waiting.enter("a")
+def test_adding_a_call_again_restarts_its_time(blocked, clock, cancelled):
+    blocked.add("a")
     clock.now_s = 4.0
-    waiting.enter("a")
+    blocked.add("a")
     clock.now_s = 8.0
-    waiting.sweep()
-    assert given_up == []
-    assert len(waiting) == 1
+    blocked.cancel_overdue()
+    assert cancelled == []
+    assert len(blocked) == 1
 
 
-def test_of_too_many_the_oldest_gives_way(waiting, given_up):
+def test_of_too_many_calls_the_oldest_are_cancelled_and_at_the_end_all(blocked, cancelled):
     for name in "abcde":
-        waiting.enter(name)
-    assert given_up == ["a", "b"]
+        blocked.add(name)
+    assert cancelled == ["a", "b"]
+    blocked.cancel_all()
+    assert cancelled == ["a", "b", "c", "d", "e"]
 
 
-def test_only_who_waits_long_enough_makes_room(waiting, clock, given_up):
-    waiting.give_way(0.0)
-    waiting.enter("a")
-    clock.now_s = 1.0
-    waiting.enter("b")
-    waiting.give_way(2.0)
-    assert given_up == []
-    waiting.give_way(1.0)
-    assert given_up == ["a"]
+def test_a_call_that_cannot_be_cancelled_keeps_no_other(clock, caplog):
+    def fail(call):
+        raise ValueError(call)
 
-
-def test_all_are_given_up_at_the_end(waiting, given_up):
-    for name in "abc":
-        waiting.enter(name)
-    waiting.clear()
-    assert given_up == ["a", "b", "c"]
-
-
-def test_one_that_cannot_be_given_up_keeps_nobody_else(clock, caplog):
-    def fail(waiter):
-        raise ValueError(waiter)
-
-    waiting = Waiting(fail, timeout_s=1.0, max_waiting=9, clock=clock)
-    waiting.enter("a")
-    waiting.enter("b")
+    blocked = BlockedCalls(fail, timeout_s=1.0, max_calls=9, clock=clock)
+    blocked.add("a")
+    blocked.add("b")
     clock.now_s = 2.0
-    waiting.sweep()
-    assert len(waiting) == 0
-    assert caplog.text.count("could not be given up") == 2
+    blocked.cancel_overdue()
+    assert len(blocked) == 0
+    assert caplog.text.count("could not be cancelled") == 2
 
 
-def test_each_is_given_up_or_leaves_and_never_both():
-    num_given_up = threading.Semaphore(0)
-    waiting = Waiting(lambda _: num_given_up.release(), timeout_s=0.0, max_waiting=10)
+def test_each_call_is_cancelled_or_removed_and_never_both():
+    num_cancelled = threading.Semaphore(0)
+    blocked = BlockedCalls(lambda _: num_cancelled.release(), timeout_s=0.0, max_calls=10)
 
     def pass_through(number):
-        waiting.enter(number)
-        waiting.sweep()
-        return waiting.leave(number)
+        blocked.add(number)
+        blocked.cancel_overdue()
+        return blocked.remove(number)
 
     with ThreadPoolExecutor(8) as pool:
-        left = sum(pool.map(pass_through, range(2000)))
-    dropped = 0
-    while num_given_up.acquire(blocking=False):
-        dropped += 1
-    assert left + dropped == 2000
+        removed = sum(pool.map(pass_through, range(2000)))
+    while num_cancelled.acquire(blocking=False):
+        removed += 1
+    assert removed == 2000

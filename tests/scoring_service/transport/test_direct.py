@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from scoring_service.transport.direct import DirectMethod, Places, supports
+from scoring_service.transport.direct import ClientBlocked, DirectMethod, supports
 
 METHOD = "/test.Service/Method"
 
@@ -18,12 +18,12 @@ METHOD = "/test.Service/Method"
 class Echo:
     """A server whose one method does what its message says; `held` calls are answered by hand."""
 
-    def __init__(self, timeout_s=60.0, max_arriving=1000, admit=None):
+    def __init__(self, timeout_s=60.0, max_unsent=1000, admit=None):
         self.held, self.cancelled = [], []
-        self.places = Places.make(timeout_s=timeout_s, max_arriving=max_arriving)
+        self.blocked = ClientBlocked.make(timeout_s=timeout_s, max_unsent=max_unsent)
         self.server = grpc.server(ThreadPoolExecutor(2))
         assert supports(self.server)
-        self.method = DirectMethod(self.server, METHOD, self.handle, self.places, admit)
+        self.method = DirectMethod(self.server, METHOD, self.handle, self.blocked, admit)
         port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
         self.method.start()
@@ -172,15 +172,15 @@ def stalled(channel):
 def test_a_call_whose_message_does_not_come_is_ended(echo):
     echo = echo(timeout_s=0.05)
     call = stalled(echo.channel)
-    echo.wait_for(lambda: echo.places.arriving.sweep() or call.done())
+    echo.wait_for(lambda: echo.blocked.unsent.cancel_overdue() or call.done())
     assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "message of the call did not come" in call.details()
+    assert "message of the call did not arrive" in call.details()
     echo.wait_for(lambda: echo.num_open == 0)
     assert echo.call(b"next", timeout=60) == b"next"
 
 
 def test_of_too_many_calls_without_a_message_the_oldest_is_ended(echo):
-    echo = echo(max_arriving=2)
+    echo = echo(max_unsent=2)
     calls = []
     for number in range(1, 5):
         calls.append(stalled(echo.channel))
@@ -204,7 +204,7 @@ def test_a_call_that_is_not_admitted_is_answered_before_its_message_is_read(echo
         echo.wait_for(call.done)
         assert call.code() is grpc.StatusCode.PERMISSION_DENIED
     echo.wait_for(lambda: echo.num_open == 0)
-    assert not echo.places.arriving
+    assert not echo.blocked.unsent
 
 
 def test_an_answer_that_its_client_does_not_take_is_broken_off(echo):
@@ -219,8 +219,8 @@ def test_an_answer_that_its_client_does_not_take_is_broken_off(echo):
     options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(echo.target, options) as channel:
         call = channel.stream_stream(METHOD)(messages(), timeout=60)
-        echo.wait_for(lambda: len(echo.places.leaving) == 1)
-        echo.wait_for(lambda: echo.places.leaving.sweep() or echo.num_open == 0)
+        echo.wait_for(lambda: len(echo.blocked.unread) == 1)
+        echo.wait_for(lambda: echo.blocked.unread.cancel_overdue() or echo.num_open == 0)
         stopped.set()
         call.cancel()
     assert echo.call(b"next", timeout=60) == b"next"
