@@ -10,7 +10,6 @@ import numpy as np
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.closed_loop import ClosedLoop
 from scheduler_adapters.simulator.engine.engine import Engine, uncollected
-from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline, join_timelines
@@ -65,8 +64,7 @@ def simulate(
         timeline = _compiled(requests, policy, instance, loop)
         if timeline is not None:
             return timeline
-    habits = VllmHabits() if kind == "vllm" else None
-    engine = Engine(policy, instance, habits=habits, observers=observers)
+    engine = Engine(policy, instance, vllm=kind == "vllm", observers=observers)
     closed_loop = None if clients is None else ClosedLoop(engine, requests, clients=clients)
     try:
         with uncollected():

@@ -34,9 +34,9 @@ from scheduler_adapters.simulator.cluster.seen import (
 )
 from scheduler_adapters.simulator.cluster.telemetry import Telemetry
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.live import (
+from scheduler_adapters.simulator.engine.request_state import (
     Carried,
-    Live,
+    RequestState,
     SimulatedRequest,
     simulated_request,
 )
@@ -195,7 +195,7 @@ class Cluster:
         if self.watches_phases:
             self.advance(instance, self.now_s)
 
-    def book(self, instance: int, live: Live, blocks: int, *, sign: int = 1) -> None:
+    def book(self, instance: int, live: RequestState, blocks: int, *, sign: int = 1) -> None:
         """Book a request that is on its way to an instance; `sign` -1 takes it back."""
         self.telemetry[instance].book(live, blocks, sign=sign)
         if sign > 0:
@@ -305,7 +305,7 @@ class Cluster:
                 "'recompute'"
             )
         instance, own_row = self.last_at[row].tolist()
-        live = self.engine(instance).state.lives[own_row]
+        live = self.engine(instance).requests[own_row]
         self.check(move.to, live.view)
         if live.is_gone or move.to == instance or self.moves.is_moved_live(live):
             return
@@ -321,7 +321,7 @@ class Cluster:
         is_held = engine.submit(self._simulated(row), carried=carried)
         self.last_at[row] = instance, len(own_rows)
         own_rows.append(row)
-        self.telemetry[instance].submitted(engine.state.lives[-1])
+        self.telemetry[instance].submitted(engine.requests[-1])
         self.touched(instance)
         return is_held
 
@@ -347,7 +347,7 @@ class Cluster:
             return False
         return self.outages.is_living[chosen]
 
-    def end_phase(self, instance: int, live: Live) -> None:
+    def end_phase(self, instance: int, live: RequestState) -> None:
         """Ask where a request is to answer that ended its thinking just now, and move it there.
 
         Not of one that a tick has moved during the step.
@@ -361,7 +361,7 @@ class Cluster:
         if chosen != instance:
             self.moves.send(self.moves.take_out(instance, live), chosen)
 
-    def end_prefill(self, instance: int, live: Live) -> None:
+    def end_prefill(self, instance: int, live: RequestState) -> None:
         """Let a request wait for the place where it goes on, if its instance only prefills."""
         role = self.engines[instance].own_view.role
         if not live.is_gone and role == "prefill":
@@ -374,7 +374,7 @@ class Cluster:
                 self.moves.send(self.moves.take_out(instance, live), chosen)
         self.moves.hand_over_parked()
 
-    def free_client(self, instance: int, live: Live) -> None:
+    def free_client(self, instance: int, live: RequestState) -> None:
         """Let the client of a request that has finished send the next one."""
         self._expect_arrival()
 
@@ -400,10 +400,14 @@ class _Stops(EngineObserver):
         self.instance = instance
 
     def stop(
-        self, request: RequestView, now_s: float, order: int, then: Callable[[int, Live], None]
+        self,
+        request: RequestView,
+        now_s: float,
+        order: int,
+        then: Callable[[int, RequestState], None],
     ) -> None:
         engine = self.cluster.engines[self.instance]
-        live = engine.state.lives[request.number]
+        live = engine.requests[request.number]
         action = partial(then, self.instance, live)
         self.cluster.push(now_s, _PHASE_ENDED, self.instance, 3 * live.row + order, action)
         engine.stop()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lengthwise.errors import ConfigError, at_least
-from scheduler_adapters.simulator.engine.live import Carried, Live
+from scheduler_adapters.simulator.engine.request_state import Carried, RequestState
 from scheduler_adapters.simulator.links import Fabric, Transfers
 from scheduler_adapters.timeline.migrations import Migration
 from scheduler_adapters.views import RequestView
@@ -54,7 +54,7 @@ class Journey:
     """A request between two instances."""
 
     row: int
-    live: Live
+    live: RequestState
     """As it is in its source, or was when it left."""
     source: int
     to: int
@@ -92,17 +92,17 @@ class Moves:
         self.counts = np.zeros(len(cluster.requests), dtype=np.int64)
         """How often each request has moved."""
 
-    def take_out(self, source: int, live: Live, *, keeps_kv: bool = True) -> Journey:
+    def take_out(self, source: int, live: RequestState, *, keeps_kv: bool = True) -> Journey:
         """Stop a request; with its KV it holds its blocks until that has been copied."""
         cluster = self.cluster
-        carried = cluster.engine(source).take_out(live, holds_blocks=keeps_kv)
+        carried = cluster.engine(source).withdraw(live, holds_blocks=keeps_kv)
         if not keeps_kv:
             carried = replace(carried, kv_tokens=0)
         cluster.touched(source)
         start_s = max(cluster.now_s, carried.available_s)
         journey = Journey(cluster.rows[source][live.row], live, source, source, start_s)
         journey.view, journey.carried, journey.pause_s = replace(live.view), carried, start_s
-        journey.blocks = cluster.engines[source].state.instance.blocks(carried.kv_tokens)
+        journey.blocks = cluster.engines[source].instance.blocks(carried.kv_tokens)
         return journey
 
     def send(self, journey: Journey, to: int) -> None:
@@ -111,9 +111,9 @@ class Moves:
         self.cluster.book(to, journey.live, journey.blocks)
         self._expect_start(self._number(journey), journey.start_s)
 
-    def send_live(self, source: int, live: Live, to: int) -> None:
+    def send_live(self, source: int, live: RequestState, to: int) -> None:
         """Copy the KV of a request that decodes; one that does not is stopped and copied."""
-        if live.cohort is None:
+        if live.batch is None:
             self.send(self.take_out(source, live), to)
             return
         row, start_s = self.cluster.rows[source][live.row], self._end_of_step_s(source)
@@ -122,7 +122,7 @@ class Moves:
         self._count(journey, 1)
         self._expect_start(self._number(journey), start_s)
 
-    def is_moved_live(self, live: Live) -> bool:
+    def is_moved_live(self, live: RequestState) -> bool:
         """Return whether a request decodes while it is copied."""
         return any(journey.live is live for journey in self.under_way.values())
 
@@ -138,7 +138,7 @@ class Moves:
 
     def _end_of_step_s(self, instance: int) -> float:
         """Return when the step under way ends; now, if there is none."""
-        return max(self.cluster.now_s, self.cluster.engine(instance).state.load.now_s)
+        return max(self.cluster.now_s, self.cluster.engine(instance).load.now_s)
 
     def _expect_start(self, number: int, start_s: float) -> None:
         if start_s > self.cluster.now_s:
@@ -156,7 +156,7 @@ class Moves:
         elif journey.to == journey.source:
             self._arrive(number)
         else:
-            block_tokens = self.cluster.engines[journey.source].state.instance.block_tokens
+            block_tokens = self.cluster.engines[journey.source].instance.block_tokens
             self._copy(number, journey, journey.blocks * block_tokens)
 
     def _copy(self, number: int, journey: Journey, tokens: int) -> None:
@@ -177,13 +177,13 @@ class Moves:
     def _start_stage(self, number: int, journey: Journey) -> None:
         """Copy what a decode has computed since the last stage began; stop it if that is little."""
         engine, live = self.cluster.engine(journey.source), journey.live
-        is_lost = live.is_gone or live.cohort is None
+        is_lost = live.is_gone or live.batch is None
         if is_lost or live.view.preemptions != journey.preemptions or not self._reserve(journey):
             self._abort(number)
             return
         tokens = live.computed_tokens
         left = tokens - journey.copied_tokens
-        is_short = engine.state.instance.blocks(left) <= self.settings.last_blocks
+        is_short = engine.instance.blocks(left) <= self.settings.last_blocks
         if journey.stages and (is_short or journey.stages + 1 == self.settings.max_stages):
             stopped = self.take_out(journey.source, live)
             journey.view, journey.carried = stopped.view, stopped.carried
@@ -195,7 +195,7 @@ class Moves:
     def _reserve(self, journey: Journey) -> bool:
         """Return whether the destination keeps blocks for all that the request has computed."""
         engine = self.cluster.engine(journey.to)
-        needed = engine.state.instance.blocks(journey.live.computed_tokens)
+        needed = engine.instance.blocks(journey.live.computed_tokens)
         if not engine.reserve(needed - journey.reserved_blocks):
             return False
         journey.reserved_blocks = needed

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lengthwise.errors import ConfigError, SchedulingError, at_least, require
-from scheduler_adapters.simulator.engine.live import Carried
+from scheduler_adapters.simulator.engine.request_state import Carried
 from scheduler_adapters.views import Phase, RequestView
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class Outages:
         cluster.views.hide(instance)
         lost = cluster.moves.lose(instance)
         engine = cluster.engine(instance)
-        for live in [live for live in engine.state.lives if not live.is_gone]:
-            carried = engine.take_out(live)
+        for live in [live for live in engine.requests if not live.is_gone]:
+            carried = engine.withdraw(live)
             lost.append((cluster.rows[instance][live.row], replace(live.view), carried))
         cluster.touched(instance)
         for row, view, carried in sorted(lost, key=itemgetter(0)):

@@ -11,7 +11,6 @@ from scheduler_adapters.simulator.cluster.moves import LiveMigration
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.seen import TelemetryAge
 from scheduler_adapters.simulator.engine.engine import Engine, uncollected
-from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import EngineKind, Interrupted
@@ -54,7 +53,6 @@ def simulate_cluster(
     outages: Sequence[Outage] = (),
     age: TelemetryAge | None = None,
     observers: Callable[[int], Iterable[EngineObserver]] = lambda instance: (),
-    skip_ahead: bool = True,
 ) -> ClusterRun:
     """Serve `requests` on `instances` in virtual time; equal input, equal bytes.
 
@@ -71,7 +69,6 @@ def simulate_cluster(
             all are dead they wait for the first to come.
         age: of what the placement sees; None: it sees instances as they are.
         observers: of each instance, by its number.
-        skip_ahead: only changes how long a run takes.
 
     Raises:
         ConfigError: there is no instance, no fabric where a request is to be moved, or an outage
@@ -86,10 +83,9 @@ def simulate_cluster(
         Engine(
             make_policy(),
             instance,
-            habits=VllmHabits() if kind == "vllm" else None,
+            vllm=kind == "vllm",
             instance_id=number,
             observers=observers(number),
-            skip_ahead=skip_ahead,
         )
         for number, instance in enumerate(instances)
     ]

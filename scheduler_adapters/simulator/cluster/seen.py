@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, overload
 from lengthwise.errors import require
 from scheduler_adapters.placement import InstanceId, Placement, fewest_requests
 from scheduler_adapters.simulator.cluster.telemetry import answers, generated_tokens
-from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.views import InstanceView, RequestView, Role
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ class InstanceViews(Sequence[InstanceView]):
     def placed(self, request: RequestView, instance: int) -> None:
         """Note a request that was placed."""
 
-    def booked(self, instance: int, live: Live, blocks: int) -> None:
+    def booked(self, instance: int, live: RequestState, blocks: int) -> None:
         """Note a request that was sent to an instance, with its KV."""
 
-    def thinking_ended(self, instance: int, live: Live) -> None:
+    def thinking_ended(self, instance: int, live: RequestState) -> None:
         """Note a request that begins to answer where it is."""
 
     def _look(self, instance: int) -> None:
@@ -158,7 +158,7 @@ class Snapshots(InstanceViews):
         view.prefill_tokens += context
         view.prefill_squares += context**2
 
-    def booked(self, instance: int, live: Live, blocks: int) -> None:
+    def booked(self, instance: int, live: RequestState, blocks: int) -> None:
         view, watch = self.by_number[instance], self.cluster.placement.watch
         view.num_waiting += 1
         view.booked_blocks += blocks
@@ -168,7 +168,7 @@ class Snapshots(InstanceViews):
         elif watch is not None:
             view.num_fresh_answering += generated < live.reasoning_tokens + watch.quantum_tokens
 
-    def thinking_ended(self, instance: int, live: Live) -> None:
+    def thinking_ended(self, instance: int, live: RequestState) -> None:
         view = self.by_number[instance]
         counted = self._counts(live.view.prompt_tokens + live.reasoning_tokens)
         view.num_thinking = max(0, view.num_thinking - counted)

@@ -8,8 +8,7 @@ import numpy as np
 
 from scheduler_adapters.placement import Watch
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.live import Live
-from scheduler_adapters.simulator.engine.state import EngineState
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import InstanceView, Phase, RequestView
 from scheduler_adapters.workload.requests import Floats
@@ -22,26 +21,26 @@ class BelowLimit:
     it lacks tokens.
     """
 
-    def __init__(self, state: EngineState) -> None:
-        self.state = state
+    def __init__(self, engine: Engine) -> None:
+        self.requests, self.load = engine.requests, engine.load
         self.limits: dict[int, int] = {}
         """By row of the engine."""
         self.looks: list[tuple[int, int]] = []
         """Heap of (step, row): when to look at a request again."""
 
-    def add(self, live: Live, limit: int) -> None:
+    def add(self, live: RequestState, limit: int) -> None:
         self.limits[live.row] = limit
-        heappush(self.looks, (self.state.load.step, live.row))
+        heappush(self.looks, (self.load.step, live.row))
 
     def discard(self, row: int) -> None:
         self.limits.pop(row, None)
 
     def count(self) -> int:
-        step, looks = self.state.load.step, self.looks
+        step, looks = self.load.step, self.looks
         while looks and looks[0][0] <= step:
             _, row = heappop(looks)
             if row in self.limits:
-                left = self.limits[row] - generated_tokens(self.state.lives[row])
+                left = self.limits[row] - generated_tokens(self.requests[row])
                 if left > 0:
                     heappush(looks, (step + left, row))
                 else:
@@ -53,8 +52,8 @@ class PrefillQueue(EngineObserver):
     """Keeps how much is to be prefilled in one engine: of those that wait, and in progress."""
 
     def __init__(self, engine: Engine) -> None:
-        self.lives, self.load = engine.state.lives, engine.state.load
-        self.step = engine.filler.step
+        self.lives, self.load = engine.requests, engine.load
+        self.step = engine.step
         self.waiting: dict[int, tuple[int, int]] = {}
         """By row the tokens, and the `InstanceView.prefill_squares`, of a request that waits."""
         self.tokens = self.squares = 0
@@ -77,11 +76,11 @@ class PrefillQueue(EngineObserver):
             tokens, squares = tokens + chunk, squares + end**2 - (end - chunk) ** 2
         return tokens, squares
 
-    def chunks(self, now_s: float) -> Sequence[tuple[Live, int]]:
+    def chunks(self, now_s: float) -> Sequence[tuple[RequestState, int]]:
         """Return the prefills of the step under way."""
         return self.step.chunks if self.load.now_s > now_s else ()
 
-    def submitted(self, live: Live) -> None:
+    def submitted(self, live: RequestState) -> None:
         """Note a request that was handed to the engine."""
         # What waits with KV kept outside needs the rest of its prefill at most.
         left = live.prefill_left if live.stored_blocks else live.context
@@ -115,7 +114,7 @@ class PrefillQueue(EngineObserver):
         self.started.discard(request.number)
 
 
-def to_prefill(live: Live, left: int) -> tuple[int, int]:
+def to_prefill(live: RequestState, left: int) -> tuple[int, int]:
     """Return l - p and l^2 - p^2 of a request with `left` of its l tokens to be prefilled."""
     done = live.context - left
     return left, live.context**2 - done**2
@@ -131,11 +130,11 @@ class Telemetry(EngineObserver):
         self, engine: Engine, watch: Watch | None, *, watches_prefills: bool = False
     ) -> None:
         self.engine = engine
-        self.state = engine.state
+        self.requests = engine.requests
         self.watch = watch
         self.num_booked = self.booked_blocks = self.booked_thinking = self.booked_fresh = 0
-        self.thinking = BelowLimit(self.state)
-        self.fresh = BelowLimit(self.state)
+        self.thinking = BelowLimit(engine)
+        self.fresh = BelowLimit(engine)
         self.answering: set[int] = set()
         """Rows of requests that have ended their thinking and have not left."""
         self.dry: list[tuple[float, int, int]] = []
@@ -161,7 +160,7 @@ class Telemetry(EngineObserver):
         """Return whether the view will be another one when the step under way ends."""
         return self.prefills is not None and bool(self.prefills.chunks(now_s))
 
-    def book(self, live: Live, blocks: int, *, sign: int = 1) -> None:
+    def book(self, live: RequestState, blocks: int, *, sign: int = 1) -> None:
         """Book a request that is on its way here with `blocks` of KV; `sign` -1 takes it back."""
         self.num_booked += sign
         self.booked_blocks += sign * blocks
@@ -175,7 +174,7 @@ class Telemetry(EngineObserver):
             context = live.view.prompt_tokens + generated
             self.booked_thinking += sign * (context <= self.watch.demote_above_tokens)
 
-    def submitted(self, live: Live) -> None:
+    def submitted(self, live: RequestState) -> None:
         """Note a request that was handed to the engine."""
         if self.prefills is not None:
             self.prefills.submitted(live)
@@ -189,7 +188,7 @@ class Telemetry(EngineObserver):
             limit = self.watch.demote_above_tokens + 1 - live.view.prompt_tokens
             self.thinking.add(live, limit)
 
-    def _answers(self, live: Live) -> None:
+    def _answers(self, live: RequestState) -> None:
         if self.watch is not None and live.row not in self.answering:
             self.answering.add(live.row)
             self.thinking.discard(live.row)
@@ -197,10 +196,10 @@ class Telemetry(EngineObserver):
 
     def prefill_ended(self, request: RequestView, now_s: float) -> None:
         if request.phase is Phase.ANSWERING:
-            self._answers(self.state.lives[request.number])
+            self._answers(self.requests[request.number])
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
-        self._answers(self.state.lives[request.number])
+        self._answers(self.requests[request.number])
 
     def finished(self, request: RequestView, now_s: float) -> None:
         self.thinking.discard(request.number)
@@ -211,25 +210,25 @@ class Telemetry(EngineObserver):
         self.finished(request, now_s)
 
     def evicted(self, request: RequestView, now_s: float) -> None:
-        live = self.state.lives[request.number]
+        live = self.requests[request.number]
         if self.watch is not None and self._has_answered(live):
             self._note_dry(live, self.watch)
 
-    def _has_answered(self, live: Live) -> bool:
+    def _has_answered(self, live: RequestState) -> bool:
         is_answering = live.row in self.answering
         return is_answering and generated_tokens(live) > live.reasoning_tokens
 
-    def _note_dry(self, live: Live, watch: Watch) -> None:
+    def _note_dry(self, live: RequestState, watch: Watch) -> None:
         dry_s = self._dry_s(live, watch)
         heappush(self.dry, (dry_s, live.row, generated_tokens(live)))
 
-    def _dry_s(self, live: Live, watch: Watch) -> float:
+    def _dry_s(self, live: RequestState, watch: Watch) -> float:
         token_s = self.engine.token_s(live)[live.reasoning_tokens :]
         return read_all_s(np.array(token_s), watch.pace_s)
 
     def _first_answer_due_s(self, ttfat_s: float) -> float:
         """Return when the first reader begins to wait of those that have no token."""
-        lives = (self.state.lives[row] for row in self.answering)
+        lives = (self.requests[row] for row in self.answering)
         ended_s = (
             self.engine.token_s(live)[live.reasoning_tokens - 1]
             for live in lives
@@ -247,7 +246,7 @@ class Telemetry(EngineObserver):
         A request of the newest step has got a token at its end, which is not before now: only
         those left out of it count, with KV blocks or without, if it is not for later.
         """
-        dry, lives, load = self.dry, self.state.lives, self.state.load
+        dry, lives, load = self.dry, self.requests, self.engine.load
         while dry:
             _, row, tokens = dry[0]
             if generated_tokens(lives[row]) == tokens and not lives[row].is_gone:
@@ -256,24 +255,24 @@ class Telemetry(EngineObserver):
         first_s = dry[0][0] if dry else inf
         if watch.ttfat_s is not None:
             first_s = min(first_s, self._first_answer_due_s(watch.ttfat_s))
-        for lane in self.engine.ranks.lanes:
-            for cohort in lane.cohorts:
-                is_newest = cohort.last_tick == load.step - 1 and self.engine.filler.step.is_steady
+        for lane in self.engine.levels:
+            for batch in lane.batches:
+                is_newest = batch.last_tick == load.step - 1 and self.engine.step.is_steady
                 if is_newest and not for_later:
                     continue  # all of it was in the step, and no part has been left out
-                for live in cohort.members.values():
-                    last_s = cohort.last_s if cohort.counter > live.joined else live.last_token_s
+                for live in batch.members.values():
+                    last_s = batch.last_s if batch.counter > live.joined else live.last_token_s
                     is_left = for_later or last_s != load.last_step_end_s
                     if is_left and self._has_answered(live):
                         first_s = min(first_s, self._dry_s(live, watch))
         return first_s
 
 
-def generated_tokens(live: Live) -> int:
+def generated_tokens(live: RequestState) -> int:
     return live.now_context - live.view.prompt_tokens
 
 
-def answers(live: Live) -> bool:
+def answers(live: RequestState) -> bool:
     """Return whether a request has ended its thinking, or its prefill if it does not think."""
     return generated_tokens(live) >= max(1, live.reasoning_tokens)
 

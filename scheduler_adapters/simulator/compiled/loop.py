@@ -2,7 +2,7 @@
 
 Such a policy has `Traits.is_static`. It is asked once per request and phase beforehand, its answers
 become arrays (`static_ranks.py`), and the whole run is one compiled loop: all decodes are one
-cohort. Other runs are left to `slai.py` and to plain Python (`engine/`).
+`DecodeBatch`. Other runs are left to `slai.py` and to plain Python (`engine/`).
 
 The loop is one function on purpose: cut into a dozen, inlined or not, the same code takes 3.4 to
 5.7 times as long, because numba counts references at each array in a call.
@@ -272,7 +272,7 @@ def _run(arrival_s, prompt, output, rejected, first_key, starves_s, limits, late
     preemptions = np.zeros(count_all, np.int64)
     state = np.zeros(count_all, np.int8)
     key = first_key.copy()
-    context = prompt.copy()  # of decodes: less the cohort's counter
+    context = prompt.copy()  # of decodes: less the batch's counter
     left = np.zeros(count_all, np.int64)
     joined = np.zeros(count_all, np.int64)
     growth = np.zeros(size, np.int64)

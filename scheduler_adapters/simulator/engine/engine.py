@@ -1,6 +1,6 @@
 """One simulated instance that is driven from outside: requests in, time forward, requests out.
 
-Decodes that advance together form a cohort (`cohort.py`), so a step costs the same for two of them
+Decodes that advance together form a batch (`batch.py`), so a step costs the same for two of them
 as for two hundred; while nothing happens to anybody, steps are repeated without being filled anew
 (`stepping.py`). The rules of a step stand in `planner/step_budget.py` and, in the plainest form, in
 `tests/scheduler_adapters/simulator/reference.py`.
@@ -16,15 +16,19 @@ from math import inf
 
 import numpy as np
 
-from lengthwise.errors import SchedulingError
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.engine.filling import StepFiller
-from scheduler_adapters.simulator.engine.live import GONE, Carried, Live, SimulatedRequest
 from scheduler_adapters.simulator.engine.memory import KvMemory
 from scheduler_adapters.simulator.engine.offload import StoredBlocks
-from scheduler_adapters.simulator.engine.ranks import RankKeeper
+from scheduler_adapters.simulator.engine.ranked_requests import RankedRequests
+from scheduler_adapters.simulator.engine.request_state import (
+    GONE,
+    Carried,
+    RequestState,
+    SimulatedRequest,
+)
 from scheduler_adapters.simulator.engine.state import EngineState
-from scheduler_adapters.simulator.engine.stepping import StepRunner
+from scheduler_adapters.simulator.engine.step_execution import StepExecutor
+from scheduler_adapters.simulator.engine.step_scheduling import StepScheduler
 from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.columns import none_for_nan
@@ -41,15 +45,15 @@ class Engine:
     Equal calls give equal bytes, in however many pieces the time passes.
 
     Args:
-        habits: of vLLM, where a real engine is to be met.
+        vllm: whether steps are planned ahead and preempted prefixes kept, as vLLM does.
         observers: are told what happens, in order (`timeline/observer.py`).
-        skip_ahead: only changes how long a run takes.
         instance_id: of the views that placements see.
     """
 
     __slots__ = (
-        "earlier_tokens", "filler", "habits", "inbox", "is_stalled", "memory", "num_indexed",
-        "own_view", "queued", "ranks", "row_of", "runner", "state", "stored",
+        "earlier_tokens", "filler", "habits", "inbox", "instance", "is_stalled", "levels", "load",
+        "memory", "own_view", "queued", "ranks", "record", "requests", "runner", "state", "step",
+        "stored",
     )  # fmt: skip
 
     def __init__(
@@ -57,21 +61,22 @@ class Engine:
         policy: Policy,
         instance: Instance,
         *,
-        habits: VllmHabits | None = None,
+        vllm: bool = False,
         observers: Iterable[EngineObserver] = (),
-        skip_ahead: bool = True,
         instance_id: int = 0,
     ) -> None:
         instance.check(policy)
         state = self.state = EngineState(policy, instance, observers)
-        self.habits = habits
-        self.ranks = RankKeeper(state)
+        self.habits = habits = VllmHabits() if vllm else None
+        self.ranks = RankedRequests(state)
         self.stored = StoredBlocks(state, self.ranks)
         self.memory = KvMemory(state, self.ranks, self.stored, habits)
-        self.filler = StepFiller(state, self.ranks, self.memory)
-        self.runner = StepRunner(state, self.filler, skip_ahead=skip_ahead)
+        self.filler = StepScheduler(state, self.ranks, self.memory)
+        self.runner = StepExecutor(state, self.filler)
+        self.load, self.instance, self.requests = state.load, instance, state.lives
+        self.record, self.step, self.levels = state.record, self.filler.step, self.ranks.lanes
         self.queued = state.events.queued
-        self.inbox: deque[Live] = deque()
+        self.inbox: deque[RequestState] = deque()
         """Requests that have not joined the queue yet, by (time of joining, row)."""
         self.own_view = InstanceView(
             instance_id=instance_id,
@@ -85,24 +90,11 @@ class Engine:
         """Tokens that came out in the instances before, by row."""
         self.is_stalled = False
         """Whether nothing can run before the next arrival or landing."""
-        self.row_of: dict[str, int] = {}
-        self.num_indexed = 0
-        """Requests that are in `row_of`, which is brought up to date when it is asked."""
 
     def observe(self, observer: EngineObserver) -> None:
         """Tell an observer from now on."""
         self.filler.step.repeats = False
         self.state.events.add(observer)
-
-    def run(self, requests: Requests) -> Timeline:
-        """Serve all requests to the end.
-
-        Raises as `advance` does.
-        """
-        with uncollected():
-            self.submit_all(requests)
-            self.advance(inf)
-        return self.timeline(requests)
 
     def submit_all(self, requests: Requests) -> None:
         """Hand over requests that arrive in this order; each has the next row of the timeline."""
@@ -127,7 +119,7 @@ class Engine:
         brings. The timeline has those of its tokens that come out here.
         """
         state, row = self.state, len(self.state.lives)
-        live = Live(row, request.view(row), request.output_tokens, request.reasoning_tokens)
+        live = RequestState(row, request.view(row), request.output_tokens, request.reasoning_tokens)
         state.lives.append(live)
         state.record.add_rows(1)
         if state.instance.cannot_hold(request.prompt_tokens, request.output_tokens):
@@ -140,7 +132,7 @@ class Engine:
         self._expect([live])
         return True
 
-    def _resume(self, live: Live, carried: Carried) -> None:
+    def _resume(self, live: RequestState, carried: Carried) -> None:
         """Give a request its progress in the instances before."""
         view, record = live.view, self.state.record
         live.joins_s = max(live.joins_s, carried.available_s)
@@ -161,7 +153,7 @@ class Engine:
             if live.prefill_left == 1 and carried.generated_tokens:
                 live.prefill_left = 0  # the newest token's KV is computed by its next step
 
-    def _expect(self, lives: Iterable[Live]) -> None:
+    def _expect(self, lives: Iterable[RequestState]) -> None:
         """Put requests into the inbox, which mostly is at its end."""
         inbox = self.inbox
         for live in lives:
@@ -177,19 +169,12 @@ class Engine:
     def _look_at_inbox(self) -> None:
         self.state.next_arrival_s = self.inbox[0].joins_s if self.inbox else inf
 
-    def withdraw(self, request_id: str, *, holds_blocks: bool = False) -> Carried:
-        """Take out an unfinished request with its progress, and with its KV if it has any.
+    def withdraw(self, live: RequestState, *, holds_blocks: bool = False) -> Carried:
+        """Remove an unfinished request with its progress, and with its KV if it has any.
 
         With `holds_blocks` its blocks stay reserved until they are given to `release`, as its KV
         is still to be copied.
-
-        Raises:
-            SchedulingError: no such request is here, or it has finished.
         """
-        return self.take_out(self._find(request_id), holds_blocks=holds_blocks)
-
-    def take_out(self, live: Live, *, holds_blocks: bool = False) -> Carried:
-        """Do the same with a request that is known to be here."""
         state, used_blocks = self.state, self.state.load.used_blocks
         kv_tokens = live.computed_tokens if not live.is_waiting or live.stored_blocks else 0
         if live.rank is None:
@@ -225,12 +210,12 @@ class Engine:
             held_blocks=held_blocks,
         )
 
-    def token_s(self, live: Live) -> list[float]:
+    def token_s(self, live: RequestState) -> list[float]:
         """Return when the tokens of a request came out so far, here and in instances before."""
-        record, cohort = self.state.record, live.cohort
+        record, batch = self.state.record, live.batch
         token_s = [*live.other_token_s, *record.token_s(live.run_ticks)]
-        if cohort is not None and cohort.counter > live.joined:
-            token_s += record.token_s(cohort.ticks_of(live))
+        if batch is not None and batch.counter > live.joined:
+            token_s += record.token_s(batch.ticks_of(live))
         return token_s
 
     def reserve(self, blocks: int) -> bool:
@@ -256,27 +241,13 @@ class Engine:
             self.is_stalled = False
             state.load.now_s = max(state.load.now_s, now_s)
 
-    def _unreserve(self, live: Live) -> None:
+    def _unreserve(self, live: RequestState) -> None:
         """Free the blocks that were kept for a request."""
         self.state.held_blocks -= live.reserved_blocks
         self.state.load.used_blocks -= live.reserved_blocks
         live.reserved_blocks = 0
 
-    def _find(self, request_id: str) -> Live:
-        lives = self.state.lives
-        for live in lives[self.num_indexed :]:
-            if not live.is_gone:
-                self.row_of[live.view.request_id] = live.row
-        self.num_indexed = len(lives)
-        row = self.row_of.get(request_id)
-        if row is None or lives[row].is_gone:
-            raise SchedulingError(
-                f"request {request_id!r} is not in the engine; withdraw one that was submitted and "
-                "has not finished"
-            )
-        return lives[row]
-
-    def _release(self, live: Live) -> None:
+    def _release(self, live: RequestState) -> None:
         """Free the seat and the blocks of a request that leaves."""
         state = self.state
         if live.is_waiting or live.is_moving:
@@ -359,8 +330,8 @@ class Engine:
             return start_s
         if not state.num_reasoning and not (heeds_ends and state.residents):
             return inf
-        cohorts = [cohort for lane in self.ranks.lanes for cohort in lane.cohorts]
-        steps = min(cohort.steps_to_event() for cohort in cohorts)
+        batches = [batch for lane in self.ranks.lanes for batch in lane.batches]
+        steps = min(batch.steps_to_event() for batch in batches)
         if heeds_ends:
             # Whoever is evicted may be admitted to the same step, and end its second prefill.
             free_blocks = self.memory.total_blocks - self.memory.headroom - state.load.used_blocks
@@ -431,7 +402,7 @@ class Engine:
     def decodes(self) -> list[RequestView]:
         """Return the requests that decode, as copies."""
         lives = self.state.residents.values()
-        return [replace(live.sync_view()) for live in lives if live.cohort is not None]
+        return [replace(live.sync_view()) for live in lives if live.batch is not None]
 
     def timeline(self, requests: Requests) -> Timeline:
         """Return what happened so far to the requests that were submitted, in that order.
@@ -456,7 +427,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _lives(requests: Requests, *, first_row: int) -> list[Live]:
+def _lives(requests: Requests, *, first_row: int) -> list[RequestState]:
     """Return the requests as the engine keeps them, by row."""
     views = map(
         RequestView,
@@ -470,5 +441,7 @@ def _lives(requests: Requests, *, first_row: int) -> list[Live]:
     )
     output_tokens, reasoning_tokens = requests.output_tokens, requests.reasoning_tokens
     return list(
-        map(Live, count(first_row), views, output_tokens.tolist(), reasoning_tokens.tolist())
+        map(
+            RequestState, count(first_row), views, output_tokens.tolist(), reasoning_tokens.tolist()
+        )
     )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from lengthwise.errors import SchedulingError
 from scheduler_adapters.planner.step_budget import evict_order, fewest_victims
-from scheduler_adapters.simulator.engine.live import Live, rank_of
 from scheduler_adapters.simulator.engine.offload import StoredBlocks
-from scheduler_adapters.simulator.engine.ranks import RankKeeper
+from scheduler_adapters.simulator.engine.ranked_requests import RankedRequests
+from scheduler_adapters.simulator.engine.request_state import RequestState, rank_of
 from scheduler_adapters.simulator.engine.state import EngineState, StepInProgress
 
 if TYPE_CHECKING:
@@ -29,7 +29,11 @@ class KvMemory:
     )  # fmt: skip
 
     def __init__(
-        self, state: EngineState, ranks: RankKeeper, stored: StoredBlocks, habits: VllmHabits | None
+        self,
+        state: EngineState,
+        ranks: RankedRequests,
+        stored: StoredBlocks,
+        habits: VllmHabits | None,
     ) -> None:
         instance = state.instance
         self.state = state
@@ -45,7 +49,7 @@ class KvMemory:
         self.headroom = instance.decode_headroom_blocks
         """Free blocks a decode insists on even when it needs none."""
 
-    def admit(self, live: Live) -> None:
+    def admit(self, live: RequestState) -> None:
         """Give a request its seat and its blocks, to be computed or copied back."""
         state, load = self.state, self.load
         self.step.is_steady = False  # the next step may admit more, whatever stopped this one
@@ -73,25 +77,25 @@ class KvMemory:
             for tell in self.admitted:
                 tell(live.sync_view(), load.now_s)
 
-    def blocks_of(self, live: Live) -> int:
+    def blocks_of(self, live: RequestState) -> int:
         """Return the blocks that a resident holds which is not in the step yet."""
         if live.is_moving and not live.prefill_left:
             return live.stored_blocks
-        context = live.now_context - (live.cohort is not None)
+        context = live.now_context - (live.batch is not None)
         return -(-context // self.block_tokens)
 
-    def growth_of(self, live: Live) -> int:
+    def growth_of(self, live: RequestState) -> int:
         """Return the blocks that the next token of a resident needs: 1 or 0."""
-        return int(live.cohort is not None and (live.now_context - 1) % self.block_tokens == 0)
+        return int(live.batch is not None and (live.now_context - 1) % self.block_tokens == 0)
 
-    def _is_placed(self, live: Live) -> bool:
+    def _is_placed(self, live: RequestState) -> bool:
         if live.placed_step == self.load.step:
             return True
-        if live.cohort is not None:
-            return live.cohort in self.step.placed
+        if live.batch is not None:
+            return live.batch in self.step.placed
         return any(other is live for other, _ in self.step.chunks)
 
-    def secure_block(self, live: Live) -> bool:
+    def secure_block(self, live: RequestState) -> bool:
         """Take the block for the next token of a decode, by eviction where need be."""
         needed = self.growth_of(live)
         while self.total_blocks - self.load.used_blocks < max(needed, self.headroom):
@@ -111,7 +115,7 @@ class KvMemory:
         self.load.used_blocks += needed
         return True
 
-    def _evict(self, live: Live) -> None:
+    def _evict(self, live: RequestState) -> None:
         state, load, blocks = self.state, self.load, self.blocks_of(live)
         self.step.is_steady = False
         if self.habits is not None:
@@ -119,7 +123,7 @@ class KvMemory:
         load.used_blocks -= blocks
         if self.step.offloads:
             self.stored.offload(live, -(-live.computed_tokens // self.block_tokens))
-        if live.cohort is None:
+        if live.batch is None:
             state.num_prefilling -= 1
         self.ranks.unplace(live)
         live.is_waiting = True
@@ -156,7 +160,7 @@ class KvMemory:
             self.admit(best)
             self.ranks.place(best)
 
-    def _best_waiting(self) -> Live | None:
+    def _best_waiting(self) -> RequestState | None:
         for lane in self.ranks.lanes:
             waiting = lane.waiting
             while waiting:
@@ -167,15 +171,15 @@ class KvMemory:
                 heappop(waiting)
         return None
 
-    def _make_room(self, best: Live) -> bool:
+    def _make_room(self, best: RequestState) -> bool:
         """Evict the fewest worst residents that let `best` in; none where that is impossible."""
         budget = self.step.budget
         if budget.num_admissions >= budget.max_admissions:
             return False
         room = self.total_blocks - self.load.used_blocks - self._blocks_for(best)
         for lane in self.ranks.lanes:
-            for cohort in lane.cohorts:
-                room -= cohort.growth[cohort.counter % self.block_tokens]
+            for batch in lane.batches:
+                room -= batch.growth[batch.counter % self.block_tokens]
         seats = budget.seats - len(self.residents) - 1
         if room >= 0 and seats >= 0:  # as mostly
             return True
@@ -184,7 +188,7 @@ class KvMemory:
             self._evict(victim)
         return victims is not None
 
-    def _blocks_for(self, best: Live) -> int:
+    def _blocks_for(self, best: RequestState) -> int:
         """Return the blocks that admit a waiting request, its next token's included."""
         blocks = -(-best.next_context // self.block_tokens)
         return blocks + self.headroom if best.stored_blocks else blocks
@@ -202,7 +206,7 @@ class KvMemory:
         others = load.num_decoding - step.budget.num_decodes
         return 0 if best is None else self._blocks_for(best) + others
 
-    def _worse_than(self, best: Live) -> Iterator[tuple[Live, int]]:
+    def _worse_than(self, best: RequestState) -> Iterator[tuple[RequestState, int]]:
         """Yield the residents that may go for `best`, worst first, and the blocks freed so far."""
         assert best.rank is not None
         limit = best.rank.evict_key
@@ -210,8 +214,8 @@ class KvMemory:
             return
         worse, freed_blocks = [], 0
         for row, live in self.residents.items():
-            cohort = live.cohort  # not a call of `rank_of`: this is most of an eviction
-            rank = live.rank if cohort is None else cohort.rank or live.rank
+            batch = live.batch  # not a call of `rank_of`: this is most of an eviction
+            rank = live.rank if batch is None else batch.rank or live.rank
             assert rank is not None
             key = rank.evict_key
             if key is not None and key > limit and not live.is_moving:
@@ -221,5 +225,5 @@ class KvMemory:
             yield live, freed_blocks
 
 
-def _evict_order(live: Live) -> tuple[bool, tuple[float, ...], int]:
+def _evict_order(live: RequestState) -> tuple[bool, tuple[float, ...], int]:
     return evict_order(rank_of(live), live.row)

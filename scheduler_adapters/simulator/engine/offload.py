@@ -2,8 +2,8 @@
 
 from math import inf
 
-from scheduler_adapters.simulator.engine.live import Live
-from scheduler_adapters.simulator.engine.ranks import RankKeeper
+from scheduler_adapters.simulator.engine.ranked_requests import RankedRequests
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.engine.state import EngineState
 from scheduler_adapters.simulator.host_link import Copies
 
@@ -21,7 +21,7 @@ class StoredBlocks:
         "prompt_tokens", "ranks", "state", "used_host_blocks",
     )  # fmt: skip
 
-    def __init__(self, state: EngineState, ranks: RankKeeper) -> None:
+    def __init__(self, state: EngineState, ranks: RankedRequests) -> None:
         host = state.instance.host
         self.state = state
         self.ranks = ranks
@@ -32,11 +32,11 @@ class StoredBlocks:
             self.max_host_blocks = inf if host.max_blocks is None else host.max_blocks
         self.used_host_blocks = self.brought_blocks = self.prompt_tokens = 0
         """Kept in host memory, brought from other instances, and the prompts of both."""
-        self.brought: list[Live] = []
+        self.brought: list[RequestState] = []
         """Admitted with blocks from another instance since the last landing."""
         self.next_landing_s = inf
 
-    def offload(self, live: Live, blocks: int) -> None:
+    def offload(self, live: RequestState, blocks: int) -> None:
         """Copy what a victim has computed to the host, where that has room."""
         if blocks and self.used_host_blocks + blocks <= self.max_host_blocks:
             live.stored_blocks = blocks
@@ -44,13 +44,13 @@ class StoredBlocks:
             self.prompt_tokens += live.view.prompt_tokens
             self._copy(live)
 
-    def bring(self, live: Live, blocks: int) -> None:
+    def bring(self, live: RequestState, blocks: int) -> None:
         """Note the blocks with which a request comes from another instance."""
         live.is_brought, live.stored_blocks = True, blocks
         self.brought_blocks += blocks
         self.prompt_tokens += live.view.prompt_tokens
 
-    def reload(self, live: Live) -> None:
+    def reload(self, live: RequestState) -> None:
         """Copy the blocks of an admitted request back."""
         if live.is_brought:
             live.is_moving = True
@@ -59,7 +59,7 @@ class StoredBlocks:
         else:
             self._copy(live)
 
-    def _copy(self, live: Live) -> None:
+    def _copy(self, live: RequestState) -> None:
         assert self.copies is not None
         live.is_moving = True
         self.copies.start(self.state.load.now_s, live.row, live.stored_blocks)
@@ -71,7 +71,7 @@ class StoredBlocks:
         else:
             self.next_landing_s = inf if self.copies is None else self.copies.next_landing_s
 
-    def free(self, live: Live) -> None:
+    def free(self, live: RequestState) -> None:
         """Give up the stored blocks of a request that is back on the device, or has left."""
         if live.stored_blocks:
             self.prompt_tokens -= live.view.prompt_tokens

@@ -6,8 +6,8 @@ from typing import Any
 
 from scheduler_adapters.planner.step_budget import StepBudget
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.engine.cohort import Cohort
-from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.decode_batch import DecodeBatch
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -32,9 +32,9 @@ class EngineState:
         self.events = ObservedEvents(observers)
         self.record = TimelineRecord()
         self.load = LoadView(total_blocks=instance.kv_blocks)
-        self.lives: list[Live] = []
+        self.lives: list[RequestState] = []
         """All requests by row, those to come included; `GONE` for those that have left."""
-        self.residents: dict[int, Live] = {}
+        self.residents: dict[int, RequestState] = {}
         self.num_waiting = self.num_prefilling = self.num_reasoning = 0
         self.num_returning = 0
         """Of the waiting: those that are being copied back, and so are residents as well."""
@@ -72,8 +72,8 @@ class StepInProgress:
 
     def __init__(self) -> None:
         self.repeats = False
-        self.placed: list[Cohort] = []
-        self.chunks: list[tuple[Live, int]] = []
+        self.placed: list[DecodeBatch] = []
+        self.chunks: list[tuple[RequestState, int]] = []
         """Prefills in the step, with their tokens."""
 
 

@@ -7,7 +7,7 @@ compared without, as in the papers.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.views import LoadView
 
 
@@ -54,7 +54,7 @@ class VllmHabits:
         """Count the blocks of a request that finished."""
         self.freed_blocks += blocks
 
-    def evicted(self, live: Live, blocks: int, load: LoadView) -> None:
+    def evicted(self, live: RequestState, blocks: int, load: LoadView) -> None:
         """Note what a victim has computed; its blocks are not given back yet."""
         self.prefixes[live.row] = _FreedPrefix(
             blocks=blocks,
@@ -64,12 +64,12 @@ class VllmHabits:
         )
         self.freed_blocks += blocks
 
-    def keep_prefix(self, live: Live, used_blocks: int, block_tokens: int) -> None:
+    def keep_prefix(self, live: RequestState, used_blocks: int, block_tokens: int) -> None:
         """Shorten the prefill of a request that is admitted by what is still there."""
         live.kept_tokens = self._kept_tokens(live, used_blocks, block_tokens)
         live.prefill_left -= live.kept_tokens
 
-    def _kept_tokens(self, live: Live, used_blocks: int, block_tokens: int) -> int:
+    def _kept_tokens(self, live: RequestState, used_blocks: int, block_tokens: int) -> int:
         """Return tokens in whole blocks; the last token is computed again."""
         prefix = self.prefixes.pop(live.row, None)
         if prefix is None:

@@ -7,7 +7,7 @@ import pytest
 from scheduler_adapters.placements.least_kv import LeastKv
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.live import simulated_requests
+from scheduler_adapters.simulator.engine.request_state import simulated_requests
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import InstanceView, RequestView

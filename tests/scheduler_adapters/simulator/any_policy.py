@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 from hypothesis import strategies as st
 
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
@@ -178,6 +182,28 @@ hosts = st.builds(
     max_blocks=st.sampled_from([None, 3, 12]),
 )
 """From faster than a step to several steps for a block."""
+
+
+class EveryToken(EngineObserver):
+    """An observer of tokens, for which an engine fills every step anew."""
+
+    def emitted(self, request, num_tokens, now_s):
+        pass
+
+
+def serve(engine: Engine, requests: Requests) -> Timeline:
+    """Serve all requests to the end."""
+    engine.submit_all(requests)
+    engine.advance(inf)
+    return engine.timeline(requests)
+
+
+def state_of(engine: Engine, request_id: str) -> RequestState:
+    """The unfinished request of this id."""
+    (state,) = (
+        one for one in engine.requests if not one.is_gone and one.view.request_id == request_id
+    )
+    return state
 
 
 def assert_equal(one: Timeline, other: Timeline) -> None:

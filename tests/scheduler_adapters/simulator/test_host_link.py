@@ -21,6 +21,7 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.simulator.any_policy import EveryToken, serve
 
 LINK = HostLink(kv_bytes_per_token=1, bytes_per_s=100.0)
 CONSTANT = AffineLatency(base_s=1.0)
@@ -117,7 +118,7 @@ class BlockCounter(EngineObserver):
                 device += self.held_blocks(live)
                 assert not live.is_waiting
             else:
-                assert live.cohort is None
+                assert live.batch is None
             assert live.stored_blocks > 0 or not live.is_moving
             host += live.stored_blocks
         assert device == state.load.used_blocks <= state.load.total_blocks
@@ -127,8 +128,8 @@ class BlockCounter(EngineObserver):
         """Blocks of a resident, in a step that has been filled."""
         if live.is_moving and not live.prefill_left:
             return live.stored_blocks
-        is_placed = live.cohort in self.engine.filler.step.placed
-        return -(-(live.now_context - (live.cohort is not None and not is_placed)) // 16)
+        is_placed = live.batch in self.engine.filler.step.placed
+        return -(-(live.now_context - (live.batch is not None and not is_placed)) // 16)
 
 
 @st.composite
@@ -161,9 +162,9 @@ def test_every_block_is_on_the_device_or_on_the_host(requests, policy, bytes_per
     host = HostLink(kv_bytes_per_token=1, bytes_per_s=bytes_per_s, max_blocks=max_blocks)
     latency = AffineLatency(base_s=0.01, per_token_s=1e-4)
     instance = Instance(latency=latency, kv_blocks=16, max_num_seqs=6, max_tokens=40, host=host)
-    engine = Engine(policy, instance, skip_ahead=False)
+    engine = Engine(policy, instance, observers=[EveryToken()])
     counter = BlockCounter(engine)
-    timeline = engine.run(requests)
+    timeline = serve(engine, requests)
     engine.filler.step.placed = []
     counter.count_blocks()
     assert engine.state.load.used_blocks == engine.stored.used_host_blocks == 0

@@ -15,6 +15,7 @@ from scheduler_adapters.simulator.observers import LoadRecorder, progress_lines
 from scheduler_adapters.simulator.simulate import Interrupted, simulate
 from scheduler_adapters.views import Rank
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.simulator.any_policy import serve
 
 INSTANCE = Instance(latency=AffineLatency(base_s=0.01, per_token_s=1e-4), kv_blocks=60)
 ALL_ENGINES = [("plain", None), ("plain", 7), ("vllm", None), ("vllm", 7)]
@@ -35,7 +36,7 @@ def test_watching_changes_nothing(policy):
     watched = simulate(
         requests, load_policy(policy), INSTANCE, loop="python", observers=[LoadRecorder()]
     )
-    plain = Engine(load_policy(policy), INSTANCE).run(requests)
+    plain = serve(Engine(load_policy(policy), INSTANCE), requests)
     np.testing.assert_array_equal(watched.finished_s, plain.finished_s)
     np.testing.assert_array_equal(watched.tick_s, plain.tick_s)
 

@@ -20,17 +20,22 @@ from scheduler_adapters.simulator.cluster.moves import LiveMigration
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.seen import TelemetryAge
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.live import Carried, Live, simulated_requests
+from scheduler_adapters.simulator.engine.request_state import (
+    Carried,
+    RequestState,
+    simulated_requests,
+)
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric, Transfers
 from scheduler_adapters.views import InstanceView, Phase, RequestView
 from scheduler_adapters.workload.requests import Requests
+from tests.scheduler_adapters.simulator.any_policy import EveryToken
 
 
 @dataclass(eq=False)
 class Flight:
     row: int
-    live: Live
+    live: RequestState
     carried: Carried | None
     source: int
     to: int
@@ -77,16 +82,16 @@ class ReferenceCluster:
         self.requests = list(simulated_requests(requests))
         self.placement = placement
         self.engines = [
-            Engine(make_policy(), instance, skip_ahead=False, instance_id=i)
+            Engine(make_policy(), instance, observers=[EveryToken()], instance_id=i)
             for i, instance in enumerate(instances)
         ]
         for engine, role in zip(self.engines, roles or [], strict=False):
             engine.own_view.role = role
         self.transfers = Transfers(fabric or Fabric(kv_bytes_per_token=1))
         self.flights: dict[int, Flight] = {}
-        self.at: dict[int, tuple[int, Live]] = {}
+        self.at: dict[int, tuple[int, RequestState]] = {}
         """Where each request is or was last."""
-        self.ended: list[tuple[float, int, int, int, int, Live]] = []
+        self.ended: list[tuple[float, int, int, int, int, RequestState]] = []
         """(time, instance, row of its engine, order, row, request) of what is to be told."""
         self.starting: list[tuple[float, int, Flight]] = []
         """(time, number, flight) of transfers that wait for the end of a step."""
@@ -202,7 +207,7 @@ class ReferenceCluster:
         self.parked = [one for one in self.parked if one.source != instance]
         for row, (here, live) in self.at.items():
             if here == instance and not live.is_gone:
-                carried = self.engines[instance].withdraw(live.view.request_id)
+                carried = self.engines[instance].withdraw(live)
                 lost[row] = replace(live.view), carried
         for row in sorted(lost):
             self.num_replaced[row] += 1
@@ -265,7 +270,7 @@ class ReferenceCluster:
             row: (generated(live), needs_prefill(live), live.view.preemptions) for row, live in here
         }
         engine.advance(nextafter(start_s, inf))
-        now_s = engine.state.load.now_s
+        now_s = engine.load.now_s
         hands_over = type(self.placement).at_prefill_end is not Placement.at_prefill_end
         for row, live in here:
             count, prefilled, preemptions = before[row]
@@ -302,11 +307,11 @@ class ReferenceCluster:
                 self.send(flight, change.to, now_s)
         self.hand_over(now_s)
 
-    def is_copied_live(self, live: Live) -> bool:
+    def is_copied_live(self, live: RequestState) -> bool:
         return any(one.live is live for one in self.copied_live)
 
     def end_of_step_s(self, instance: int, now_s: float) -> float:
-        return max(now_s, self.engines[instance].state.load.now_s)
+        return max(now_s, self.engines[instance].load.now_s)
 
     def expect(self, number: int, flight: Flight, start_s: float, now_s: float) -> None:
         if start_s > now_s:
@@ -334,14 +339,14 @@ class ReferenceCluster:
         is_last = flight.stages == options.max_stages - 1 or left <= 16 * options.last_blocks
         if flight.stages and is_last:
             self.copied_live.remove(flight)
-            flight.carried = source.withdraw(live.view.request_id, holds_blocks=True)
+            flight.carried = source.withdraw(live, holds_blocks=True)
             flight.blocks = flight.reserved_blocks
             flight.pause_s = now_s
             self.left.append(flight)
             self.book(flight.to, live, 0)
         self.copy(number, flight, left, now_s)
 
-    def end_prefill(self, row: int, live: Live, instance: int, now_s: float) -> None:
+    def end_prefill(self, row: int, live: RequestState, instance: int, now_s: float) -> None:
         role = self.engines[instance].own_view.role
         if not live.is_gone and role == "prefill":
             self.parked.append(self.take_out(row, now_s))
@@ -367,7 +372,7 @@ class ReferenceCluster:
     def take_out(self, row: int, now_s: float, *, keeps_kv: bool = True) -> Flight:
         instance, live = self.at[row]
         engine = self.engines[instance]
-        carried = engine.withdraw(live.view.request_id, holds_blocks=keeps_kv)
+        carried = engine.withdraw(live, holds_blocks=keeps_kv)
         if not keeps_kv:
             carried = replace(carried, kv_tokens=0)
         blocks = -(-carried.kv_tokens // 16)
@@ -402,7 +407,7 @@ class ReferenceCluster:
     def submit(self, row: int, instance: int, carried: Carried | None) -> bool:
         engine = self.engines[instance]
         is_held = engine.submit(self.requests[row], carried=carried)
-        self.at[row] = instance, engine.state.lives[-1]
+        self.at[row] = instance, engine.requests[-1]
         return is_held
 
     def end_phase(self, row: int, instance: int, now_s: float) -> None:
@@ -449,7 +454,7 @@ class ReferenceCluster:
     def decider(self, now_s: float) -> Placement:
         return FewestRequests() if self.is_too_old(now_s) else self.placement
 
-    def book(self, to: int, live: Live, blocks: int) -> None:
+    def book(self, to: int, live: RequestState, blocks: int) -> None:
         if self.snapshot:
             self.snapshot[to].num_waiting += 1
             self.snapshot[to].booked_blocks += blocks
@@ -476,7 +481,7 @@ class ReferenceCluster:
         used += sum(live.reserved_blocks for live in lives)
         view = InstanceView(
             instance_id=instance,
-            now_s=engine.state.load.last_step_end_s,
+            now_s=engine.load.last_step_end_s,
             used_blocks=used + sum(flight.carried.held_blocks for flight in leaving),
             role=engine.own_view.role,
             decodes=engine.decodes,
@@ -485,7 +490,7 @@ class ReferenceCluster:
                 for one in self.copied_live + self.left
                 if one.preemptions is not None
             ),
-            total_blocks=engine.state.instance.kv_blocks,
+            total_blocks=engine.instance.kv_blocks,
             block_tokens=16,
             used_host_blocks=sum(live.stored_blocks for live in lives if not live.is_brought),
             num_waiting=len(waiting) + len(coming),
@@ -497,7 +502,7 @@ class ReferenceCluster:
                 live.view.prompt_tokens for live in lives if live.stored_blocks
             ),
             brought_blocks=sum(live.stored_blocks for live in lives if live.is_brought),
-            mean_step_s=engine.state.load.mean_step_s,
+            mean_step_s=engine.load.mean_step_s,
             booked_blocks=sum(flight.blocks - flight.reserved_blocks for flight in coming),
         )
         if self.placement.watches_prefills:
@@ -506,8 +511,8 @@ class ReferenceCluster:
                 left = live.context if is_whole else live.prefill_left
                 view.prefill_tokens += left
                 view.prefill_squares += live.context**2 - (live.context - left) ** 2 if left else 0
-            is_running = engine.state.load.now_s > now_s
-            for live, chunk in engine.filler.step.chunks if is_running else ():
+            is_running = engine.load.now_s > now_s
+            for live, chunk in engine.step.chunks if is_running else ():
                 end = live.context - (live.prefill_left or 1)
                 view.prefill_tokens += chunk
                 view.prefill_squares += end**2 - (end - chunk) ** 2
@@ -520,8 +525,8 @@ class ReferenceCluster:
         self,
         view: InstanceView,
         engine: Engine,
-        lives: list[Live],
-        all_of: list[Live],
+        lives: list[RequestState],
+        all_of: list[RequestState],
         watch: Watch,
     ) -> None:
         for live in all_of:
@@ -537,7 +542,7 @@ class ReferenceCluster:
                 view.paced_until_s = min(view.paced_until_s, token_s[-1] + watch.ttfat_s)
 
 
-def count_one(view: InstanceView, live: Live, watch: Watch) -> None:
+def count_one(view: InstanceView, live: RequestState, watch: Watch) -> None:
     thinks = generated(live) < max(1, live.reasoning_tokens)
     context = live.view.prompt_tokens + generated(live)
     view.num_thinking += thinks and context <= watch.demote_above_tokens
@@ -563,16 +568,16 @@ class FewestRequests(Placement):
         return next(view.instance_id for view in views if view.num_requests == fewest)
 
 
-def is_decoding(live: Live) -> bool:
+def is_decoding(live: RequestState) -> bool:
     is_resident = not (live.is_gone or live.is_waiting or live.is_moving)
     return is_resident and not live.prefill_left
 
 
-def needs_prefill(live: Live) -> bool:
+def needs_prefill(live: RequestState) -> bool:
     return live.prefill_left > 0 or (live.is_waiting and not live.stored_blocks)
 
 
-def generated(live: Live) -> int:
+def generated(live: RequestState) -> int:
     return live.now_context - live.view.prompt_tokens
 
 
@@ -592,7 +597,7 @@ def assert_runs_are_equal(run: ClusterRun, walked: ReferenceCluster) -> None:
     if walked.clients is not None:
         np.testing.assert_array_equal(timeline.requests.arrival_s, walked.sent_s)
     for row, (instance, live) in walked.at.items():
-        record = walked.engines[instance].state.record
+        record = walked.engines[instance].record
         assert timeline.instance[row] == instance
         token_s = walked.engines[instance].token_s(live)
         np.testing.assert_array_equal(timeline.token_s(row), token_s)
@@ -613,7 +618,7 @@ def step_starts_s(walked: ReferenceCluster, end_s: float) -> list[float]:
     """Return when the steps started that ended at this time, in any instance."""
     starts_s = []
     for engine in walked.engines:
-        record = engine.state.record
+        record = engine.record
         if end_s in record.tick_s:
             tick = record.tick_s.index(end_s)
             starts_s.append(record.start_s.get(tick, record.tick_s[tick - 1]))

@@ -38,9 +38,11 @@ from scheduler_adapters.simulator.simulate import Interrupted, simulate_replicas
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.simulator.any_policy import (
     LATENCY,
+    EveryToken,
     assert_equal,
     hosts,
     instances,
+    serve,
     workloads,
 )
 from tests.scheduler_adapters.simulator.cluster.reference_cluster import (
@@ -203,12 +205,14 @@ def check(requests, placement, policy, instance, host, count, roles, outages, **
         with pytest.raises(InvalidDecision, match=f"left {len(walked.parked)} prefilled"):
             simulate_cluster(requests, fresh(placement), *parts, **options)
         return
-    for skip_ahead in (True, False):
-        run = simulate_cluster(requests, fresh(placement), *parts, skip_ahead=skip_ahead, **options)
+    for observers in ([], [EveryToken()]):
+        run = simulate_cluster(
+            requests, fresh(placement), *parts, observers=lambda _, told=observers: told, **options
+        )
         assert_runs_are_equal(run, walked)
         assert_nothing_is_lost(run)
     for engine in walked.engines:
-        assert engine.state.load.used_blocks == engine.state.held_blocks == 0
+        assert engine.load.used_blocks == engine.state.held_blocks == 0
 
 
 def assert_nothing_is_lost(run: ClusterRun) -> None:
@@ -289,7 +293,7 @@ def test_one_instance_under_any_placement_is_the_single_engine(placement, policy
     requests = requests_of(60)
     make = Pascal if policy == "pascal-offload" else POLICIES[policy]
     run = simulate_cluster(requests, load_placement(placement), make, [INSTANCE])
-    assert_equal(run.timeline, Engine(make(), INSTANCE).run(requests))
+    assert_equal(run.timeline, serve(Engine(make(), INSTANCE), requests))
     assert not run.timeline.instance.any()
     assert not run.timeline.migrations.any()
 

@@ -13,11 +13,12 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.cluster.moves import LiveMigration
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.live import Carried, SimulatedRequest
+from scheduler_adapters.simulator.engine.request_state import Carried, SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.simulator.any_policy import state_of
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
 
@@ -174,5 +175,5 @@ def test_reserved_blocks_come_free_with_a_request_that_leaves_before_it_joined()
     request = SimulatedRequest("a", 0.0, prompt_tokens=30, output_tokens=2)
     engine.submit(request, carried=Carried(available_s=5.0, kv_tokens=30, reserved_blocks=2))
     assert engine.view().used_blocks == 2
-    engine.withdraw("a")
+    engine.withdraw(state_of(engine, "a"))
     assert engine.view().used_blocks == engine.state.held_blocks == 0

@@ -11,10 +11,11 @@ from scheduler_adapters.placement import Watch
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster.telemetry import Telemetry, read_all_s
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.live import SimulatedRequest
+from scheduler_adapters.simulator.engine.request_state import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import StepRule
+from tests.scheduler_adapters.simulator.any_policy import state_of
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
 REQUEST = SimulatedRequest("a", 0.0, prompt_tokens=16, output_tokens=10, reasoning_tokens=3)
@@ -34,7 +35,7 @@ def telemetry(*requests: SimulatedRequest, watch: Watch | None = WATCH, **change
     seen = Telemetry(engine, watch)
     for request in requests:
         engine.submit(request)
-        seen.submitted(engine.state.lives[-1])
+        seen.submitted(engine.requests[-1])
     return seen
 
 
@@ -71,17 +72,17 @@ def test_long_reasoning_is_not_counted_and_what_never_answers_leaves():
 def test_a_withdrawn_request_is_no_longer_counted():
     seen = telemetry(REQUEST, REQUEST._replace(request_id="b", reasoning_tokens=1))
     assert counts(seen, 2.0) == (1, 1)
-    seen.engine.withdraw("a")
-    seen.engine.withdraw("b")
+    seen.engine.withdraw(state_of(seen.engine, "a"))
+    seen.engine.withdraw(state_of(seen.engine, "b"))
     assert counts(seen, 2.0) == (0, 0)
 
 
 def test_what_is_on_its_way_is_booked():
     elsewhere = telemetry(REQUEST, REQUEST._replace(request_id="b", reasoning_tokens=9))
     elsewhere.engine.advance(4.0)
-    answers, thinks = elsewhere.state.lives
+    answers, thinks = elsewhere.requests
     for live in (answers, thinks):
-        elsewhere.engine.take_out(live)
+        elsewhere.engine.withdraw(live)
     seen = telemetry()
     seen.book(answers, 3)
     seen.book(thinks, 0)
@@ -100,7 +101,7 @@ def test_a_reader_has_read_all_some_time_after_an_eviction():
     seen.engine.advance(1.5)
     assert seen.view().paced_until_s == np.inf
     seen.engine.advance(14.5)
-    (answer,) = (live for live in seen.state.lives if live.is_waiting)
+    (answer,) = (live for live in seen.requests if live.is_waiting)
     token_s = seen.engine.token_s(answer)[2:]
     read_s = token_s[0]
     for at_s in token_s[1:]:
@@ -140,7 +141,7 @@ def test_what_is_to_be_prefilled_is_whole_prompts_then_the_rest_of_them():
     seen = Telemetry(engine, None, watches_prefills=True)
     for request_id in "ab":
         engine.submit(REQUEST._replace(request_id=request_id, reasoning_tokens=0))
-        seen.submitted(engine.state.lives[-1])
+        seen.submitted(engine.requests[-1])
     found = []
     for at_s in (0.0, 1.0, 2.0, 4.0):
         engine.advance(at_s)
@@ -149,7 +150,7 @@ def test_what_is_to_be_prefilled_is_whole_prompts_then_the_rest_of_them():
     # 16 each, ten tokens a step: 6 of the first are left, then 12 of the second, then none.
     assert found == [(32, 512), (22, 512 - 100), (12, 256 - 16), (0, 0)]
     assert sorted(request.request_id for request in seen.view().decodes()) == ["a", "b"]
-    engine.withdraw("a")
+    engine.withdraw(state_of(engine, "a"))
     assert [request.request_id for request in seen.view().decodes()] == ["b"]
 
 
@@ -157,7 +158,7 @@ def test_a_prefill_counts_until_its_step_has_ended():
     engine = Engine(FCFS(), replace(SECONDS, max_tokens=10))
     seen = Telemetry(engine, None, watches_prefills=True)
     engine.submit(REQUEST._replace(reasoning_tokens=0))
-    seen.submitted(engine.state.lives[-1])
+    seen.submitted(engine.requests[-1])
     found = []
     for at_s in (0.5, 1.0, 1.5, 2.0):
         engine.advance(at_s)
@@ -172,11 +173,11 @@ def test_who_is_evicted_is_to_be_prefilled_again():
     seen = Telemetry(engine, None, watches_prefills=True)
     for request_id in "ab":
         engine.submit(REQUEST._replace(request_id=request_id, prompt_tokens=15, output_tokens=30))
-        seen.submitted(engine.state.lives[-1])
+        seen.submitted(engine.requests[-1])
     engine.advance(4.0)  # both have filled a block, and one block is left for two
     view = seen.view()
-    (waiting,) = (live for live in engine.state.lives if live.is_waiting)
+    (waiting,) = (live for live in engine.requests if live.is_waiting)
     assert (view.prefill_tokens, view.prefill_squares) == (waiting.context, waiting.context**2)
     assert view.num_waiting == 1
-    engine.withdraw(waiting.view.request_id)
+    engine.withdraw(waiting)
     assert (seen.view().prefill_tokens, seen.view().prefill_squares) == (0, 0)

@@ -36,6 +36,7 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
+from tests.scheduler_adapters.simulator.any_policy import serve
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 pytestmark = pytest.mark.slow
@@ -149,7 +150,7 @@ def test_the_compiled_loop_takes_the_static_policies(policy):
         compiled = run_compiled(requests, policy, instance)
         assert compiled is not None
         assert compiled.preemptions.sum() > 0
-        assert_equal(compiled, Engine(policy, instance).run(requests))
+        assert_equal(compiled, serve(Engine(policy, instance), requests))
 
 
 def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python():
@@ -179,7 +180,7 @@ def test_the_compiled_loops_take_requests_that_are_all_rejected(run, policy):
     instance = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16)
     compiled = run(requests, policy, instance)
     assert compiled is not None
-    assert_equal(compiled, Engine(policy, instance).run(requests))
+    assert_equal(compiled, serve(Engine(policy, instance), requests))
 
 
 @pytest.mark.parametrize("policy", [FCFS(), SLAI(), RoundRobin()])

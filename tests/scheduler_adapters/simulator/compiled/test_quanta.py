@@ -20,6 +20,7 @@ from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.views import LoadView, Rank, RequestView
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.simulator.any_policy import serve
 from tests.scheduler_adapters.simulator.compiled.test_loop import (
     KERNELS,
     LATENCY,
@@ -73,7 +74,7 @@ def test_the_compiled_loop_takes_both_policies(policy):
         compiled = run_compiled_quanta(requests, policy, instance)
         assert compiled is not None
         assert compiled.preemptions.sum() > 0
-        assert_equal(compiled, Engine(policy, instance).run(requests))
+        assert_equal(compiled, serve(Engine(policy, instance), requests))
 
 
 class Hurried(Pascal):

@@ -18,6 +18,7 @@ from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.views import LoadView, Rank, RequestView
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.simulator.any_policy import serve
 from tests.scheduler_adapters.simulator.compiled.test_loop import (
     KERNELS,
     LATENCY,
@@ -77,7 +78,7 @@ def test_the_compiled_loop_takes_every_variant_of_slai(settings):
         assert compiled is not None
         assert compiled.preemptions.sum() > 0
         assert len(compiled.runs) > 60, "somebody's decode was put off"
-        assert_equal(compiled, Engine(SLAI(**settings), instance).run(requests))
+        assert_equal(compiled, serve(Engine(SLAI(**settings), instance), requests))
 
 
 class Hurried(SLAI):

@@ -16,10 +16,12 @@ from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.simulator.any_policy import (
     LATENCY,
     AnyPolicy,
+    EveryToken,
     assert_equal,
     hosts,
     instances,
     policies,
+    serve,
     workloads,
 )
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
@@ -27,8 +29,8 @@ from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 def check(requests: Requests, policy: Policy, instance: Instance) -> None:
     walked = ReferenceEngine(policy, instance).run(requests)
-    assert_equal(Engine(policy, instance).run(requests), walked)
-    assert_equal(Engine(policy, instance, skip_ahead=False).run(requests), walked)
+    assert_equal(serve(Engine(policy, instance), requests), walked)
+    assert_equal(serve(Engine(policy, instance, observers=[EveryToken()]), requests), walked)
 
 
 @settings(max_examples=150, deadline=None)

@@ -30,6 +30,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
+from tests.scheduler_adapters.simulator.any_policy import EveryToken, serve
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
@@ -95,7 +96,7 @@ class StepLines(EngineObserver):
     def ran(self, load, duration_s, num_resident):
         step = {
             "time": round(load.now_s, 9),
-            "decodes": sorted(row for cohort in self.step.placed for row in cohort.members),
+            "decodes": sorted(row for batch in self.step.placed for row in batch.members),
             "prefills": [[live.row, chunk] for live, chunk in self.step.chunks],
             "evicted": self.evicted_rows,
         }
@@ -105,9 +106,9 @@ class StepLines(EngineObserver):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_policy_decides_as_it_always_has(name, pytestconfig):
-    engine = Engine(MAKERS[name](), SCARCE, skip_ahead=False)
+    engine = Engine(MAKERS[name](), SCARCE, observers=[EveryToken()])
     steps = StepLines(engine)
-    engine.run(crowd())
+    serve(engine, crowd())
     path = GOLDEN / f"{name}.crowd.jsonl"
     if pytestconfig.getoption("--regen-golden"):
         GOLDEN.mkdir(exist_ok=True)
@@ -117,7 +118,7 @@ def test_every_policy_decides_as_it_always_has(name, pytestconfig):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_what_is_golden_serves_everybody(name):
-    timeline = Engine(MAKERS[name](), SCARCE).run(crowd())
+    timeline = serve(Engine(MAKERS[name](), SCARCE), crowd())
     assert np.isfinite(timeline.finished_s).all()
     tokens = np.bincount(timeline.runs[:, 0], timeline.runs[:, 2] - timeline.runs[:, 1] + 1)
     assert tokens.tolist() == crowd().output_tokens.tolist()
@@ -126,6 +127,6 @@ def test_what_is_golden_serves_everybody(name):
 def test_the_workload_evicts_under_most_policies():
     """Otherwise golden traces would miss half of the rules."""
     evicting = [
-        name for name in MAKERS if Engine(MAKERS[name](), SCARCE).run(crowd()).preemptions.sum()
+        name for name in MAKERS if serve(Engine(MAKERS[name](), SCARCE), crowd()).preemptions.sum()
     ]
     assert len(evicting) > len(MAKERS) / 2

@@ -14,6 +14,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.simulator.any_policy import EveryToken, serve
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=6, watermark_fraction=0.0)
 
@@ -53,7 +54,7 @@ def evicted(scores, *, rule=None, arrival_s=None, instance=SECONDS, prompt=31, o
         arrival_s=arrival_s or [0.0] * count,
     )
     engine = Engine(ByScore(rule), instance, observers=[told])
-    engine.run(requests)
+    serve(engine, requests)
     assert engine.state.load.used_blocks == 0
     return told.rows
 
@@ -90,19 +91,19 @@ def test_for_a_seat_alone_nobody_goes_until_blocks_are_missing_as_well():
         scores=[5, 6, 1],
         arrival_s=[0.0, 0.0, 0.5],
     )
-    gone_s = {}
-    for skip_ahead in (True, False):
+    gone_s = []
+    for more in ([], [EveryToken()]):
         told = Evictions()
         instance = replace(SECONDS, kv_blocks=7, max_num_seqs=2)
         rule = StepRule(displace=True)
-        engine = Engine(ByScore(rule), instance, observers=[told], skip_ahead=skip_ahead)
+        engine = Engine(ByScore(rule), instance, observers=[told, *more])
         engine.submit_all(requests)
         while not told.rows:
             engine.advance(engine.state.load.now_s + 1.0)
         assert told.rows == [1]
-        gone_s[skip_ahead] = engine.state.load.now_s
+        gone_s.append(engine.state.load.now_s)
         engine.advance(inf)
-    assert gone_s[True] == gone_s[False] > 12.0
+    assert gone_s[0] == gone_s[1] > 12.0
 
 
 def test_nobody_goes_where_even_all_worse_ones_would_not_make_room():
@@ -114,7 +115,7 @@ def test_nobody_goes_where_even_all_worse_ones_would_not_make_room():
         arrival_s=[0.0, 0.0, 0.5],
     )
     # The third needs 5 of 6 blocks; the first, which has 2, is better.
-    Engine(ByScore(StepRule(displace=True)), SECONDS, observers=[told]).run(requests)
+    serve(Engine(ByScore(StepRule(displace=True)), SECONDS, observers=[told]), requests)
     assert told.rows == []
     assert count == len(requests)
 

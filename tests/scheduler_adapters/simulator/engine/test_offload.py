@@ -8,12 +8,12 @@ import numpy as np
 
 from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.live import SimulatedRequest
-from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
+from scheduler_adapters.simulator.engine.request_state import SimulatedRequest
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.simulator.any_policy import state_of
 
 HOST = HostLink(kv_bytes_per_token=1, bytes_per_s=32.0)
 """Half a second for a block."""
@@ -51,7 +51,7 @@ def test_a_host_without_room_lets_blocks_be_computed_anew():
 
 def test_a_withdrawn_request_gives_its_place_on_the_host_back():
     engine = engine_at(19.0)
-    carried = engine.withdraw("1")
+    carried = engine.withdraw(state_of(engine, "1"))
     assert carried.kv_tokens == 16 + 17 - 1
     assert engine.stored.used_host_blocks == 0
     engine.advance(np.inf)  # its copy lands, and nobody is there
@@ -59,7 +59,8 @@ def test_a_withdrawn_request_gives_its_place_on_the_host_back():
 
 
 def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
-    carried = engine_at(19.0).withdraw("1")
+    engine = engine_at(19.0)
+    carried = engine.withdraw(state_of(engine, "1"))
     other = Engine(OffloadingFCFS(), INSTANCE)
     other.submit(SimulatedRequest("1", 0.0, 16, 20), carried=carried)
     other.advance(carried.available_s + 1e-9)
@@ -70,7 +71,7 @@ def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
 
 def test_an_arrival_while_all_others_are_copied_is_seen_by_an_engine_that_plans_ahead():
     slow = replace(INSTANCE, host=replace(HOST, bytes_per_s=0.32))  # 50 s for a block
-    engine = Engine(OffloadingFCFS(), slow, habits=VllmHabits())
+    engine = Engine(OffloadingFCFS(), slow, vllm=True)
     arrival_s = [0.0, 0.0, 30.0]
     engine.submit_all(
         make_requests(prompt_tokens=[16] * 3, output_tokens=[20, 20, 2], arrival_s=arrival_s)

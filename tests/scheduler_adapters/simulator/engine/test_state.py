@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.engine.state import EngineState, ObservedEvents
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -39,7 +39,7 @@ def test_residents_that_neither_prefill_nor_return_decode():
     instance = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=9)
     state = EngineState(FCFS(), instance, [])
     for row in range(6):
-        state.residents[row] = Live(row, RequestView(str(row), row, 0.0, 1), 1, 0)
+        state.residents[row] = RequestState(row, RequestView(str(row), row, 0.0, 1), 1, 0)
     state.num_waiting, state.num_prefilling, state.num_returning = 5, 1, 2
     state.count()
     load = state.load

@@ -11,6 +11,7 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
 from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.simulator.any_policy import serve
 
 
 class Sizes(LatencyModel):
@@ -44,7 +45,7 @@ def steps(*rules: StepRule, prompts=(20, 10, 5), outputs=(3, 3, 3), **limits):
     limits = {"kv_blocks": 50, "max_tokens": 100} | limits
     policy = Ruled(*rules)
     requests = make_requests(prompt_tokens=prompts, output_tokens=outputs)
-    Engine(policy, Instance(latency=sizes, **limits)).run(requests)
+    serve(Engine(policy, Instance(latency=sizes, **limits)), requests)
     assert policy.num_asked == len(sizes.steps)  # exactly once per step
     return sizes.steps
 
@@ -105,4 +106,4 @@ def test_a_policy_without_a_usable_rule_is_named(policy, message):
     requests = make_requests(prompt_tokens=[1], output_tokens=[1])
     instance = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=9)
     with pytest.raises(InvalidDecision, match=f"'ruled'.*{message}"):
-        Engine(policy, instance).run(requests)
+        serve(Engine(policy, instance), requests)

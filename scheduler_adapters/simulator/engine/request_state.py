@@ -12,7 +12,7 @@ from scheduler_adapters.views import Phase, Rank, RequestView
 from scheduler_adapters.workload.requests import Requests
 
 if TYPE_CHECKING:
-    from scheduler_adapters.simulator.engine.cohort import Cohort
+    from scheduler_adapters.simulator.engine.decode_batch import DecodeBatch
 
 # Looked up once: an enum's member costs ten times what a global does.
 _WAITING, _PREFILL, _REASONING, _ANSWERING = Phase
@@ -90,11 +90,11 @@ class Carried:
     """Reserved for it by `Engine.reserve` in the instance to which it comes."""
 
 
-class Live:
+class RequestState:
     """A request inside the engine."""
 
     __slots__ = (
-        "ask_at", "cohort", "context", "event_at", "evicted_s", "in_prefills", "is_brought",
+        "ask_at", "batch", "context", "event_at", "evicted_s", "in_prefills", "is_brought",
         "is_gone", "is_moving", "is_reasoning", "is_waiting", "joined", "joins_s", "kept_tokens",
         "last_token_s", "late_score", "offset", "other_token_s", "output_tokens", "placed_step",
         "prefill_left", "rank", "reasoning_tokens", "reserved_blocks", "row", "run_ticks",
@@ -111,7 +111,7 @@ class Live:
         self.joins_s = view.arrival_s
         """When it joins the queue here."""
         self.context = view.prompt_tokens
-        """Prompt + generated tokens; in a cohort stale, see `now_context`."""
+        """Prompt + generated tokens; in a batch stale, see `now_context`."""
         self.rank: Rank | None = None
         self.version = 0
         """Counts ranks: entries of heaps with an older one are void."""
@@ -132,21 +132,21 @@ class Live:
         """Whether these come from another instance; else they are in host memory."""
         self.is_moving = False
         """Whether they are being copied: away while it waits, else back."""
-        self.cohort: Cohort | None = None
+        self.batch: DecodeBatch | None = None
         self.is_reasoning = False
-        """Whether it is in a cohort and has not ended its thinking."""
+        """Whether it is in a batch and has not ended its thinking."""
         self.offset = 0
         self.joined = 0
-        """The cohort's counter when this request came to it."""
+        """The batch's counter when this request came to it."""
         self.event_at = -1
-        """Cohort counter at which something happens to this member next."""
+        """DecodeBatch counter at which something happens to this member next."""
         self.last_token_s: float | None = None
         self.late_score: float | None = None
         """A score that became known while it ran: used if it waits again."""
         self.placed_step = -1
         self.evicted_s = -1.0
         self.run_ticks: list[int] = []
-        """First and last ticks of runs of its tokens here, but for those in its cohort."""
+        """First and last ticks of runs of its tokens here, but for those in its batch."""
         self.other_token_s: tuple[float, ...] = ()
         """When its tokens came out in the instances before."""
 
@@ -158,7 +158,7 @@ class Live:
     @property
     def now_context(self) -> int:
         """Prompt + generated tokens."""
-        return self.context if self.cohort is None else self.offset + self.cohort.counter
+        return self.context if self.batch is None else self.offset + self.batch.counter
 
     @property
     def next_context(self) -> int:
@@ -172,14 +172,14 @@ class Live:
 
     def sync_view(self) -> RequestView:
         """Return the view, brought up to date."""
-        view, cohort = self.view, self.cohort
+        view, batch = self.view, self.batch
         view.previous = self.rank
-        if cohort is None:
+        if batch is None:
             generated = self.context - view.prompt_tokens
             view.last_token_s = self.last_token_s
         else:
-            generated = self.offset + cohort.counter - view.prompt_tokens
-            view.last_token_s = cohort.last_s if cohort.counter > self.joined else self.last_token_s
+            generated = self.offset + batch.counter - view.prompt_tokens
+            view.last_token_s = batch.last_s if batch.counter > self.joined else self.last_token_s
         view.generated_tokens = generated
         if self.is_waiting or self.is_moving:
             view.phase = _WAITING
@@ -192,15 +192,15 @@ class Live:
         return view
 
 
-GONE = Live(-1, RequestView("", -1, 0.0, 1), 1, 0)
+GONE = RequestState(-1, RequestView("", -1, 0.0, 1), 1, 0)
 """In the place of every request that has left its engine, so that a large run keeps none."""
 GONE.is_gone = True
 GONE.version = -1
 
 
-def rank_of(live: Live) -> Rank:
-    """Return the rank in force: the cohort's, where the members share one."""
-    shared = None if live.cohort is None else live.cohort.rank
+def rank_of(live: RequestState) -> Rank:
+    """Return the rank in force: the batch's, where the members share one."""
+    shared = None if live.batch is None else live.batch.rank
     rank = shared or live.rank
     assert rank is not None
     return rank

@@ -1,6 +1,6 @@
 """Decodes that advance together, with one step counter for all of them.
 
-A member's state follows from the cohort's step counter: its context is `offset + counter`, and the
+A member's state follows from the batch's step counter: its context is `offset + counter`, and the
 KV blocks it holds follow from the context. What happens to it next (finish, end of thinking, a rank
 that ends) stands in a heap of counters.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import ceil, inf
 
-from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.views import Rank
 
@@ -22,7 +22,7 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 """An event is one number, counter first: heaps of numbers are faster than heaps of pairs."""
 
 
-class Cohort:
+class DecodeBatch:
     """Decodes of one lane that run in the same steps.
 
     With a `rank` the members share it (they are of one `Rank.group` and were ranked together);
@@ -35,18 +35,18 @@ class Cohort:
         "timer_s",
     )  # fmt: skip
 
-    def __init__(self, lane: Lane, rank: Rank | None, block_tokens: int) -> None:
+    def __init__(self, lane: PriorityLevel, rank: Rank | None, block_tokens: int) -> None:
         self.lane = lane
         self.rank = rank
         self.block_tokens = block_tokens
         self.counter = 0
-        """Steps this cohort has run."""
+        """Steps this batch has run."""
         self.count = 0
         self.context = 0
         """Sum of the members' contexts."""
         self.growth = [0] * block_tokens
         """By counter modulo block size: members that need one more block in that step."""
-        self.members: dict[int, Live] = {}
+        self.members: dict[int, RequestState] = {}
         self.events: list[int] = []
         """Heap of counters and rows: something happens to that member at that counter."""
         self.next_due: float = inf
@@ -61,16 +61,16 @@ class Cohort:
         """First tick of each run, and before it the last tick of the run before."""
         self.last_tick = -2
         self.last_s = 0.0
-        lane.cohorts.append(self)
+        lane.batches.append(self)
 
-    def join(self, live: Live) -> None:
+    def join(self, live: RequestState) -> None:
         """Add a decode."""
         self._add(live)
         self.expect(live)
 
-    def _add(self, live: Live) -> None:
+    def _add(self, live: RequestState) -> None:
         counter = self.counter
-        live.cohort = self
+        live.batch = self
         live.offset = live.context - counter
         live.joined = counter
         self.members[live.row] = live
@@ -79,8 +79,8 @@ class Cohort:
         self.context += live.context
         self.growth[(counter + 1 - live.context) % self.block_tokens] += 1
 
-    def absorb(self, other: Cohort, record: TimelineRecord) -> None:
-        """Add all members of another cohort, which ends."""
+    def absorb(self, other: DecodeBatch, record: TimelineRecord) -> None:
+        """Add all members of another batch, which ends."""
         shift = self.counter - other.counter
         for live in other.members.values():
             other._write_down(live, record)
@@ -90,9 +90,9 @@ class Cohort:
         other.lane.count -= other.count
         other.count = other.context = 0
         other.members.clear()
-        other.lane.cohorts.remove(other)
+        other.lane.batches.remove(other)
 
-    def expect(self, live: Live) -> None:
+    def expect(self, live: RequestState) -> None:
         """Put the next thing that happens to a member into the heap."""
         before = live.offset - live.view.prompt_tokens  # generated tokens at counter 0
         generated = self.counter + before
@@ -104,12 +104,12 @@ class Cohort:
         live.event_at = ceil(due) - before
         self._push_event(live)
 
-    def _push_event(self, live: Live) -> None:
+    def _push_event(self, live: RequestState) -> None:
         heappush(self.events, live.event_at << _ROW_BITS | live.row)
         if live.event_at < self.next_due:
             self.next_due = live.event_at
 
-    def due(self) -> list[Live]:
+    def due(self) -> list[RequestState]:
         """Remove the events of the present counter, and return the members that have one."""
         due, events, end = [], self.events, (self.counter + 1) << _ROW_BITS
         while events and events[0] < end:
@@ -127,20 +127,20 @@ class Cohort:
         due = self.next_due if self.next_due < self.ask_at else self.ask_at
         return due - self.counter
 
-    def leave(self, live: Live, record: TimelineRecord) -> None:
+    def leave(self, live: RequestState, record: TimelineRecord) -> None:
         """Remove a member; its state and its tokens are written down."""
         self._write_down(live, record)
         del self.members[live.row]
-        live.cohort = None
+        live.batch = None
         self.count -= 1
         self.lane.count -= 1
         self.context -= live.context
         self.growth[(self.counter + 1 - live.context) % self.block_tokens] -= 1
         if not self.count:
-            self.lane.cohorts.remove(self)
+            self.lane.batches.remove(self)
 
-    def _write_down(self, live: Live, record: TimelineRecord) -> None:
-        """Copy into a member the state that so far followed from the cohort's."""
+    def _write_down(self, live: RequestState, record: TimelineRecord) -> None:
+        """Copy into a member the state that so far followed from the batch's."""
         live.context = live.offset + self.counter
         if self.counter > live.joined:
             live.last_token_s = self.last_s
@@ -148,7 +148,7 @@ class Cohort:
         if self.rank is not None:
             live.rank = self.rank
 
-    def ticks_of(self, live: Live) -> array[int]:
+    def ticks_of(self, live: RequestState) -> array[int]:
         """Return first and last ticks of runs of the steps that a member has been in since it
         joined: of those with a counter in (joined, counter].
         """
@@ -177,9 +177,9 @@ class Cohort:
         self.last_tick += steps
         self.last_s = now_s
 
-    def part(self, moving: Sequence[Live]) -> Cohort:
-        """Return a new cohort of some members, with the history of this one."""
-        part = Cohort(self.lane, self.rank, self.block_tokens)
+    def part(self, moving: Sequence[RequestState]) -> DecodeBatch:
+        """Return a new batch of some members, with the history of this one."""
+        part = DecodeBatch(self.lane, self.rank, self.block_tokens)
         part.counter, part.ask_at = self.counter, self.ask_at
         part.run_counters, part.run_ticks = self.run_counters[:], self.run_ticks[:]
         part.last_tick, part.last_s = self.last_tick, self.last_s
@@ -187,20 +187,20 @@ class Cohort:
             context = live.offset + self.counter
             slot = (self.counter + 1 - context) % self.block_tokens
             part.members[live.row] = self.members.pop(live.row)
-            live.cohort = part
+            live.batch = part
             part._push_event(live)
-            for cohort, sign in ((self, -1), (part, 1)):
-                cohort.count += sign
-                cohort.context += sign * context
-                cohort.growth[slot] += sign
+            for batch, sign in ((self, -1), (part, 1)):
+                batch.count += sign
+                batch.context += sign * context
+                batch.growth[slot] += sign
         return part
 
-    def move(self, lane: Lane) -> None:
+    def move(self, lane: PriorityLevel) -> None:
         """Change the lane of all members."""
-        self.lane.cohorts.remove(self)
+        self.lane.batches.remove(self)
         self.lane.count -= self.count
         self.lane = lane
-        lane.cohorts.append(self)
+        lane.batches.append(self)
         lane.count += self.count
 
     def grows(self, ahead: int = 0) -> int:
@@ -208,29 +208,29 @@ class Cohort:
         return self.growth[(self.counter + ahead) % self.block_tokens]
 
 
-class Lane:
+class PriorityLevel:
     """The requests of one `Rank.lane`."""
 
-    __slots__ = ("cohorts", "count", "number", "prefills", "waiting")
+    __slots__ = ("batches", "count", "number", "prefills", "waiting")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.cohorts: list[Cohort] = []
+        self.batches: list[DecodeBatch] = []
         self.count = 0
-        """Decodes in the cohorts."""
+        """Decodes in the batches."""
         self.prefills: list[tuple[tuple[float, ...], int]] = []
         """(key, row) of prefills in progress, ascending."""
         self.waiting: list[tuple[tuple[float, ...], int, int]] = []
         """Heap of (key, row, version) of waiting requests; an older version is void."""
 
-    def decodes_in_order(self) -> list[Live]:
+    def decodes_in_order(self) -> list[RequestState]:
         """Return all decodes by key, of equals by row."""
-        by_key: dict[tuple[float, ...], dict[int, Live]] = {}
-        for cohort in self.cohorts:
-            if cohort.rank is not None:
-                by_key.setdefault(cohort.rank.key, {}).update(cohort.members)
+        by_key: dict[tuple[float, ...], dict[int, RequestState]] = {}
+        for batch in self.batches:
+            if batch.rank is not None:
+                by_key.setdefault(batch.rank.key, {}).update(batch.members)
                 continue
-            for row, live in cohort.members.items():
+            for row, live in batch.members.items():
                 assert live.rank is not None
                 by_key.setdefault(live.rank.key, {})[row] = live
         return [by_key[key][row] for key in sorted(by_key) for row in sorted(by_key[key])]

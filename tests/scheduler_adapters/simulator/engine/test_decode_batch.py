@@ -8,17 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_adapters.simulator.engine.cohort import Cohort, Lane
-from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.decode_batch import DecodeBatch, PriorityLevel
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.views import Rank, RequestView
 
 SIZE = 16
 
 
-def live_of(row: int, context: int, output_tokens: int = 50, reasoning_tokens: int = 0) -> Live:
+def live_of(
+    row: int, context: int, output_tokens: int = 50, reasoning_tokens: int = 0
+) -> RequestState:
     """A request that has its first token."""
-    live = Live(row, RequestView(str(row), row, 0.0, context - 1), output_tokens, reasoning_tokens)
+    live = RequestState(
+        row, RequestView(str(row), row, 0.0, context - 1), output_tokens, reasoning_tokens
+    )
     live.rank, live.context = Rank(), context
     return live
 
@@ -31,74 +35,74 @@ def record_of(count: int) -> TimelineRecord:
 
 @given(st.lists(st.integers(2, 60), min_size=1, max_size=9), st.integers(0, 40))
 def test_context_and_growth_are_sums_over_the_members(contexts, steps):
-    cohort = Cohort(Lane(0), None, SIZE)
+    batch = DecodeBatch(PriorityLevel(0), None, SIZE)
     for row, context in enumerate(contexts):
-        cohort.join(live_of(row, context))
+        batch.join(live_of(row, context))
     for tick in range(steps):
-        cohort.advance(tick, float(tick))
-    assert cohort.context == sum(contexts) + steps * len(contexts)
-    assert cohort.grows() == sum((context + steps - 1) % SIZE == 0 for context in contexts)
-    assert cohort.lane.count == cohort.count == len(contexts)
+        batch.advance(tick, float(tick))
+    assert batch.context == sum(contexts) + steps * len(contexts)
+    assert batch.grows() == sum((context + steps - 1) % SIZE == 0 for context in contexts)
+    assert batch.lane.count == batch.count == len(contexts)
 
 
 def test_a_member_leaves_with_its_tokens_and_the_steps_it_missed_are_not_among_them():
-    record, cohort = record_of(2), Cohort(Lane(0), None, SIZE)
+    record, batch = record_of(2), DecodeBatch(PriorityLevel(0), None, SIZE)
     stays, leaves = live_of(0, 10), live_of(1, 20)
-    cohort.join(stays)
+    batch.join(stays)
     for tick in (0, 1):
-        cohort.advance(tick, float(tick))
-    cohort.join(leaves)
+        batch.advance(tick, float(tick))
+    batch.join(leaves)
     for tick in (3, 4, 7):
-        cohort.advance(tick, float(tick))
+        batch.advance(tick, float(tick))
     record.tick_s.extend(range(8))
-    cohort.leave(leaves, record)
-    assert (leaves.context, leaves.last_token_s, leaves.cohort) == (23, 7.0, None)
+    batch.leave(leaves, record)
+    assert (leaves.context, leaves.last_token_s, leaves.batch) == (23, 7.0, None)
     assert record.token_s(leaves.run_ticks) == [3, 4, 7]
-    cohort.leave(stays, record)
+    batch.leave(stays, record)
     assert record.token_s(stays.run_ticks) == [0, 1, 3, 4, 7]
-    assert cohort.lane.cohorts == []
+    assert batch.lane.batches == []
 
 
 def test_the_next_event_is_the_end_of_thinking_the_end_of_a_rank_or_the_last_token():
-    cohort = Cohort(Lane(0), None, SIZE)
+    batch = DecodeBatch(PriorityLevel(0), None, SIZE)
     thinks, asks, ends = live_of(0, 5, 9, 3), live_of(1, 5, 9), live_of(2, 5, 6)
     asks.ask_at = 2.5
     for live in (thinks, asks, ends):
-        cohort.join(live)
+        batch.join(live)
     due = {}
     for tick in range(5):
-        assert cohort.next_due == inf or cohort.next_due >= cohort.counter
-        cohort.advance(tick, float(tick))
-        due[cohort.counter] = [live.row for live in cohort.due()]
+        assert batch.next_due == inf or batch.next_due >= batch.counter
+        batch.advance(tick, float(tick))
+        due[batch.counter] = [live.row for live in batch.due()]
     # Each has one token when it joins: the third comes after two steps, the sixth after five.
     assert due == {1: [], 2: [0, 1], 3: [], 4: [], 5: [2]}
 
 
 @pytest.mark.parametrize("moving", [[0], [0, 2], [1, 2]])
-def test_a_split_and_a_merge_give_the_cohort_back(moving):
-    record, cohort = record_of(3), Cohort(Lane(0), Rank(group="all"), SIZE)
+def test_a_split_and_a_merge_give_the_batch_back(moving):
+    record, batch = record_of(3), DecodeBatch(PriorityLevel(0), Rank(group="all"), SIZE)
     lives = [live_of(row, 10 + row) for row in range(3)]
     for live in lives:
-        cohort.join(live)
-    cohort.advance(0, 0.0)
-    part = cohort.part([lives[row] for row in moving])
+        batch.join(live)
+    batch.advance(0, 0.0)
+    part = batch.part([lives[row] for row in moving])
     assert sorted(part.members) == moving
-    assert cohort.count + part.count == cohort.lane.count == 3
+    assert batch.count + part.count == batch.lane.count == 3
     part.advance(1, 1.0)
-    cohort.advance(2, 2.0)
+    batch.advance(2, 2.0)
     record.tick_s.extend(range(3))
-    cohort.absorb(part, record)
-    assert cohort.count == cohort.lane.count == 3
-    assert cohort.context == 10 + 11 + 12 + 2 * 3
-    assert cohort.lane.cohorts == [cohort]
+    batch.absorb(part, record)
+    assert batch.count == batch.lane.count == 3
+    assert batch.context == 10 + 11 + 12 + 2 * 3
+    assert batch.lane.batches == [batch]
     assert {live.row: record.token_s(live.run_ticks) for live in lives if live.row in moving} == {
         row: [0, 1] for row in moving
     }
 
 
 def test_decodes_stand_by_key_and_of_equals_by_row():
-    lane = Lane(0)
-    own, shared = Cohort(lane, None, SIZE), Cohort(lane, Rank((2.0,), group="all"), SIZE)
+    lane = PriorityLevel(0)
+    own, shared = DecodeBatch(lane, None, SIZE), DecodeBatch(lane, Rank((2.0,), group="all"), SIZE)
     for row, key in ((4, (3.0,)), (1, (1.0,)), (3, (2.0,))):
         live = live_of(row, 10)
         live.rank = Rank(key)

@@ -3,22 +3,21 @@
 from math import inf
 
 from lengthwise.errors import SchedulingError
-from scheduler_adapters.simulator.engine.cohort import Cohort
-from scheduler_adapters.simulator.engine.filling import StepFiller
-from scheduler_adapters.simulator.engine.live import GONE, Live
+from scheduler_adapters.simulator.engine.decode_batch import DecodeBatch
+from scheduler_adapters.simulator.engine.request_state import GONE, RequestState
 from scheduler_adapters.simulator.engine.state import EngineState
+from scheduler_adapters.simulator.engine.step_scheduling import StepScheduler
 
 
-class StepRunner:
-    """Lets the time of steps pass. `skip_ahead` only changes how long that takes."""
+class StepExecutor:
+    """Lets the time of steps pass."""
 
     __slots__ = (
         "block_tokens", "emitted", "events", "filler", "finished", "latency", "load", "memory",
-        "ran", "ranks", "record", "residents", "skip_ahead", "split_lanes", "state", "step",
-        "stored", "tick_s",
+        "ran", "ranks", "record", "residents", "split_lanes", "state", "step", "stored", "tick_s",
     )  # fmt: skip
 
-    def __init__(self, state: EngineState, filler: StepFiller, *, skip_ahead: bool) -> None:
+    def __init__(self, state: EngineState, filler: StepScheduler) -> None:
         self.state = state
         self.load = state.load
         self.record = state.record
@@ -34,7 +33,6 @@ class StepRunner:
         self.ranks = filler.ranks
         self.memory = filler.memory
         self.stored = filler.memory.stored
-        self.skip_ahead = skip_ahead
         self.block_tokens = state.instance.block_tokens
         self.latency = state.instance.latency
 
@@ -51,9 +49,9 @@ class StepRunner:
             if scheduled_s[live.row] != scheduled_s[live.row]:
                 scheduled_s[live.row] = load.now_s
         count = context = 0
-        for cohort in step.placed:
-            count += cohort.count
-            context += cohort.context
+        for batch in step.placed:
+            count += batch.count
+            context += batch.context
         duration_s = self.latency.step_s(count, context, prefills)
         if not duration_s > 0:
             raise SchedulingError(f"a step took {duration_s} s; latency must be above 0")
@@ -61,17 +59,17 @@ class StepRunner:
             self.record.start_s[load.step] = load.now_s
         self._pass(duration_s)
         tick, now_s = load.step - 1, load.now_s
-        changed: list[Live] = []
-        stale: list[Cohort] = []
+        changed: list[RequestState] = []
+        stale: list[DecodeBatch] = []
         num_residents = len(self.residents)
         if self.emitted:
             self._tell_decodes()
-        for cohort in step.placed:
-            cohort.advance(tick, now_s)
-            if cohort.next_due <= cohort.counter:
-                self._book_due(cohort, changed)
-            if cohort.ask_at <= cohort.counter:
-                stale.append(cohort)
+        for batch in step.placed:
+            batch.advance(tick, now_s)
+            if batch.next_due <= batch.counter:
+                self._book_due(batch, changed)
+            if batch.ask_at <= batch.counter:
+                stale.append(batch)
         if step.placed:
             state.evictions_without_token = 0
         if step.chunks:
@@ -79,7 +77,7 @@ class StepRunner:
         state.count()
         has_changed = changed or len(self.residents) != num_residents
         # An observer of single tokens wants every step.
-        step.repeats = self.skip_ahead and step.is_steady and not (step.chunks or self.emitted)
+        step.repeats = step.is_steady and not (step.chunks or self.emitted)
         if stale and step.repeats and not has_changed:
             self._repeat_asking(stale)
         elif changed or stale:
@@ -92,8 +90,8 @@ class StepRunner:
     def _has_all(self) -> bool:
         """Return whether the step that ran has all requests, so that their order is the same."""
         step = self.step
-        step.placed = [cohort for cohort in step.placed if cohort.count]
-        count = sum([cohort.count for cohort in step.placed])
+        step.placed = [batch for batch in step.placed if batch.count]
+        count = sum([batch.count for batch in step.placed])
         return 0 < count == len(self.residents) and not self.state.num_waiting
 
     def _pass(self, duration_s: float) -> None:
@@ -108,22 +106,22 @@ class StepRunner:
             for tell in self.ran:
                 tell(load, duration_s, len(self.state.residents))
 
-    def _book_due(self, cohort: Cohort, changed: list[Live]) -> None:
+    def _book_due(self, batch: DecodeBatch, changed: list[RequestState]) -> None:
         """Remove the finished; the other members to whom something happens changed."""
-        for live in cohort.due():
-            if cohort.counter + live.offset - live.view.prompt_tokens == live.output_tokens:
+        for live in batch.due():
+            if batch.counter + live.offset - live.view.prompt_tokens == live.output_tokens:
                 self._finish(live)
             else:
                 changed.append(live)
                 if self.events.thinking_ended:
                     self._tell_thinking_ended(live)
 
-    def _tell_thinking_ended(self, live: Live) -> None:
+    def _tell_thinking_ended(self, live: RequestState) -> None:
         if live.now_context - live.view.prompt_tokens == live.reasoning_tokens:
             for tell in self.events.thinking_ended:
                 tell(live.sync_view(), self.load.now_s)
 
-    def _book_chunks(self, tick: int, changed: list[Live]) -> None:
+    def _book_chunks(self, tick: int, changed: list[RequestState]) -> None:
         state, record, now_s = self.state, self.record, self.load.now_s
         for live, chunk in self.step.chunks:
             is_first = live.prefill_left + live.kept_tokens == live.context
@@ -154,18 +152,18 @@ class StepRunner:
                 self._tell_thinking_ended(live)
 
     def _tell_decodes(self) -> None:
-        """Tell the observers of each decode's token, which is booked with its cohort."""
-        for cohort in self.step.placed:
-            for live in cohort.members.values():
+        """Tell the observers of each decode's token, which is booked with its batch."""
+        for batch in self.step.placed:
+            for live in batch.members.values():
                 view = live.sync_view()
                 view.generated_tokens += 1
                 for tell in self.emitted:
                     tell(view, 1, self.load.now_s)
 
-    def _finish(self, live: Live) -> None:
+    def _finish(self, live: RequestState) -> None:
         state = self.state
-        if live.cohort is not None:
-            self.ranks.leave(live.cohort, live)
+        if live.batch is not None:
+            self.ranks.leave(live.batch, live)
         blocks = -(-(live.context - 1) // self.block_tokens)
         self.load.used_blocks -= blocks
         if self.memory.habits is not None:
@@ -185,20 +183,20 @@ class StepRunner:
         at whose end something happens is booked, and is the last.
         """
         load, filler, step, size = self.load, self.filler, self.step, self.block_tokens
-        cohorts, has_rule, latency = step.placed, filler.has_rule, self.latency
+        batches, has_rule, latency = step.placed, filler.has_rule, self.latency
         until_s, quiet_steps = self.state.until_s, inf
         most_blocks = load.total_blocks - max(self.memory.headroom, self.memory.blocks_awaited())
         count = context = steps = 0
-        for cohort in cohorts:
-            steps_to_event = cohort.steps_to_event()
+        for batch in batches:
+            steps_to_event = batch.steps_to_event()
             if steps_to_event <= quiet_steps:
                 quiet_steps = steps_to_event - 1
-            count += cohort.count
-            context += cohort.context
+            count += batch.count
+            context += batch.context
         while load.now_s < until_s or not steps:
             growth = 0
-            for cohort in cohorts:
-                growth += cohort.growth[(cohort.counter + steps) % size]
+            for batch in batches:
+                growth += batch.growth[(batch.counter + steps) % size]
             step.repeats = load.used_blocks + growth <= most_blocks and (
                 not has_rule or filler.rule_stays()
             )
@@ -206,7 +204,7 @@ class StepRunner:
                 break
             load.used_blocks += growth
             if steps >= quiet_steps:
-                self._advance_cohorts(steps)
+                self._advance_batches(steps)
                 self.run()
                 return True
             self._pass(latency.step_s(count, context, ()))
@@ -214,14 +212,14 @@ class StepRunner:
             steps += 1
             if steps == 1 and load.now_s < until_s:  # as it mostly is not in a cluster
                 until_s = self._quiet_until_s()
-        self._advance_cohorts(steps)
+        self._advance_batches(steps)
         return steps > 0
 
-    def _advance_cohorts(self, steps: int) -> None:
-        for cohort in self.step.placed if steps else ():
-            cohort.advance_many(steps, self.load.now_s)
+    def _advance_batches(self, steps: int) -> None:
+        for batch in self.step.placed if steps else ():
+            batch.advance_many(steps, self.load.now_s)
 
-    def _repeat_asking(self, stale: list[Cohort]) -> None:
+    def _repeat_asking(self, stale: list[DecodeBatch]) -> None:
         """Do the same where shared ranks end with every step, until one of them changes its lane.
 
         Inside a lane order does not matter, as long as there is room for all.
@@ -229,9 +227,9 @@ class StepRunner:
         load, filler, ranks, size = self.load, self.filler, self.ranks, self.block_tokens
         timers, quiet_until_s = ranks.timers, self._quiet_until_s()
         most_blocks = load.total_blocks - self.memory.headroom
-        cohorts = self.step.placed
-        count = sum([cohort.count for cohort in cohorts])
-        lanes = [cohort.lane for cohort in cohorts]
+        batches = self.step.placed
+        count = sum([batch.count for batch in batches])
+        lanes = [batch.lane for batch in batches]
         displaces = self.step.rule.displace and self.state.num_waiting
         has_room = count == load.num_decoding and not displaces
         while True:
@@ -241,12 +239,12 @@ class StepRunner:
             if not has_room or now_s >= quiet_until_s or (timers and timers[0][0] <= now_s):
                 return
             growth = context = 0
-            for cohort, lane in zip(cohorts, lanes, strict=True):
-                is_due = cohort.next_due <= cohort.counter + 1
-                if is_due or not cohort.count or cohort.lane is not lane:
+            for batch, lane in zip(batches, lanes, strict=True):
+                is_due = batch.next_due <= batch.counter + 1
+                if is_due or not batch.count or batch.lane is not lane:
                     return
-                growth += cohort.growth[cohort.counter % size]
-                context += cohort.context
+                growth += batch.growth[batch.counter % size]
+                context += batch.context
             if load.used_blocks + growth > most_blocks:
                 return
             if filler.has_rule and not filler.rule_stays():
@@ -254,10 +252,10 @@ class StepRunner:
             load.used_blocks += growth
             self._pass(self.latency.step_s(count, context, ()))
             stale = []
-            for cohort in cohorts:
-                cohort.advance(load.step - 1, load.now_s)
-                if cohort.ask_at <= cohort.counter:
-                    stale.append(cohort)
+            for batch in batches:
+                batch.advance(load.step - 1, load.now_s)
+                if batch.ask_at <= batch.counter:
+                    stale.append(batch)
 
     def _quiet_until_s(self) -> float:
         """Return when a request or score arrives, a copy lands, a rank ends, or the run is cut."""

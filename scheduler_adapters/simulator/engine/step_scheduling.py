@@ -4,15 +4,15 @@ from heapq import heappop
 
 from scheduler_adapters.planner.step_budget import StepBudget
 from scheduler_adapters.policy import Policy, PolicyWrapper, no_rule
-from scheduler_adapters.simulator.engine.cohort import Cohort, Lane
-from scheduler_adapters.simulator.engine.live import Live
+from scheduler_adapters.simulator.engine.decode_batch import DecodeBatch, PriorityLevel
 from scheduler_adapters.simulator.engine.memory import KvMemory
-from scheduler_adapters.simulator.engine.ranks import RankKeeper
+from scheduler_adapters.simulator.engine.ranked_requests import RankedRequests
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.engine.state import EngineState
 from scheduler_adapters.views import UNLIMITED, StepRule
 
 
-class StepFiller:
+class StepScheduler:
     """Puts into the next step what ranks, rule, seats and blocks allow."""
 
     __slots__ = (
@@ -21,7 +21,7 @@ class StepFiller:
         "total_blocks", "watermark_blocks",
     )  # fmt: skip
 
-    def __init__(self, state: EngineState, ranks: RankKeeper, memory: KvMemory) -> None:
+    def __init__(self, state: EngineState, ranks: RankedRequests, memory: KvMemory) -> None:
         self.state = state
         self.policy = state.policy
         self.load = state.load
@@ -42,8 +42,8 @@ class StepFiller:
         self.has_rule = type(asked).step_rule is not Policy.step_rule
         self.pending_rule: StepRule | None = None
         """Asked for already, but for a step that is not filled yet."""
-        self.split_lanes: list[Lane] = []
-        """Lanes with cohorts that were split because not all members found room."""
+        self.split_lanes: list[PriorityLevel] = []
+        """Lanes with batches that were split because not all members found room."""
         self._take_rule(UNLIMITED)
 
     def fill(self, instead: StepRule | None = None) -> None:
@@ -117,12 +117,12 @@ class StepFiller:
         )
         step.offloads = rule.offload and instance.host is not None
 
-    def _place_decodes(self, lane: Lane) -> None:
+    def _place_decodes(self, lane: PriorityLevel) -> None:
         """Place all decodes of the lane, where budget, cap and blocks allow; else some of them."""
         step, load = self.step, self.load
         growth = 0
-        for cohort in lane.cohorts:
-            growth += cohort.growth[cohort.counter % self.block_tokens]
+        for batch in lane.batches:
+            growth += batch.growth[batch.counter % self.block_tokens]
         if load.used_blocks + growth + self.headroom > self.total_blocks:
             if step.budget.takes_decodes():
                 self._walk_decodes(lane)
@@ -130,7 +130,7 @@ class StepFiller:
         room = step.budget.place_decodes(lane.count)
         if room == lane.count:
             load.used_blocks += growth
-            step.placed += lane.cohorts
+            step.placed += lane.batches
         elif room:
             # There are blocks for all, so also for some.
             step.is_steady = False
@@ -138,12 +138,12 @@ class StepFiller:
             load.used_blocks += sum(map(self.memory.growth_of, placed))
             self._place_members(lane, placed)
 
-    def _walk_decodes(self, lane: Lane) -> None:
+    def _walk_decodes(self, lane: PriorityLevel) -> None:
         """Place decodes one by one, each taking its block, by eviction where need be."""
         self.step.is_steady = False
-        placed: list[Live] = []
+        placed: list[RequestState] = []
         for live in lane.decodes_in_order():
-            if live.cohort is None:  # evicted meanwhile
+            if live.batch is None:  # evicted meanwhile
                 continue
             if not self.step.budget.takes_decodes():
                 break
@@ -153,44 +153,44 @@ class StepFiller:
                 self.step.budget.place_decodes(1)
         self._place_members(lane, placed)
 
-    def _place_members(self, lane: Lane, placed: list[Live]) -> None:
-        """Place the cohorts of these decodes, each first split from members that are not placed."""
-        members: dict[int, list[Live]] = {}
+    def _place_members(self, lane: PriorityLevel, placed: list[RequestState]) -> None:
+        """Place the batches of these decodes, each first split from members that are not placed."""
+        members: dict[int, list[RequestState]] = {}
         for live in placed:
-            members.setdefault(id(live.cohort), []).append(live)
-        for cohort in list(lane.cohorts):
-            chosen = members.get(id(cohort), [])
-            if chosen and len(chosen) < cohort.count:
+            members.setdefault(id(live.batch), []).append(live)
+        for batch in list(lane.batches):
+            chosen = members.get(id(batch), [])
+            if chosen and len(chosen) < batch.count:
                 self.split_lanes.append(lane)
-                cohort = self._split(cohort, chosen)
+                batch = self._split(batch, chosen)
             if chosen:
-                self.step.placed.append(cohort)
+                self.step.placed.append(batch)
 
     def rejoin_split_lanes(self) -> None:
-        """Merge the cohorts that were split for the last step and are still ranked alike."""
+        """Merge the batches that were split for the last step and are still ranked alike."""
         while self.split_lanes:
             self._rejoin(self.split_lanes.pop())
 
-    def _rejoin(self, lane: Lane) -> None:
-        alike: dict[tuple[int, float], Cohort] = {}
-        for cohort in list(lane.cohorts):
-            what = id(cohort.rank), cohort.ask_at - cohort.counter
-            first = alike.setdefault(what, cohort)
-            if first is not cohort:
-                alike[what] = self.ranks.merge(first, cohort)
+    def _rejoin(self, lane: PriorityLevel) -> None:
+        alike: dict[tuple[int, float], DecodeBatch] = {}
+        for batch in list(lane.batches):
+            what = id(batch.rank), batch.ask_at - batch.counter
+            first = alike.setdefault(what, batch)
+            if first is not batch:
+                alike[what] = self.ranks.merge(first, batch)
 
-    def _split(self, cohort: Cohort, chosen: list[Live]) -> Cohort:
-        """Return the cohort of the chosen, after the smaller part has left for a new one."""
+    def _split(self, batch: DecodeBatch, chosen: list[RequestState]) -> DecodeBatch:
+        """Return the batch of the chosen, after the smaller part has left for a new one."""
         moving = chosen
-        if 2 * len(chosen) > cohort.count:
+        if 2 * len(chosen) > batch.count:
             rows = {live.row for live in chosen}
-            moving = [live for live in cohort.members.values() if live.row not in rows]
-        part = cohort.part(moving)
-        if cohort.rank is not None:
-            self.ranks.watch(part, cohort.rank.valid_until_s)
-        return part if moving is chosen else cohort
+            moving = [live for live in batch.members.values() if live.row not in rows]
+        part = batch.part(moving)
+        if batch.rank is not None:
+            self.ranks.watch(part, batch.rank.valid_until_s)
+        return part if moving is chosen else batch
 
-    def _admit(self, lane: Lane) -> bool:
+    def _admit(self, lane: PriorityLevel) -> bool:
         """Admit waiting requests in order; return whether one did not fit, which ends admission."""
         waiting, lives, step = lane.waiting, self.lives, self.step
         while waiting:
@@ -207,7 +207,7 @@ class StepFiller:
                 return True
         return False
 
-    def _fits(self, live: Live) -> bool:
+    def _fits(self, live: RequestState) -> bool:
         budget = self.step.budget
         if not live.stored_blocks and not budget.chunk(live.context):
             return False
@@ -225,10 +225,10 @@ class StepFiller:
         each other out.
         """
         growth = sum(
-            cohort.grows()
+            batch.grows()
             for lane in self.lanes
-            for cohort in lane.cohorts
-            if cohort not in self.step.placed
+            for batch in lane.batches
+            if batch not in self.step.placed
         )
         reserve = max(self.watermark_blocks, self.headroom)
         return self.load.used_blocks + blocks + growth + reserve <= self.total_blocks

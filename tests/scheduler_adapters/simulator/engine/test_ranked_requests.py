@@ -13,13 +13,14 @@ from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pa
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.static_ranks import static_ranks
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.live import SimulatedRequest
+from scheduler_adapters.simulator.engine.request_state import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.late_burst import SEATS, late_burst
+from tests.scheduler_adapters.simulator.any_policy import EveryToken, serve
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=50, watermark_fraction=0.0)
 
@@ -43,7 +44,7 @@ def asked(answer: Rank, **limits) -> list[tuple[float, Phase, int]]:
     policy = Asked(answer)
     requests = make_requests(prompt_tokens=[10], output_tokens=[6], reasoning_tokens=[2])
     instance = Instance(latency=SECONDS.latency, kv_blocks=50, **limits)
-    Engine(policy, instance).run(requests)
+    serve(Engine(policy, instance), requests)
     return policy.calls
 
 
@@ -73,7 +74,7 @@ def test_a_sticky_rank_is_asked_once():
 def test_decodes_of_one_group_share_a_call():
     policy = Asked(Rank(valid_tokens=1, group="all"))
     requests = make_requests(prompt_tokens=[10] * 5, output_tokens=[8] * 5)
-    Engine(policy, SECONDS).run(requests)
+    serve(Engine(policy, SECONDS), requests)
     # Five at arrival, five after the prefill, then one for each of the six steps between tokens.
     assert len(policy.calls) == 5 + 5 + 6
 
@@ -95,7 +96,7 @@ def test_a_known_successor_takes_over_when_a_rank_ends(late_s, order):
         prompt_tokens=[8] * 3, output_tokens=[3] * 3, arrival_s=[0.0, 0.2, late_s]
     )
     one_seat = Instance(latency=SECONDS.latency, kv_blocks=50, max_num_seqs=1)
-    scheduled_s = Engine(Starves(), one_seat).run(requests).scheduled_s
+    scheduled_s = serve(Engine(Starves(), one_seat), requests).scheduled_s
     assert scheduled_s.argsort().tolist() == order
 
 
@@ -109,7 +110,7 @@ class Ended(Policy):
 def test_a_policy_whose_ranks_have_always_ended_is_refused():
     requests = make_requests(prompt_tokens=[1], output_tokens=[1])
     with pytest.raises(InvalidDecision, match="'ended' keeps answering with ranks that have ended"):
-        Engine(Ended(), SECONDS).run(requests)
+        serve(Engine(Ended(), SECONDS), requests)
 
 
 def test_lanes_are_served_in_ascending_order_whenever_they_are_made():
@@ -120,7 +121,7 @@ def test_lanes_are_served_in_ascending_order_whenever_they_are_made():
     requests = make_requests(prompt_tokens=[8] * 3, output_tokens=[2] * 3)
     one_seat = Instance(latency=SECONDS.latency, kv_blocks=50, max_num_seqs=1)
     engine = Engine(ByLane(), one_seat)
-    assert engine.run(requests).scheduled_s.argsort().tolist() == [2, 1, 0]
+    assert serve(engine, requests).scheduled_s.argsort().tolist() == [2, 1, 0]
     assert [lane.number for lane in engine.ranks.lanes] == [-2, -1, 0]
     assert engine.advance(inf) == inf
 
@@ -206,9 +207,9 @@ def test_a_late_score_wakes_an_engine_that_repeats_its_steps():
         score_s=[0.0, 0.0, 20.5],
     )
     instance = Instance(latency=SECONDS.latency, kv_blocks=6, watermark_fraction=0.0)
-    for skip_ahead in (True, False):
-        engine = Engine(pars(None), instance, skip_ahead=skip_ahead)
-        assert engine.run(requests).scheduled_s.tolist()[2] == 21.0
+    for observers in ([], [EveryToken()]):
+        engine = Engine(pars(None), instance, observers=observers)
+        assert serve(engine, requests).scheduled_s.tolist()[2] == 21.0
 
 
 def test_a_request_that_was_handed_over_alone_may_have_a_late_score_too():

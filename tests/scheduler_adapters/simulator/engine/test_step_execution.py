@@ -19,9 +19,8 @@ from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import POLICIES, load_policy
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.filling import StepFiller
-from scheduler_adapters.simulator.engine.live import simulated_requests
-from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
+from scheduler_adapters.simulator.engine.request_state import simulated_requests
+from scheduler_adapters.simulator.engine.step_scheduling import StepScheduler
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -31,6 +30,7 @@ from tests.scheduler_adapters.simulator.any_policy import (
     hosts,
     instances,
     policies,
+    serve,
     workloads,
 )
 
@@ -73,7 +73,7 @@ def as_they_arrive(engine: Engine, requests):
 @settings(max_examples=100, deadline=None)
 @given(workloads(), policies, instances, pieces)
 def test_time_in_pieces_gives_the_bytes_of_one_run(requests, policy, instance, sizes):
-    whole = Engine(policy, instance).run(requests)
+    whole = serve(Engine(policy, instance), requests)
     assert_equal(in_pieces(Engine(policy, instance), requests, sizes), whole)
     assert_equal(as_they_arrive(Engine(policy, instance), requests), whole)
 
@@ -83,9 +83,9 @@ def test_time_in_pieces_gives_the_bytes_of_one_run(requests, policy, instance, s
 @given(requests=workloads(), instance=instances, sizes=pieces, vllm=st.booleans())
 def test_so_it_does_for_every_policy_of_ours(name, requests, instance, sizes, vllm):
     def engine() -> Engine:
-        return Engine(MAKERS[name](), instance, habits=VllmHabits() if vllm else None)
+        return Engine(MAKERS[name](), instance, vllm=vllm)
 
-    whole = engine().run(requests)
+    whole = serve(engine(), requests)
     assert_equal(in_pieces(engine(), requests, sizes), whole)
     assert_equal(as_they_arrive(engine(), requests), whole)
 
@@ -97,9 +97,9 @@ def test_so_it_does_while_blocks_are_copied(name, requests, instance, host, size
     instance = replace(instance, host=host)
 
     def engine() -> Engine:
-        return Engine(HOSTED[name](), instance, habits=VllmHabits() if vllm else None)
+        return Engine(HOSTED[name](), instance, vllm=vllm)
 
-    whole = engine().run(requests)
+    whole = serve(engine(), requests)
     assert_equal(in_pieces(engine(), requests, sizes), whole)
     assert_equal(as_they_arrive(engine(), requests), whole)
 
@@ -147,13 +147,13 @@ def test_requests_join_in_order_of_arrival_whatever_the_order_of_submission():
 @pytest.fixture
 def num_filled(monkeypatch) -> list[int]:
     """The number of steps that were filled so far, in a list."""
-    count, fill = [0], StepFiller.fill
+    count, fill = [0], StepScheduler.fill
 
     def counting(self, instead=None):
         count[0] += 1
         fill(self, instead)
 
-    monkeypatch.setattr(StepFiller, "fill", counting)
+    monkeypatch.setattr(StepScheduler, "fill", counting)
     return count
 
 
@@ -210,8 +210,8 @@ class TokenCounter(EngineObserver):
 @given(workloads(), policies, instances)
 def test_observers_are_told_of_every_token_and_change_nothing(requests, policy, instance):
     counter = TokenCounter()
-    timeline = Engine(policy, instance, observers=[counter]).run(requests)
-    assert_equal(timeline, Engine(policy, instance).run(requests))
+    timeline = serve(Engine(policy, instance, observers=[counter]), requests)
+    assert_equal(timeline, serve(Engine(policy, instance), requests))
     served = np.flatnonzero(~timeline.rejected).tolist()
     assert sorted(counter.queued_s) == sorted(counter.finished_s) == served
     for row in served:
@@ -230,4 +230,4 @@ class NoTime(LatencyModel):
 def test_a_step_without_duration_is_refused():
     requests = make_requests(prompt_tokens=[1], output_tokens=[1])
     with pytest.raises(SchedulingError, match=r"took 0\.0 s"):
-        Engine(FCFS(), replace(SECONDS, latency=NoTime())).run(requests)
+        serve(Engine(FCFS(), replace(SECONDS, latency=NoTime())), requests)
