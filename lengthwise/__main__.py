@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, get_type_hints
+from typing import Final, get_type_hints
 
 from lengthwise.command_line import (
     DISTRIBUTION,
-    HELP,
     Program,
     exit_code_of,
     load_command,
-    make_parser,
     programs,
     table_of,
     unknown,
 )
 from lengthwise.errors import ConfigError
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
+from lengthwise.options import HELP, Command, make_parser
 
 _ABOUT: Final = """usage: lengthwise COMMAND ...        lengthwise COMMAND --help
 
@@ -62,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def by_name(found: Iterable[Program]) -> dict[str, tuple[Program, str]]:
-    """Return the program and its command by the name under `lengthwise`, which is one's alone."""
+    """Return the program and its command by the unique name under `lengthwise`."""
     named = [
         (program.names.get(command, command), (program, command))
         for program in found
@@ -81,40 +77,39 @@ def help_page() -> str:
         + table_of({program.names.get(c, c): line for c, line in program.commands.items()}, width)
         for program in found
     ]
-    other = table_of(_OTHER, width)
-    return _ABOUT.replace("{commands}", "\n\n".join(groups)).replace("{other}", other)
+    return _ABOUT.format(commands="\n\n".join(groups), other=table_of(_OTHER, width))
 
 
 def completion(arguments: Sequence[str]) -> str:
     """Return the script that completes commands and options in a shell.
 
-    A command that needs packages which are not installed is completed by its name only.
+    A command whose packages are not installed is completed by its name only.
     """
     from jsonargparse import ArgumentParser
 
     if len(arguments) != 1 or arguments[0] not in SHELLS:
         given = " ".join(arguments) or "nothing"
-        raise ConfigError(f"completion is asked for {given!r}; name one shell: {', '.join(SHELLS)}")
+        raise ConfigError(f"completion is for {given!r}; name one shell: {', '.join(SHELLS)}")
     parser = ArgumentParser(prog=DISTRIBUTION)
     commands = parser.add_subcommands(required=False)
     for name, (program, command) in by_name(programs().values()).items():
-        known = _parser_of(f"{DISTRIBUTION} {name}", program.commands[command][0])
+        place, text = program.commands[command]
+        known = make_parser(f"{DISTRIBUTION} {name}", _settings_of(place))
         for action in known._actions:
             action.option_strings = [word.replace("_", "-") for word in action.option_strings]
-        commands.add_subcommand(name, known, help=program.commands[command][1])
+        commands.add_subcommand(name, known, help=text)
     commands.add_subcommand(_COMPLETION, make_parser(f"{DISTRIBUTION} {_COMPLETION}", nothing))
     return str(parser.get_completion_script(f"shtab-{arguments[0]}"))
 
 
-def _parser_of(program: str, place: str) -> ArgumentParser:
-    """The parser of a command; one that reads its words itself has its settings in `run`."""
+def _settings_of(place: str) -> Command:
+    """Return the function with the options of a command: `run` if the command parses its own."""
     try:
         command = load_command(place)
-        if "arguments" in get_type_hints(command):
-            command = load_command(f"{place.partition(':')[0]}:run")
+        own = "arguments" in get_type_hints(command)
+        return load_command(f"{place.partition(':')[0]}:run") if own else command
     except ImportError:
-        command = nothing
-    return make_parser(program, command)
+        return nothing
 
 
 def nothing() -> None:

@@ -3,7 +3,8 @@
 import sys
 from typing import Final
 
-from lengthwise.command_line import Commands, Program, configure_logs
+from lengthwise.command_line import Commands, Program
+from lengthwise.logs import configure_logs
 
 COMMANDS: Final[Commands] = {
     "serve": ("scoring_service.commands.serve:serve", "serve a ranker over gRPC"),

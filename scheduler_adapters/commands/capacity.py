@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 
-from lengthwise.command_line import INTERRUPTED, common_options
+from lengthwise.command_line import INTERRUPTED
 from lengthwise.errors import ConfigError, require
+from lengthwise.options import common_options
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands import experiment_settings as setup

@@ -4,7 +4,6 @@ import asyncio
 import importlib.util
 import json
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from lengthwise.command_line import Tenths
 from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.progress import Progress
 from lengthwise.tables.columns import PROMPT, require_columns
 from training.collection.answers import AnswerLog
 from training.data.cards import card_path, refuse_foreign_card, write_card
@@ -136,7 +135,6 @@ async def _ask_all(
 ) -> tuple[list[str], int]:
     """Append a row per (prompt, sample); returns the reasons of refusals and the repeats."""
     import httpx
-    from tqdm import tqdm
 
     from training.collection.endpoint import Endpoint, PromptRefused
 
@@ -145,10 +143,10 @@ async def _ask_all(
     limits = httpx.Limits(max_connections=limit, max_keepalive_connections=limit)
     refused: list[str] = []
     queue = iter(jobs)
-    is_hidden = not sys.stderr.isatty()
-    tenths, left = Tenths(logger.info), [len(jobs)]
+    left = len(jobs)
 
     async def work() -> None:
+        nonlocal left
         for prompt, sample in queue:
             try:
                 length = await endpoint.ask(prompt)
@@ -158,10 +156,8 @@ async def _ask_all(
                 row = {"prompt": prompt, "sample": sample, "model": config.model, **asdict(length)}
                 row |= {"answer_tokens": length.answer_tokens, "request": config.request}
                 log.append(row)
-            progress.update()
-            left[0] -= 1
-            if is_hidden:
-                tenths.reach(1 - left[0] / len(jobs), f"{left[0]} prompts left")
+            left -= 1
+            progress.reach(1 - left / len(jobs), f"{left} prompts left")
 
     async with httpx.AsyncClient(
         headers=headers, limits=limits, timeout=config.timeout_s, follow_redirects=True
@@ -169,7 +165,7 @@ async def _ask_all(
         endpoint = Endpoint(
             client, config.endpoint, config.settings, config.api, config.max_attempts
         )
-        with tqdm(total=len(jobs), unit="prompt", disable=is_hidden, smoothing=0.05) as progress:
+        with Progress(log=logger.info) as progress:
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(limit, len(jobs))):

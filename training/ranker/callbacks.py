@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -11,7 +10,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from lengthwise.command_line import Tenths
+from lengthwise.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +22,7 @@ class StepProgress(L.Callback):  # type: ignore[misc]
         """Start the clock and note the step; a resumed run counts only its own steps."""
         self._start_s = time.monotonic()
         self._first_step = trainer.global_step
-        self._tenths = Tenths(logger.info)
+        self._progress = Progress(log=logger.info)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -33,11 +32,11 @@ class StepProgress(L.Callback):  # type: ignore[misc]
         elapsed_s = time.monotonic() - self._start_s
         left_s = elapsed_s / max(1, step - self._first_step) * (total - step)
         tau = f"  val tau_b {module.history[-1]['val/tau_b']:.3f}" if module.history else ""
-        line = f"step {step}/{total}{tau}  {left_s:.0f} s left "
-        if sys.stderr.isatty():
-            print(f"\r{line}", end="\n" if step == total else "", file=sys.stderr, flush=True)
-        elif trainer.is_global_zero:
-            self._tenths.reach(step / total, line)
+        line = f"step {step}/{total}{tau}  {left_s:.0f} s left"
+        if trainer.is_global_zero:
+            self._progress.reach(step / total, line)
+            if step == total:
+                self._progress.close()
 
 
 class ResumableInterrupt(Checkpoint):  # type: ignore[misc]

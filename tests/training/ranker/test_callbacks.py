@@ -53,34 +53,31 @@ def test_an_interrupt_waits_for_a_validation_that_is_due(tmp_path: Path, module:
     assert trainer.saved == [tmp_path / "last.ckpt"]
 
 
-def test_the_line_of_progress_counts_only_the_steps_of_this_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_line_of_progress_counts_only_the_steps_of_this_run(
+    is_terminal: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = iter([100.0, 100.0, 110.0, 120.0])
-    monkeypatch.setattr("training.ranker.callbacks.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    progress, trainer = StepProgress(), SimpleNamespace(global_step=10)
+    now_s = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    caplog.set_level("INFO", "training.ranker.callbacks")
+    progress, trainer = StepProgress(), SimpleNamespace(global_step=10, is_global_zero=True)
     module = SimpleNamespace(total_steps=16, history=[])
     progress.on_train_start(trainer, module)  # type: ignore[arg-type]
-    trainer.global_step = 12  # Two steps in ten seconds, four are left.
+    now_s, trainer.global_step = 110.0, 12  # Two steps in ten seconds, four are left.
     progress.on_train_batch_end(trainer, module, None, None, 0)  # type: ignore[arg-type]
-    assert capsys.readouterr().err == "\rstep 12/16  20 s left "
-    trainer.global_step, module.history = 16, [{"val/tau_b": 0.5}]
+    now_s, trainer.global_step, module.history = 120.0, 16, [{"val/tau_b": 0.5}]
     progress.on_train_batch_end(trainer, module, None, None, 0)  # type: ignore[arg-type]
-    assert capsys.readouterr().err == "\rstep 16/16  val tau_b 0.500  0 s left \n"
-
-
-def test_without_a_terminal_every_tenth_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    now_s = [0.0]
-    monkeypatch.setattr("training.ranker.callbacks.time.monotonic", lambda: now_s[0])
-    caplog.set_level("INFO")
-    progress, trainer = StepProgress(), SimpleNamespace(global_step=0, is_global_zero=True)
-    module = SimpleNamespace(total_steps=2400, history=[{"val/tau_b": 0.5}])
-    progress.on_train_start(trainer, module)  # type: ignore[arg-type]
-    for trainer.global_step in range(1, 2401):
-        now_s[0] = float(trainer.global_step)
-        progress.on_train_batch_end(trainer, module, None, None, 0)  # type: ignore[arg-type]
-    assert len(caplog.messages) == 10
-    assert caplog.messages[0] == "10% after 240 s  step 240/2400  val tau_b 0.500  2160 s left "
+    first, last = "step 12/16  20 s left", "step 16/16  val tau_b 0.500  0 s left"
+    if is_terminal:
+        shown = capsys.readouterr().err
+        assert [line.strip() for line in shown.split("\r")[1:]] == [
+            f"{'#' * 15}----- 10 s  {first}",
+            f"{'#' * 20} 20 s  {last}",
+        ]
+        assert shown.endswith("\n")
+    else:
+        assert caplog.messages == [f"70% after 10 s  {first}", f"100% after 20 s  {last}"]

@@ -1,0 +1,58 @@
+"""Lines of the log: readable text or JSON, one printable line per record."""
+
+import json
+import logging
+import sys
+from typing import Any, Final
+
+LOG_FORMATS: Final = ("text", "json")
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters and line ends escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+class TextFormatter(logging.Formatter):
+    """One line per record; the trace of an exception follows, each line indented."""
+
+    # Text from a client must not look like a record of its own, or move a terminal's cursor.
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        trace = super().formatException(ei)
+        return "\n".join(f"  {printable(line)}" for line in trace.split("\n"))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record, with the trace of an exception in its own field."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def configure_logs(kind: str) -> None:
+    """Send INFO and above to stderr, as "text" or "json", in place of earlier settings."""
+    text = TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _send(JsonFormatter() if kind == "json" else text, force=True)
+
+
+def log_to_stderr() -> None:
+    """Send INFO and above to stderr as level and message."""
+    _send(TextFormatter("%(levelname)s %(message)s"))
+
+
+def _send(form: logging.Formatter, *, force: bool = False) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(form)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=force)

@@ -1,0 +1,277 @@
+"""Options of a command, from its frozen dataclasses.
+
+A command is a function whose parameters are dataclasses. Each field is an option, its docstring
+the help text, and the docstring of the function the description. jsonargparse checks and converts
+the values. This module adds what jsonargparse lacks:
+
+- hyphens (`--batch-size`; underscores are accepted), and flags without a value (`--json`,
+  `--no-resume`);
+- lists as words or as JSON (`--lengths 16 32`, `--lengths '[16, 32]'`);
+- fields marked POSITIONAL, which need no option name;
+- a short `--help` with the purpose, the examples and ten options beside `--help-all`;
+- errors of one line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import Action, ArgumentError, RawDescriptionHelpFormatter
+from argparse import ArgumentParser as HelpPage
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import partial
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from lengthwise.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+Command = Callable[..., int | None]
+"""A function of dataclasses that returns the exit code (None: 0)."""
+POSITIONAL: Final[Mapping[str, Any]] = {"positional": True}
+"""Metadata of a field that needs no option name; a list takes all remaining words."""
+HELP: Final = ("-h", "--help", "--help-all")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_MAX_SHORT: Final = 10
+"""Options in --help."""
+
+
+def common_options(*names: str) -> Callable[[Decorated], Decorated]:
+    """Decorator: the options in a command's `--help`, dotted where nested.
+
+    The default is the required options, then the first others, ten in all.
+    """
+
+    def mark(command: Decorated) -> Decorated:
+        command.__dict__["common_options"] = names
+        return command
+
+    return mark
+
+
+def parse(
+    program: str,
+    command: Command,
+    arguments: Sequence[str],
+    defaults: Mapping[str, Any] | None = None,
+    description: str | None = None,
+    *,
+    reword: Callable[[str], str] = str,
+) -> dict[str, Any]:
+    """Return the command's dataclasses by parameter name.
+
+    Args:
+        program: as typed by the user, e.g. "python -m training fit".
+        defaults: field -> default in place of the dataclass's; nested fields in mappings.
+        description: text of --help; None: the command's docstring.
+        reword: applied to the text of --help.
+
+    Raises:
+        ConfigError: an argument is missing, unknown or wrong.
+        SystemExit: --help or --help-all was given, and the help is printed.
+    """
+    parser = make_parser(program, command, description, reword)
+    parser.set_defaults(dict(defaults or {}))
+    types = {action.dest: _hint(action) for action in _options(parser)}
+    words = _as_options(arguments, types, _positional(command))
+    if "--help" in words:
+        print(reword(_short_help(parser, command)), end="")
+        raise SystemExit(0)
+    try:
+        values = parser.instantiate(parser.parse_args(words))
+    except ArgumentError as error:
+        raise ConfigError(_in_one_line(str(error), types)) from error
+    return {
+        name: kind(**{field.name: values[field.name] for field in fields(kind)})
+        for name, kind in _dataclasses(command).items()
+    }
+
+
+def make_parser(
+    program: str,
+    command: Command,
+    description: str | None = None,
+    reword: Callable[[str], str] = str,
+) -> ArgumentParser:
+    """Return the parser of a command; its own help has every option."""
+    from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
+
+    class Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
+        def __init__(self, prog: str) -> None:
+            super().__init__(prog, max_help_position=32, width=100)
+
+        def format_help(self) -> str:
+            return reword(_with_hyphens(super().format_help()))
+
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    text = cleandoc(description or command.__doc__ or "")
+    parser = ArgumentParser(
+        prog=program, description=text, formatter_class=Formatter, exit_on_error=False
+    )
+    for kind in _dataclasses(command).values():
+        parser.add_class_arguments(kind, as_group=False)
+    parser.add_argument("--help-all", action="help", help="Show this help message and exit.")
+    positional = _positional(command)
+    needed = [a.dest for a in _options(parser) if a.required and a.dest not in positional]
+    words = [name.upper() for name in positional]
+    words += [f"--{name} {name.upper()}" for name in needed]
+    parser.usage = " ".join([program, *words, "[options]"])
+    return parser
+
+
+def _short_help(parser: ArgumentParser, command: Command) -> str:
+    """Return the purpose, the paragraphs with a heading such as examples, and common options."""
+    first, *others = re.split(r"\n{2,}", parser.description or "")
+    headed = [part for part in others if part.splitlines()[0].endswith(":")]
+    options = {action.dest: action for action in _options(parser)}
+    needed = [name for name, action in options.items() if action.required]
+    likely = list(dict.fromkeys([*needed, *options]))[:_MAX_SHORT]
+    common = getattr(command, "common_options", likely)
+    rest = f"{parser.prog} --help-all shows all {len(options)} options"
+    page = HelpPage(
+        usage=parser.usage,
+        description="\n\n".join([first, *headed]),
+        epilog=rest if len(options) > len(common) else None,
+        formatter_class=partial(RawDescriptionHelpFormatter, max_help_position=32, width=100),
+        add_help=False,
+    )
+    group, positional = page.add_argument_group("options"), _positional(command)
+    group.add_argument("-h", "--help", action="help", help="Show this help message and exit.")
+    for name, action in options.items():
+        if name in common:
+            _add_line(group, action, name in positional)
+    return _with_hyphens(page.format_help())
+
+
+def _add_line(group: Any, action: Action, is_positional: bool) -> None:
+    """Add an option with the first sentence of its help and its default."""
+    text = re.split(r"(?<=[a-z)]\.)\s+(?=[A-Z0-9])", action.help or "")[0]
+    if not action.required and action.default not in (None, False, [], (), {}):
+        text += f" (default: {action.default})"
+    hint, text = _hint(action), text.strip().replace("%", "%%")
+    if is_positional:
+        group.add_argument(action.dest, metavar=action.dest.upper(), help=text)
+    elif hint is bool and not action.default:
+        group.add_argument(action.option_strings[0], action="store_true", help=text)
+    else:
+        numbers = {int: "N", int | None: "N", float: "X", float | None: "X"}
+        last_word = re.split(r"[._]", action.dest)[-1].upper()
+        name = "ITEM ..." if _is_list(hint) else action.metavar or numbers.get(hint, last_word)
+        group.add_argument(action.option_strings[0], metavar=name, help=text)
+
+
+def _with_hyphens(text: str) -> str:
+    """Return a text whose names of options have hyphens."""
+    return re.sub(r"--[\w.]+", lambda match: hyphens(match[0]), text)
+
+
+def hyphens(text: str) -> str:
+    """Return a text with hyphens in place of underscores inside words."""
+    return re.sub(r"(?<=[a-z0-9])_(?=[a-z0-9])", "-", text)
+
+
+def _hint(action: Action) -> Any:
+    return getattr(action, "_typehint", None)
+
+
+def _options(parser: ArgumentParser) -> list[Action]:
+    """Return the options of fields, nested fields included."""
+    return [action for action in parser._actions if _hint(action) is not None]
+
+
+def _dataclasses(command: Command) -> dict[str, type[Any]]:
+    """Return the parameters that are dataclasses."""
+    return {
+        name: hint
+        for name, hint in get_type_hints(command).items()
+        if isinstance(hint, type) and is_dataclass(hint) and name != "return"
+    }
+
+
+def _positional(command: Command) -> list[str]:
+    settings = [field for kind in _dataclasses(command).values() for field in fields(kind)]
+    return [field.name for field in settings if field.metadata.get("positional")]
+
+
+def _as_options(
+    arguments: Sequence[str], types: Mapping[str, Any], positional: Sequence[str]
+) -> list[str]:
+    """Return the arguments as `--field=value` words, which are unambiguous to the parser."""
+    words, options, loose = deque(arguments), list[str](), list[str]()
+    while words:
+        word = words.popleft()
+        if word == "--":
+            loose.extend(words)
+            break
+        if word in HELP:
+            options.append("--help" if word == "-h" else word)
+        elif word.startswith("--"):
+            options.append(_option(word, words, types))
+        else:
+            loose.append(word)
+    for name in positional:
+        if loose and _is_list(types[name]):
+            options.append(f"--{name}={_list_of(loose, types[name])}")
+            loose = []
+        elif loose:
+            options.append(f"--{name}={loose.pop(0)}")
+    return options + loose
+
+
+def _option(word: str, words: deque[str], types: Mapping[str, Any]) -> str:
+    """Return an option with its value, which is taken off `words` where it follows."""
+    name, equals, value = word[2:].partition("=")
+    name = name.replace("-", "_")
+    hint, positive = types.get(name), name.removeprefix("no_")
+    given = [value] if equals else []
+    if hint is None and types.get(positive) is bool and not equals:
+        return f"--{positive}=false"
+    if hint is bool and not equals:
+        # Any word may follow --json, "true" too.
+        is_value = bool(words) and words[0].lower() in ("true", "false") and name != "json"
+        given = [words.popleft() if is_value else "true"]
+    elif not equals:
+        while words and not words[0].startswith("--") and _may_follow(given, hint):
+            given.append(words.popleft())
+    if not given:
+        return f"--{name}"
+    first, is_list = given[0], _is_list(hint) and len(given) == 1
+    is_ready = is_list and (first.startswith("[") or "," in first or first == "null")
+    return f"--{name}={_list_of(given, hint) if _is_list(hint) and not is_ready else first}"
+
+
+def _may_follow(given: Sequence[str], hint: Any) -> bool:
+    """Return whether a further word belongs to the value of an option."""
+    return not given or (_is_list(hint) and not given[0].startswith("["))
+
+
+def _is_list(hint: Any) -> bool:
+    return any(get_origin(part) in (list, tuple) for part in (hint, *get_args(hint)))
+
+
+def _list_of(items: Sequence[str], hint: Any) -> str:
+    """Return words as a list in JSON."""
+    inner = hint if get_origin(hint) in (list, tuple) else get_args(hint)[0]
+    is_number = get_args(inner)[:1] in ((int,), (float,))
+    return f"[{', '.join(items)}]" if is_number else json.dumps(items)
+
+
+def _in_one_line(message: str, types: Mapping[str, Any]) -> str:
+    """Return a parser's message as the setting, its value, and what it takes."""
+    if (missing := re.search(r"arguments are required: ([\w.]+)", message)) is not None:
+        return f"{hyphens(missing[1])} is missing; see --help for the settings"
+    found = re.search(r'Parser key "([\w.]+)', message)
+    value = re.search(r"(?:Got|Given) value: (.*)", message)
+    if found is None or value is None:
+        return f"{hyphens(' '.join(message.split()))}; see --help-all for the settings"
+    name, hint = hyphens(found[1]), types.get(found[1])
+    if _is_list(hint) and not value[1].startswith("["):
+        items = ", ".join(item.strip() for item in value[1].split(","))
+        return f"{name} is {value[1]!r}; use '[{items}]'"
+    is_plain = isinstance(hint, type) and not get_args(hint)
+    takes = hint.__name__ if is_plain else str(hint or "another value").replace("typing.", "")
+    return f"{name} is {value[1]!r}; it takes {takes} (see --help-all)"

@@ -1,0 +1,222 @@
+"""Options from dataclasses, short and whole help, and errors of one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from lengthwise.command_line import run_command
+from lengthwise.options import POSITIONAL, common_options, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A nested group."""
+
+    delta: float = 0.2
+    max_gap: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Every kind of option."""
+
+    recipe: str = field(metadata=POSITIONAL)
+    """Name of the recipe."""
+    prompts: list[str] = field(default_factory=list, metadata=POSITIONAL)
+    loss: Loss = Loss()
+    batch_size: int = 8
+    """Prompts of a step, as --max_gap says."""
+    lengths: list[int] = field(default_factory=list)
+    columns: tuple[str, ...] = ()
+    engine: Literal["plain", "vllm"] = "plain"
+    out: Path | None = None
+    resume: bool = True
+    json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """A second dataclass of the same command."""
+
+    token: str | None = None
+
+
+def fit(options: Options, more: More) -> int:
+    """Fit it.
+
+    Example:
+      python -m tests fit demo --batch_size 4
+    """
+    print(options)
+    return options.batch_size
+
+
+def read(*arguments: str) -> Options:
+    found: Options = parse("python -m tests fit", fit, arguments)["options"]
+    return found
+
+
+def test_hyphens_underscores_dots_and_equals_signs_are_understood():
+    for given in (
+        ["--batch-size", "3", "--loss.max-gap=7"],
+        ["--batch_size=3", "--loss.max_gap", "7"],
+    ):
+        options = read("demo", *given)
+        assert (options.batch_size, options.loss) == (3, Loss(max_gap=7))
+
+
+@pytest.mark.parametrize("words", [["16", "32"], ["[16, 32]"], ["[16,32]"]])
+def test_a_list_is_words_or_json(words):
+    assert read("demo", "--lengths", *words).lengths == [16, 32]
+
+
+def test_words_of_a_list_may_look_like_anything():
+    assert read("demo", "--columns", "a b", "3", "null").columns == ("a b", "3", "null")
+    assert read("demo", "--columns=one").columns == ("one",)
+
+
+def test_flags_need_no_value_and_take_one():
+    assert read("demo", "--json", "--no-resume") == read("demo", "--json=true", "--resume", "false")
+    assert read("demo").resume
+    assert not read("demo").json
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["demo", "true", "a, b", "--batch-size", "3", "--json"],
+        ["demo", "--json", "true", "--batch-size", "3", "a, b"],
+        ["--batch-size=3", "--json", "--", "demo", "true", "a, b"],
+        ["--json", "--batch-size=3", "--recipe", "demo", "--prompts", '["true", "a, b"]'],
+    ],
+)
+def test_positional_arguments_stand_anywhere(words):
+    options = read(*words)
+    assert (options.recipe, options.prompts, options.batch_size) == ("demo", ["true", "a, b"], 3)
+    assert options.json
+
+
+def test_one_prompt_is_a_prompt_and_not_a_list():
+    for prompt in ("[hello", "a, b", "[1, 2]", "null", '"'):
+        assert read("demo", prompt).prompts == [prompt]
+
+
+def test_a_dash_before_a_value_is_a_sign():
+    assert read("demo", "--loss.delta", "-3").loss.delta == -3
+
+
+def test_defaults_can_come_from_elsewhere():
+    arguments = ["demo", "--loss.delta", ".5"]
+    defaults = {"loss": {"delta": 0.7, "max_gap": 9}, "batch_size": 2}
+    options = parse("tests", fit, arguments, defaults)["options"]
+    assert (options.loss, options.batch_size) == (Loss(delta=0.5, max_gap=9), 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "recipe is missing"),
+        (["demo", "--batch-size=many"], "batch-size is 'many'; it takes int"),
+        (["demo", "--engine=sglang"], "engine is 'sglang'; it takes Literal['plain', 'vllm']"),
+        (["demo", "--loss.delta=q"], "loss.delta is 'q'; it takes float"),
+        (["demo", "--lengths=1,2"], "lengths is '1,2'; use '[1, 2]'"),
+        (["demo", "--speed=3"], "unrecognized arguments: --speed=3"),
+        (["demo", "--batch-size"], "--batch-size: expected one argument"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_exit_code_2(words, message, capsys):
+    assert run_command("python -m tests fit", fit, words) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+    assert message in output.err
+
+
+def test_help_shows_hyphens_and_keeps_the_lines_of_examples(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        run_command("python -m tests fit", fit, ["--help"])
+    text = capsys.readouterr().out
+    assert "usage: python -m tests fit RECIPE PROMPTS [options]" in text
+    assert "\n  python -m tests fit demo --batch-size 4\n" in text
+    assert "--loss.max-gap" in text
+    assert "as --max-gap says" in text
+    assert "--batch_size" not in text
+
+
+def show_help(command, word: str) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        run_command("python -m tests fit", command, [word])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Many:
+    """A dozen options."""
+
+    first: int = 1
+    second: list[str] = field(default_factory=list)
+    third: bool = False
+    fourth: float | None = None
+    fifth_part: Path = Path("here")
+    """Where. And a second sentence."""
+    sixth: int = 6
+    seventh: int = 7
+    eighth: int = 8
+    ninth: int = 9
+    needed: str
+    tenth: int = 10
+    eleventh: int = 11
+    """The last, in words."""
+
+
+def many(options: Many) -> None:
+    """Do much.
+
+    More about it.
+
+    example:
+      python -m tests many
+    """
+
+
+@common_options("needed", "eleventh")
+def few(options: Many) -> None:
+    """Do little."""
+
+
+def test_short_help_is_purpose_examples_and_ten_options(capsys):
+    show_help(many, "--help")
+    text = capsys.readouterr().out
+    assert "More about it" not in text
+    assert "example:\n  python -m tests many\n" in text
+    for line in (
+        "--needed NEEDED",
+        "--first N          (default: 1)",
+        "--second ITEM ...",
+        "--third\n",
+        "--fourth X",
+        "--fifth-part PART  Where. (default: here)",
+    ):
+        assert f"\n  {line}" in text
+    assert "--tenth" not in text
+    assert text.endswith("python -m tests fit --help-all shows all 12 options\n")
+
+
+def test_the_whole_help_has_every_option_and_word(capsys):
+    show_help(many, "--help-all")
+    text = capsys.readouterr().out
+    assert "More about it" in text
+    assert "And a second sentence" in text
+    assert "--eleventh ELEVENTH" in text
+    assert "shows all" not in text
+
+
+def test_a_command_says_which_of_its_options_are_common(capsys):
+    show_help(few, "-h")
+    text = capsys.readouterr().out
+    assert "--eleventh N" in text
+    assert "--sixth" not in text
