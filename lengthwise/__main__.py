@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Final, get_type_hints
 
-from lengthwise.command_line import (
+from lengthwise.command_line.options import HELP, Command, make_parser
+from lengthwise.command_line.program import (
     DISTRIBUTION,
     Program,
     exit_code_of,
@@ -19,7 +20,6 @@ from lengthwise.command_line import (
     unknown,
 )
 from lengthwise.errors import ConfigError
-from lengthwise.options import HELP, Command, make_parser
 
 _ABOUT: Final = """usage: lengthwise COMMAND ...        lengthwise COMMAND --help
 

@@ -3,7 +3,7 @@
 import sys
 from typing import Final
 
-from lengthwise.command_line import Commands, Program
+from lengthwise.command_line.program import Commands, Program
 
 _PLACES: Final = {
     "demo": ("demo:demo", "a trained ranker, served, orders the queues of the simulator and vLLM"),

@@ -3,8 +3,8 @@
 import sys
 from typing import Final
 
-from lengthwise.command_line import Commands, Program
-from lengthwise.logs import configure_logs
+from lengthwise.command_line.logs import configure_logs
+from lengthwise.command_line.program import Commands, Program
 
 COMMANDS: Final[Commands] = {
     "serve": ("scoring_service.commands.serve:serve", "serve a ranker over gRPC"),

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Final
 
-from lengthwise.command_line import Commands, Program
+from lengthwise.command_line.program import Commands, Program
 
 _COMMANDS: Final = {
     "fit": ("fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import DataError
-from lengthwise.options import POSITIONAL
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policy import Policy

@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 
-from lengthwise.command_line import INTERRUPTED
+from lengthwise.command_line.options import common_options
+from lengthwise.command_line.program import INTERRUPTED
 from lengthwise.errors import ConfigError, require
-from lengthwise.options import common_options
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands import experiment_settings as setup

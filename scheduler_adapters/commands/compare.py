@@ -10,9 +10,9 @@ from typing import Any, Self
 
 import pandas as pd
 
-from lengthwise.command_line import INTERRUPTED, print_next
+from lengthwise.command_line.options import common_options
+from lengthwise.command_line.program import INTERRUPTED, print_next
 from lengthwise.errors import ConfigError, SchedulingError
-from lengthwise.options import common_options
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section

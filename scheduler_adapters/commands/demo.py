@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.command_line import print_banner
+from lengthwise.command_line.program import print_banner
 from lengthwise.errors import ScoringError, UnsupportedByEngine, require
 from lengthwise.strict_json import to_json
 from scheduler_adapters.engines.driver import longest_context

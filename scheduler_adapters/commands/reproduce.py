@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
+from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import ConfigError, at_least, require
-from lengthwise.options import POSITIONAL
 from lengthwise.strict_json import to_json
 from scheduler_adapters.reporting.page import ReportTable, Section, write_report
 

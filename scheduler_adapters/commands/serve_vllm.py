@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import yaml
 
-from lengthwise.command_line import run_command
+from lengthwise.command_line.options import common_options
+from lengthwise.command_line.program import run_command
 from lengthwise.errors import ConfigError, ScoringError, UnsupportedByEngine
-from lengthwise.options import common_options
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.user_classes import read_user_classes
 from scheduler_adapters.engines.vllm_v1 import TESTED

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from lengthwise.command_line import INTERRUPTED, print_next
+from lengthwise.command_line.options import common_options
+from lengthwise.command_line.program import INTERRUPTED, print_next
 from lengthwise.errors import ConfigError
-from lengthwise.options import common_options
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.cluster_options import ClusterOptions

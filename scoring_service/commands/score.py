@@ -2,8 +2,8 @@
 
 from dataclasses import asdict, dataclass, field
 
+from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import ScoringError
-from lengthwise.options import POSITIONAL
 from lengthwise.strict_json import to_json
 from scoring_service.client import Score, ScoringClient
 from scoring_service.client.channel import ClientSecurity

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lengthwise.bundle import ModelBundle
+from lengthwise.command_line.logs import LOG_FORMATS, configure_logs
+from lengthwise.command_line.options import common_options
 from lengthwise.errors import ConfigError, require
-from lengthwise.logs import LOG_FORMATS, configure_logs
-from lengthwise.options import common_options
 from scoring_service.server.supervisor import as_options, supervise
 from scoring_service.server.worker import (
     END_S,

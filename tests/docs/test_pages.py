@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from lengthwise import command_line
 from lengthwise.__main__ import by_name
+from lengthwise.command_line import program as command_line
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     SETTINGS,
     configured_policy,

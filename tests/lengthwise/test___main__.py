@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lengthwise import __main__ as lengthwise
-from lengthwise import command_line
 from lengthwise.__main__ import SHELLS, by_name, completion, main
-from lengthwise.command_line import Program
+from lengthwise.command_line import program as command_line
+from lengthwise.command_line.program import Program
 from scheduler_adapters.__main__ import PROGRAM as SCHEDULERS
 from scoring_service.__main__ import PROGRAM as SCORES
 from training.__main__ import PROGRAM as RANKERS

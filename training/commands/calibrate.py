@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from lengthwise.command_line import print_next
+from lengthwise.command_line.program import print_next
 from lengthwise.errors import ConfigError, require
 from lengthwise.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result

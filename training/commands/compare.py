@@ -8,9 +8,9 @@ from typing import Any
 
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import ModelBundle
-from lengthwise.command_line import print_banner
+from lengthwise.command_line.options import POSITIONAL
+from lengthwise.command_line.program import print_banner
 from lengthwise.errors import DataError
-from lengthwise.options import POSITIONAL
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.labels import LabelledPrompt, observed, texts

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import Manifest, ModelBundle
-from lengthwise.command_line import print_banner, print_next
+from lengthwise.command_line.program import print_banner, print_next
 from lengthwise.errors import DataError
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from lengthwise.command_line import print_banner, print_next
+from lengthwise.command_line.program import print_banner, print_next
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.release.rebuild import export, rebuild

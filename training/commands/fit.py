@@ -13,9 +13,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
-from lengthwise.command_line import print_banner, print_next, run_command
+from lengthwise.command_line.options import POSITIONAL, common_options
+from lengthwise.command_line.program import print_banner, print_next, run_command
 from lengthwise.errors import ConfigError
-from lengthwise.options import POSITIONAL, common_options
 from training.commands.options import OutputOptions, print_result
 from training.config import TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits

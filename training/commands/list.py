@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lengthwise.command_line import print_banner
+from lengthwise.command_line.program import print_banner
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.release.registry import list_store, open_store, show_tau_b
 

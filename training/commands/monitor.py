@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lengthwise.bundle import Manifest, ModelBundle, sha256_of
-from lengthwise.command_line import print_banner
+from lengthwise.command_line.program import print_banner
 from lengthwise.errors import ConfigError, DataError, require
 from lengthwise.tables.reading import OnBadRows
 from training.commands.options import OutputOptions, StoreOptions, print_result

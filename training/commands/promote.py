@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.command_line import print_banner
+from lengthwise.command_line.options import POSITIONAL
+from lengthwise.command_line.program import print_banner
 from lengthwise.errors import BundleError, ConfigError, DataError
-from lengthwise.options import POSITIONAL
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.provenance import held_out_prompts
 from training.release.champion import Promotion, judge

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.bundle import MANIFEST, ModelBundle
-from lengthwise.command_line import print_banner
+from lengthwise.command_line.program import print_banner
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.labels import LabelledPrompt, texts

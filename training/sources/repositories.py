@@ -76,7 +76,10 @@ class Repository:
             *(self.source, self.commit[:12], len(files), len(missing)),
             sum(file.size for file in missing) / 1e6,
         )
-        with Progress(len(missing), log=logger.info) as progress, ThreadPoolExecutor(_AT_ONCE) as pool:
+        with (
+            Progress(len(missing), log=logger.info) as progress,
+            ThreadPoolExecutor(_AT_ONCE) as pool,
+        ):
             for path in pool.map(lambda file: self._bring(file, places[file.path]), missing):
                 progress.step(path)
         return places

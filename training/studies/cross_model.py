@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.command_line import print_banner
+from lengthwise.command_line.program import print_banner
 from lengthwise.errors import at_least
 from training.commands.options import OutputOptions, print_result
 from training.evaluation.transfer import (

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from lengthwise.agreement import tau_b
-from lengthwise.command_line import print_banner
+from lengthwise.command_line.options import POSITIONAL
+from lengthwise.command_line.program import print_banner
 from lengthwise.errors import ConfigError, DataError, at_least
-from lengthwise.options import POSITIONAL
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.config import LossConfig, TrainConfig
 from training.data.cards import load_data

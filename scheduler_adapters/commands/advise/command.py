@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lengthwise.command_line import print_banner, print_next
+from lengthwise.command_line.options import common_options
+from lengthwise.command_line.program import print_banner, print_next
 from lengthwise.errors import ConfigError, DataError, at_least, require
-from lengthwise.options import common_options
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.advise import page, scored_log
 from scheduler_adapters.commands.advise.endpoint import Endpoint, measure_steps

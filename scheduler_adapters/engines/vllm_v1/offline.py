@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lengthwise.command_line import run_command
+from lengthwise.command_line.program import run_command
 from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import make_clock
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_driver

@@ -8,7 +8,7 @@ import shlex
 import pandas as pd
 import pytest
 
-from lengthwise.options import parse
+from lengthwise.command_line.options import parse
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import capacity, cluster_options
 from scheduler_adapters.policies.sarathi import Sarathi

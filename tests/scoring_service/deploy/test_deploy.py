@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import scoring_service
-from lengthwise.options import parse
+from lengthwise.command_line.options import parse
 from scoring_service.commands.serve import serve
 from scoring_service.server.metrics import Metrics
 from scoring_service.service.config import ServerConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lengthwise.options import parse
+from lengthwise.command_line.options import parse
 from scoring_service.client import Score, ScoringClient
 from scoring_service.commands.serve import ServeOptions, serve
 from scoring_service.server.supervisor import as_options

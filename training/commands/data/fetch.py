@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lengthwise.command_line import print_next
+from lengthwise.command_line.options import POSITIONAL
+from lengthwise.command_line.program import print_next
 from lengthwise.errors import ConfigError
-from lengthwise.options import POSITIONAL
 from training.commands.options import OutputOptions, print_result
 from training.data.cards import Card
 from training.sources.fetching import Fetched, check_id, fetch, is_free

@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
-from lengthwise.command_line import run_command
-from lengthwise.options import POSITIONAL, common_options, parse
+from lengthwise.command_line.options import POSITIONAL, common_options, parse
+from lengthwise.command_line.program import run_command
 
 
 @dataclass(frozen=True, kw_only=True)

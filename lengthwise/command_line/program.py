@@ -5,7 +5,7 @@
     PROGRAM.run(arguments)
 
 `options.py` builds the options of a command. The entry points of the group `lengthwise.commands`
-name the programs of all packages for `lengthwise COMMAND` (`__main__.py`), so that this package
+name the programs of all packages for `lengthwise COMMAND` (`lengthwise/__main__.py`), so that this package
 imports no package above it.
 """
 
@@ -27,9 +27,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final, TextIO, get_type_hints
 
+from lengthwise.command_line.logs import log_to_stderr, printable
+from lengthwise.command_line.options import HELP, Command, parse
 from lengthwise.errors import ConfigError, LengthwiseError
-from lengthwise.logs import log_to_stderr, printable
-from lengthwise.options import HELP, Command, parse
 
 Commands = Mapping[str, tuple[str, str]]
 """Name -> "module:function" and one line of help. The module is imported when the command runs."""

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from lengthwise.logs import LOG_FORMATS, JsonFormatter, configure_logs
+from lengthwise.command_line.logs import LOG_FORMATS, JsonFormatter, configure_logs
 
 
 def test_a_json_log_line_is_one_object_with_the_trace_inside():

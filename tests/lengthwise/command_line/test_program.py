@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lengthwise.command_line import (
+from lengthwise.command_line.options import POSITIONAL
+from lengthwise.command_line.program import (
     INTERRUPTED,
     Program,
     as_typed,
@@ -22,7 +23,6 @@ from lengthwise.command_line import (
     run_command,
 )
 from lengthwise.errors import ConfigError
-from lengthwise.options import POSITIONAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ def test_a_missing_library_is_one_line_that_names_the_extra(capsys):
 
 def test_commands_are_named_as_they_are_typed(monkeypatch, capsys):
     own = "python -m tests plain --help and python -m tests.tool"
-    monkeypatch.setattr("lengthwise.command_line.programs", lambda: {"tests": PROGRAM})
+    monkeypatch.setattr("lengthwise.command_line.program.programs", lambda: {"tests": PROGRAM})
     assert as_typed(own) == own
     monkeypatch.setattr(sys, "argv", ["/usr/bin/lengthwise", "fit"])
     assert as_typed(own) == "lengthwise blank --help and python -m tests.tool"
@@ -140,7 +140,7 @@ def test_commands_are_named_as_they_are_typed(monkeypatch, capsys):
 
 
 def test_without_the_distribution_there_are_no_programs(monkeypatch):
-    monkeypatch.setattr("lengthwise.command_line.DISTRIBUTION", "not-installed-anywhere")
+    monkeypatch.setattr("lengthwise.command_line.program.DISTRIBUTION", "not-installed-anywhere")
     assert programs.__wrapped__() == {}
 
 
