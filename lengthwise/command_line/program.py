@@ -4,9 +4,9 @@
     PROGRAM = Program(module="scoring_service", about=ABOUT, commands=COMMANDS, ...)
     PROGRAM.run(arguments)
 
-`options.py` builds the options of a command. The entry points of the group `lengthwise.commands`
-name the programs of all packages for `lengthwise COMMAND` (`lengthwise/__main__.py`), so that this package
-imports no package above it.
+`options.py` builds the options of a command. `lengthwise COMMAND` (`lengthwise/__main__.py`) finds
+the programs by the entry points of the group `lengthwise.commands`, without an import of a package
+above this one.
 """
 
 from __future__ import annotations
