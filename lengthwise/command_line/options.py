@@ -36,6 +36,7 @@ POSITIONAL: Final[Mapping[str, Any]] = {"positional": True}
 """Metadata of a field that needs no option name; a list takes all remaining words."""
 HELP: Final = ("-h", "--help", "--help-all")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_WIDTHS: Final[Mapping[str, Any]] = {"max_help_position": 32, "width": 100}
 _MAX_SHORT: Final = 10
 """Options in --help."""
 
@@ -102,7 +103,7 @@ def make_parser(
 
     class Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
         def __init__(self, prog: str) -> None:
-            super().__init__(prog, max_help_position=32, width=100)
+            super().__init__(prog, **_WIDTHS)  # type: ignore[no-untyped-call]
 
         def format_help(self) -> str:
             return reword(_with_hyphens(super().format_help()))
@@ -110,7 +111,10 @@ def make_parser(
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     text = cleandoc(description or command.__doc__ or "")
     parser = ArgumentParser(
-        prog=program, description=text, formatter_class=Formatter, exit_on_error=False
+        prog=program,
+        description=text,
+        formatter_class=partial(Formatter, **_WIDTHS),
+        exit_on_error=False,
     )
     for kind in _dataclasses(command).values():
         parser.add_class_arguments(kind, as_group=False)
@@ -136,7 +140,7 @@ def _short_help(parser: ArgumentParser, command: Command) -> str:
         usage=parser.usage,
         description="\n\n".join([first, *headed]),
         epilog=rest if len(options) > len(common) else None,
-        formatter_class=partial(RawDescriptionHelpFormatter, max_help_position=32, width=100),
+        formatter_class=partial(RawDescriptionHelpFormatter, **_WIDTHS),
         add_help=False,
     )
     group, positional = page.add_argument_group("options"), _positional(command)
@@ -272,6 +276,7 @@ def _in_one_line(message: str, types: Mapping[str, Any]) -> str:
     if _is_list(hint) and not value[1].startswith("["):
         items = ", ".join(item.strip() for item in value[1].split(","))
         return f"{name} is {value[1]!r}; use '[{items}]'"
-    is_plain = isinstance(hint, type) and not get_args(hint)
-    takes = hint.__name__ if is_plain else str(hint or "another value").replace("typing.", "")
+    if isinstance(hint, type) and not get_args(hint):
+        hint = hint.__name__
+    takes = str(hint or "another value").replace("typing.", "")
     return f"{name} is {value[1]!r}; it takes {takes} (see --help-all)"
