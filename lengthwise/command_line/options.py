@@ -113,7 +113,7 @@ def make_parser(
     parser = ArgumentParser(
         prog=program,
         description=text,
-        formatter_class=partial(Formatter, **_WIDTHS),
+        formatter_class=Formatter,
         exit_on_error=False,
     )
     for kind in _dataclasses(command).values():
