@@ -1,13 +1,11 @@
-"""Place of an MLflow store: a folder (sqlite in mlflow.db, artefacts beside it) or a server.
-
-MLflow itself is not imported here, so that a service without it can look up a bundle. With it:
+"""MLflow stores: a folder (sqlite in mlflow.db, artefacts beside it) or a server.
 
     store = find_store("mlruns")
-    store.make_folder()
-    with store.errors_in_one_line(MlflowException):
-        client = MlflowClient(store.uri)
-        experiment = store.experiment_id(client, "lengthwise", "rankers")
-        client.create_run(experiment, tags=tags_of_run())
+    client = store.open(create=True)
+    with store.errors_in_one_line():
+        run_id = store.start_run(client, "lengthwise", "rankers", "demo")
+
+MLflow is imported by `open` only, so that a service without MLflow can find a bundle.
 """
 
 import importlib.metadata
@@ -27,7 +25,8 @@ from lengthwise.errors import ConfigError
 
 DEFAULT: Final = "mlruns"
 TRACKING_URI: Final = "MLFLOW_TRACKING_URI"
-_KIND: Final = "mlflow.experimentKind"
+NOTE: Final = "mlflow.note.content"
+"""Tag that MLflow shows as the description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,66 +45,93 @@ class MlflowStore:
 
     @property
     def root(self) -> Path:
-        """The folder of a local store."""
+        """Folder of a local store."""
         return Path(self.place).resolve()
 
     @property
     def database(self) -> Path:
-        """The database of a local store."""
+        """Database of a local store."""
         return self.root / "mlflow.db"
 
     @property
     def uri(self) -> str:
-        """The tracking URI that MLflow takes."""
+        """Tracking URI for MLflow."""
         return f"sqlite:///{self.database}" if self.is_folder else str(self.place).rstrip("/")
 
     def __str__(self) -> str:
         return str(self.root) if self.is_folder else self.uri
 
-    def make_folder(self) -> None:
-        """Make the folder of a local store. Raises ConfigError if it cannot be written."""
-        if not self.is_folder:
-            return
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.root) as file:
-                file.write(b"\0" * 65536)
-        except OSError as error:
-            raise ConfigError(
-                f"{self} cannot be written ({error.strerror}); choose another --mlruns-dir"
-            ) from error
-
     def require(self) -> None:
-        """Raises ConfigError if the folder of a local store holds none."""
+        """Raise ConfigError if the folder of a local store has no database."""
         if self.is_folder and not self.database.is_file():
             raise ConfigError(
                 f"{self} holds no MLflow store; choose another --mlruns-dir, or make one with "
                 "`python -m training fit`"
             )
 
-    def experiment_id(self, client: Any, name: str, description: str) -> str:
-        """Id of an experiment, made where there is none; its artefacts lie beside the database.
+    def make_folder(self) -> None:
+        """Make the folder of a local store. Raises ConfigError if it cannot be written."""
+        if self.is_folder:
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=self.root) as file:
+                    file.write(b"\0" * 65536)
+            except OSError as error:
+                raise ConfigError(
+                    f"{self} cannot be written ({error.strerror}); choose another --mlruns-dir"
+                ) from error
 
-        MLflow's pages show it as one that trains models, not as one of agents and prompts.
+    def open(self, *, create: bool = False) -> Any:
+        """Return an MlflowClient of the store, with its database opened.
+
+        Args:
+            create: make a local store that does not exist.
+
+        Raises:
+            ConfigError: no such store, or MLflow or the disk refuses it.
         """
-        experiment = client.get_experiment_by_name(name)
-        if experiment is not None:
-            return str(experiment.experiment_id)
-        tags = {_KIND: "custom_model_development", "mlflow.note.content": description}
-        artifacts = (self.root / "artifacts").as_uri() if self.is_folder else None
-        return str(client.create_experiment(name, artifact_location=artifacts, tags=tags))
+        if create:
+            self.make_folder()
+        else:
+            self.require()
+        quiet_mlflow()
+        from mlflow import MlflowClient
+
+        with self.errors_in_one_line():
+            client = MlflowClient(self.uri, registry_uri=self.uri)
+            client.search_experiments(max_results=1)  # Opens the database.
+        return client
+
+    def start_run(
+        self, client: Any, experiment: str, description: str, name: str, **tags: str
+    ) -> str:
+        """Start a run with the tags of this process and `tags`; returns its id.
+
+        A new experiment is of the kind that trains models on MLflow's pages. Its artefacts are
+        beside the database of a local store.
+        """
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            own = {"mlflow.experimentKind": "custom_model_development", NOTE: description}
+            artifacts = (self.root / "artifacts").as_uri() if self.is_folder else None
+            number = client.create_experiment(experiment, artifact_location=artifacts, tags=own)
+        else:
+            number = found.experiment_id
+        run = client.create_run(number, run_name=name, tags=tags_of_run() | tags)
+        return str(run.info.run_id)
 
     @contextmanager
-    def errors_in_one_line(self, *foreign: type[Exception]) -> Iterator[None]:
-        """MLflow's errors, whose classes are given, and the disk's as ConfigError."""
-        expected: tuple[type[Exception], ...] = (*foreign, OSError)
+    def errors_in_one_line(self) -> Iterator[None]:
+        """Context in which errors of MLflow and of the disk become ConfigError."""
+        from mlflow.exceptions import MlflowException
+
         try:
             yield
-        except expected as error:
+        except (MlflowException, OSError) as error:
             raise self.unusable(error) from error
 
     def unusable(self, error: Exception) -> ConfigError:
-        """The error of a store that does not work, with the reason that MLflow gave."""
+        """Return the error of a store that does not work, with MLflow's reason."""
         reason = str(error).splitlines()[0]
         return ConfigError(
             f"MLflow store {self} cannot be used: {reason}; choose another --mlruns-dir"
@@ -113,15 +139,15 @@ class MlflowStore:
 
 
 def find_store(place: str | Path) -> MlflowStore:
-    """The store at a place; the default place gives way to that of $MLFLOW_TRACKING_URI."""
+    """Return the store at a place; $MLFLOW_TRACKING_URI replaces the default place."""
     named = os.environ.get(TRACKING_URI)
     return MlflowStore(named if named and str(place) == DEFAULT else place)
 
 
 def tags_of_run() -> dict[str, str]:
-    """The command of this process, its version and commit, under MLflow's names where it has one.
+    """Return the command of this process, its version and its commit, as tags of a run.
 
-    There is no commit where this file is not the one of a git checkout.
+    The commit is absent unless this file is part of a git checkout.
     """
     here = Path(__file__)
     words = ["git", "-C", str(here.parent), "rev-parse", "HEAD", f"HEAD:./{here.name}"]
@@ -146,7 +172,7 @@ def tags_of_run() -> dict[str, str]:
 
 
 def quiet_mlflow() -> None:
-    """Keep MLflow off the network and its helpers out of the log; call it before the import."""
+    """Keep MLflow off the network and its helpers out of the log; call before its import."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("DO_NOT_TRACK", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from lengthwise.mlflow_store import find_store, quiet_mlflow, tags_of_run
+from lengthwise.mlflow_store import NOTE, find_store
 
 EXPERIMENT: Final = "lengthwise-simulations"
 """Beside the training runs, in the same store."""
@@ -28,21 +28,14 @@ def log_run(
     """
     if root is None or find_spec("mlflow") is None:
         return
-    quiet_mlflow()
-    from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param
-    from mlflow.exceptions import MlflowException
-
     store = find_store(root)
-    store.make_folder()
-    with store.errors_in_one_line(MlflowException):
-        client = MlflowClient(store.uri)
-        experiment_id = store.experiment_id(client, EXPERIMENT, DESCRIPTION)
+    client = store.open(create=True)
+    from mlflow.entities import Metric, Param
+
+    with store.errors_in_one_line():
         now_ms = int(time.time() * 1000)
-        tags = tags_of_run()
-        if warning := params.get("warning"):
-            tags["mlflow.note.content"] = str(warning)
-        run_id = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
+        tags = {NOTE: str(params["warning"])} if params.get("warning") else {}
+        run_id = store.start_run(client, EXPERIMENT, DESCRIPTION, name, **tags)
         status = "FAILED"
         try:
             client.log_batch(

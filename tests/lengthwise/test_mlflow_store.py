@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from mlflow.exceptions import MlflowException
 
 from lengthwise.errors import ConfigError
 from lengthwise.mlflow_store import MlflowStore, find_store, tags_of_run
 
 
 class Client:
-    """An MLflow client that knows experiments by name."""
+    """An MLflow client of experiments by name."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, str | None]] = []
+        self.runs: list[tuple[str, str, str]] = []
 
     def get_experiment_by_name(self, name):
         names = [made for made, _ in self.made]
@@ -23,11 +27,17 @@ class Client:
         self.made.append((name, artifact_location))
         return str(len(self.made) - 1)
 
+    def create_run(self, experiment, run_name, tags):
+        self.runs.append((str(experiment), run_name, tags.get("note")))
+        return SimpleNamespace(info=SimpleNamespace(run_id=len(self.runs)))
+
 
 def test_a_folder_is_a_database_with_artefacts_beside_it(tmp_path):
     store, client = MlflowStore(tmp_path / "runs"), Client()
     assert store.uri == f"sqlite:///{tmp_path}/runs/mlflow.db"
-    assert [store.experiment_id(client, name, "") for name in ("a", "b", "a")] == ["0", "1", "0"]
+    ids = [store.start_run(client, name, "", "run", note=name) for name in ("a", "b", "a")]
+    assert ids == ["1", "2", "3"]
+    assert client.runs == [("0", "run", "a"), ("1", "run", "b"), ("0", "run", "a")]
     artifacts = (tmp_path / "runs" / "artifacts").as_uri()
     assert client.made == [("a", artifacts), ("b", artifacts)]
 
@@ -39,7 +49,7 @@ def test_an_address_is_a_server_which_has_no_folder_here(tmp_path, monkeypatch):
     assert store.uri == str(store) == "https://mlflow.example:5000"
     store.make_folder()
     store.require()
-    store.experiment_id(client, "a", "")
+    store.start_run(client, "a", "", "run")
     assert client.made == [("a", None)]
     assert not list(tmp_path.iterdir())
 
@@ -61,13 +71,13 @@ def test_a_folder_that_cannot_be_made_is_a_config_error(tmp_path):
 
 def test_foreign_errors_become_one_line_and_others_pass(tmp_path):
     store = MlflowStore(tmp_path)
-    for error in (LookupError("bad revision\nof many lines"), PermissionError("bad revision")):
+    for error in (MlflowException("bad revision\nof many lines"), PermissionError("bad revision")):
         with (
             pytest.raises(ConfigError, match=r"cannot be used: bad revision; choose another"),
-            store.errors_in_one_line(LookupError),
+            store.errors_in_one_line(),
         ):
             raise error
-    with pytest.raises(ZeroDivisionError), store.errors_in_one_line(LookupError):
+    with pytest.raises(ZeroDivisionError), store.errors_in_one_line():
         raise ZeroDivisionError
 
 

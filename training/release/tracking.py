@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -29,7 +28,7 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError, ConfigError
-from lengthwise.mlflow_store import TRACKING_URI, find_store, tags_of_run
+from lengthwise.mlflow_store import NOTE, TRACKING_URI, find_store
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import MLFlowLogger
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 EXPERIMENT: Final = "lengthwise"
 DESCRIPTION: Final = "Length rankers that `python -m training` trained, monitored and calibrated."
 CHAMPION: Final = "champion"
-NOTE: Final = "mlflow.note.content"
-"""Tag that MLflow shows as the description."""
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +76,7 @@ class Store:
     def __init__(self, root: str | Path, *, create: bool = False) -> None:
         """Open the store at `root`, a folder or a server."""
         self.store = find_store(root)
-        if create:
-            self.store.make_folder()
-        else:
-            self.store.require()
-        with self.store.errors_in_one_line(MlflowException):
-            self.client = MlflowClient(self.store.uri, registry_uri=self.store.uri)
-            self.client.search_experiments(max_results=1)  # Opens the database.
+        self.client = self.store.open(create=create)
 
     def __enter__(self) -> Self:
         return self
@@ -205,11 +196,9 @@ class Tracker(Store):
             system_metrics: log CPU, memory, disk, network and GPU use every 10 s.
         """
         super().__init__(root, create=True)
-        with self.store.errors_in_one_line(MlflowException):
+        with self.store.errors_in_one_line():
             if run_id is None:
-                experiment_id = self.store.experiment_id(self.client, EXPERIMENT, DESCRIPTION)
-                run = self.client.create_run(experiment_id, run_name=run_name, tags=tags_of_run())
-                self.run_id = run.info.run_id
+                self.run_id = self.store.start_run(self.client, EXPERIMENT, DESCRIPTION, run_name)
             else:
                 self.client.update_run(run_id, status="RUNNING")
                 self.run_id = run_id
@@ -308,7 +297,7 @@ class Tracker(Store):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the run as the block ends: FINISHED, KILLED by Ctrl-C, or FAILED."""
         if error is None:
-            with self.store.errors_in_one_line(MlflowException):
+            with self.store.errors_in_one_line():
                 self.finish()
             return
         status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
