@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final, Self
 
 from tokenizers import Tokenizer
@@ -205,9 +206,10 @@ def batching_gain(subject: Subject) -> dict[str, float]:
         ids = [prompt.ids for prompt in model.tokenizer.tokenize(prompts)]
 
         def together() -> None:
-            call, scored = Call(time.monotonic() + 600), threading.Event()
-            batcher.submit([Job(model, prompt, call) for prompt in ids], call, scored.set)
-            scored.wait()
+            call, scored = Call(time.monotonic() + 600), SimpleQueue[Job]()
+            batcher.submit([Job(model, prompt, call, scored.put) for prompt in ids], call)
+            for _ in ids:
+                scored.get()
 
         alone_s = took_s(time.process_time, lambda: [model.score([prompt]) for prompt in ids])
         return alone_s / took_s(time.process_time, together)

@@ -9,8 +9,9 @@ from lengthwise.errors import ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.status import to_status
 from scoring_service.server.call_lifecycle import CallLifecycle, PromptRequest
+from scoring_service.service.cache import Scored
 from scoring_service.service.reports import Observation
-from scoring_service.service.scoring import CallAnswer, Scored
+from scoring_service.service.scoring import CallAnswer
 from scoring_service.transport.direct import Handle
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ScoringService"].full_name

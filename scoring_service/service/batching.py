@@ -1,8 +1,8 @@
 """Micro-batching: earliest deadline first, in batches where the cost table shows a gain.
 
 Prompts queue, and runner threads, one for each core, take them off the queue. `submit` does not
-block: a callback on the runner's thread reports that all results are there. A busy service then
-wakes no thread for a prompt, and runs the model on few threads, whose caches stay warm.
+block: a callback on the runner's thread delivers each result. A busy service then wakes no thread
+for a prompt, and runs the model on few threads, whose caches stay warm.
 
 Prompts of a cancelled call, and prompts whose deadline cannot be met, are dropped uncomputed. A
 prompt that would wait longer than its deadline allows is refused at once, with the time to wait.
@@ -55,20 +55,15 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
-class Submission:
-    """Jobs submitted together, and the callback for the moment when all have results."""
-
-    num_missing: int
-    on_done: Callable[[], object]
-
-
-@dataclass(slots=True, eq=False)
 class Job:
     """One tokenized prompt to score."""
 
     model: RankerModel
     ids: Sequence[int]
     call: Call
+    on_result: Callable[[Job], object]
+    """Called once with the job when it has its result, on a runner's thread or on the one of
+    `submit`. It must be short and must not raise."""
     cost_s: float = field(init=False)
     queued: bool = False
     queued_at_s: float = 0.0
@@ -76,7 +71,6 @@ class Job:
     taken_at_s: float = 0.0
     infer_s: float = 0.0
     result: float | ScoringError = _NOT_YET
-    submission: Submission = field(init=False)
 
     def __post_init__(self) -> None:
         self.cost_s = self.model.costs.predict_s(1, len(self.ids))
@@ -132,39 +126,36 @@ class MicroBatcher:
             self._idle_runners.append(awake)
             threading.Thread(target=self._work, args=(awake,), name="runner", daemon=True).start()
 
-    def submit(self, jobs: Sequence[Job], call: Call, on_done: Callable[[], object]) -> None:
-        """Queue jobs; each gets a score or an error as its `result`.
+    def submit(self, jobs: Sequence[Job], call: Call) -> None:
+        """Queue the jobs of a call; each gets a score or an error as its `result`.
 
         A job that would not be done by `call.deadline_s` is refused (`ServiceOverloaded`).
-
-        Args:
-            on_done: called once, when all jobs have results: on a runner's thread, or on this one
-                before `submit` returns. It must be short and must not raise.
         """
-        submission = Submission(len(jobs), on_done)
+        refused: list[Job] = []
         with self._lock:
             call.batcher = self
             for job in jobs:
-                job.submission = submission
-                self._admit(job, call)
-            done = submission.num_missing == 0
+                job.result = self._refusal(call.deadline_s, job.cost_s) or _NOT_YET
+                if job.result is _NOT_YET:
+                    self._enqueue(job)
+                else:
+                    refused.append(job)
+            self.num_refused += len(refused)
             self._wake_runners()
-        if done:
-            on_done()
-        elif call.cancelled:  # Before `call.batcher` was set.
+        _deliver(refused)
+        if call.cancelled:  # Perhaps before `call.batcher` was set.
             self.drop(call)
 
     def drop(self, call: Call) -> None:
         """Drop the jobs of `call`: each one without a result gets `ScoringTimeout`."""
-        done: list[Submission] = []
         with self._lock:
-            for job in call.jobs:
+            dropped, call.jobs = call.jobs, []
+            for job in dropped:
                 if job.queued:
                     self._leave_queue(job)
                     self.num_expired += 1
-                self._give(job, too_late(), done)
-            call.jobs = []
-        _call_back(done)
+                job.result = too_late()
+        _deliver(dropped)
 
     def refuse_early(self, call: Call) -> ServiceOverloaded | None:
         """Return the refusal that every prompt of `call` would get, whatever its length, or None.
@@ -191,19 +182,13 @@ class MicroBatcher:
 
     # Below, all but `_work` and `_execute` are called with the lock held.
 
-    def _admit(self, job: Job, call: Call) -> None:
-        refusal = self._refusal(call.deadline_s, job.cost_s)
-        if refusal is not None:
-            job.result = refusal
-            job.submission.num_missing -= 1
-            self.num_refused += 1
-            return
-        call.jobs.append(job)
+    def _enqueue(self, job: Job) -> None:
+        job.call.jobs.append(job)
         job.queued = True
         job.queued_at_s = self._clock()
         self.num_queued += 1
         self._queued_s += job.cost_s
-        heapq.heappush(self._queue, (call.deadline_s, next(self._numbers), job))
+        heapq.heappush(self._queue, (job.call.deadline_s, next(self._numbers), job))
 
     def _refusal(self, deadline_s: float, cost_s: float) -> ServiceOverloaded | None:
         if self.num_queued >= self._max_queued:
@@ -237,22 +222,22 @@ class MicroBatcher:
         while True:
             if is_woken := not group:
                 awake.acquire()
-            done: list[Submission] = []
+            ended: list[Job] = []
             with self._lock:
                 self._num_waking -= is_woken
                 self._note_pace(group)
-                group = self._next_group(done)
+                group = self._next_group(ended)
                 if not group:
                     self._free += 1
                     self._idle_runners.append(awake)
             if group:
                 results = self._execute(group)
                 with self._lock:
-                    self._settle(group, results, done)
-            # After the run, which callbacks of expired jobs must not delay.
-            _call_back(done)
+                    self._settle(group, results, ended)
+            # After the run, which the callbacks of expired jobs must not delay.
+            _deliver(ended)
 
-    def _next_group(self, done: list[Submission]) -> list[Job]:
+    def _next_group(self, ended: list[Job]) -> list[Job]:
         """Take the most urgent job, and others to run with it, off the queue."""
         now_s = self._clock()
         while self._queue:
@@ -267,8 +252,7 @@ class MicroBatcher:
                 job.taken_at_s = now_s
                 return group
             self.num_expired += 1
-            job.call.jobs.remove(job)
-            self._give(job, too_late(), done)
+            _end(job, too_late(), ended)
         return []
 
     def _companions(self, job: Job, now_s: float) -> list[Job]:
@@ -314,7 +298,7 @@ class MicroBatcher:
         return [next(scores) if job in in_time else too_late() for job in group]
 
     def _settle(
-        self, group: Sequence[Job], results: Sequence[float | ScoringError], done: list[Submission]
+        self, group: Sequence[Job], results: Sequence[float | ScoringError], ended: list[Job]
     ) -> None:
         """Count an executed group and deliver its results."""
         num_run = longest = 0
@@ -327,8 +311,7 @@ class MicroBatcher:
                 longest = max(longest, len(job.ids))
                 self.num_tokens += len(job.ids)
             if job in job.call.jobs:  # Otherwise it was dropped during the run.
-                job.call.jobs.remove(job)
-                self._give(job, result, done)
+                _end(job, result, ended)
         self.num_runs += num_run > 0
         self.num_run_prompts += num_run
         self.num_padded_tokens += longest * num_run
@@ -342,24 +325,24 @@ class MicroBatcher:
         ratio = (self._clock() - group[0].taken_at_s) / predicted_s
         self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
 
-    def _give(self, job: Job, result: float | ScoringError, done: list[Submission]) -> None:
-        job.result = result
-        job.submission.num_missing -= 1
-        if job.submission.num_missing == 0:
-            done.append(job.submission)
-
     def _leave_queue(self, job: Job) -> None:
         job.queued = False
         self.num_queued -= 1
         self._queued_s -= job.cost_s
 
 
-def _call_back(done: Iterable[Submission]) -> None:
-    for submission in done:
+def _end(job: Job, result: float | ScoringError, ended: list[Job]) -> None:
+    job.call.jobs.remove(job)
+    job.result = result
+    ended.append(job)
+
+
+def _deliver(jobs: Iterable[Job]) -> None:
+    for job in jobs:
         try:
-            submission.on_done()
+            job.on_result(job)
         except Exception:
-            _log.exception("the callback of a call failed")
+            _log.exception("the callback of a prompt failed")
 
 
 def too_late() -> ScoringTimeout:

@@ -12,16 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lengthwise.calibration import LengthEstimate
+
 Key = tuple[str, bytes]
 """Revision and digest of a prompt."""
 
 
-class RawScore(NamedTuple):
-    """Output of the model for one prompt."""
+class Scored(NamedTuple):
+    """Score of one prompt."""
 
     score: float
     prompt_tokens: int
     truncated: bool
+    length: LengthEstimate | None = None
+    """Estimate for a target model, which is not cached."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +33,7 @@ class Flight:
     """One computation, shared by the calls that need its result."""
 
     key: Key
-    result: RawScore | None = None
+    result: Scored | None = None
     """None before the end, and after a failure."""
     waiting: list[Callable[[Flight], None]] = field(default_factory=list)
     """Callbacks for the end."""
@@ -40,7 +44,7 @@ class ScoreCache:
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
-        self._entries: OrderedDict[Key, RawScore] = OrderedDict()
+        self._entries: OrderedDict[Key, Scored] = OrderedDict()
         self._flights: dict[Key, Flight] = {}
         self._lock = threading.Lock()
         self.num_hits = 0
@@ -51,9 +55,7 @@ class ScoreCache:
         """Return a key that is equal for equal prompts of one revision only."""
         return revision, hashlib.blake2b(prompt.encode(), digest_size=16).digest()
 
-    def begin(
-        self, key: Key, on_landed: Callable[[Flight], None]
-    ) -> RawScore | tuple[Flight, bool]:
+    def begin(self, key: Key, on_landed: Callable[[Flight], None]) -> Scored | tuple[Flight, bool]:
         """Return the result, or its computation and whether the caller must carry it out.
 
         That caller must also `end` it, even after a failure. `on_landed` is then called for the
@@ -73,7 +75,7 @@ class ScoreCache:
             self._flights[key] = flight = Flight(key)
             return flight, True
 
-    def end(self, flight: Flight, result: RawScore | None) -> None:
+    def end(self, flight: Flight, result: Scored | None) -> None:
         """Publish a result, or None after a failure: the other callers must then compute it."""
         with self._lock:
             del self._flights[flight.key]

@@ -5,14 +5,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from lengthwise.calibration import LengthCurve, LengthEstimate
+from lengthwise.calibration import LengthCurve
 from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, MicroBatcher
-from scoring_service.service.cache import Key, ScoreCache
-from scoring_service.service.call_results import CallResults, Result, Timings
+from scoring_service.service.cache import Key, ScoreCache, Scored
+from scoring_service.service.call_results import CallResults, Result
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.report_log import ReportLog
 from scoring_service.service.reports import LiveQuality, Observation, ReportBook
@@ -22,13 +22,16 @@ _MAX_LOGGED: Final = 65_536
 _MAX_REVISION: Final = 64
 
 
-class Scored(NamedTuple):
-    """Result of one prompt."""
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Time of a call by stage, seconds."""
 
-    score: float
-    prompt_tokens: int
-    truncated: bool
-    length: LengthEstimate | None
+    tokenize_s: float = 0.0
+    queue_s: float = 0.0
+    """Longest wait among the call's prompts."""
+    infer_s: float = 0.0
+    """Sum over the call's prompts."""
+    total_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -102,11 +105,20 @@ class ScoringService:
         def finish(found: CallResults) -> None:
             self._calls.release()
             results = [found.results[k] if isinstance(k, tuple) else k for k in keys]
-            found.timings.total_s = time.monotonic() - started_s
-            items = [_finished(result, curve) for result in results]
-            on_answer(CallAnswer(model.revision, items, found.timings))
+            timings = Timings(
+                found.tokenize_s,
+                max((job.queue_s for job in found.jobs), default=0.0),
+                sum(job.infer_s for job in found.jobs),
+                time.monotonic() - started_s,
+            )
+            items = [_with_length(result, curve) for result in results]
+            on_answer(CallAnswer(model.revision, items, timings))
 
-        CallResults(model, self.cache, self.batcher, starts, call, finish).request(starts)
+        found = CallResults(model, self.cache, self.batcher, starts, call, finish)
+        if starts:
+            found.request(starts)
+        else:
+            finish(found)
 
     def report(self, observations: Sequence[Observation]) -> int:
         """Record observed lengths; return the number of those of the served revision.
@@ -155,11 +167,10 @@ class ScoringService:
         )
 
 
-def _finished(result: Result, curve: LengthCurve | None) -> Scored | ScoringError:
-    if isinstance(result, ScoringError):
+def _with_length(result: Result, curve: LengthCurve | None) -> Result:
+    if isinstance(result, ScoringError) or curve is None:
         return result
-    length = None if curve is None else curve.at(result.score)
-    return Scored(result.score, result.prompt_tokens, result.truncated, length)
+    return result._replace(length=curve.at(result.score))
 
 
 def _length_curve(model: RankerModel, target_model: str) -> LengthCurve | None:

@@ -8,9 +8,9 @@ import pytest
 
 from lengthwise.errors import ConfigError, ServiceOverloaded
 from scoring_service.server.metrics import Metrics
-from scoring_service.service.call_results import Timings
+from scoring_service.service.cache import Scored
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.scoring import CallAnswer, Scored, ScoringService
+from scoring_service.service.scoring import CallAnswer, ScoringService, Timings
 
 
 @pytest.fixture

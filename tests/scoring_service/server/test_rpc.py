@@ -8,8 +8,8 @@ from lengthwise.calibration import LengthEstimate
 from lengthwise.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import _item, _score_response
-from scoring_service.service.call_results import Timings
-from scoring_service.service.scoring import CallAnswer, Scored
+from scoring_service.service.cache import Scored
+from scoring_service.service.scoring import CallAnswer, Timings
 
 LENGTH = LengthEstimate(12.0, {0.5: 10.0, 0.75: 30.0})
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scoring_service.service.cache import RawScore, ScoreCache
+from scoring_service.service.cache import ScoreCache, Scored
 
-ONE, TWO, THREE = (RawScore(float(n), n, False) for n in (1, 2, 3))
+ONE, TWO, THREE = (Scored(float(n), n, False) for n in (1, 2, 3))
 
 
 def put(cache, key, score):

@@ -9,7 +9,7 @@ import pytest
 
 from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
 from scoring_service.service.batching import Call, too_late
-from scoring_service.service.cache import RawScore, ScoreCache
+from scoring_service.service.cache import ScoreCache, Scored
 from scoring_service.service.call_results import CallResults
 from scoring_service.tokenizing import TokenizedPrompt
 
@@ -43,14 +43,14 @@ class Batcher:
     def refuse_early(self, call):
         return self.refusal
 
-    def submit(self, jobs, call, on_done):
-        self.submitted.append((jobs, on_done))
+    def submit(self, jobs, call):
+        self.submitted.append(jobs)
 
     def score(self, *results):
-        jobs, on_done = self.submitted.pop(0)
+        jobs = self.submitted.pop(0)
         for number, (job, result) in enumerate(zip(jobs, results, strict=True), 1):
             job.result, job.queue_s, job.infer_s = result, 1.0 / number, 0.5
-        on_done()
+            job.on_result(job)
 
 
 class Calls:
@@ -83,31 +83,27 @@ def test_results_come_when_all_are_there_with_the_times_of_their_stages(calls):
     pending = calls.begin("yes", "essay")
     assert pending.done == []
     calls.batcher.score(1.0, 2.0)
-    assert results(pending) == [RawScore(1.0, 3, False), RawScore(2.0, 5, True)]
-    assert (pending.timings.queue_s, pending.timings.infer_s) == (1.0, 1.0)
+    assert results(pending) == [Scored(1.0, 3, False), Scored(2.0, 5, True)]
+    assert [(job.queue_s, job.infer_s) for job in pending.jobs] == [(1.0, 0.5), (0.5, 0.5)]
 
 
 def test_what_is_known_is_not_computed_again(calls):
     calls.begin("yes")
     calls.batcher.score(1.0)
-    assert results(calls.begin("yes")) == [RawScore(1.0, 3, False)]
+    assert results(calls.begin("yes")) == [Scored(1.0, 3, False)]
     both = calls.begin("yes", "no")
-    ((jobs, _),) = calls.batcher.submitted
+    (jobs,) = calls.batcher.submitted
     assert len(jobs) == 1
     assert both.done == []
     calls.batcher.score(2.0)
     assert sorted(result.score for result in results(both)) == [1.0, 2.0]
 
 
-def test_no_prompts_are_done_at_once(calls):
-    assert results(calls.begin()) == []
-
-
 def test_equal_prompts_of_two_calls_are_computed_once(calls):
     first, second = calls.begin("yes"), calls.begin("yes")
     assert len(calls.batcher.submitted) == 1
     calls.batcher.score(3.0)
-    assert results(first) == results(second) == [RawScore(3.0, 3, False)]
+    assert results(first) == results(second) == [Scored(3.0, 3, False)]
 
 
 def test_the_deadline_of_one_call_is_not_that_of_another(calls):
@@ -116,7 +112,7 @@ def test_the_deadline_of_one_call_is_not_that_of_another(calls):
     assert isinstance(results(first)[0], ScoringTimeout)
     assert second.done == []
     calls.batcher.score(3.0)
-    assert results(second) == [RawScore(3.0, 3, False)]
+    assert results(second) == [Scored(3.0, 3, False)]
 
 
 @pytest.mark.parametrize("why", ["cancelled", "late"])
@@ -138,7 +134,7 @@ def test_a_refusal_costs_no_tokenizing_and_is_for_this_call_only(calls):
     calls.batcher.refusal = None
     again = calls.begin("yes")
     calls.batcher.score(1.0)
-    assert results(again) == [RawScore(1.0, 3, False)]
+    assert results(again) == [Scored(1.0, 3, False)]
 
 
 def test_a_tokenizer_that_fails_is_logged_and_ends_the_call(calls, caplog):
