@@ -25,7 +25,7 @@ from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
 from scoring_service.bench.workload import PromptMaker
 from scoring_service.client import Score, ScoringClient
 from scoring_service.ranker.model import RankerModel
-from scoring_service.server.time_slices import ask_for_short_slices
+from scoring_service.server.worker import use_short_slices
 from scoring_service.service.batching import Call, Job, MicroBatcher
 
 BATCH: Final = 32
@@ -250,7 +250,7 @@ def overload(subject: Subject) -> dict[str, float | None]:
     `throughput_ratio`, and the latency of `Info` calls at the same moments beside the refusals.
     """
     metrics = f"127.0.0.1:{free_port()}"
-    ask_for_short_slices()  # For the load generator, which shares the machine.
+    use_short_slices()  # For the load generator, which shares the machine.
     make, seconds = subject.make, subject.config.overload_s / _OVERLOADS
     with ours(subject.folder, subject.config.precision, "--metrics_address", metrics) as peer:
         clients = [peer.client() for _ in range(NUM_CLIENTS)]

@@ -1,45 +1,45 @@
 """`ScoringClient` for asyncio: the same calls, awaited."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
-from lengthwise.errors import InvalidPrompt, ScoringError
-from scoring_service.client import codec
+from lengthwise.errors import ScoringError
 from scoring_service.client.codec import Score, ServiceInfo
-from scoring_service.client.connection import Connection
-from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.client.sync import ScoringClient
+
+T = TypeVar("T")
+MAX_CALLS: Final = 64
+"""Calls at once, as many as a service answers; further calls wait."""
 
 
-class AsyncScoringClient(Connection):
-    """A connection to one scoring service, for one event loop; arguments as of `ScoringClient`."""
+class AsyncScoringClient:
+    """A connection to one scoring service, for any event loop; arguments as of `ScoringClient`."""
 
-    is_awaited = True
+    def __init__(self, target: str, **settings: Any) -> None:
+        self._client = ScoringClient(target, **settings)
+        # Threads, so that one implementation of the calls serves both clients.
+        self._threads = ThreadPoolExecutor(MAX_CALLS, "scoring-client")
 
     async def score(self, prompt: str, *, timeout_s: float | None = None) -> Score:
         """Return the score of one prompt. Raises as `ScoringClient.score` does."""
-        request = codec.write_prompt(prompt, self._target_model)
-        return codec.read_score(await self._call("Score", request, timeout_s))
+        return await self._run(partial(self._client.score, prompt, timeout_s=timeout_s))
 
     async def score_batch(
         self, prompts: Sequence[str], *, timeout_s: float | None = None
     ) -> list[Score | ScoringError]:
         """Return a score or an error for each prompt, in their order."""
-        try:
-            limits = self._limits or await self.info(timeout_s=timeout_s)
-        except ScoringError as error:
-            return [error] * len(prompts)
-        parts = [self._score_chunk(chunk, timeout_s) for chunk in codec.chunks(prompts, limits)]
-        return [score for part in await asyncio.gather(*parts) for score in part]
+        return await self._run(partial(self._client.score_batch, prompts, timeout_s=timeout_s))
 
     async def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
         """Return the served model and the service's limits. Raises as `score` does."""
-        self._limits = codec.read_info(await self._call("Info", pb.InfoRequest(), timeout_s))
-        return self._limits
+        return await self._run(partial(self._client.info, timeout_s=timeout_s))
 
     async def close(self) -> None:
         """Close the connection; calls in flight fail."""
-        await self._channel.close()
+        self._client.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -47,21 +47,5 @@ class AsyncScoringClient(Connection):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _score_chunk(
-        self, prompts: Sequence[str], timeout_s: float | None
-    ) -> Sequence[Score | ScoringError]:
-        try:
-            request = codec.write_batch(prompts, self._target_model)
-            return codec.read_batch(await self._call("ScoreBatch", request, timeout_s))
-        except InvalidPrompt as error:
-            if len(prompts) == 1:
-                return [error]
-            # The message as a whole was refused: find the bad prompt, keep the others.
-            return [s for prompt in prompts for s in await self._score_chunk([prompt], timeout_s)]
-        except ScoringError as error:
-            return [error] * len(prompts)
-
-    async def _call(self, method: str, request: Any, timeout_s: float | None) -> Any:
-        call = getattr(self._stub, method)
-        with self._errors():
-            return await call(request, **self._options(timeout_s))
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)

@@ -3,7 +3,7 @@
 import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
@@ -54,16 +54,16 @@ class ClientSecurity:
             token = read_secrets(self.token_file)[0]
         return () if token is None else (("authorization", f"Bearer {token}"),)
 
-    def open(self, target: str, api: Any = grpc) -> Any:
-        """Open a channel to `target`, of `grpc` or of `grpc.aio`.
+    def open(self, target: str) -> grpc.Channel:
+        """Open a channel to `target`.
 
         Raises:
             ConfigError: no target, an unreadable file, or a token without TLS to another machine.
         """
         credentials = self._credentials(target)
         if credentials is None:
-            return api.insecure_channel(target, options=OPTIONS)
-        return api.secure_channel(target, credentials, options=OPTIONS)
+            return grpc.insecure_channel(target, options=OPTIONS)
+        return grpc.secure_channel(target, credentials, options=OPTIONS)
 
     def _credentials(self, target: str) -> grpc.ChannelCredentials | None:
         if not isinstance(target, str) or not target:

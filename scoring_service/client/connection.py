@@ -2,22 +2,21 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import grpc
 
 from lengthwise.errors import ScoringError, ServiceUnavailable
 from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
-from scoring_service.client.codec import ServiceInfo
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.proto.status import from_rpc_error
 
 
 class Connection:
-    """Channel with its stub, deadline and target model; arguments as of `ScoringClient`."""
+    """Channel with its stub, deadline and target model; arguments as of `ScoringClient`.
 
-    is_awaited: ClassVar[bool] = False
-    """True where its calls are awaited."""
+    As a context manager it closes the channel at the end.
+    """
 
     def __init__(
         self,
@@ -32,9 +31,8 @@ class Connection:
         self._timeout_s = timeout_s
         self._target_model = target_model or ""
         self._metadata = security.metadata
-        self._channel = security.open(target, grpc.aio if self.is_awaited else grpc)
+        self._channel = security.open(target)
         self._stub = ScoringServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._limits: ServiceInfo | None = None
 
     def _options(self, timeout_s: float | None) -> dict[str, Any]:
         """Return deadline and metadata of one call; None: the client's deadline."""
@@ -50,14 +48,10 @@ class Connection:
             raise
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
-        except (grpc.FutureCancelledError, grpc.aio.UsageError, ValueError) as error:
+        except (grpc.FutureCancelledError, ValueError) as error:
             raise ServiceUnavailable(
                 f"the client of {self.target} is closed ({error}); make another"
             ) from error
-
-
-class BlockingConnection(Connection):
-    """Connection whose calls block; a context manager that closes it."""
 
     def close(self) -> None:
         """Close the connection; calls in flight fail."""

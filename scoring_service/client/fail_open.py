@@ -32,7 +32,7 @@ from lengthwise.errors import (
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
 from scoring_service.client.codec import Score, read_batch, write_batch
-from scoring_service.client.connection import BlockingConnection
+from scoring_service.client.connection import Connection
 
 SILENT_S: Final = 1.0
 """Seconds without any answer after which time-outs count as failures."""
@@ -60,7 +60,7 @@ class _Waiter:
         return self.future.done() and self.future.result().outcome == "cancelled"
 
 
-class FailOpenScorer(BlockingConnection):
+class FailOpenScorer(Connection):
     """Combines concurrent prompts into batches; returns None for a score that is not in time.
 
     Threads and event loops may share it. Closing it answers the waiting prompts with None. Errors

@@ -9,11 +9,11 @@ from typing import Any
 from lengthwise.errors import InvalidPrompt, ScoringError
 from scoring_service.client import codec
 from scoring_service.client.codec import Observed, Score, ServiceInfo
-from scoring_service.client.connection import BlockingConnection
+from scoring_service.client.connection import Connection
 from scoring_service.proto import scoring_pb2 as pb
 
 
-class ScoringClient(BlockingConnection):
+class ScoringClient(Connection):
     """A connection to one scoring service. Threads may share it; calls fail instead of waiting.
 
     Args:
@@ -25,6 +25,8 @@ class ScoringClient(BlockingConnection):
     Raises:
         ConfigError: no target, or a deadline that no call can keep.
     """
+
+    _limits: ServiceInfo | None = None
 
     def score(self, prompt: str, *, timeout_s: float | None = None) -> Score:
         """Return the score of one prompt.

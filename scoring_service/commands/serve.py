@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,8 @@ from scoring_service.server.worker import (
     EndRequest,
     end_for_sure,
     end_with_parent,
-    give_memory_back,
+    return_free_memory,
+    use_short_slices,
     wait,
 )
 from scoring_service.service.config import ServerConfig
@@ -36,14 +36,14 @@ class ServeOptions:
     bundle: str | None = None
     """Folder of the model bundle."""
     registry_model: str | None = None
-    """Or the model behind an MLflow alias, NAME@ALIAS."""
+    """Model behind an MLflow alias, NAME@ALIAS, instead of a folder."""
     mlruns_dir: str = "mlruns"
     """Folder of that MLflow store, or http(s) address of an MLflow server."""
     log_format: str = "text"
     """text or json."""
 
     parent_pid: int | None = None
-    """End when this process, the supervisor, does; `processes` sets it."""
+    """Process whose end ends this one; `processes` sets it."""
 
     def __post_init__(self) -> None:
         is_known = self.log_format in LOG_FORMATS
@@ -57,8 +57,8 @@ class ServeOptions:
 def serve(options: ServeOptions, config: ServerConfig) -> None:
     """Serve a ranker over gRPC until SIGTERM or SIGINT, then drain and exit 0.
 
-    A new version in the bundle's folder, or behind the registry's alias, takes over by itself once
-    it is verified; a damaged or wrong one is refused and the old one serves on.
+    A new version in the bundle's folder, or behind the registry's alias, takes over once it is
+    verified. A damaged or wrong one is refused, and the old one serves on.
 
     Example:
       python -m scoring_service serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
@@ -69,22 +69,18 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
         return
     if options.parent_pid is not None:
         end_with_parent(options.parent_pid)
-    give_memory_back()
+    return_free_memory()
+    use_short_slices()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from scoring_service.ranker.model import RankerModel
     from scoring_service.server.server import ScoringServer
-    from scoring_service.server.time_slices import ask_for_short_slices
-
-    ask_for_short_slices()
 
     locate = _source(options)
     model = RankerModel.load(ModelBundle.load(locate()), config.precision)
     server = ScoringServer(model, config, locate)
-    end = EndRequest()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end.make)
+    end = EndRequest.on_signals()
     server.start()
-    # The objects there are by now stay: the collector need not look at them again.
+    # The present objects stay for good: the collector can skip them.
     gc.collect()
     gc.freeze()
     print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)

@@ -7,7 +7,6 @@ these define only how messages are read and written.
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -58,10 +57,11 @@ class CallLifecycle:
         self._metrics = metrics
         self._workers = workers
         self._tokens = tokens
-        self._is_shared = tokens is not None and len(tokens) > 1
         self._report_tokens = report_tokens
-        self._lock = threading.Lock()
-        self._open_by_token: Counter[int] = Counter()
+        # Of a single token no place is kept free.
+        num_limited = len(tokens) if tokens is not None and len(tokens) > 1 else 0
+        limit = service.config.max_token_calls
+        self._token_places = [threading.BoundedSemaphore(limit) for _ in range(num_limited)]
 
     def admission(self, method: str) -> Callable[[DirectCall], bool] | None:
         """Return the check before a call's request is read; None for a method without one.
@@ -70,7 +70,7 @@ class CallLifecycle:
         it has failed the call.
         """
         tokens = self._report_tokens if method == "Report" else self._tokens
-        is_shared = method != "Report" and self._is_shared
+        is_limited = method != "Report" and bool(self._token_places)
         needs_worker = method in _ON_WORKER
         if tokens is None and not needs_worker:
             return None
@@ -79,8 +79,8 @@ class CallLifecycle:
             try:
                 if tokens is not None:
                     number = tokens.check(direct.metadata)
-                    if is_shared:
-                        self._count_for_token(direct, number)
+                    if is_limited:
+                        self._take_token_place(direct, number)
                 if needs_worker and self._workers.is_full:
                     raise self._too_much()
             except ScoringError as error:
@@ -90,22 +90,15 @@ class CallLifecycle:
 
         return admit
 
-    def _count_for_token(self, direct: DirectCall, token: int) -> None:
-        """Count an open call of a token. Raises ServiceOverloaded beyond the token's limit."""
-        limit = self.service.config.max_token_calls
-        with self._lock:
-            is_free = self._open_by_token[token] < limit
-            self._open_by_token[token] += is_free
-        if not is_free:
-            raise ServiceOverloaded(
-                f"{limit} calls of this token are open, the most there may be; try again later",
-                retry_after_s=max(self.service.batcher.predicted_wait_s(), 0.001),
+    def _take_token_place(self, direct: DirectCall, token: int) -> None:
+        """Hold a place of a token until the answer. Raises ServiceOverloaded without a free one."""
+        places = self._token_places[token]
+        if not places.acquire(blocking=False):
+            limit = self.service.config.max_token_calls
+            raise self.service.overloaded(
+                f"{limit} calls of this token are open, the most there may be"
             )
-        direct.on_answered = partial(self._uncount_for_token, token)
-
-    def _uncount_for_token(self, token: int) -> None:
-        with self._lock:
-            self._open_by_token[token] -= 1
+        direct.on_answered = places.release
 
     def on_worker(self, method: str, handle: Handle, max_inline_bytes: int = 0) -> Handle:
         """Return `handle` on a worker for requests that would block the thread of all calls."""
@@ -178,13 +171,10 @@ class CallLifecycle:
         public = public_error(method, error)
         code, status = CODE_OF[type(public)], to_status(public)
         self._metrics.count_call(method, code.name)
-        direct.fail_if_open(code, status.message, trailing_metadata(status))
+        direct.fail(code, status.message, trailing_metadata(status))
 
     def _too_much(self) -> ServiceOverloaded:
-        return ServiceOverloaded(
-            "too many or too large requests wait to be read; try again later",
-            retry_after_s=max(self.service.batcher.predicted_wait_s(), 0.01),
-        )
+        return self.service.overloaded("too many or too large requests wait to be read", 0.01)
 
 
 def _method(request_type: type[Message]) -> str:

@@ -4,11 +4,10 @@ grpcio's own servicer gives each Watch a thread and holds its lock while that th
 watchers then block the whole service. Here a watcher is an entry in a table.
 """
 
-from __future__ import annotations
-
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -25,14 +24,11 @@ MAX_WATCHERS: Final = 1024
 
 @dataclass(eq=False, slots=True)
 class _Watcher:
-    """A Watch call: the last status sent, and the code and text of its end."""
+    """A Watch call and its unsent messages; the last message may be the status of its end."""
 
     call: DirectCall
     service: str
-    sent: int | None = None
-    is_sending: bool = False
-    end: tuple[grpc.StatusCode, str] | None = None
-    is_over: bool = False
+    outbox: deque[bytes | tuple[grpc.StatusCode, str]] = field(default_factory=deque)
 
 
 class Health:
@@ -44,7 +40,7 @@ class Health:
 
     def __init__(self, services: Iterable[str], *, max_watchers: int = MAX_WATCHERS) -> None:
         self._services = frozenset(("", *services))
-        self._status: int = health_pb2.HealthCheckResponse.NOT_SERVING
+        self._is_serving = False
         self._max_watchers = max_watchers
         self._lock = threading.Lock()
         self._watchers: dict[_Watcher, None] = {}
@@ -55,23 +51,22 @@ class Health:
 
     def set_serving(self, serving: bool) -> None:
         """Set SERVING or NOT_SERVING, and send it to all watchers."""
-        kinds = health_pb2.HealthCheckResponse
         with self._lock:
-            self._status = kinds.SERVING if serving else kinds.NOT_SERVING
-            for watcher in self._watchers:
-                self._proceed(watcher)
+            has_changed, self._is_serving = serving != self._is_serving, serving
+            for watcher in self._watchers if has_changed else ():
+                if watcher.service in self._services:
+                    self._put(watcher, self._response(watcher.service))
 
     def close(self) -> None:
         """End every watch: the server's own end waits for open calls."""
         with self._lock:
             while self._watchers:
-                self._end_oldest(grpc.StatusCode.UNAVAILABLE, "the service stops")
+                self._end_oldest("the service stops")
 
     def _check(self, call: DirectCall, serialized: bytes) -> None:
         service = _service_of(call, serialized)
         if service in self._services:
-            message = health_pb2.HealthCheckResponse(status=self._status)
-            call.respond(message.SerializeToString())
+            call.respond(self._response(service))
         elif service is not None:
             call.fail(grpc.StatusCode.NOT_FOUND, f"no service {service!r:.80} here")
 
@@ -84,43 +79,46 @@ class Health:
         with self._lock:
             self._watchers[watcher] = None
             if len(self._watchers) > self._max_watchers:
-                text = f"{self._max_watchers} newer watches are open; watch again"
-                self._end_oldest(grpc.StatusCode.UNAVAILABLE, text)
-            self._proceed(watcher)
-
-    # Below, all but `_leave` and `_sent` are called with the lock held.
-
-    def _proceed(self, watcher: _Watcher) -> None:
-        """Send a watcher its new status or its end; gRPC accepts one message at a time."""
-        if watcher.is_sending or watcher.is_over:
-            return
-        if watcher.end is not None:
-            watcher.is_over = True
-            watcher.call.fail(*watcher.end)
-            return
-        is_known = watcher.service in self._services
-        status = self._status if is_known else health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-        if status != watcher.sent:
-            watcher.sent, watcher.is_sending = status, True
-            message = health_pb2.HealthCheckResponse(status=status)
-            watcher.call.send(message.SerializeToString(), partial(self._sent, watcher))
-
-    def _end_oldest(self, code: grpc.StatusCode, text: str) -> None:
-        watcher = next(iter(self._watchers))
-        del self._watchers[watcher]
-        watcher.end = code, text
-        self._proceed(watcher)
-
-    def _sent(self, watcher: _Watcher) -> None:
-        with self._lock:
-            watcher.is_sending = False
-            self._proceed(watcher)
+                self._end_oldest(f"{self._max_watchers} newer watches are open; watch again")
+            self._put(watcher, self._response(service))
 
     def _leave(self, watcher: _Watcher) -> None:
         with self._lock:
             self._watchers.pop(watcher, None)
-            watcher.end = watcher.end or (grpc.StatusCode.CANCELLED, "the client has left")
-            self._proceed(watcher)
+            self._put(watcher, (grpc.StatusCode.CANCELLED, "the client has left"))
+
+    def _response(self, service: str) -> bytes:
+        kinds = health_pb2.HealthCheckResponse
+        status = kinds.SERVING if self._is_serving else kinds.NOT_SERVING
+        if service not in self._services:
+            status = kinds.SERVICE_UNKNOWN
+        return bytes(kinds(status=status).SerializeToString())
+
+    # The next three are called with the lock held. gRPC sends one message at a time; a status of
+    # the end stays in the outbox, so that nothing follows it.
+
+    def _end_oldest(self, text: str) -> None:
+        watcher = next(iter(self._watchers))
+        del self._watchers[watcher]
+        self._put(watcher, (grpc.StatusCode.UNAVAILABLE, text))
+
+    def _put(self, watcher: _Watcher, message: bytes | tuple[grpc.StatusCode, str]) -> None:
+        watcher.outbox.append(message)
+        if len(watcher.outbox) == 1:
+            self._send(watcher)
+
+    def _send(self, watcher: _Watcher) -> None:
+        message = watcher.outbox[0]
+        if isinstance(message, bytes):
+            watcher.call.send(message, partial(self._sent, watcher))
+        else:
+            watcher.call.fail(*message)
+
+    def _sent(self, watcher: _Watcher) -> None:
+        with self._lock:
+            watcher.outbox.popleft()
+            if watcher.outbox:
+                self._send(watcher)
 
 
 def _service_of(call: DirectCall, serialized: bytes) -> str | None:

@@ -11,7 +11,7 @@ from scoring_service.proto.status import to_status
 from scoring_service.server.call_lifecycle import CallLifecycle, PromptRequest
 from scoring_service.service.cache import Scored
 from scoring_service.service.reports import Observation
-from scoring_service.service.scoring import CallAnswer
+from scoring_service.service.scoring import CallAnswer, ScoringService
 from scoring_service.transport.direct import Handle
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ScoringService"].full_name
@@ -19,49 +19,42 @@ _MAX_INLINE_BYTES: Final = 2048
 """Size up to which any prompt is read in less than a millisecond."""
 
 
-class ScoringRpcs:
-    """Handlers of `lengthwise.scoring.v1.ScoringService`."""
+def scoring_methods(calls: CallLifecycle) -> dict[str, Handle]:
+    """Return the handlers of `lengthwise.scoring.v1.ScoringService` by method name."""
+    score = partial(calls.score, request_type=pb.ScoreRequest, read=_read)
+    batch = partial(calls.score, request_type=pb.ScoreBatchRequest, read=_read_batch)
+    report, info = partial(_report, calls.service), partial(_info, calls.service)
+    report = partial(calls.answer, request_type=pb.ReportRequest, answer=report)
+    return {
+        "Score": calls.on_worker("Score", score, _MAX_INLINE_BYTES),
+        "ScoreBatch": calls.on_worker("ScoreBatch", batch),
+        "Report": calls.on_worker("Report", report),
+        "Info": partial(calls.answer, request_type=pb.InfoRequest, answer=info),
+    }
 
-    def __init__(self, calls: CallLifecycle) -> None:
-        self._calls = calls
-        self._service = calls.service
 
-    def methods(self) -> dict[str, Handle]:
-        """Return the handler of each method by its name."""
-        calls = self._calls
-        score = partial(calls.score, request_type=pb.ScoreRequest, read=_read)
-        batch = partial(calls.score, request_type=pb.ScoreBatchRequest, read=_read_batch)
-        report = partial(calls.answer, request_type=pb.ReportRequest, answer=self._report)
-        return {
-            "Score": calls.on_worker("Score", score, _MAX_INLINE_BYTES),
-            "ScoreBatch": calls.on_worker("ScoreBatch", batch),
-            "Report": calls.on_worker("Report", report),
-            "Info": partial(calls.answer, request_type=pb.InfoRequest, answer=self._info),
-        }
+def _report(service: ScoringService, request: pb.ReportRequest) -> Message:
+    observations = [
+        Observation(seen.target_model, seen.output_tokens, seen.score, seen.revision, seen.prompt)
+        for seen in request.observations
+    ]
+    return pb.ReportResponse(accepted=service.report(observations))
 
-    def _report(self, request: pb.ReportRequest) -> Message:
-        observations = [
-            Observation(
-                seen.target_model, seen.output_tokens, seen.score, seen.revision, seen.prompt
-            )
-            for seen in request.observations
-        ]
-        return pb.ReportResponse(accepted=self._service.report(observations))
 
-    def _info(self, request: pb.InfoRequest) -> Message:
-        model, config = self._service.model, self._service.config
-        return pb.InfoResponse(
-            name=model.manifest.name,
-            revision=model.revision,
-            label=model.manifest.label,
-            label_tokenizer=model.manifest.label_tokenizer,
-            precision=model.precision,
-            target_models=sorted(model.length_curves),
-            max_prompt_tokens=model.manifest.max_prompt_tokens,
-            max_prompt_bytes=config.max_prompt_bytes,
-            max_batch_prompts=config.max_batch_prompts,
-            max_message_bytes=config.max_message_bytes,
-        )
+def _info(service: ScoringService, _: pb.InfoRequest) -> Message:
+    model, config = service.model, service.config
+    return pb.InfoResponse(
+        name=model.manifest.name,
+        revision=model.revision,
+        label=model.manifest.label,
+        label_tokenizer=model.manifest.label_tokenizer,
+        precision=model.precision,
+        target_models=sorted(model.length_curves),
+        max_prompt_tokens=model.manifest.max_prompt_tokens,
+        max_prompt_bytes=config.max_prompt_bytes,
+        max_batch_prompts=config.max_batch_prompts,
+        max_message_bytes=config.max_message_bytes,
+    )
 
 
 def _read(request: pb.ScoreRequest) -> PromptRequest:

@@ -16,7 +16,7 @@ from scoring_service.server.call_lifecycle import CallLifecycle
 from scoring_service.server.health import SERVICE as HEALTH
 from scoring_service.server.health import Health
 from scoring_service.server.metrics import Metrics
-from scoring_service.server.rpc import SERVICE, ScoringRpcs
+from scoring_service.server.rpc import SERVICE, scoring_methods
 from scoring_service.server.security import (
     BearerTokens,
     report_access,
@@ -140,7 +140,7 @@ class ScoringServer:
         calls = CallLifecycle(
             self.service, self.metrics, self._workers, tokens, report_access(config)
         )
-        self._serve_methods(server, SERVICE, ScoringRpcs(calls).methods(), calls.admission)
+        self._serve_methods(server, SERVICE, scoring_methods(calls), calls.admission)
         infer = oip.OpenInference(calls).methods()
         self._serve_methods(server, oip.SERVICE, infer, calls.admission)
         # Without a token: load balancers carry none, and health is no secret.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import signal
 import socket
 import subprocess
 import sys
@@ -46,9 +45,7 @@ def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
         ConfigError: the port is in use.
         ServiceUnavailable: a process did not start; it has printed the reason.
     """
-    end = EndRequest()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end.make)
+    end = EndRequest.on_signals()
     with _hold_port(config.address, config.drain_notice_s + _PORT_S) as held:
         host, _ = split_address("address", config.address)
         address = f"{host}:{held.getsockname()[1]}"

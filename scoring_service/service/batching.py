@@ -136,12 +136,20 @@ class MicroBatcher:
             call.batcher = self
             for job in jobs:
                 job.result = self._refusal(call.deadline_s, job.cost_s) or _NOT_YET
-                if job.result is _NOT_YET:
-                    self._enqueue(job)
-                else:
+                if job.result is not _NOT_YET:
                     refused.append(job)
+                    continue
+                call.jobs.append(job)
+                job.queued = True
+                job.queued_at_s = self._clock()
+                self.num_queued += 1
+                self._queued_s += job.cost_s
+                heapq.heappush(self._queue, (call.deadline_s, next(self._numbers), job))
             self.num_refused += len(refused)
-            self._wake_runners()
+            for _ in range(min(self._free, self.num_queued - self._num_waking)):
+                self._free -= 1
+                self._num_waking += 1
+                self._idle_runners.pop().release()
         _deliver(refused)
         if call.cancelled:  # Perhaps before `call.batcher` was set.
             self.drop(call)
@@ -182,14 +190,6 @@ class MicroBatcher:
 
     # Below, all but `_work` and `_execute` are called with the lock held.
 
-    def _enqueue(self, job: Job) -> None:
-        job.call.jobs.append(job)
-        job.queued = True
-        job.queued_at_s = self._clock()
-        self.num_queued += 1
-        self._queued_s += job.cost_s
-        heapq.heappush(self._queue, (job.call.deadline_s, next(self._numbers), job))
-
     def _refusal(self, deadline_s: float, cost_s: float) -> ServiceOverloaded | None:
         if self.num_queued >= self._max_queued:
             return ServiceOverloaded(
@@ -208,13 +208,6 @@ class MicroBatcher:
             "try again later or allow more time",
             retry_after_s=wait_s - max(left_s, 0.0),
         )
-
-    def _wake_runners(self) -> None:
-        """Wake a runner for each queued prompt while permits are free."""
-        for _ in range(min(self._free, self.num_queued - self._num_waking)):
-            self._free -= 1
-            self._num_waking += 1
-            self._idle_runners.pop().release()
 
     def _work(self, awake: threading.Lock) -> None:
         """Loop of a runner. Awake it holds a permit, returned when the queue is empty."""

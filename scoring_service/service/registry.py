@@ -46,7 +46,19 @@ class RegistrySource:
 
     def locate(self) -> Path:
         """Return the bundle's folder. Raises BundleError if the registry does not lead to one."""
-        source = self._query_server() if self._store.is_server else self._read_database()
+        try:
+            source = self._query_server() if self._store.is_server else self._read_database()
+        except (
+            sqlite3.Error,
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+        ) as error:
+            raise BundleError(
+                f"the registry {self._registry} cannot be read ({error}); check mlruns_dir"
+            ) from error
         if not source:
             raise BundleError(
                 f"the registry {self._registry} has no {self._name}@{self._alias}; "
@@ -60,16 +72,13 @@ class RegistrySource:
             )
         return Path(url2pathname(url.path))
 
-    def _read_database(self) -> str | None:
+    def _read_database(self) -> str:
         uri = f"file:{quote(self._registry)}?mode=ro"
-        try:
-            with closing(sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S)) as database:
-                row = database.execute(_SOURCE_OF_ALIAS, (self._name, self._alias)).fetchone()
-        except sqlite3.Error as error:
-            raise self._unreadable(error) from error
-        return str(row[0] or "") if row else None
+        with closing(sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S)) as database:
+            row = database.execute(_SOURCE_OF_ALIAS, (self._name, self._alias)).fetchone()
+        return str(row[0] or "") if row else ""
 
-    def _query_server(self) -> str | None:
+    def _query_server(self) -> str:
         query = urlencode({"name": self._name, "alias": self._alias})
         url = f"{self._registry}/api/2.0/mlflow/registered-models/alias?{query}"
         try:
@@ -79,12 +88,5 @@ class RegistrySource:
             # MLflow's codes for an unknown model (404, RESOURCE_DOES_NOT_EXIST) and an unknown
             # alias (400, INVALID_PARAMETER_VALUE).
             if error.code in (400, 404):
-                return None
-            raise self._unreadable(error) from error
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: Exception) -> BundleError:
-        return BundleError(
-            f"the registry {self._registry} cannot be read ({error}); check mlruns_dir"
-        )
+                return ""
+            raise

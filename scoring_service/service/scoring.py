@@ -14,8 +14,7 @@ from scoring_service.service.batching import Call, MicroBatcher
 from scoring_service.service.cache import Key, ScoreCache, Scored
 from scoring_service.service.call_results import CallResults, Result
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.report_log import ReportLog
-from scoring_service.service.reports import LiveQuality, Observation, ReportBook
+from scoring_service.service.reports import LiveQuality, Observation, ReportBook, ReportLog
 
 _MAX_LOGGED: Final = 65_536
 """Logged characters of a reported prompt: far more than any ranker reads."""
@@ -96,11 +95,8 @@ class ScoringService:
             keys.append(key := ScoreCache.key(model.revision, start))
             starts[key] = start
         if not self._calls.acquire(blocking=False):
-            raise ServiceOverloaded(
-                f"{self.config.max_concurrent_calls} calls are being served, the most there may "
-                "be; try again later",
-                retry_after_s=max(self.batcher.predicted_wait_s(), 0.001),
-            )
+            limit = self.config.max_concurrent_calls
+            raise self.overloaded(f"{limit} calls are being served, the most there may be")
 
         def finish(found: CallResults) -> None:
             self._calls.release()
@@ -119,6 +115,11 @@ class ScoringService:
             found.request(starts)
         else:
             finish(found)
+
+    def overloaded(self, reason: str, min_wait_s: float = 0.001) -> ServiceOverloaded:
+        """Return the refusal of a call, with the time to wait."""
+        wait_s = max(self.batcher.predicted_wait_s(), min_wait_s)
+        return ServiceOverloaded(f"{reason}; try again later", retry_after_s=wait_s)
 
     def report(self, observations: Sequence[Observation]) -> int:
         """Record observed lengths; return the number of those of the served revision.

@@ -57,7 +57,7 @@ def supports(server: grpc.Server) -> bool:
 
 
 class DirectCall:
-    """One call. Any thread must call `respond` or `fail`, and only once."""
+    """One call. Any thread must call `respond`, once, or `fail`."""
 
     __slots__ = (
         "_answered",
@@ -89,25 +89,16 @@ class DirectCall:
 
     def respond(self, message: bytes) -> None:
         """Send the answer."""
-        self._end(
-            cygrpc.SendMessageOperation(message, _NO_FLAGS),
-            cygrpc.SendStatusFromServerOperation(None, cygrpc.StatusCode.ok, b"", _NO_FLAGS),
-        )
+        status = cygrpc.SendStatusFromServerOperation(None, cygrpc.StatusCode.ok, b"", _NO_FLAGS)
+        self._end(cygrpc.SendMessageOperation(message, _NO_FLAGS), status)
 
     def fail(self, code: grpc.StatusCode, details: str, trailing: Metadata | None = None) -> None:
-        """End the call with a status and trailing metadata."""
-        self._end(
-            cygrpc.SendStatusFromServerOperation(
+        """End the call with a status and trailing metadata, unless it is answered."""
+        if not self._answered:
+            status = cygrpc.SendStatusFromServerOperation(
                 trailing, code.value[0], details.encode(), _NO_FLAGS
             )
-        )
-
-    def fail_if_open(
-        self, code: grpc.StatusCode, details: str, trailing: Metadata | None = None
-    ) -> None:
-        """End the call with a status unless it is answered."""
-        if not self._answered:
-            self.fail(code, details, trailing)
+            self._end(status)
 
     def send(self, message: bytes, on_sent: Callable[[], object]) -> None:
         """Send one of several answers; send the next one, or end the call, after `on_sent`."""
@@ -236,7 +227,7 @@ class DirectMethod:
             self._handle(call, message)
         except Exception:
             _log.exception("%s failed", self._method)
-            call.fail_if_open(grpc.StatusCode.INTERNAL, "the service failed; its log says how")
+            call.fail(grpc.StatusCode.INTERNAL, "the service failed; its log says how")
 
     def end(self, call: DirectCall) -> DirectCall:
         """Record the end of a call, on the serving thread."""

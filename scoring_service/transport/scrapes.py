@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Final
 
 from lengthwise.errors import ConfigError
+from scoring_service.transport.blocked_calls import BlockedCalls
 
 _MAX_REQUEST_BYTES: Final = 8192
 _CLOSE_S: Final = 10.0
@@ -41,8 +42,11 @@ class ScrapeEndpoint:
         self._page = page
         self._may_read = may_read
         self._timeout_s = timeout_s
-        self._max_connections = max_connections
-        self._open: dict[asyncio.StreamWriter, None] = {}
+        self._open: BlockedCalls[asyncio.StreamWriter] = BlockedCalls(
+            lambda writer: writer.transport.abort(),
+            timeout_s=timeout_s,
+            max_calls=max_connections,
+        )
         self._loop = asyncio.new_event_loop()
         listen = asyncio.start_server(self._serve, host.strip("[]"), port, limit=_MAX_REQUEST_BYTES)
         try:
@@ -69,8 +73,7 @@ class ScrapeEndpoint:
             self._loop.remove_reader(listening.fileno())
         while tasks := asyncio.all_tasks(self._loop):
             self._loop.run_until_complete(asyncio.sleep(0))
-            for writer in self._open:
-                writer.transport.abort()
+            self._open.cancel_all()
             ended, _ = self._loop.run_until_complete(asyncio.wait(tasks, timeout=_CLOSE_S))
             if not ended:
                 break
@@ -80,11 +83,7 @@ class ScrapeEndpoint:
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open[writer] = None
-        if len(self._open) > self._max_connections:
-            oldest = next(iter(self._open))
-            del self._open[oldest]
-            oldest.transport.abort()
+        self._open.add(writer)
         try:
             async with asyncio.timeout(self._timeout_s):
                 writer.write(self._answer(await reader.readuntil(b"\r\n\r\n")))
@@ -94,7 +93,7 @@ class ScrapeEndpoint:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # A silent, endless or closed connection gets no answer.
         finally:
-            self._open.pop(writer, None)
+            self._open.remove(writer)
             writer.transport.abort()
 
     def _answer(self, request: bytes) -> bytes:

@@ -40,7 +40,7 @@ class Direct:
         self.answer = message
         self.ended.set()
 
-    def fail_if_open(self, code, details, trailing=None):
+    def fail(self, code, details, trailing=None):
         self.code = code
         self.ended.set()
 

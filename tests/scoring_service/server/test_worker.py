@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
 import threading
 
-from scoring_service.server.worker import BEAT, EndRequest, wait
+import pytest
+
+from scoring_service.server import worker
+from scoring_service.server.worker import BEAT, EndRequest, use_short_slices, wait
 
 PYTHON = [sys.executable, "-c"]
 
@@ -75,8 +79,8 @@ def test_a_process_ends_with_its_parent():
 def test_large_blocks_are_given_back_when_they_are_free():
     code = (
         "from scoring_service.bench.processes import rss_bytes; import os, sys;"
-        "from scoring_service.server.worker import give_memory_back;"
-        "give_memory_back();"
+        "from scoring_service.server.worker import return_free_memory;"
+        "return_free_memory();"
         "before = rss_bytes(os.getpid());"
         # Sizes that glibc, left alone, would keep in its heap behind the small one after them.
         "blocks = [[bytearray(n), bytes(1000)] for n in range(2_000_000, 20_000_000, 1_000_000)];"
@@ -87,3 +91,31 @@ def test_large_blocks_are_given_back_when_they_are_free():
     )
     run = subprocess.run([*PYTHON, code], capture_output=True, text=True, timeout=60)
     assert int(run.stdout) < 10_000_000, run.stderr
+
+
+def scheduling_of_a_thread_that(prepare):
+    """Policy and niceness of a new thread after `prepare`: the test's own stays as it was."""
+    seen = []
+
+    def ask():
+        prepare()
+        use_short_slices()
+        seen.append((os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    return seen[0]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_policy_and_niceness_stay_as_they_were(more):
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    found = scheduling_of_a_thread_that(lambda: os.nice(more))
+    assert found == (os.SCHED_OTHER, min(nice + more, 19))
+
+
+def test_an_unknown_machine_is_left_alone(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "pdp11")
+    monkeypatch.setattr(worker.ctypes, "CDLL", None)
+    use_short_slices()

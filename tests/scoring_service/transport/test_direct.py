@@ -79,7 +79,7 @@ def echo():
     yield make
     for one in made:
         for call in one.held:
-            call.fail_if_open(grpc.StatusCode.CANCELLED, "the test is over")
+            call.fail(grpc.StatusCode.CANCELLED, "the test is over")
         one.channel.close()
         assert one.server.stop(0.5).wait(60)
 
