@@ -1,4 +1,5 @@
-"""Files of requests and responses: a table or a log comes in, a data frame goes out.
+"""Readers of requests and responses: bytes of a table or log to rows, rows to a data frame.
 
-Start with `reading.py`, then `formats.py`. Needs pandas, and pyarrow for .zst files.
+`reading.py` is the one path. `files.py` turns bytes into rows, `formats.py` and `vllm_log.py` rows
+of a log into our columns. pandas is needed, and pyarrow for .zst files.
 """

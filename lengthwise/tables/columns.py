@@ -1,4 +1,4 @@
-"""Checks of a table's columns; an error names the option that would mend it."""
+"""Checks of a table's columns, whose errors name the option to give."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lengthwise.errors import DataError
-from lengthwise.tables.values import count_of, prompt_of, seconds_of, unpacked, value_at
+from lengthwise.tables.prompt_text import prompt_of
+from lengthwise.tables.values import count_of, seconds_of, unpacked, value_at
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,7 @@ _WORDS: Final = {
     ARRIVAL: ("arriv", "start", "time", "created", "date", "ts"),
     MODEL: ("model", "engine", "llm"),
 }
-"""Words in the names of columns that may be meant by an option, the likeliest first."""
+"""Words in the names of likely columns for an option, the likeliest first."""
 _FITS: Final[dict[str, Callable[[Any], object]]] = {
     PROMPT: prompt_of,
     MODEL: prompt_of,
@@ -43,10 +44,13 @@ def require_columns(
 ) -> None:
     """Check that a table has these columns.
 
-    `options` says of a column which option names another one instead of it; `hint` follows them.
+    Args:
+        options: column -> the option that names another column in its place.
+        hint: further advice after the options.
 
     Raises:
-        DataError: names the columns there are, nested ones as paths, and the option to give.
+        DataError: a column is missing. The message lists the columns, nested ones as paths, and
+            the option to give.
     """
     missing = list(dict.fromkeys(name for name in names if name not in frame))
     if not missing:
@@ -65,7 +69,7 @@ def require_columns(
 
 
 def _paths(value: Any, prefix: str = "", depth: int = _DEPTH) -> Iterator[str]:
-    """The paths of a row's values; a list counts as one value."""
+    """Yield the paths of a row's values; a list counts as one value."""
     value = unpacked(value)
     if isinstance(value, Mapping) and value and depth:
         for key, inner in value.items():
@@ -75,7 +79,7 @@ def _paths(value: Any, prefix: str = "", depth: int = _DEPTH) -> Iterator[str]:
 
 
 def _likely(row: Mapping[str, Any], paths: Sequence[str], option: str) -> str:
-    """The path that an option may mean, by name and value; COLUMN if none may."""
+    """Return the likeliest path for an option, by name and value; COLUMN without any."""
     fitting = [path for path in paths if _FITS[option](value_at(row, path)) is not None]
     for word in _WORDS[option]:
         for path in fitting:

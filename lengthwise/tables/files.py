@@ -1,7 +1,7 @@
-"""Formats of files, told by name or first bytes, and rows of those files that are no tables.
+"""Bytes of a file: compression, the kind of content, and the rows of JSON.
 
-A table (.parquet, .csv) is read by a library; JSON is read here, row by row, so that one damaged
-row does not cost the others. Any file may be compressed by gzip or zstandard.
+Parquet and CSV are read by a library. JSON is read here, so that a damaged row is one bad row and
+no unreadable file. Every kind may be compressed by gzip or zstandard.
 """
 
 import gzip
@@ -30,7 +30,7 @@ SUFFIXES: Final[dict[str, Kind]] = {
 }
 COMPRESSED: Final = (".gz", ".zst")
 _SAMPLE: Final = 20
-"""Lines that are looked at to tell JSON lines from an object that takes several."""
+"""Lines that decide between JSON lines and objects of several lines."""
 _SPACE: Final = re.compile(r"\s*")
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
 _JSON_START: Final = re.compile(rb"\s*(?:\{|\[\s*(?:\{|\]))")
@@ -40,17 +40,17 @@ _WRAPPERS: Final = ("data", "logs", "rows", "observations", "items")
 
 
 class BadRow(str):
-    """Why a row could not be read, in the place of the row."""
+    """Reason in the place of a row that cannot be read."""
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a name is a table's or a log's: by its suffix, or because the file exists."""
+    """Return whether a name is that of a table or log: by its suffix, or by an existing file."""
     path = Path(name)
     return suffix_of(path) in SUFFIXES or path.suffix in COMPRESSED or path.is_file()
 
 
 def suffix_of(path: Path) -> str:
-    """Return the suffix that says what a file holds, in lower case: of a.csv.gz it is .csv."""
+    """Return the suffix of the content in lower case: of a.csv.gz it is .csv."""
     name = path.name.lower()
     for compressed in COMPRESSED:
         name = name.removesuffix(compressed)
@@ -58,7 +58,7 @@ def suffix_of(path: Path) -> str:
 
 
 def name_of(path: Path) -> str:
-    """Return a file's name without the suffixes of ours: of gpt-4.1.jsonl.zst it is gpt-4.1."""
+    """Return a file's name without known suffixes: of gpt-4.1.jsonl.zst it is gpt-4.1."""
     name = path.name
     for suffix in (*COMPRESSED, *SUFFIXES):
         name = name.removesuffix(suffix)
@@ -66,10 +66,10 @@ def name_of(path: Path) -> str:
 
 
 def kind_of(path: Path) -> Kind:
-    """Return what a file holds: by its suffix, or where that says nothing, by its content.
+    """Return the kind of a file by its suffix, or by its content without a clear suffix.
 
     Raises:
-        DataError: no such file, nothing in it, damaged, or the suffix is of another format.
+        DataError: an absent, empty or damaged file, or a suffix of another format.
     """
     if not path.is_file() or path.stat().st_size == 0:
         state = "is empty" if path.is_file() else "does not exist"
@@ -93,11 +93,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def content_of(path: Path) -> bytes:
-    """Return what a file holds, decompressed.
-
-    Raises:
-        DataError: damaged.
-    """
+    """Return the decompressed content of a file. Raises DataError if it is damaged."""
     content = path.read_bytes()
     try:
         if content.startswith(_GZIP):
@@ -127,17 +123,15 @@ def plain_file(path: Path) -> Iterator[Path]:
 def json_rows(content: bytes, path: Path) -> list[Row | BadRow]:
     """Return the objects of JSON lines, of a JSON array, or of objects one after another.
 
-    An object that holds the rows in a list (`data`, `logs`, ...), as a page of an API does, gives
-    that list. A line that is no object becomes a `BadRow`.
+    One object with a list of rows (under `data` or `logs`, as in a page of an API) stands for that
+    list. A line that is no object becomes a `BadRow`.
     """
     text = content.decode("utf-8-sig", errors="replace")
     lines = [line for line in text.split("\n") if line.strip()]
     are_objects = [isinstance(_parsed(line), dict) for line in lines[:_SAMPLE]]
     has_lines = are_objects[:1] == [True] or 2 * sum(are_objects) >= len(are_objects)
-    if has_lines and not text.lstrip().startswith("["):
-        rows = [_parsed(line) for line in lines]
-    else:
-        rows = list(_values(text, path))
+    has_lines = has_lines and not text.lstrip().startswith("[")
+    rows = [_parsed(line) for line in lines] if has_lines else list(_values(text, path))
     if len(rows) == 1 and isinstance(rows[0], dict):
         inner = [rows[0][key] for key in _WRAPPERS if isinstance(rows[0].get(key), list)]
         if len(inner) == 1 and all(isinstance(row, dict) for row in inner[0]):
@@ -156,7 +150,7 @@ def _parsed(line: str) -> Any:
 
 
 def _values(text: str, path: Path) -> Iterator[Any]:
-    """The elements of an array, or the values of a file that writes one after another."""
+    """Yield the elements of an array, or the values that follow one another in a file."""
     decoder, start = json.JSONDecoder(), _SPACE.match(text, 0)
     while start and start.end() < len(text):
         try:

@@ -1,15 +1,15 @@
-"""Formats of logged requests: under which paths each one keeps what we need.
+"""Formats of logged requests: the paths of our columns in the rows of each gateway.
 
 Sources, as read in November 2026:
 - OpenAI: platform.openai.com/docs/api-reference, the bodies and `usage` of /chat/completions,
-  /completions and /responses. How a gateway writes request and response into one line is its own
-  choice; the common names of the two parts are tried.
+  /completions and /responses. Gateways name request and response in a line differently; the common
+  names of the two parts are tried.
 - LiteLLM: docs.litellm.ai/docs/proxy/logging_spec (StandardLoggingPayload, written to buckets) and
   the rows of LiteLLM_SpendLogs (schema.prisma; /spend/logs), which hold the prompt only with
   `store_prompts_in_spend_logs`.
 - Langfuse: langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fields (snake
-  case) and the observations of the public API and of the export from the UI (camel case). Of
-  OpenAI's counts Langfuse takes the details off `output`, so the parts are summed again.
+  case) and the observations of the public API and of the export from the UI (camel case). Langfuse
+  subtracts the details of OpenAI's counts from `output`, so the parts are summed again.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,19 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Final
 
-from lengthwise.tables.values import count_of, first_at, prompt_of, seconds_of, value_at
+from lengthwise.tables.prompt_text import prompt_of
+from lengthwise.tables.values import count_of, first_at, seconds_of, value_at
 
 Paths = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogFormat:
-    """Where a format keeps each value; of several paths the first that holds one counts."""
+    """Paths of our columns in a row; the first path with a value counts."""
 
     name: str
     marks: tuple[Paths, ...] = ()
-    """A row has this format if each of these has a value."""
+    """A row of this format has a value at one path of each group."""
     prompt: Paths = ("prompt",)
     output_tokens: Paths = ("output_tokens",)
     prompt_tokens: Paths = ("prompt_tokens",)
@@ -36,15 +37,15 @@ class LogFormat:
     model: Paths = ("model",)
     arrival_s: Paths = ("arrival_s",)
     answered: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Path -> values of a row that has an answer; a row without the path may have one."""
+    """Path -> values of an answered row; a row without the path counts as answered."""
     without_prompt: str = "let the gateway log the requests"
-    """What to do about rows without a prompt."""
+    """Advice about rows without a prompt."""
     without_length: str = "log the usage of each response"
-    """What to do about rows without a length."""
+    """Advice about rows without a length."""
 
 
 def _under(prefixes: Paths, paths: Paths) -> Paths:
-    """The paths below each prefix; "" stands for the row itself."""
+    """Return the paths below each prefix; "" stands for the row itself."""
     return tuple(f"{prefix}.{path}".lstrip(".") for prefix, path in product(prefixes, paths))
 
 
@@ -127,13 +128,13 @@ OPENAI: Final = LogFormat(
         **dict.fromkeys(("status_code", "response.status_code", "statusCode"), (200, "200")),
         **dict.fromkeys(("error", "response.error", "response.body.error"), ()),
     },
-    without_length="of streamed answers ask for stream_options.include_usage",
+    without_length="request streamed answers with stream_options.include_usage",
 )
 FORMATS: Final = (LITELLM, LANGFUSE, OPENAI)
 
 
 def recognise(row: Mapping[str, Any]) -> LogFormat | None:
-    """Return the format of a row; None for a plain table's."""
+    """Return the format of a row; None for the row of a plain table."""
     for known in FORMATS:
         if all(first_at(row, mark) is not None for mark in known.marks):
             return known
@@ -141,7 +142,7 @@ def recognise(row: Mapping[str, Any]) -> LogFormat | None:
 
 
 def standard_row(row: Mapping[str, Any], known: LogFormat) -> dict[str, Any]:
-    """Return a row under our names; None for what it lacks."""
+    """Return a row under our names, with None for missing values."""
     prompts = (prompt_of(value_at(row, path)) for path in known.prompt)
     return {
         "prompt": next((text for text in prompts if text is not None), None),
@@ -154,7 +155,7 @@ def standard_row(row: Mapping[str, Any], known: LogFormat) -> dict[str, Any]:
 
 
 def unanswered(row: Mapping[str, Any], known: LogFormat) -> str | None:
-    """Return why a row holds no answer of a model; None if it may hold one."""
+    """Return the reason why a row holds no answer of a model; None for an answered row."""
     for path, right in known.answered.items():
         value = value_at(row, path)
         if value is not None and value not in right:

@@ -1,19 +1,43 @@
-"""The text that a ranker scores, out of what the OpenAI API takes as a prompt.
+"""The text of a request that a ranker scores, and its normal form.
 
-A ranker learns from single prompts, so of a conversation it sees the newest message of the user.
+A ranker learns from single prompts, so of a conversation it scores the user's newest message.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from lengthwise.tables.values import unpacked
+
 MAX_CHARACTERS: Final = 16_384
-"""Only the start of a prompt is sent: rankers read a few hundred tokens, services refuse megabytes
-(and with one such prompt all others of its batch)."""
+"""Longest text that is sent to a ranker, which reads a few hundred tokens of it. A service refuses
+megabytes, and with one such prompt the others of its batch."""
 
 
 def normalised(prompt: str) -> str:
     """Return the prompt in lower case with single spaces; equal results mean the same prompt."""
     return " ".join(prompt.lower().split())
+
+
+def prompt_of(value: Any) -> str | None:
+    """Return the prompt in a cell of a table or log; None without text.
+
+    A cell holds a text, messages, or the body of a request, each also as JSON.
+    """
+    inner = whole = unpacked(value)
+    if isinstance(inner, Mapping):
+        if inner.get("role") is not None:
+            inner = [inner]
+        else:
+            found = (prompt_of(inner.get(key)) for key in ("messages", "prompt", "input"))
+            inner = next((text for text in found if text), None)
+    if isinstance(inner, Sequence) and not isinstance(inner, str):
+        only_text = inner[0] if len(inner) == 1 and isinstance(inner[0], str) else None
+        inner = of_messages(inner) or only_text
+    # Text that holds some other JSON is a prompt itself, unless that JSON is empty.
+    for text in (inner, None if whole in ({}, []) else value):
+        if isinstance(text, str) and text.strip():
+            return text
+    return None
 
 
 def of_chat(body: Mapping[str, Any]) -> str | None:
@@ -29,33 +53,22 @@ def of_response(body: Mapping[str, Any]) -> str | None:
 
 
 def of_messages(messages: Sequence[Any]) -> str | None:
-    """Return the text of the user's newest message; None if there is none.
+    """Return the start of the user's newest message; None without one.
 
-    What the user's tools have answered is no message, though Anthropic's API writes it as one.
+    Results of tools do not count, which Anthropic's API writes as messages of the user.
     """
     for message in reversed(messages):
-        is_users = isinstance(message, Mapping) and message.get("role") == "user"
-        if is_users and not _holds_results_only(message.get("content")):
-            return _text(message.get("content"))
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            content = message.get("content")
+            if not isinstance(content, list):
+                return start_of(content)
+            parts = [part if isinstance(part, Mapping) else {} for part in content]
+            if not parts or any(part.get("type") != "tool_result" for part in parts):
+                texts = [part.get("text") for part in parts]
+                return start_of("\n".join(text for text in texts if isinstance(text, str)))
     return None
 
 
-def _holds_results_only(content: object) -> bool:
-    return (
-        isinstance(content, list)
-        and bool(content)
-        and all(isinstance(part, Mapping) and part.get("type") == "tool_result" for part in content)
-    )
-
-
-def _text(content: object) -> str | None:
-    """A string as it is; of a list of parts those that are text, joined by line ends."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
-        content = "\n".join(part for part in parts if isinstance(part, str))
-    return start_of(content)
-
-
 def start_of(prompt: object) -> str | None:
-    """Return the part of a prompt that is scored; None if it is no text, or empty."""
+    """Return the part of a prompt that is scored; None for an empty or no text."""
     return prompt[:MAX_CHARACTERS] if isinstance(prompt, str) and prompt else None

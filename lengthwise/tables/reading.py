@@ -1,7 +1,7 @@
-"""The reader of tables and logs: plain tables keep their columns, logs get ours.
+"""The one path from a file to a data frame: plain tables keep their columns, logs get ours.
 
-    frame = read_table(Path("gateway.jsonl.zst"), load)        # prompt, output_tokens, model, ...
-    frame = read_table(Path("chats.json"), load, columns=("question", "usage.completion_tokens"))
+    frame = read_table("gateway.jsonl.zst")                     # prompt, output_tokens, model
+    frame = read_table("chats.json", columns=("question", "usage.completion_tokens"))
 
 The index of a frame is the number of its row in the file, from 0.
 """
@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from math import isnan
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from lengthwise.errors import DataError
 from lengthwise.tables.files import (
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OnBadRows = Literal["error", "skip"]
-"""What a row that cannot be used does: end the command, or be left out and counted."""
+"""Effect of a bad row: an error that ends the command, or a row that is left out and counted."""
 Load = Callable[[Path, Kind], "pd.DataFrame"]
-"""Reads a parquet or CSV file."""
+"""Reader of a parquet or CSV file."""
 
 SKIP: Final = (
     "mend the row, or leave out every bad row with --on-bad-rows skip (of fit: --data.on-bad-rows)"
@@ -46,83 +47,98 @@ OURS: Final = (
     *("prompt", "output_tokens", "prompt_tokens", "reasoning_tokens", "answer_tokens"),
     *("model", "arrival_s"),
 )
-"""The columns of a log."""
+"""Columns of a log."""
 _PLAIN: Final = frozenset(("prompt", "output_tokens"))
-"""A table that has both under these names is no log."""
+"""Columns of a table that is no log."""
 _SAMPLE: Final = 50
-"""Rows that are looked at to recognise a format."""
+"""Rows that decide about the format."""
 
 log = logging.getLogger(__name__)
 
 
+def load_frame(path: Path, kind: Kind) -> pd.DataFrame:
+    """Read a parquet or CSV file with pandas."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"cannot be read ({error}); give a whole file of the format its suffix names", path=path
+        ) from error
+
+
 def read_table(
-    path: Path, load: Load, *, columns: Sequence[str] = (), on_bad_rows: OnBadRows = "error"
+    path: str | PathLike[str],
+    load: Load = load_frame,
+    *,
+    columns: Sequence[str] = (),
+    on_bad_rows: OnBadRows = "error",
 ) -> pd.DataFrame:
     """Return the rows of a table or log, at least one.
 
-    A log of a known format gets the columns prompt, output_tokens and model, and where it has them
-    prompt_tokens, reasoning_tokens, answer_tokens and arrival_s (seconds from the first request, by
-    which its rows are sorted); a plain table keeps its own. `columns` that the table lacks are
-    looked up as paths (`usage.completion_tokens`); others are left for the caller to miss.
+    A plain table keeps its columns. A log of a known format has the columns prompt, output_tokens
+    and model. Where the log has them, prompt_tokens, reasoning_tokens, answer_tokens and arrival_s
+    (seconds since the first request, the order of the rows) follow.
+
+    Args:
+        load: reader of parquet and CSV files.
+        columns: further columns as paths (`usage.completion_tokens`); absent ones are left out.
+        on_bad_rows: effect of a row that is no JSON object.
 
     Raises:
-        DataError: no such file, another format, empty, damaged, or a row that is no JSON object.
+        DataError: an absent, empty or damaged file, another format, or a bad row.
     """
     import pandas as pd
 
+    path = Path(path)
     kind = kind_of(path)
-    if kind == "text":
-        text = content_of(path).decode(errors="replace")
-        return _frame_of_log(dict(enumerate(vllm_rows(text))), path, VLLM)
-    if kind == "json":
-        rows = _good(json_rows(content_of(path), path), path, on_bad_rows)
-        known = _format_of(rows.values())
-    else:
+    if kind in ("parquet", "csv"):
         with plain_file(path) as plain:
             frame = load(plain, kind)
         known = _format_of(_rows_of(frame.head(_SAMPLE)).values())
         rows = {} if known is None else _rows_of(frame)
+    else:
+        content, is_json = content_of(path), kind == "json"
+        read = json_rows(content, path) if is_json else vllm_rows(content.decode(errors="replace"))
+        rows = _good_rows(read, path, on_bad_rows)
+        known = _format_of(rows.values()) if is_json else VLLM
+        if known is None:
+            frame = pd.DataFrame(list(rows.values()), index=list(rows))
     if known is not None:
-        answered = _answered(rows, known, path)
-        own = [name for name in columns if name not in OURS]
-        ours = {n: standard_row(row, known) | _named(row, own) for n, row in answered.items()}
-        return _frame_of_log(ours, path, known, own)
-    if kind == "json":
-        frame = pd.DataFrame(list(rows.values()), index=list(rows))
+        return _frame_of_log(rows, path, known, [name for name in columns if name not in OURS])
     if frame.empty:
         raise DataError(NO_ROWS, path=path)
     return _with_paths(frame, columns)
 
 
-def say_left_out(reasons: Counter[str], num_rows: int, path: str | Path | None) -> None:
-    """Log how many bad rows were left out, and why."""
+def log_left_out(reasons: Counter[str], num_rows: int, path: str | Path | None) -> None:
+    """Log the number of bad rows that were left out, and the reasons."""
     if count := reasons.total():
-        told = ", ".join(f"{times} because {why}" for why, times in (+reasons).most_common(5))
-        log.warning("%s: %d of %d rows left out: %s", path, count, num_rows, told)
+        most = ", ".join(f"{times} because {why}" for why, times in (+reasons).most_common(5))
+        log.warning("%s: %d of %d rows left out: %s", path, count, num_rows, most)
 
 
-def _good(rows: Sequence[Row | BadRow], path: Path, on_bad_rows: OnBadRows) -> dict[int, Row]:
-    """Return the rows that could be read, by their number in the file."""
-    reasons: Counter[str] = Counter()
-    for number, row in enumerate(rows):
-        if isinstance(row, BadRow) and on_bad_rows == "error":
-            raise DataError(f"{row}; {SKIP}", path=path, row=number)
-        reasons.update([row.partition(" (")[0]] if isinstance(row, BadRow) else [])
-    say_left_out(reasons, len(rows), path)
+def _good_rows(rows: Sequence[Row | BadRow], path: Path, on_bad_rows: OnBadRows) -> dict[int, Row]:
+    """Return the readable rows by their number in the file."""
+    bad = {number: row for number, row in enumerate(rows) if isinstance(row, BadRow)}
+    if bad and on_bad_rows == "error":
+        number, reason = next(iter(bad.items()))
+        raise DataError(f"{reason}; {SKIP}", path=path, row=number)
+    log_left_out(Counter(row.partition(" (")[0] for row in bad.values()), len(rows), path)
     return {number: row for number, row in enumerate(rows) if not isinstance(row, BadRow)}
 
 
 def _rows_of(frame: pd.DataFrame) -> dict[int, Row]:
     """Return the rows of a frame without their missing values."""
-    rows = zip(frame.index, frame.to_dict("records"), strict=True)
     return {
-        number: {str(key): cell for key, cell in row.items() if not _is_missing(cell)}
-        for number, row in rows
+        number: {
+            str(key): cell
+            for key, cell in row.items()
+            if cell is not None and not (isinstance(cell, float) and isnan(cell))
+        }
+        for number, row in zip(frame.index, frame.to_dict("records"), strict=True)
     }
-
-
-def _is_missing(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, float) and isnan(cell))
 
 
 def _format_of(rows: Iterable[Row]) -> LogFormat | None:
@@ -130,35 +146,32 @@ def _format_of(rows: Iterable[Row]) -> LogFormat | None:
     return next((known for known in map(recognise, sample) if known is not None), None)
 
 
-def _named(row: Row, columns: Sequence[str]) -> Row:
-    """The values at the paths that were asked for."""
-    values = ((name, value_at(row, name)) for name in columns)
-    return {name: value for name, value in values if value is not None}
-
-
 def _answered(rows: Mapping[int, Row], known: LogFormat, path: Path) -> dict[int, Row]:
     """Return the rows of a log that hold an answer; the others are counted and logged."""
     why = {number: unanswered(row, known) for number, row in rows.items()}
     reasons = Counter(reason for reason in why.values() if reason is not None)
-    told = "".join(f"; {times} without an answer: {said}" for said, times in reasons.most_common(5))
-    log.info("%s is a log of %s, %d rows%s", path, known.name, len(rows), told)
+    most = "".join(f"; {n} without an answer: {reason}" for reason, n in reasons.most_common(5))
+    log.info("%s is a log of %s, %d rows%s", path, known.name, len(rows), most)
     return {number: row for number, row in rows.items() if why[number] is None}
 
 
 def _frame_of_log(
-    rows: Mapping[int, Row], path: Path, known: LogFormat, columns: Sequence[str] = ()
+    rows: Mapping[int, Row], path: Path, known: LogFormat, own: Sequence[str]
 ) -> pd.DataFrame:
-    """Return the answered requests of a log as a frame, without the columns that hold nothing."""
+    """Return the answered requests of a log without empty columns; `own` are further paths."""
     import pandas as pd
 
-    if not rows:
+    answered = _answered(rows, known, path)
+    if not answered:
         raise DataError(f"no answered request in this log of {known.name}; give some", path=path)
-    frame = pd.DataFrame(list(rows.values()), index=list(rows)).dropna(axis="columns", how="all")
-    for name, hint in {
-        "prompt": known.without_prompt,
-        "output_tokens": known.without_length,
-    }.items():
-        if name not in frame and not columns:
+    ours = [
+        standard_row(row, known) | {name: value_at(row, name) for name in own}
+        for row in answered.values()
+    ]
+    frame = pd.DataFrame(ours, index=list(answered)).dropna(axis="columns", how="all")
+    hints = {"prompt": known.without_prompt, "output_tokens": known.without_length}
+    for name, hint in hints.items():
+        if name not in frame and not own:
             raise DataError(f"no {name} in this log of {known.name}; {hint}", path=path)
     if "reasoning_tokens" in frame:
         frame["reasoning_tokens"] = frame.reasoning_tokens.fillna(0)
@@ -171,12 +184,10 @@ def _frame_of_log(
     elif "arrival_s" in frame:
         frame["arrival_s"] -= frame.arrival_s.min()
         frame = frame.sort_values("arrival_s", kind="stable")
-    if "output_tokens" not in frame:
-        return frame
-    empty = frame.output_tokens == 0
-    if empty.any():
+    if "output_tokens" in frame and (empty := frame.output_tokens == 0).any():
         log.info("%s: %d rows with an output of 0 tokens left out", path, empty.sum())
-    return frame[~empty]
+        frame = frame[~empty]
+    return frame
 
 
 def _with_paths(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

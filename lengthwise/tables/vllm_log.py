@@ -1,10 +1,10 @@
-"""Requests of a vLLM server's own log, put together from its lines.
+"""Requests in the log of a vLLM server, each from several lines.
 
 Source: `RequestLogger` of vLLM (vllm/entrypoints/logger.py, since 0.30
 vllm/entrypoints/serve/utils/request_logger.py). `--enable-log-requests` writes "Received request
 ID: ...", and `--enable-log-outputs` "Generated response ID: ...". Older versions have the prompt
-and the token ids in these lines; newer ones write lines of their own, "... details: ...", at DEBUG
-only. Streamed answers have token ids only with `--enable-log-deltas`.
+and the token ids in these lines. Newer versions write separate lines with "details" at DEBUG only.
+Streamed answers have token ids only with `--enable-log-deltas`.
 """
 
 import ast
@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from lengthwise.tables.files import Row
+from lengthwise.tables.files import BadRow, Row
 from lengthwise.tables.formats import LogFormat
-from lengthwise.tables.values import prompt_of, seconds_of, unpacked
+from lengthwise.tables.prompt_text import prompt_of
+from lengthwise.tables.values import seconds_of, unpacked
 
 OPTIONS: Final = (
     "start vLLM with VLLM_LOGGING_LEVEL=DEBUG, --enable-log-requests and --enable-log-outputs, and "
@@ -44,21 +45,21 @@ _USER_TURNS: Final = tuple(
         r"<\|user\|>\s*(.*?)<\|(?:end|assistant)\|>",
     )
 )
-"""The user's turn in the templates of Qwen, Llama 3, Gemma, DeepSeek, Mistral, and Phi or GLM."""
+"""User's turn in the templates of Qwen, Llama 3, Gemma, DeepSeek, Mistral, and Phi or GLM."""
 
 
-def vllm_rows(text: str) -> list[Row]:
-    """Return a row per answered request, in order of arrival, without values that no line has."""
+def vllm_rows(text: str) -> list[Row | BadRow]:
+    """Return a row per answered request, in order of arrival, without missing values."""
     requests: dict[str, Row] = {}
     for line in map(_LINE.search, _messages(text.split("\n"))):
         if line is not None:
             _read(line, requests)
-    # Without an answer: an embedding, a request that was aborted, or one whose answer comes later.
+    # Without an answer: an embedding, an aborted request, or an answer after the end of the log.
     return [request for request in requests.values() if request.pop("is_answered", False)]
 
 
 def _messages(lines: Iterable[str]) -> Iterable[str]:
-    """The lines; of a line in JSON, as `VLLM_LOGGING_CONFIG_PATH` may ask for, time and message."""
+    """Yield the lines; of a line in JSON (`VLLM_LOGGING_CONFIG_PATH`), its time and message."""
     for line in lines:
         if line.startswith("{"):
             entry = unpacked(line)
@@ -69,7 +70,7 @@ def _messages(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _read(line: re.Match[str], requests: dict[str, Row]) -> None:
-    """Add what a line says to its request."""
+    """Add the values of a line to its request."""
     rest, key = line["rest"], _core(line["id"])
     request = requests.setdefault(key, {})
     if line["what"] == "Generated response":
@@ -95,7 +96,7 @@ def _read(line: re.Match[str], requests: dict[str, Row]) -> None:
 
 
 def _core(request_id: str) -> str:
-    """The part of an id that all lines of a request share: a prefix and "-0" come and go."""
+    """Return the part of an id that all lines of a request share, without prefix and "-0"."""
     return re.sub(r"^(?:chatcmpl|cmpl|resp)[-_]|-\d{1,3}$", "", request_id)
 
 
@@ -107,7 +108,7 @@ def _body(text: str) -> Any:
 
 
 def user_turn(prompt: str) -> str:
-    """Return the user's newest turn of a prompt that a chat template wrote; else the prompt."""
+    """Return the user's newest turn in a prompt by a chat template; else the prompt."""
     for pattern in _USER_TURNS:
         if turns := pattern.findall(prompt):
             return str(turns[-1]).strip() or prompt

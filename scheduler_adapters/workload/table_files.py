@@ -25,18 +25,9 @@ def read_table(
     Raises:
         DataError: no such file, another format, or a column is missing.
     """
-    table = reading.read_table(path, _load, columns=paths, on_bad_rows=on_bad_rows)
+    table = reading.read_table(path, columns=paths, on_bad_rows=on_bad_rows)
     require_columns(table, columns, path)
     return table
-
-
-def _load(path: Path, kind: str) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"cannot be read ({error}); give a whole file of the format its suffix names", path=path
-        ) from error
 
 
 def write_whole(path: Path, write: Callable[[Path], object], *, make_folder: bool = False) -> Path:

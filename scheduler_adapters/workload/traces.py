@@ -21,8 +21,9 @@ from pandas.api.types import is_datetime64_any_dtype, is_numeric_dtype
 
 from lengthwise.errors import DataError, ScoringError
 from lengthwise.tables.columns import ARRIVAL, LENGTH, PROMPT, PROMPT_TOKENS, require_columns
-from lengthwise.tables.reading import OnBadRows, say_left_out
-from lengthwise.tables.values import count_of, prompt_of
+from lengthwise.tables.prompt_text import prompt_of
+from lengthwise.tables.reading import OnBadRows, log_left_out
+from lengthwise.tables.values import count_of
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.score_sources import PromptScorer
 from scheduler_adapters.workload.table_files import read_table
@@ -144,7 +145,7 @@ def _without_bad_rows(table: pd.DataFrame, names: Mapping[str, str], path: Path)
         has_time = table[names["arrival_s"]].notna().to_numpy()
         reasons[f"{names['arrival_s']} is missing"] += int((good & ~has_time).sum())
         good &= has_time
-    say_left_out(reasons, len(table), path)
+    log_left_out(reasons, len(table), path)
     return table[good]
 
 

@@ -66,6 +66,10 @@ class RankerModel:
         """Scores of tokenized prompts. Raises ScoringError."""
         return self.scorer.score(prompts)
 
+    def score_texts(self, prompts: Sequence[str]) -> list[float]:
+        """Return the score of each prompt, higher = longer, independent of the other prompts."""
+        return _score_alone(self.tokenizer, self.scorer, prompts)
+
 
 def _load_scorer(bundle: ModelBundle, precision: str, pad_id: int) -> tuple[OnnxScorer, str]:
     """On the GPU where there is one, in FP32: the quantised operators run on the CPU only."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from lengthwise.errors import DataError
 from lengthwise.tables import reading
 from lengthwise.tables.columns import LENGTH, MODEL, PROMPT, require_columns
-from lengthwise.tables.prompt_text import normalised
+from lengthwise.tables.prompt_text import normalised, prompt_of
 from lengthwise.tables.reading import SKIP, OnBadRows
-from lengthwise.tables.values import count_of, prompt_of
+from lengthwise.tables.values import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,7 +189,7 @@ def _without_bad_rows(
     for name in [*fields.output_tokens, *filter(None, parts)]:
         is_wrong = frame[name].map(lambda cell: count_of(cell) is None)
         reasons[is_wrong & (reasons == "")] = f"{name} is no number of tokens"
-    reading.say_left_out(Counter(reasons[reasons != ""]), len(frame), path)
+    reading.log_left_out(Counter(reasons[reasons != ""]), len(frame), path)
     if (reasons != "").all():
         raise DataError(
             "not one row can be used; give the columns of prompts and lengths", path=path

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pytest
+
 from lengthwise.tables import prompt_text
 
 
@@ -23,3 +28,27 @@ def test_only_the_start_of_a_prompt_is_sent() -> None:
     limit = prompt_text.MAX_CHARACTERS
     assert prompt_text.start_of("x" * (limit + 1)) == "x" * limit
     assert prompt_text.start_of(None) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "prompt"),
+    [
+        ("hello", "hello"),
+        ("[1, 2] is a list", "[1, 2] is a list"),
+        ('{"task": "translate"}', '{"task": "translate"}'),
+        ([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "x"}], "hi"),
+        ('[{"role": "user", "content": "hi"}]', "hi"),
+        (np.array([{"role": "user", "content": "hi"}]), "hi"),
+        ({"messages": [{"role": "user", "content": "hi"}]}, "hi"),
+        ({"role": "user", "content": "hi"}, "hi"),
+        (["hi"], "hi"),
+        (["hi", "ho"], None),
+        ([{"role": "assistant", "content": "x"}], None),
+        (" ", None),
+        ("{}", None),
+        (float("nan"), None),
+        (None, None),
+    ],
+)
+def test_the_prompt_is_the_users_newest_text(value: Any, prompt: str | None) -> None:
+    assert prompt_text.prompt_of(value) == prompt

@@ -15,15 +15,11 @@ from tests.lengthwise.tables import logs
 from tests.lengthwise.tables.logs import write_lines
 
 
-def load(path: Path, kind: str) -> pd.DataFrame:
-    return pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path)
-
-
 def test_a_log_comes_under_our_names_in_order_of_arrival(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        frame = read_table(write_lines(tmp_path / "log.jsonl", logs.LANGFUSE), load)
+        frame = read_table(write_lines(tmp_path / "log.jsonl", logs.LANGFUSE))
     assert frame.to_dict("list") == {
         "prompt": ["one", "two"],
         "output_tokens": [11, 30],
@@ -38,50 +34,50 @@ def test_a_log_comes_under_our_names_in_order_of_arrival(
 
 
 def test_a_log_in_a_csv_or_parquet_file_is_read_alike(tmp_path: Path) -> None:
-    expected = read_table(write_lines(tmp_path / "log.jsonl", logs.LITELLM), load)
+    expected = read_table(write_lines(tmp_path / "log.jsonl", logs.LITELLM))
     rows = [
         {key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()}
         for row in logs.LITELLM
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
-    pd.testing.assert_frame_equal(read_table(tmp_path / "log.csv", load), expected)
+    pd.testing.assert_frame_equal(read_table(tmp_path / "log.csv"), expected)
     pd.DataFrame(logs.OPENAI[:2]).to_parquet(tmp_path / "log")
-    assert read_table(tmp_path / "log", load).prompt.tolist() == ["one", "two"]
+    assert read_table(tmp_path / "log").prompt.tolist() == ["one", "two"]
 
 
 def test_a_log_of_vllm_is_text(tmp_path: Path) -> None:
     (tmp_path / "server.log").write_text(logs.VLLM_OLD)
-    frame = read_table(tmp_path / "server.log", load)
+    frame = read_table(tmp_path / "server.log")
     assert frame.prompt.tolist() == ["It's one", "say 'two'"]
     assert frame.arrival_s.tolist() == [0, 3]
     (tmp_path / "server.log").write_text("Received request x: params\nGenerated response x: ''")
     with pytest.raises(DataError, match=r"no prompt in this log of vLLM; start vLLM with VLLM_LOG"):
-        read_table(tmp_path / "server.log", load)
+        read_table(tmp_path / "server.log")
     (tmp_path / "server.log").write_text("Received request x: params")
     with pytest.raises(DataError, match="no answered request"):
-        read_table(tmp_path / "server.log", load)
+        read_table(tmp_path / "server.log")
 
 
 def test_a_log_without_prompts_or_lengths_says_what_to_do(tmp_path: Path) -> None:
     bare = [{key: v for key, v in logs.LITELLM[1].items() if key != "messages"}]
     with pytest.raises(DataError, match="store_prompts_in_spend_logs"):
-        read_table(write_lines(tmp_path / "log.jsonl", bare), load)
+        read_table(write_lines(tmp_path / "log.jsonl", bare))
     streamed = [{"request": logs.OPENAI[0]["request"], "response": {"choices": []}}]
     with pytest.raises(DataError, match="include_usage"):
-        read_table(write_lines(tmp_path / "log.jsonl", streamed), load)
+        read_table(write_lines(tmp_path / "log.jsonl", streamed))
 
 
 def test_paths_lead_into_plain_tables_and_logs(tmp_path: Path) -> None:
     rows = [{"q": {"text": f"p{n}"}, "n": {"out": n}} for n in range(3)]
-    frame = read_table(write_lines(tmp_path / "t", rows), load, columns=("q.text", "n.out"))
+    frame = read_table(write_lines(tmp_path / "t", rows), columns=("q.text", "n.out"))
     assert frame["q.text"].tolist() == ["p0", "p1", "p2"]
     assert frame["n.out"].tolist() == [0, 1, 2]
     pd.DataFrame(rows).to_parquet(tmp_path / "t.parquet")
-    frame = read_table(tmp_path / "t.parquet", load, columns=("q.text", "n.no", "no.where"))
+    frame = read_table(tmp_path / "t.parquet", columns=("q.text", "n.no", "no.where"))
     assert frame["q.text"].tolist() == ["p0", "p1", "p2"]
     assert "no.where" not in frame
     path = write_lines(tmp_path / "log.jsonl", logs.OPENAI[:2])
-    frame = read_table(path, load, columns=("prompt", "response.usage.total_tokens"))
+    frame = read_table(path, columns=("prompt", "response.usage.total_tokens"))
     assert frame["response.usage.total_tokens"].tolist() == [19, 29]
 
 
@@ -91,8 +87,8 @@ def test_a_bad_row_is_an_error_with_its_number_or_left_out_and_counted(
     path = tmp_path / "t.jsonl"
     path.write_text('{"a": 1}\n{"a": \n[3]\n{"a": 4}\n')
     with pytest.raises(DataError, match=r"t\.jsonl, row 1: it is no JSON .*--on-bad-rows skip"):
-        read_table(path, load)
-    frame = read_table(path, load, on_bad_rows="skip")
+        read_table(path)
+    frame = read_table(path, on_bad_rows="skip")
     assert frame.a.tolist() == [1, 4]
     assert list(frame.index) == [0, 3]
     assert "2 of 4 rows left out: 1 because it is no JSON, 1 because it is [3]" in caplog.text
@@ -103,7 +99,7 @@ def test_rows_without_a_time_or_an_output_are_told_of(
 ) -> None:
     rows = [*logs.OPENAI[:2], logs.chat("late", 5), logs.chat("none", 0)]
     with caplog.at_level(logging.INFO):
-        frame = read_table(write_lines(tmp_path / "log.jsonl", rows), load)
+        frame = read_table(write_lines(tmp_path / "log.jsonl", rows))
     assert frame.output_tokens.tolist() == [10, 20, 5]
     assert "arrival_s" not in frame
     assert "2 rows have no time" in caplog.text
@@ -113,4 +109,4 @@ def test_rows_without_a_time_or_an_output_are_told_of(
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("[]")
     with pytest.raises(DataError, match="no rows"):
-        read_table(tmp_path / "t.json", load)
+        read_table(tmp_path / "t.json")

@@ -1,13 +1,12 @@
-"""Values by path, and the prompts, counts and times in them."""
+"""Values by path, and the counts and times in them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from lengthwise.tables.values import count_of, prompt_of, seconds_of, value_at
+from lengthwise.tables.values import count_of, seconds_of, value_at
 
 ROW = {
     "usage": {"out": 3, "out_more": 4, "in": 9},
@@ -33,30 +32,6 @@ ROW = {
 )
 def test_a_path_leads_to_its_value(path: str, value: Any) -> None:
     assert value_at(ROW, path) == value
-
-
-@pytest.mark.parametrize(
-    ("value", "prompt"),
-    [
-        ("hello", "hello"),
-        ("[1, 2] is a list", "[1, 2] is a list"),
-        ('{"task": "translate"}', '{"task": "translate"}'),
-        ([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "x"}], "hi"),
-        ('[{"role": "user", "content": "hi"}]', "hi"),
-        (np.array([{"role": "user", "content": "hi"}]), "hi"),
-        ({"messages": [{"role": "user", "content": "hi"}]}, "hi"),
-        ({"role": "user", "content": "hi"}, "hi"),
-        (["hi"], "hi"),
-        (["hi", "ho"], None),
-        ([{"role": "assistant", "content": "x"}], None),
-        (" ", None),
-        ("{}", None),
-        (float("nan"), None),
-        (None, None),
-    ],
-)
-def test_the_prompt_is_the_users_newest_text(value: Any, prompt: str | None) -> None:
-    assert prompt_of(value) == prompt
 
 
 @pytest.mark.parametrize(

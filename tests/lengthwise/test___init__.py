@@ -1,0 +1,51 @@
+"""`import lengthwise`: a dozen names, each imported at its first use."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lengthwise
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def modules_after(program: str) -> set[str]:
+    """Return the modules that a new process has imported after a program."""
+    code = f"import sys\nbefore = set(sys.modules)\n{program}\nprint(*set(sys.modules) - before)"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_the_import_needs_the_standard_library_only() -> None:
+    tops = {name.partition(".")[0] for name in modules_after("import lengthwise")}
+    assert tops - sys.stdlib_module_names == {"lengthwise"}
+
+
+def test_no_module_imports_a_runtime_before_it_is_used() -> None:
+    files = [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("lengthwise/**/*.py")]
+    names = [".".join(file.parts).removesuffix(".__init__") for file in files]
+    found = modules_after("import " + ", ".join(names))
+    assert not found & {"torch", "grpc", "onnxruntime", "mlflow", "pandas", "scoring_service"}
+
+
+@pytest.mark.parametrize("name", lengthwise.__all__)
+def test_every_name_has_an_example_and_the_type_of_the_stub(name: str) -> None:
+    value = getattr(lengthwise, name)
+    assert vars(lengthwise)[name] is value
+    assert name in dir(lengthwise)
+    assert f"lengthwise.{name}" in (lengthwise.__doc__ or "")
+    stub = ast.parse((ROOT / "lengthwise/__init__.pyi").read_text()).body
+    places = {node.names[0].name: node.module for node in stub if isinstance(node, ast.ImportFrom)}
+    assert places.keys() == set(lengthwise.__all__)
+    assert getattr(sys.modules[str(places[name])], name) is value
+
+
+def test_another_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Oracle'"):
+        _ = lengthwise.Oracle  # type: ignore[attr-defined]
