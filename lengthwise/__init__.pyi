@@ -7,7 +7,6 @@ from lengthwise.errors import DataError as DataError
 from lengthwise.errors import LengthwiseError as LengthwiseError
 from lengthwise.errors import SchedulingError as SchedulingError
 from lengthwise.errors import ScoringError as ScoringError
-from lengthwise.errors import ScoringTimeout as ScoringTimeout
 from lengthwise.tables.reading import read_table as read_table
 from scoring_service.client import FailOpenScorer as FailOpenScorer
 from scoring_service.client import ScoringClient as ScoringClient
