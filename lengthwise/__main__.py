@@ -93,11 +93,10 @@ def completion(arguments: Sequence[str]) -> str:
     parser = ArgumentParser(prog=DISTRIBUTION)
     commands = parser.add_subcommands(required=False)
     for name, (program, command) in by_name(programs().values()).items():
-        place, text = program.commands[command]
-        known = make_parser(f"{DISTRIBUTION} {name}", _settings_of(place))
+        known = make_parser(f"{DISTRIBUTION} {name}", _settings_of(program.place_of(command)))
         for action in known._actions:
             action.option_strings = [word.replace("_", "-") for word in action.option_strings]
-        commands.add_subcommand(name, known, help=text)
+        commands.add_subcommand(name, known, help=program.commands[command][1])
     commands.add_subcommand(_COMPLETION, make_parser(f"{DISTRIBUTION} {_COMPLETION}", nothing))
     return str(parser.get_completion_script(f"shtab-{arguments[0]}"))
 

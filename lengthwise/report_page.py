@@ -1,4 +1,4 @@
-"""Reports: one HTML page with its tables and figures inside, readable without a network."""
+"""Reports: one HTML page (`report_page.html`) with its tables and figures inside."""
 
 import html
 import io
@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.resources import files
+from string import Template
 from typing import Any, Final
 
 import matplotlib
@@ -45,31 +47,32 @@ class ReportTable:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSection:
-    """One part of a report: a heading, words, then a table and a figure where there are any."""
+    """One part of a report: a heading, paragraphs, a table and figures."""
 
     heading: str
     text: str = ""
     table: ReportTable | None = None
     figure: Figure | Sequence[Figure] | None = None
-    """Several stand side by side where there is room, else one under the other."""
+    """Several figures are side by side on a wide page."""
     caption: str = ""
 
 
 def page_text(*, title: str, lead: str, sections: Sequence[ReportSection]) -> str:
-    """Return a report as HTML that needs nothing else.
+    """Return a report as HTML without links to other files.
 
-    A lead that begins with the warning of invented data shows it as a red banner.
+    The warning of invented data at the start of the lead becomes a red banner.
     """
     body = "\n".join(_section(section) for section in sections)
     banner = f'<p class="banner">{BANNER}</p>' if BANNER in lead else ""
     lead = html.escape(lead.replace(f"{BANNER}. ", ""))
-    return _PAGE.format(
-        title=html.escape(title), banner=banner, lead=lead, style=_CSS, body=body, footer=_footer()
+    page = Template(files("lengthwise").joinpath("report_page.html").read_text())
+    return page.substitute(
+        title=html.escape(title), banner=banner, lead=lead, body=body, footer=_footer()
     )
 
 
 def svg_of(figure: Figure) -> str:
-    """Return the figure as an `<svg>` element that a page may make smaller, but not larger."""
+    """Return the figure as an `<svg>` element that becomes smaller on a narrow page."""
     buffer = io.StringIO()
     with matplotlib.rc_context(FIGURE_STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -105,7 +108,7 @@ def _table(table: ReportTable) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a cell holds words: its column is read from the left."""
+    """Return whether a cell holds words, which are aligned to the left."""
     return isinstance(value, str) and value[:1].isalpha()
 
 
@@ -124,7 +127,7 @@ def _cells(values: Sequence[Any]) -> list[str]:
 
 
 def _footer() -> str:
-    """Return what made the page: command, version, day and machine."""
+    """Return the origin of the page: command, version, day and machine."""
     made_s = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
     day = datetime.fromtimestamp(made_s, UTC).date()
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
@@ -133,40 +136,3 @@ def _footer() -> str:
         f"Lengthwise {version('lengthwise')}, {day}, {machine}, Python {platform.python_version()}"
     )
     return f"<footer><code>{html.escape(command)}</code><br>{html.escape(made)}</footer>"
-
-
-_CSS: Final = """
-:root { color-scheme: light dark; --ink: #222; --soft: #555; --line: #ddd; --paper: #fff; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e4e4; --soft: #a8a8a8; --line: #444; --paper: #161616; }
-  svg { filter: invert(.92) hue-rotate(180deg); }
-}
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); }
-body { max-width: 60rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.lead { font-size: 1.1rem; } figure { margin: 1rem 0; }
-.panels { display: flex; flex-wrap: wrap; gap: 1rem; }
-.panels svg { flex: 1 1 18rem; min-width: 0; height: auto; }
-figcaption, footer { font-size: .85rem; color: var(--soft); }
-footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .5rem; }
-code { overflow-wrap: anywhere; } .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); }
-td { white-space: nowrap; } th { vertical-align: bottom; }
-th:first-child, td:first-child, .text { text-align: left; }
-th:first-child, td:first-child { position: sticky; left: 0; background: var(--paper); }
-@media (max-width: 40rem) {
-  table { font-size: .8rem; } th, td { padding: .25rem .4rem; } td { white-space: normal; }
-}
-.banner { background: #b00020; color: #fff; font-weight: 600; padding: .6rem 1rem; }
-"""
-
-_PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{style}</style></head>
-<body>{banner}<h1>{title}</h1><p class="lead">{lead}</p>
-{body}
-{footer}
-</body></html>
-"""

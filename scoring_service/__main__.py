@@ -1,46 +1,36 @@
-"""`python -m scoring_service`: the table of commands."""
+"""`python -m scoring_service COMMAND`: a ranker served over gRPC."""
 
 import sys
+from functools import partial
 from typing import Final
 
 from lengthwise.command_line.logs import configure_logs
-from lengthwise.command_line.program import Commands, Program
-
-COMMANDS: Final[Commands] = {
-    "serve": ("scoring_service.commands.serve:serve", "serve a ranker over gRPC"),
-    "score": ("scoring_service.commands.score:score", "score prompts with a running service"),
-    "loadtest": (
-        "scoring_service.commands.loadtest:loadtest",
-        "load a running service at a fixed rate",
-    ),
-    "bench": (
-        "scoring_service.commands.bench:bench",
-        "measure the service beside the bare model, a naive service and MLServer",
-    ),
-}
-_ABOUT: Final = """usage: python -m scoring_service COMMAND [--help] ...
-
-Predict the length order of LLM responses: serve a trained ranker over gRPC.
-
-commands:
-{commands}
-
-examples:
-  python -m scoring_service serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
-  python -m scoring_service score --target 127.0.0.1:50051 "Say hello." "Write a long essay."
-  python -m scoring_service loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10
-  python -m scoring_service bench --bundle mlruns/demo/bundle
-"""
-
+from lengthwise.command_line.program import Program
 
 PROGRAM: Final = Program(
     module="scoring_service",
     title="Scores",
-    about=_ABOUT,
-    commands=COMMANDS,
+    about="Predict the length order of LLM responses: serve a trained ranker over gRPC.",
+    examples="""\
+serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
+score --target 127.0.0.1:50051 "Say hello." "Write a long essay."
+loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10
+bench --bundle mlruns/demo/bundle""",
+    commands={
+        "serve": ("serve:serve", "serve a ranker over gRPC"),
+        "score": ("score:score", "score prompts with a running service"),
+        "loadtest": (
+            "loadtest:loadtest",
+            "load a running service at a fixed rate",
+        ),
+        "bench": (
+            "bench:bench",
+            "measure the service beside the bare model, a naive service and MLServer",
+        ),
+    },
     extra="serve",
     names={"bench": "bench-service"},
-    prepare=lambda: configure_logs("text"),
+    prepare=partial(configure_logs, "text"),
 )
 main: Final = PROGRAM.run
 

@@ -1,58 +1,24 @@
-"""`python -m training`: the table of commands."""
+"""`python -m training COMMAND`: rankers of prompts by response length."""
 
 import logging
 import os
 import sys
 from typing import Final
 
-from lengthwise.command_line.program import Commands, Program
+from lengthwise.command_line.program import Program
 
-_COMMANDS: Final = {
-    "fit": ("fit", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
-    "evaluate": ("evaluate", "measure a bundle on any table of prompts and lengths"),
-    "recalibrate": ("recalibrate", "fit a bundle's lengths to another model's responses"),
-    "calibrate": ("calibrate", "fit a model's prefill cost to measured latencies"),
-    "cross-model": (
-        "training.studies.cross_model",
-        "train on one model, test on the others: a matrix",
-    ),
-    "reproduce": (
-        "training.studies.reproduce",
-        "the paper's tables on the data at hand, beside its figures",
-    ),
-    "list": ("list", "show runs, registered versions and the champion"),
-    "compare": ("compare", "rank the same prompts by two bundles, and compare tau_b"),
-    "promote": ("promote", "make a version the champion, if it beats the present one"),
-    "export": ("export", "write the bundle of a run into a folder"),
-    "fetch": ("data.fetch", "build the table of a data card from its public source"),
-    "collect": ("data.collect", "measure response lengths at an OpenAI-compatible endpoint"),
-    "delta": ("data.delta", "find the delta of ranking pairs from ten answers to each prompt"),
-    "monitor": ("monitor", "check a bundle against logged lengths for drift"),
-}
-COMMANDS: Final[Commands] = {
-    name: (f"{'' if module.startswith('training.') else 'training.commands.'}{module}:main", text)
-    for name, (module, text) in _COMMANDS.items()
-}
-_ABOUT: Final = """Train rankers that order prompts by the length of a model's response.
-
-usage: python -m training COMMAND ...        python -m training COMMAND --help
-
-{commands}
-
-examples:
-  python -m training fit demo --out mlruns/demo          4,000 real prompts, minutes on two cores
-  python -m training fit demo --out run --loss.delta .3  any setting of a recipe can be overridden
+_ABOUT: Final = """\
+Train rankers that order prompts by the length of a model's response.
 
 Lengths are tokens; a score is higher for a longer response; tau_b (Kendall) is 1 for the right
-order, 0 for chance. Data is looked for in --data-dir, then $LENGTHWISE_DATA, then on the Hugging
-Face hub; without any of them a synthetic set takes its place, with a warning.
-"""
+order, 0 for chance. Data is read from --data-dir, else $LENGTHWISE_DATA, else the Hugging Face hub;
+without any of them a synthetic set takes its place, with a warning."""
 
 
 def _prepare() -> None:
     """Log our messages to stderr without a prefix, and of libraries only warnings."""
-    # Idle OpenMP threads that spin would starve the others on a shared machine. For a while they
-    # may: a training step is hundreds of short operations, and takes a third longer if they sleep.
+    # Idle OpenMP threads that spin would starve the others on a shared machine. A short spin stays:
+    # a training step is hundreds of short operations, and takes a third longer if threads sleep.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -68,7 +34,31 @@ PROGRAM: Final = Program(
     module="training",
     title="Rankers",
     about=_ABOUT,
-    commands=COMMANDS,
+    examples="""\
+fit demo --out mlruns/demo          4,000 real prompts, minutes on two cores
+fit demo --out run --loss.delta .3  any setting of a recipe can be overridden""",
+    commands={
+        "fit": ("fit:main", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
+        "evaluate": ("evaluate:main", "measure a bundle on any table of prompts and lengths"),
+        "recalibrate": ("recalibrate:main", "fit a bundle's lengths to another model's responses"),
+        "calibrate": ("calibrate:main", "fit a model's prefill cost to measured latencies"),
+        "cross-model": (
+            "training.studies.cross_model:main",
+            "train on one model, test on the others: a matrix",
+        ),
+        "reproduce": (
+            "training.studies.reproduce:main",
+            "the paper's tables on the data at hand, beside its figures",
+        ),
+        "list": ("list:main", "show runs, registered versions and the champion"),
+        "compare": ("compare:main", "rank the same prompts by two bundles, and compare tau_b"),
+        "promote": ("promote:main", "make a version the champion, if it beats the present one"),
+        "export": ("export:main", "write the bundle of a run into a folder"),
+        "fetch": ("data.fetch:main", "build the table of a data card from its public source"),
+        "collect": ("data.collect:main", "measure response lengths at an OpenAI-style endpoint"),
+        "delta": ("data.delta:main", "find the delta of ranking pairs from ten answers per prompt"),
+        "monitor": ("monitor:main", "check a bundle against logged lengths for drift"),
+    },
     extra="train",
     extras={"collect": "collect", "fetch": "collect"},
     names={"compare": "compare-rankers", "reproduce": "reproduce-ranker"},

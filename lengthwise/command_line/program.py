@@ -1,7 +1,7 @@
 """Programs: the commands of each package, and one exit code and one line for every failure.
 
-    COMMANDS = {"score": ("scoring_service.commands.score:score", "score prompts with a service")}
-    PROGRAM = Program(module="scoring_service", about=ABOUT, commands=COMMANDS, ...)
+    commands = {"score": ("score:score", "score prompts with a running service")}
+    PROGRAM = Program(module="scoring_service", commands=commands, title="Scores", extra="serve")
     PROGRAM.run(arguments)
 
 `options.py` builds the options of a command. `lengthwise COMMAND` (`lengthwise/__main__.py`) finds
@@ -32,7 +32,8 @@ from lengthwise.command_line.options import HELP, Command, parse
 from lengthwise.errors import ConfigError, LengthwiseError
 
 Commands = Mapping[str, tuple[str, str]]
-"""Name -> "module:function" and one line of help. The module is imported when the command runs."""
+"""Name -> place and one line of help. A place is "module:function", where a module below
+PACKAGE.commands has its short name. The module is imported when the command runs."""
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C: that of shells for a process which SIGINT ended."""
 DISTRIBUTION: Final = "lengthwise"
@@ -60,7 +61,9 @@ class Program:
     title: str
     """Heading of its commands in the help of `lengthwise`."""
     about: str
-    """Text of --help; `{commands}` in it becomes the table of commands."""
+    """Purpose, for --help."""
+    examples: str
+    """Arguments of each example of --help, one per line."""
     commands: Commands
     """Functions of dataclasses, which are built from options. A function of
     `arguments: Sequence[str]` parses them itself for the function `run` beside it."""
@@ -81,11 +84,26 @@ class Program:
         """
         words = sys.argv[1:] if arguments is None else list(arguments)
         if not words or words[0] in HELP:
-            text = self.about.replace("{commands}", table_of(self.commands)).rstrip()
-            return exit_code_of(lambda: print(text)) or (0 if words else 2)
+            return exit_code_of(lambda: print(self.help_page())) or (0 if words else 2)
         if words[0] not in self.commands:
             return unknown(words[0], self.commands)
         return self.run_command(words[0], words[1:])
+
+    def help_page(self) -> str:
+        """Return the usage, the purpose, the commands and examples."""
+        program = f"python -m {self.module}"
+        examples = "\n".join(f"  {program} {line}" for line in self.examples.split("\n"))
+        return (
+            f"usage: {program} COMMAND [options]\n\n{self.about}\n\n"
+            f"commands:\n{table_of(self.commands)}\n\nexamples:\n{examples}\n\n"
+            "COMMAND --help lists the common options of a command, --help-all all of them."
+        )
+
+    def place_of(self, name: str) -> str:
+        """Return the full place of a command, "module:function"."""
+        place = self.commands[name][0]
+        is_full = place.startswith(f"{self.module}.")
+        return place if is_full else f"{self.module}.commands.{place}"
 
     def run_command(self, name: str, arguments: Sequence[str]) -> int:
         """Run one of the commands; returns the exit code."""
@@ -94,7 +112,7 @@ class Program:
 
     def _run(self, name: str, arguments: Sequence[str]) -> int | None:
         try:
-            command = load_command(self.commands[name][0])
+            command = load_command(self.place_of(name))
             if "arguments" in get_type_hints(command):
                 return command(arguments)
             return run_command(f"python -m {self.module} {name}", command, arguments)

@@ -176,6 +176,7 @@ def test_a_command_whose_library_is_missing_is_completed_by_name(monkeypatch):
         module="broken",
         title="",
         about="",
+        examples="",
         commands={"lost": ("not_there_at_all.module:main", "")},
         extra="serve",
     )

@@ -79,13 +79,11 @@ COMMANDS = {
     "nothing": (f"{__name__}:nothing", "fails"),
     "absent": (f"{__name__}:absent", "needs a library that is not there"),
 }
-ABOUT = "usage: python -m tests COMMAND\n\n{commands}\n"
-
-
 PROGRAM = Program(
     module="tests",
     title="Tests",
-    about=ABOUT,
+    about="Test commands.",
+    examples="fit demo",
     commands=COMMANDS,
     extra="serve",
     extras={"absent": "collect"},
@@ -99,7 +97,9 @@ def run(*arguments: str) -> int:
 
 def test_the_table_of_commands_is_the_help(capsys):
     assert run("--help") == 0
-    assert "fit      train something" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "fit      train something" in text
+    assert "\nexamples:\n  python -m tests fit demo\n" in text
     assert run() == 2
 
 
