@@ -19,7 +19,7 @@ from scheduler_adapters.commands.experiment_settings import Setup, changed_optio
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.cluster.outages import Outage
-from scheduler_adapters.simulator.cluster.seen import TelemetryAge
+from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.observers import progress_lines
 from scheduler_adapters.simulator.simulate import Interrupted
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace

@@ -271,7 +271,7 @@ class Careless(Placement):
         ("ticks", "the tick at 0.0 s changed one"),
         ("dead", "'burst, with instances that die': .* to instance 2; name one of the views"),
         ("raises", r"failed in place\(\), at 0.0 s: KeyError: 'lost'; correct it"),
-        ("moves", "moved request 'nobody' to instance 1, and it has not arrived"),
+        ("moves", "'nobody', to=1.*it has not arrived; move a request that was placed"),
         ("answers", "answered a tick with 'nothing'; use Move and SetRole"),
     ],
 )

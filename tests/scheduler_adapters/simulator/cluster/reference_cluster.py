@@ -16,9 +16,9 @@ import numpy as np
 from scheduler_adapters.placement import Placement, SetRole, Watch
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun
-from scheduler_adapters.simulator.cluster.moves import LiveMigration
 from scheduler_adapters.simulator.cluster.outages import Outage
-from scheduler_adapters.simulator.cluster.seen import TelemetryAge
+from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
+from scheduler_adapters.simulator.cluster.request_migrations import LiveMigration
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import (
     Carried,

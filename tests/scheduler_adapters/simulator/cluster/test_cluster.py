@@ -26,9 +26,9 @@ from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
-from scheduler_adapters.simulator.cluster.moves import LiveMigration
 from scheduler_adapters.simulator.cluster.outages import Outage
-from scheduler_adapters.simulator.cluster.seen import TelemetryAge
+from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
+from scheduler_adapters.simulator.cluster.request_migrations import LiveMigration
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -531,7 +531,7 @@ def test_a_tick_sets_roles_and_what_it_cannot_do_is_refused():
     for wrong, message in (
         (SetRole(instance=2, role="decode"), "name an instance and one of the roles"),
         (SetRole(instance=0, role="both?"), "name an instance and one of the roles"),
-        (Move(request_id="b", to=1), "moved request 'b' to instance 1, and it has not arrived"),
+        (Move(request_id="b", to=1), "it has not arrived; move a request that was placed"),
         (Move(request_id="a", to=2), "to instance 2; name one of the views"),
     ):
         with pytest.raises(InvalidDecision, match=message):

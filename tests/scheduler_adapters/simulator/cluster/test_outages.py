@@ -13,7 +13,7 @@ from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.cluster.outages import Outage
-from scheduler_adapters.simulator.cluster.seen import TelemetryAge
+from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric

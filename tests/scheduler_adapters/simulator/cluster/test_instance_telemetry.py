@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_adapters.placement import Watch
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.simulator.cluster.telemetry import Telemetry, read_all_s
+from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry, read_all_s
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance

@@ -11,7 +11,8 @@ from lengthwise.errors import ConfigError
 from scheduler_adapters.placement import Move, Placement, SetRole, Watch, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
-from scheduler_adapters.simulator.cluster.seen import QueueLength, TelemetryAge
+from scheduler_adapters.simulator.cluster.placement_calls import QueueLength
+from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency

@@ -11,7 +11,7 @@ from lengthwise.errors import ConfigError, InvalidDecision
 from scheduler_adapters.placement import Move, Placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
-from scheduler_adapters.simulator.cluster.moves import LiveMigration
+from scheduler_adapters.simulator.cluster.request_migrations import LiveMigration
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import Carried, SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance

@@ -1,0 +1,116 @@
+"""The engines of a cluster, each run only as far as the next decision needs.
+
+A decision at time t sees every instance after all its steps that started before t. For arrivals and
+ticks `Engine.advance(t)` does that. A phase ends at the end of a step, and only the step itself
+shows when. So the instance in which a phase may end first runs first, and only up to the earliest
+time at which one may end elsewhere (`Engine.quiet_until_s`). When a phase ends at e, no other
+instance has begun a step at e or later, and each is then advanced to e.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import inf, nextafter
+
+import numpy as np
+
+from scheduler_adapters.placement import Placement
+from scheduler_adapters.simulator.cluster.event_queue import EventQueue
+from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.engine.request_state import Carried, simulated_request
+from scheduler_adapters.workload.requests import Requests
+
+
+class EngineGroup:
+    """Several engines under one clock, and the requests that each has received.
+
+    Args:
+        requests: all of the run. The arrivals of a closed loop are written when they are known.
+        watches_phases: whether the end of a phase is an event.
+        heeds_ends: whether the end of a request is one, too.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        placement: Placement,
+        engines: Sequence[Engine],
+        events: EventQueue,
+        *,
+        watches_phases: bool,
+        heeds_ends: bool,
+    ) -> None:
+        self.requests, self.engines, self.events = requests, engines, events
+        self.watches_phases, self.heeds_ends = watches_phases, heeds_ends
+        self.telemetry = [
+            Telemetry(engine, placement.watch, watches_prefills=placement.watches_prefills)
+            for engine in engines
+        ]
+        self.outdated = set(range(len(engines)))
+        """Instances whose views are to be renewed."""
+        self.next_s = [-inf] * len(engines)
+        """Start of the next step, by instance; -inf where it is not known."""
+        self.quiet_s = [-inf] * len(engines)
+        """Time up to which no phase ends, by instance; -inf where it is not known."""
+        self.quiet: list[tuple[float, int]] = []
+        """Heap of (no phase ends up to this time, instance); void where `quiet_s` differs."""
+        self.rows: list[list[int]] = [[] for _ in engines]
+        """Rows of the requests that each instance has received, by row of its engine."""
+        self.last_at = np.full((len(requests), 2), -1)
+        """Last place of each request: instance, and row of its engine."""
+
+    def advance_to_next_event(self) -> float:
+        """Run the instances in which a phase may end before the next event; return its time."""
+        quiet = self.quiet
+        while True:
+            at_s = self.events.next_s
+            while quiet and self.quiet_s[quiet[0][1]] != quiet[0][0]:
+                heappop(quiet)
+            if not quiet or quiet[0][0] >= at_s:
+                return at_s
+            _, instance = heappop(quiet)
+            self.quiet_s[instance] = -inf
+            # The step that is next here may always be run: elsewhere none starts earlier.
+            others_s = max(quiet[0][0] if quiet else inf, nextafter(self.next_s[instance], inf))
+            self.advance(instance, min(at_s, others_s))
+
+    def advance(self, instance: int, until_s: float) -> None:
+        """Run an instance's steps that start before `until_s`."""
+        engine = self.engines[instance]
+        next_s = self.next_s[instance] = engine.advance(until_s)
+        self.outdated.add(instance)
+        if self.watches_phases and next_s >= self.quiet_s[instance]:
+            quiet_s = engine.quiet_until_s(next_s, heeds_ends=self.heeds_ends)
+            self.quiet_s[instance] = quiet_s
+            if quiet_s < inf:
+                heappush(self.quiet, (quiet_s, instance))
+
+    def current(self, instance: int) -> Engine:
+        """Return an engine that has begun all its steps before now, to change it from outside."""
+        engine = self.engines[instance]
+        # A stalled engine notes the time: what the change makes possible starts no earlier.
+        if self.next_s[instance] < self.events.now_s or engine.is_stalled:
+            self.advance(instance, self.events.now_s)
+        return engine
+
+    def changed(self, instance: int) -> None:
+        """Note that an engine was changed from outside."""
+        self.next_s[instance] = self.quiet_s[instance] = -inf
+        self.outdated.add(instance)
+        if self.watches_phases:
+            self.advance(instance, self.events.now_s)
+
+    def submit(self, row: int, instance: int, carried: Carried | None) -> bool:
+        """Submit a request to an instance; return whether its memory can ever hold the request."""
+        engine, own_rows = self.engines[instance], self.rows[instance]
+        is_held = engine.submit(simulated_request(self.requests, row), carried=carried)
+        self.last_at[row] = instance, len(own_rows)
+        own_rows.append(row)
+        self.telemetry[instance].submitted(engine.requests[-1])
+        self.changed(instance)
+        return is_held
+
+    def release(self, instance: int, blocks: int) -> None:
+        """Free blocks of an instance that a leaving or an expected request has held."""
+        self.current(instance).release(blocks, self.events.now_s)
+        self.changed(instance)

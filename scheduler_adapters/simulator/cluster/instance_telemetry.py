@@ -1,0 +1,282 @@
+"""A placement's view of one simulated instance: engine state, bookings, watched counts."""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import inf
+
+import numpy as np
+
+from scheduler_adapters.placement import Watch
+from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.engine.request_state import RequestState
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import InstanceView, Phase, RequestView
+from scheduler_adapters.workload.requests import Floats
+
+
+class BelowLimit:
+    """Number of requests that have generated fewer tokens than a limit of their own.
+
+    A request gets one token per step at most, so it is checked again only after as many steps as
+    it lacks tokens.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.requests, self.load = engine.requests, engine.load
+        self.limits: dict[int, int] = {}
+        """Limits by row of the engine."""
+        self.checks: list[tuple[int, int]] = []
+        """Heap of (step of the next check, row)."""
+
+    def add(self, state: RequestState, limit: int) -> None:
+        self.limits[state.row] = limit
+        heappush(self.checks, (self.load.step, state.row))
+
+    def discard(self, row: int) -> None:
+        self.limits.pop(row, None)
+
+    def count(self) -> int:
+        step, checks = self.load.step, self.checks
+        while checks and checks[0][0] <= step:
+            _, row = heappop(checks)
+            if row in self.limits:
+                left = self.limits[row] - generated_tokens(self.requests[row])
+                if left > 0:
+                    heappush(checks, (step + left, row))
+                else:
+                    del self.limits[row]
+        return len(self.limits)
+
+
+class PrefillQueue(EngineObserver):
+    """Tokens to be prefilled in one engine: of waiting requests, and of prefills in progress."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.requests, self.load = engine.requests, engine.load
+        self.step = engine.step
+        self.waiting: dict[int, tuple[int, int]] = {}
+        """Tokens and `InstanceView.prefill_squares` of each waiting request, by row."""
+        self.tokens = self.squares = 0
+        """Sums over the waiting requests."""
+        self.started: set[int] = set()
+        """Rows of requests in their prefill."""
+        engine.observe(self)
+
+    def sums(self, now_s: float) -> tuple[int, int]:
+        """Return tokens and squares of all prefills; chunks of a step count until it ends."""
+        tokens, squares = self.tokens, self.squares
+        for row in self.started:
+            of_one = to_prefill(self.requests[row], self.requests[row].prefill_left)
+            tokens, squares = tokens + of_one[0], squares + of_one[1]
+        for state, chunk in self.chunks(now_s):
+            end = state.context - (state.prefill_left or 1)
+            tokens, squares = tokens + chunk, squares + end**2 - (end - chunk) ** 2
+        return tokens, squares
+
+    def chunks(self, now_s: float) -> Sequence[tuple[RequestState, int]]:
+        """Return the prefills of the step under way."""
+        return self.step.chunks if self.load.now_s > now_s else ()
+
+    def submitted(self, state: RequestState) -> None:
+        """Add a request that was submitted to the engine."""
+        # With KV kept outside, a request needs at most the rest of its prefill.
+        left = state.prefill_left if state.stored_blocks else state.context
+        if left and not state.is_gone:
+            tokens, squares = self.waiting[state.row] = to_prefill(state, left)
+            self.tokens += tokens
+            self.squares += squares
+
+    def evicted(self, request: RequestView, now_s: float) -> None:
+        self.started.discard(request.number)
+        self.submitted(self.requests[request.number])
+
+    def admitted(self, request: RequestView, now_s: float) -> None:
+        self._remove_waiting(request.number)
+        if self.requests[request.number].prefill_left:
+            self.started.add(request.number)
+
+    def _remove_waiting(self, row: int) -> None:
+        tokens, squares = self.waiting.pop(row, (0, 0))
+        self.tokens -= tokens
+        self.squares -= squares
+
+    def prefill_ended(self, request: RequestView, now_s: float) -> None:
+        self.started.discard(request.number)
+
+    finished = prefill_ended
+
+    def withdrawn(self, request: RequestView, now_s: float) -> None:
+        self._remove_waiting(request.number)
+        self.started.discard(request.number)
+
+
+def to_prefill(state: RequestState, left: int) -> tuple[int, int]:
+    """Return l - p and l^2 - p^2 of a request with `left` of its l tokens to be prefilled."""
+    return left, state.context**2 - (state.context - left) ** 2
+
+
+class Telemetry(EngineObserver):
+    """View of one engine, its bookings and, with a `watch`, counts of thinking and answering.
+
+    KV in transfer to the instance is booked at once, so that each decision sees the ones before.
+    """
+
+    def __init__(
+        self, engine: Engine, watch: Watch | None, *, watches_prefills: bool = False
+    ) -> None:
+        self.engine, self.watch = engine, watch
+        self.requests, self.load = engine.requests, engine.load
+        self.num_booked = self.booked_blocks = self.booked_thinking = self.booked_fresh = 0
+        self.thinking, self.fresh = BelowLimit(engine), BelowLimit(engine)
+        self.answering: set[int] = set()
+        """Rows of requests that have ended their thinking and have not left."""
+        self.dry: list[tuple[float, int, int]] = []
+        """Heap of (time when all is read, row, tokens) of answers without KV blocks."""
+        self.prefills = PrefillQueue(engine) if watches_prefills else None
+        if watch is not None:
+            engine.observe(self)
+
+    def view(self, now_s: float = inf) -> InstanceView:
+        """Return the view, brought up to date; by default the step under way counts as done."""
+        view = self.engine.view()
+        view.num_waiting += self.num_booked
+        view.booked_blocks = self.booked_blocks
+        if self.watch is not None:
+            view.num_thinking = self.thinking.count() + self.booked_thinking
+            view.num_fresh_answering = self.fresh.count() + self.booked_fresh
+            view.paced_until_s = self.paced_until_s()
+        if self.prefills is not None:
+            view.prefill_tokens, view.prefill_squares = self.prefills.sums(now_s)
+        return view
+
+    def is_changing(self, now_s: float) -> bool:
+        """Return whether the end of the step under way will change the view."""
+        return self.prefills is not None and bool(self.prefills.chunks(now_s))
+
+    def book(self, state: RequestState, blocks: int, *, sign: int = 1) -> None:
+        """Book a request in transfer with `blocks` of KV; `sign` -1 cancels the booking."""
+        thinking, fresh = phase_counts(state, self.watch)
+        self.num_booked += sign
+        self.booked_blocks += sign * blocks
+        self.booked_thinking += sign * thinking
+        self.booked_fresh += sign * fresh
+
+    def submitted(self, state: RequestState) -> None:
+        """Count a request that was submitted to the engine."""
+        if self.prefills is not None:
+            self.prefills.submitted(state)
+        if self.watch is None or state.is_gone:
+            return
+        if answers(state):
+            self._answers(state, self.watch)
+            self._note_dry(state, self.watch)
+        else:
+            limit = self.watch.demote_above_tokens + 1 - state.view.prompt_tokens
+            self.thinking.add(state, limit)
+
+    def _answers(self, state: RequestState, watch: Watch) -> None:
+        if state.row not in self.answering:
+            self.answering.add(state.row)
+            self.thinking.discard(state.row)
+            self.fresh.add(state, state.reasoning_tokens + watch.quantum_tokens)
+
+    def prefill_ended(self, request: RequestView, now_s: float) -> None:
+        if request.phase is Phase.ANSWERING:
+            self.thinking_ended(request, now_s)
+
+    def thinking_ended(self, request: RequestView, now_s: float) -> None:
+        if self.watch is not None:
+            self._answers(self.requests[request.number], self.watch)
+
+    def finished(self, request: RequestView, now_s: float) -> None:
+        self.thinking.discard(request.number)
+        self.fresh.discard(request.number)
+        self.answering.discard(request.number)
+
+    withdrawn = finished
+
+    def evicted(self, request: RequestView, now_s: float) -> None:
+        if self.watch is not None:
+            self._note_dry(self.requests[request.number], self.watch)
+
+    def _has_answered(self, state: RequestState) -> bool:
+        is_answering = state.row in self.answering
+        return is_answering and generated_tokens(state) > state.reasoning_tokens
+
+    def _note_dry(self, state: RequestState, watch: Watch) -> None:
+        if self._has_answered(state):
+            entry = self._dry_s(state, watch), state.row, generated_tokens(state)
+            heappush(self.dry, entry)
+
+    def _dry_s(self, state: RequestState, watch: Watch) -> float:
+        token_s = self.engine.token_s(state)[state.reasoning_tokens :]
+        return read_all_s(np.array(token_s), watch.pace_s)
+
+    def _first_answer_due_s(self, ttfat_s: float) -> float:
+        """Return the earliest time at which a reader without any token begins to wait."""
+        states = (self.requests[row] for row in self.answering)
+        ended_s = (
+            self.engine.token_s(state)[state.reasoning_tokens - 1]
+            for state in states
+            if generated_tokens(state) == state.reasoning_tokens
+        )
+        return min(ended_s, default=inf) + ttfat_s
+
+    def paced_until_s(self, *, for_later: bool = False) -> float:
+        """Return the earliest time at which a reader has read all tokens.
+
+        By default requests of the newest step are left out: they got a token at its end, which is
+        not before now. `for_later` includes them, for a comparison with later times.
+        """
+        watch, dry, requests, load = self.watch, self.dry, self.requests, self.load
+        if watch is None:
+            return inf
+        while dry:
+            _, row, tokens = dry[0]
+            if generated_tokens(requests[row]) == tokens and not requests[row].is_gone:
+                break
+            heappop(dry)
+        first_s = dry[0][0] if dry else inf
+        if watch.ttfat_s is not None:
+            first_s = min(first_s, self._first_answer_due_s(watch.ttfat_s))
+        for level in self.engine.levels:
+            for batch in level.batches:
+                is_newest = batch.last_tick == load.step - 1 and self.engine.step.is_steady
+                if is_newest and not for_later:
+                    continue  # all of it was in the step, and no part has been left out
+                for state in batch.members.values():
+                    last_s = batch.last_s if batch.counter > state.joined else state.last_token_s
+                    is_left = for_later or last_s != load.last_step_end_s
+                    if is_left and self._has_answered(state):
+                        first_s = min(first_s, self._dry_s(state, watch))
+        return first_s
+
+
+def generated_tokens(state: RequestState) -> int:
+    """Return the number of output tokens so far."""
+    return state.now_context - state.view.prompt_tokens
+
+
+def answers(state: RequestState) -> bool:
+    """Return whether a request has ended its thinking, or its prefill if it does not think."""
+    return generated_tokens(state) >= max(1, state.reasoning_tokens)
+
+
+def phase_counts(state: RequestState, watch: Watch | None) -> tuple[bool, bool]:
+    """Return whether a request counts as thinking, and whether as a fresh answer."""
+    if watch is None:
+        return False, False
+    generated = generated_tokens(state)
+    if answers(state):
+        return False, generated < state.reasoning_tokens + watch.quantum_tokens
+    return state.view.prompt_tokens + generated <= watch.demote_above_tokens, False
+
+
+def read_all_s(token_s: Floats, pace_s: float) -> float:
+    """Return the time when a reader has read tokens emitted at `token_s` (K,), K >= 1.
+
+    One token takes `pace_s`, from its emission or from the end of the one before: this is
+    u_K + pace_s of PASCAL's pacer, u_j = max(g_j, u_(j-1) + pace_s).
+    """
+    number = np.arange(len(token_s))
+    return float((token_s - number * pace_s).max() + len(token_s) * pace_s)

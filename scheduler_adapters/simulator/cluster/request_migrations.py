@@ -1,0 +1,310 @@
+"""Migrations of requests between instances: copied, copied while they decode, or recomputed.
+
+A request leaves at the end of the step under way. A copied request stops there and holds its blocks
+until the last byte has landed. Its destination then needs as many free blocks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+
+import numpy as np
+
+from lengthwise.errors import ConfigError, at_least
+from scheduler_adapters.simulator.cluster.event_queue import LANDED, STARTED
+from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls
+from scheduler_adapters.simulator.engine.request_state import Carried, RequestState
+from scheduler_adapters.simulator.links import Fabric, Transfers
+from scheduler_adapters.timeline.migrations import Migration
+from scheduler_adapters.views import RequestView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LiveMigration:
+    """Settings of a KV copy in stages while the request decodes.
+
+    Stage 0 copies the present KV, and each later stage the KV generated during the stage before.
+    The request is paused in the last stage. Stages begin at the end of a step. The destination
+    reserves blocks for each stage. The migration is aborted at the end of a stage if there are too
+    few blocks, or if the request has ended or was evicted.
+
+    Source: Phasor, section on defragmentation; numbers of stages and blocks are Llumnix's.
+    """
+
+    max_stages: int = 3
+    """Stages at most, with the last one."""
+    last_blocks: int = 16
+    """KV blocks left to copy from which the stage is the last one."""
+
+    def __post_init__(self) -> None:
+        at_least("max_stages", self.max_stages, 2)
+        at_least("last_blocks", self.last_blocks, 1)
+
+
+@dataclass(slots=True, eq=False)
+class OngoingMigration:
+    """One request between two instances."""
+
+    row: int
+    state: RequestState
+    """State in the source."""
+    source: int
+    to: int
+    start_s: float
+    view: RequestView | None = None
+    """Copy of the view at the time of leaving; the engine's own view changes later."""
+    carried: Carried | None = None
+    """Progress taken along; None while the request decodes in its source."""
+    blocks: int = 0
+    """Blocks of the KV taken along."""
+    reserved_blocks: int = 0
+    """Blocks reserved at the destination of a live migration; other migrations only book."""
+    is_live: bool = False
+    pause_s: float = inf
+    stages: int = 0
+    """Stages begun so far; a copy is one."""
+    copied_tokens: int = 0
+    preemptions: int = 0
+    """Preemptions at the start of a live migration; another number means that the KV was lost."""
+
+
+class RequestMigrations:
+    """Requests between the instances of a cluster, and prefilled requests without a destination."""
+
+    def __init__(
+        self, calls: PlacementCalls, fabric: Fabric | None, settings: LiveMigration
+    ) -> None:
+        self.calls, self.group, self.events = calls, calls.group, calls.events
+        self.settings = settings
+        self.transfers = None if fabric is None else Transfers(fabric)
+        self.under_way: dict[int, OngoingMigration] = {}
+        """Migrations by number."""
+        self.num_sent = self.num_events = self.num_aborted = 0
+        self.prefilled: deque[OngoingMigration] = deque()
+        """Requests with their first token in prefill instances, until a destination is named."""
+        self.ended: list[Migration] = []
+        self.counts = np.zeros(len(self.group.requests), dtype=np.int64)
+        """Number of migrations of each request."""
+
+    def take_out(
+        self, source: int, state: RequestState, *, keeps_kv: bool = True
+    ) -> OngoingMigration:
+        """Stop a request; with its KV it holds its blocks until that has been copied."""
+        group = self.group
+        carried = group.current(source).withdraw(state, holds_blocks=keeps_kv)
+        if not keeps_kv:
+            carried = replace(carried, kv_tokens=0)
+        group.changed(source)
+        start_s = max(self.events.now_s, carried.available_s)
+        return OngoingMigration(
+            group.rows[source][state.row],
+            state,
+            source,
+            source,
+            start_s,
+            view=replace(state.view),
+            carried=carried,
+            blocks=group.engines[source].instance.blocks(carried.kv_tokens),
+            pause_s=start_s,
+        )
+
+    def send(self, migration: OngoingMigration, to: int) -> None:
+        """Book a request at its destination, and copy its KV once its last step has ended."""
+        migration.to = to
+        self.calls.views.book(to, migration.state, migration.blocks)
+        self._begin(migration)
+
+    def send_live(self, source: int, state: RequestState, to: int) -> None:
+        """Copy the KV of a request while it decodes; a request that does not is stopped."""
+        if state.batch is None:
+            self.send(self.take_out(source, state), to)
+            return
+        row, start_s = self.group.rows[source][state.row], self._end_of_step_s(source)
+        preemptions = state.view.preemptions
+        migration = OngoingMigration(row, state, source, to, start_s, preemptions=preemptions)
+        migration.is_live = True
+        self._count(migration, 1)
+        self._begin(migration)
+
+    def is_moved_live(self, state: RequestState) -> bool:
+        """Return whether a request is being copied while it decodes."""
+        return any(migration.state is state for migration in self.under_way.values())
+
+    def _count(self, migration: OngoingMigration, sign: int) -> None:
+        """Count the live migrations at both instances."""
+        for instance in (migration.source, migration.to):
+            self.group.engines[instance].own_view.num_migrating += sign * migration.is_live
+
+    def _begin(self, migration: OngoingMigration) -> None:
+        self.num_sent += 1
+        self.under_way[self.num_sent] = migration
+        self._expect_start(self.num_sent, migration.start_s)
+
+    def _end_of_step_s(self, instance: int) -> float:
+        """Return the end of the step under way; now, if there is none."""
+        return max(self.events.now_s, self.group.current(instance).load.now_s)
+
+    def _expect_start(self, number: int, start_s: float) -> None:
+        if start_s > self.events.now_s:
+            self.events.push(start_s, STARTED, number, 0, partial(self._start, number))
+        else:
+            self._start(number)
+
+    def _start(self, number: int) -> None:
+        """Begin to copy: a stopped request, or the next stage of a decoding one."""
+        migration = self.under_way.get(number)
+        if migration is None:
+            return  # one of its instances has failed
+        if migration.carried is None:
+            self._start_stage(number, migration)
+        elif migration.to == migration.source:
+            self._arrive(number)
+        else:
+            block_tokens = self.group.engines[migration.source].instance.block_tokens
+            self._copy(number, migration, migration.blocks * block_tokens)
+
+    def _copy(self, number: int, migration: OngoingMigration, tokens: int) -> None:
+        if not tokens:
+            self._arrive(number)
+            return
+        migration.stages += 1
+        if self.transfers is None:
+            raise ConfigError(
+                f"placement {self.calls.placement.name!r} moves requests, and nothing is between "
+                "the instances; give a fabric"
+            )
+        num_bytes = tokens * self.transfers.fabric.kv_bytes_per_token
+        now_s = self.events.now_s
+        self.transfers.start(now_s, number, migration.source, migration.to, num_bytes)
+        self._expect_landing(self.transfers)
+
+    def _start_stage(self, number: int, migration: OngoingMigration) -> None:
+        """Copy the tokens decoded since the last stage began; stop the request if they are few."""
+        engine, state = self.group.current(migration.source), migration.state
+        is_lost = state.is_gone or state.batch is None
+        is_lost = is_lost or state.view.preemptions != migration.preemptions
+        if is_lost or not self._reserve(migration):
+            self._abort(number)
+            return
+        tokens = state.computed_tokens
+        left = tokens - migration.copied_tokens
+        is_short = engine.instance.blocks(left) <= self.settings.last_blocks
+        if migration.stages and (is_short or migration.stages + 1 == self.settings.max_stages):
+            stopped = self.take_out(migration.source, state)
+            migration.view, migration.carried = stopped.view, stopped.carried
+            migration.pause_s, migration.blocks = stopped.pause_s, stopped.blocks
+            self.calls.views.book(migration.to, state, 0)
+        migration.copied_tokens = tokens
+        self._copy(number, migration, left)
+
+    def _reserve(self, migration: OngoingMigration) -> bool:
+        """Return whether the destination could reserve blocks for all computed tokens."""
+        engine = self.group.current(migration.to)
+        needed = engine.instance.blocks(migration.state.computed_tokens)
+        if not engine.reserve(needed - migration.reserved_blocks):
+            return False
+        migration.reserved_blocks = needed
+        self.group.changed(migration.to)
+        return True
+
+    def _abort(self, number: int) -> None:
+        """Abort a live migration; an unfinished request stays in its source."""
+        migration = self.under_way.pop(number)
+        self._count(migration, -1)
+        self.num_aborted += 1
+        self.group.release(migration.to, migration.reserved_blocks)
+
+    def _expect_landing(self, transfers: Transfers) -> None:
+        """Schedule the next landing; an earlier event for it is void."""
+        self.num_events += 1
+        if transfers.next_landing_s < inf:
+            action = partial(self._land, transfers, self.num_events)
+            self.events.push(transfers.next_landing_s, LANDED, self.num_events, 0, action)
+
+    def _land(self, transfers: Transfers, event: int) -> None:
+        if event != self.num_events:
+            return
+        for number in transfers.land(self.events.now_s):
+            migration = self.under_way[number]
+            if migration.carried is None:
+                self._expect_start(number, self._end_of_step_s(migration.source))
+            else:
+                self._arrive(number)
+        self._expect_landing(transfers)
+        self.hand_over_prefilled()
+
+    def _arrive(self, number: int) -> None:
+        """Submit a request to its destination, and free the blocks that it held."""
+        migration, now_s = self.under_way.pop(number), self.events.now_s
+        assert migration.carried is not None
+        self._leave(migration, migration.carried)
+        carried = replace(
+            migration.carried,
+            available_s=now_s,
+            held_blocks=0,
+            reserved_blocks=migration.reserved_blocks,
+        )
+        self.calls.submit_moved(migration.row, migration.to, carried)
+        if migration.to != migration.source:
+            self.counts[migration.row] += 1
+            self.ended.append(
+                Migration(
+                    request_id=migration.state.view.request_id,
+                    source=migration.source,
+                    destination=migration.to,
+                    start_s=migration.start_s,
+                    end_s=now_s,
+                    kv_blocks=migration.blocks,
+                    downtime_s=now_s - migration.pause_s,
+                    stages=migration.stages,
+                )
+            )
+
+    def _leave(self, migration: OngoingMigration, carried: Carried) -> None:
+        """Free the blocks held in the source, and cancel the booking at the destination."""
+        self._count(migration, -1)
+        self.group.release(migration.source, carried.held_blocks)
+        booked = 0 if migration.reserved_blocks else migration.blocks
+        self.calls.views.book(migration.to, migration.state, booked, sign=-1)
+
+    def lose(self, instance: int) -> list[tuple[int, RequestView, Carried]]:
+        """Abort the migrations of an instance that fails; return the requests between instances.
+
+        A request that decodes during its migration is still in its source.
+        """
+        lost: list[OngoingMigration] = []
+        for number, migration in list(self.under_way.items()):
+            if instance not in (migration.source, migration.to):
+                continue
+            if self.transfers is not None:
+                self.transfers.cancel(self.events.now_s, number)
+            if migration.carried is None:
+                self._abort(number)
+                continue
+            del self.under_way[number]
+            self._leave(migration, migration.carried)
+            self.group.release(migration.to, migration.reserved_blocks)
+            lost.append(migration)
+        for migration in [one for one in self.prefilled if one.source == instance]:
+            self.prefilled.remove(migration)
+            assert migration.carried is not None
+            self.group.release(instance, migration.carried.held_blocks)
+            lost.append(migration)
+        if self.transfers is not None:
+            self._expect_landing(self.transfers)
+        return [(one.row, one.view, one.carried) for one in lost if one.view and one.carried]
+
+    def hand_over_prefilled(self) -> None:
+        """Send prefilled requests on, in order, as long as there is a place for the first."""
+        while self.prefilled:
+            migration = self.prefilled[0]
+            assert migration.view is not None
+            chosen = self.calls.ask("at_prefill_end", migration.view, migration.source)
+            if chosen is None:
+                return
+            self.calls.check(chosen, migration.view)
+            self.prefilled.popleft()
+            self.send(migration, chosen)
