@@ -8,7 +8,7 @@ from typing import Final
 from lengthwise.progress import Progress
 from scheduler_adapters.placements.pascal import PascalPlacement
 from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.simulator.cluster.run import simulate_cluster
+from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric

@@ -25,7 +25,7 @@ from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.cluster.run import simulate_cluster
+from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
 from scheduler_adapters.simulator.latency.time_tables import TableLatency

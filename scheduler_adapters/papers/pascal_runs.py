@@ -15,7 +15,7 @@ from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.cluster.run import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import UNLIMITED_BLOCKS

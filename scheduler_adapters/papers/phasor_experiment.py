@@ -25,7 +25,7 @@ from scheduler_adapters.papers.phasor_runs import (
     pace_s,
     percentile,
 )
-from scheduler_adapters.simulator.cluster.run import ClusterRun
+from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.workload.requests import Floats
 

@@ -23,7 +23,7 @@ from scheduler_adapters.papers.phasor_runs import ABLATIONS, Sample
 from scheduler_adapters.reporting.figures import capacity_figure, instances_figure, series_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table, series_table
 from scheduler_adapters.reporting.page import ReportTable, Section
-from scheduler_adapters.simulator.cluster.run import ClusterRun
+from scheduler_adapters.simulator.cluster import ClusterRun
 
 _NAMES = (*BASELINES, "Phasor")
 _SHOCK = "BurstGPT lengths, Poisson arrivals at 5 req/s, and 25 req/s from 90 s to 120 s; seed 0."

@@ -14,7 +14,7 @@ from scheduler_adapters.placements.memory_aware import MemoryAwarePools
 from scheduler_adapters.placements.phasor import Phasor
 from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.prefill_first import PrefillFirst
-from scheduler_adapters.simulator.cluster.run import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.facts import gpu_of
 from scheduler_adapters.simulator.links import Fabric

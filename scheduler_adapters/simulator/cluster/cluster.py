@@ -1,18 +1,21 @@
-"""Arrivals, ticks, snapshots and ends of phases in a cluster, and the decisions that they cause."""
+"""Many simulated instances under one placement: `simulate_cluster`.
+
+`Cluster` turns arrivals, ticks, snapshots and ends of phases into calls of the placement.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
 
 import numpy as np
 
-from lengthwise.errors import InvalidDecision, at_least
+from lengthwise.errors import ConfigError, InvalidDecision, at_least, require
 from scheduler_adapters.placement import Move, Placement, SetRole
-from scheduler_adapters.simulator.cluster.engine_group import EngineGroup
-from scheduler_adapters.simulator.cluster.event_queue import (
+from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.cluster.clock import (
     ARRIVED,
     FAILED,
     LANDED,
@@ -20,8 +23,9 @@ from scheduler_adapters.simulator.cluster.event_queue import (
     RECOVERED,
     SNAPSHOT,
     TICKED,
-    EventQueue,
+    ClusterClock,
 )
+from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry
 from scheduler_adapters.simulator.cluster.outages import Outage, Outages
 from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls, overrides
 from scheduler_adapters.simulator.cluster.placement_views import (
@@ -29,16 +33,35 @@ from scheduler_adapters.simulator.cluster.placement_views import (
     Snapshots,
     TelemetryAge,
 )
-from scheduler_adapters.simulator.cluster.request_migrations import (
-    LiveMigration,
-    RequestMigrations,
-)
-from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.cluster.request_migrations import RequestMigrations
+from scheduler_adapters.simulator.engine.engine import Engine, uncollected
 from scheduler_adapters.simulator.engine.request_state import RequestState, simulated_request
+from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.simulate import EngineKind, Interrupted
+from scheduler_adapters.timeline.migrations import Migration, join_moved
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.views import RequestView
-from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.views import RequestView, Role
+from scheduler_adapters.workload.requests import Ints, Requests
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ClusterRun:
+    """Result of a run."""
+
+    timeline: Timeline
+    """Timeline of all instances; `instance` is the last one of each request."""
+    migrations: Sequence[Migration]
+    """Migrations in the order in which they ended."""
+    num_aborted: int
+    """Live migrations that were aborted: the request had ended, was evicted, or found no room."""
+    num_replaced: Ints
+    """Number of repeated placements of each request, whose instance had failed."""
+    num_fallbacks: int
+    """Requests placed by the shortest queue, because the views were too old."""
+    roles: Sequence[tuple[float, SetRole]]
+    """Changes of roles, with their times."""
 
 
 class Cluster:
@@ -50,7 +73,6 @@ class Cluster:
         placement: Placement,
         engines: Sequence[Engine],
         fabric: Fabric | None,
-        live_migration: LiveMigration,
         clients: int | None,
         outages: Sequence[Outage],
         age: TelemetryAge,
@@ -63,24 +85,22 @@ class Cluster:
         self.hands_over = overrides(placement, "at_prefill_end")
         heeds_ends = self.hands_over or clients is not None
         watches_phases = self.thinks or heeds_ends
-        self.events = EventQueue()
-        self.group = EngineGroup(
-            requests,
-            placement,
-            engines,
-            self.events,
-            watches_phases=watches_phases,
-            heeds_ends=heeds_ends,
+        telemetry = [
+            Telemetry(engine, placement.watch, watches_prefills=placement.watches_prefills)
+            for engine in engines
+        ]
+        self.clock = ClusterClock(
+            requests, telemetry, watches_phases=watches_phases, heeds_ends=heeds_ends
         )
         for instance in range(len(engines)) if watches_phases else ():
             engines[instance].observe(_PhaseEnds(self, instance))
         has_ticks = overrides(placement, "tick")
-        self.views = InstanceViews(self.group)
+        self.views = InstanceViews(self.clock)
         if age.period_s:
-            snapshots = self.views = Snapshots(self.group, placement.watch, with_decodes=has_ticks)
+            snapshots = self.views = Snapshots(self.clock, placement.watch, with_decodes=has_ticks)
             self._repeat(SNAPSHOT, age.period_s, snapshots.take)
         self.calls = PlacementCalls(placement, self.views, age.max_age_s)
-        self.migrations = RequestMigrations(self.calls, fabric, live_migration)
+        self.migrations = RequestMigrations(self.calls, fabric)
         self.outages = Outages(self.migrations, outages)
         self.roles: list[tuple[float, SetRole]] = []
         """Changes of roles, with their times."""
@@ -93,10 +113,7 @@ class Cluster:
 
     def run(self) -> None:
         """Run all events and all steps."""
-        while (at_s := self.group.advance_to_next_event()) < inf:
-            self.events.run_until(at_s)
-        for engine in self.group.engines:
-            engine.advance(inf)
+        self.clock.run()
         self.calls.refuse_unplaced()
         if prefilled := self.migrations.prefilled:
             raise InvalidDecision(
@@ -110,9 +127,9 @@ class Cluster:
         if row < len(self.requests):
             self.num_sent += 1
             if self.clients is not None:
-                self.requests.arrival_s[row] = self.events.now_s
+                self.requests.arrival_s[row] = self.clock.now_s
             at_s = self.requests.arrival_s.item(row)
-            self.events.push(at_s, ARRIVED, row, 0, partial(self._arrive, row))
+            self.clock.push(at_s, ARRIVED, row, 0, partial(self._arrive, row))
 
     def _arrive(self, row: int) -> None:
         simulated = simulated_request(self.requests, row)
@@ -136,22 +153,22 @@ class Cluster:
             if self._is_pending():
                 self._repeat(kind, period_s, action, number + 1)
 
-        self.events.push(number * period_s, kind, number, 0, run)
+        self.clock.push(number * period_s, kind, number, 0, run)
 
     def _is_pending(self) -> bool:
         """Return whether anything is pending for which the next tick or snapshot may matter."""
-        for instance in range(len(self.group.engines)):
-            self.group.current(instance)
+        for instance in range(len(self.clock.engines)):
+            self.clock.catch_up(instance)
         # A tick matters to a snapshot, but not the other way round. Failures alone do not matter,
         # and recoveries matter only to requests without a place.
         idle = {LANDED, FAILED, SNAPSHOT}
         if not (self.calls.unplaced or self.migrations.prefilled):
             idle.add(RECOVERED)
-        is_expected = any(kind not in idle for _, kind, *_ in self.events.heap)
-        return is_expected or bool(self.migrations.under_way) or min(self.group.next_s) < inf
+        is_expected = any(kind not in idle for _, kind, *_ in self.clock.events)
+        return is_expected or bool(self.migrations.under_way) or min(self.clock.next_s) < inf
 
     def _tick(self) -> None:
-        for change in self.calls.ask("tick", self.events.now_s) if self.views.shown else ():
+        for change in self.calls.ask("tick", self.clock.now_s) if self.views.shown else ():
             if isinstance(change, SetRole):
                 self._set_role(change)
             elif isinstance(change, Move):
@@ -169,7 +186,7 @@ class Cluster:
             advice = "name an instance and one of the roles prefill, decode and both"
             raise self._invalid_tick(change, advice)
         self.views.set_role(change.instance, change.role)
-        self.roles.append((self.events.now_s, change))
+        self.roles.append((self.clock.now_s, change))
 
     @cached_property
     def _row_of(self) -> dict[str, int]:
@@ -179,12 +196,13 @@ class Cluster:
     def _move(self, move: Move) -> None:
         """Move a request, unless it has finished or is being moved."""
         row = self._row_of.get(move.request_id, -1)
-        if row < 0 or self.group.last_at[row, 0] < 0:
+        if row < 0 or self.clock.last_at[row, 0] < 0:
             raise self._invalid_tick(move, "it has not arrived; move a request that was placed")
         if move.how not in ("copy", "live", "recompute"):
             raise self._invalid_tick(move, "use how='copy', 'live' or 'recompute'")
-        instance, own_row = self.group.last_at[row].tolist()
-        state = self.group.current(instance).requests[own_row]
+        instance, own_row = self.clock.last_at[row].tolist()
+        self.clock.catch_up(instance)
+        state = self.clock.engines[instance].requests[own_row]
         self.calls.check(move.to, state.view)
         if state.is_gone or move.to == instance or self.migrations.is_moved_live(state):
             return
@@ -211,7 +229,7 @@ class Cluster:
 
     def end_prefill(self, instance: int, state: RequestState) -> None:
         """Hand over a request whose prefill ended, if its instance hands requests over."""
-        role = self.group.engines[instance].own_view.role
+        role = self.clock.engines[instance].own_view.role
         if not state.is_gone and role == "prefill":
             self.migrations.prefilled.append(self.migrations.take_out(instance, state))
         elif not state.is_gone and role in self.placement.hands_over_from:
@@ -239,10 +257,10 @@ class _PhaseEnds(EngineObserver):
         order: int,
         then: Callable[[int, RequestState], None],
     ) -> None:
-        engine = self.cluster.group.engines[self.instance]
+        engine = self.cluster.clock.engines[self.instance]
         state = engine.requests[request.number]
         action = partial(then, self.instance, state)
-        self.cluster.events.push(now_s, PHASE_ENDED, self.instance, 3 * state.row + order, action)
+        self.cluster.clock.push(now_s, PHASE_ENDED, self.instance, 3 * state.row + order, action)
         engine.stop()
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
@@ -258,3 +276,81 @@ class _PhaseEnds(EngineObserver):
             self._stop(request, now_s, 1, self.cluster.end_prefill)
         if self.cluster.clients is not None:
             self._stop(request, now_s, 2, self.cluster.free_client)
+
+
+def simulate_cluster(
+    requests: Requests,
+    placement: Placement,
+    make_policy: Callable[[], Policy],
+    instances: Sequence[Instance],
+    *,
+    fabric: Fabric | None = None,
+    roles: Sequence[Role] | None = None,
+    kind: EngineKind = "plain",
+    clients: int | None = None,
+    outages: Sequence[Outage] = (),
+    age: TelemetryAge | None = None,
+    observers: Callable[[int], Iterable[EngineObserver]] = lambda instance: (),
+) -> ClusterRun:
+    """Serve `requests` on `instances` in virtual time; equal input, equal bytes.
+
+    A request that the memory of its instance can never hold is rejected and reported.
+
+    Args:
+        make_policy: makes the policy of each instance.
+        fabric: network between instances; needed where the placement moves requests.
+        roles: first roles of the instances; None: both for all. An instance of role prefill hands
+            its requests over once they have their first token.
+        kind, clients: those of `simulate`.
+        outages: times in which instances are dead. Their requests are placed again; while all
+            instances are dead, requests wait for the first recovery.
+        age: age of the views of instances; None: they are up to date.
+        observers: observers of each instance, by its number.
+
+    Raises:
+        ConfigError: there is no instance, no fabric where a request is to be moved, or an outage
+            that cannot be.
+        SchedulingError: requests are left when the last instance has failed for good.
+        InvalidDecision: the placement named an instance that is not there, or a policy failed.
+        Interrupted: Ctrl-C; holds the timeline so far.
+        As `simulate` does for each instance.
+    """
+    require("instances", len(instances), bool(instances), "one or more")
+    engines = [
+        Engine(
+            make_policy(),
+            instance,
+            vllm=kind == "vllm",
+            instance_id=number,
+            observers=observers(number),
+        )
+        for number, instance in enumerate(instances)
+    ]
+    if roles is not None and len(roles) != len(engines):
+        raise ConfigError(f"roles are {len(roles)} for {len(engines)} instances; give one to each")
+    for engine, role in zip(engines, roles or (), strict=False):
+        engine.own_view.role = role
+    cluster = Cluster(requests, placement, engines, fabric, clients, outages, age or TelemetryAge())
+    try:
+        with uncollected():
+            cluster.run()
+    except KeyboardInterrupt as error:
+        raise Interrupted(_outcome(cluster).timeline) from error
+    return _outcome(cluster)
+
+
+def _outcome(cluster: Cluster) -> ClusterRun:
+    """Return the result so far."""
+    requests, clock, migrations = cluster.requests, cluster.clock, cluster.migrations
+    parts = [
+        engine.timeline(requests.take(np.array(rows, dtype=np.int64)))
+        for engine, rows in zip(clock.engines, clock.rows, strict=True)
+    ]
+    return ClusterRun(
+        timeline=join_moved(requests, parts, clock.rows, clock.last_at, migrations.counts),
+        migrations=tuple(migrations.ended),
+        num_aborted=migrations.num_aborted,
+        num_replaced=cluster.outages.num_replaced,
+        num_fallbacks=cluster.calls.num_fallbacks,
+        roles=tuple(cluster.roles),
+    )

@@ -15,7 +15,7 @@ from operator import itemgetter
 import numpy as np
 
 from lengthwise.errors import ConfigError, at_least, require
-from scheduler_adapters.simulator.cluster.event_queue import FAILED, RECOVERED
+from scheduler_adapters.simulator.cluster.clock import FAILED, RECOVERED
 from scheduler_adapters.simulator.cluster.request_migrations import RequestMigrations
 
 
@@ -37,10 +37,10 @@ class Outages:
     """Failures and recoveries of the instances of a cluster."""
 
     def __init__(self, migrations: RequestMigrations, outages: Sequence[Outage]) -> None:
-        self.migrations, self.calls, self.group = migrations, migrations.calls, migrations.group
-        self.num_replaced = np.zeros(len(self.group.requests), dtype=np.int64)
+        self.migrations, self.calls, self.clock = migrations, migrations.calls, migrations.clock
+        self.num_replaced = np.zeros(len(self.clock.requests), dtype=np.int64)
         """Number of repeated placements of each request."""
-        push, count = self.group.events.push, len(self.group.engines)
+        push, count = self.clock.push, len(self.clock.engines)
         in_order = sorted(outages, key=lambda one: (one.instance, one.at_s))
         for one in in_order:
             if one.instance >= count:
@@ -53,14 +53,14 @@ class Outages:
                 raise ConfigError(f"{one} begins during {before}; let one end before the other")
 
     def _fail(self, instance: int) -> None:
-        group = self.group
+        clock, engine = self.clock, self.clock.engines[instance]
         self.calls.views.hide(instance)
         lost = self.migrations.lose(instance)
-        engine = group.current(instance)
+        clock.catch_up(instance)
         for state in [state for state in engine.requests if not state.is_gone]:
             carried = engine.withdraw(state)
-            lost.append((group.rows[instance][state.row], replace(state.view), carried))
-        group.changed(instance)
+            lost.append((clock.rows[instance][state.row], replace(state.view), carried))
+        clock.changed(instance)
         for row, view, carried in sorted(lost, key=itemgetter(0)):
             self.num_replaced[row] += 1
             self.calls.place(row, view, carried)

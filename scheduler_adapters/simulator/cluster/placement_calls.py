@@ -41,7 +41,7 @@ class PlacementCalls:
 
     def __init__(self, placement: Placement, views: InstanceViews, max_age_s: float) -> None:
         self.placement, self.views, self.max_age_s = placement, views, max_age_s
-        self.group, self.events = views.group, views.group.events
+        self.clock = views.clock
         self.num_fallbacks = 0
         """Requests placed by the shortest queue."""
         self.unplaced: deque[tuple[int, RequestView, Carried | None]] = deque()
@@ -65,14 +65,13 @@ class PlacementCalls:
             raise
         except Exception as error:
             raise InvalidDecision(
-                f"placement {decider.name!r} failed in {method}(), at {self.events.now_s} s: "
+                f"placement {decider.name!r} failed in {method}(), at {self.clock.now_s} s: "
                 f"{type(error).__name__}: {error}; correct it"
             ) from error
 
     def is_living(self, chosen: object) -> bool:
         """Return whether an answer is the number of a living instance."""
-        living = self.views.is_living
-        return isinstance(chosen, int) and 0 <= chosen < len(living) and living[chosen]
+        return isinstance(chosen, int) and chosen in self.views.living
 
     def check(self, chosen: object, request: RequestView) -> None:
         """Raise `InvalidDecision` unless an answer is the number of a living instance."""
@@ -89,7 +88,8 @@ class PlacementCalls:
         instance can never hold it.
         """
         request.phase = Phase.WAITING
-        now_s, is_late = self.events.now_s, request.arrival_s < self.events.now_s
+        now_s = self.clock.now_s
+        is_late = request.arrival_s < now_s
         if is_late:
             request.last_token_s = now_s  # tells the placement the present time
         if not self.views.shown:
@@ -101,7 +101,7 @@ class PlacementCalls:
         self.views.placed(request, chosen)
         if carried is None:
             late = Carried(available_s=now_s) if is_late else None
-            return self.group.submit(row, chosen, late)
+            return self.clock.submit(row, chosen, late)
         available_s = max(carried.available_s, now_s)
         carried = replace(carried, kv_tokens=0, held_blocks=0, available_s=available_s)
         self.submit_moved(row, chosen, carried)
@@ -109,10 +109,10 @@ class PlacementCalls:
 
     def submit_moved(self, row: int, instance: int, carried: Carried) -> None:
         """Submit a request with its progress; raise `InvalidDecision` where it can never fit."""
-        if not self.group.submit(row, instance, carried):
+        if not self.clock.submit(row, instance, carried):
             raise InvalidDecision(
                 f"placement {self.placement.name!r} moved request "
-                f"{self.group.requests.request_id.item(row)!r} to instance {instance}, whose "
+                f"{self.clock.requests.request_id.item(row)!r} to instance {instance}, whose "
                 "memory can never hold it; choose a larger one"
             )
 
@@ -126,7 +126,7 @@ class PlacementCalls:
         if self.unplaced:
             raise SchedulingError(
                 f"{len(self.unplaced)} requests are left without an instance, first "
-                f"{self.unplaced[0][1].request_id!r}: all {len(self.views.is_living)} are dead; "
+                f"{self.unplaced[0][1].request_id!r}: all {len(self.views.by_number)} are dead; "
                 "let an outage end, or add an instance"
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from lengthwise.errors import require
 from scheduler_adapters.placement import Watch
-from scheduler_adapters.simulator.cluster.engine_group import EngineGroup
+from scheduler_adapters.simulator.cluster.clock import ClusterClock
 from scheduler_adapters.simulator.cluster.instance_telemetry import phase_counts
 from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.views import InstanceView, RequestView, Role
@@ -37,26 +37,26 @@ class InstanceViews(Sequence[InstanceView]):
     Only the instances that are read are advanced to now; the others skip ahead as if alone.
     """
 
-    def __init__(self, group: EngineGroup) -> None:
-        self.group = group
-        self.by_number = [engine.own_view for engine in group.engines]
+    def __init__(self, clock: ClusterClock) -> None:
+        self.clock = clock
+        self.by_number = [engine.own_view for engine in clock.engines]
         self.shown = list(self.by_number)
         """Views of living instances, by number."""
-        self.is_living = [True] * len(self.shown)
+        self.living = set(range(len(self.shown)))
 
     def hide(self, instance: int) -> None:
         """Leave out an instance that has failed."""
-        self.is_living[instance] = False
+        self.living.discard(instance)
         self.shown = [view for view in self.shown if view.instance_id != instance]
 
     def show(self, instance: int) -> None:
         """Show an instance that has recovered."""
-        self.is_living[instance] = True
+        self.living.add(instance)
         insort(self.shown, self.by_number[instance], key=attrgetter("instance_id"))
 
     def set_role(self, instance: int, role: Role) -> None:
         """Change the role of an instance."""
-        self.group.engines[instance].own_view.role = self.by_number[instance].role = role
+        self.clock.engines[instance].own_view.role = self.by_number[instance].role = role
 
     @property
     def age_s(self) -> float:
@@ -68,21 +68,19 @@ class InstanceViews(Sequence[InstanceView]):
 
     def book(self, instance: int, state: RequestState, blocks: int, *, sign: int = 1) -> None:
         """Book a request in transfer at its destination; `sign` -1 cancels the booking."""
-        self.group.telemetry[instance].book(state, blocks, sign=sign)
-        self.group.outdated.add(instance)
+        self.clock.telemetry[instance].book(state, blocks, sign=sign)
+        self.clock.outdated.add(instance)
 
     def thinking_ended(self, instance: int, state: RequestState) -> None:
         """Note a request that begins to answer in its instance."""
 
     def _refresh(self, instance: int) -> None:
-        group, now_s = self.group, self.group.events.now_s
-        if group.next_s[instance] < now_s:
-            group.advance(instance, now_s)
-        if instance in group.outdated:
-            telemetry = group.telemetry[instance]
-            telemetry.view(now_s)
-            if not telemetry.is_changing(now_s):
-                group.outdated.discard(instance)
+        clock, telemetry = self.clock, self.clock.telemetry[instance]
+        clock.catch_up(instance)
+        if instance in clock.outdated:
+            telemetry.view(clock.now_s)
+            if not telemetry.is_changing(clock.now_s):
+                clock.outdated.discard(instance)
 
     def __len__(self) -> int:
         return len(self.shown)
@@ -95,9 +93,9 @@ class InstanceViews(Sequence[InstanceView]):
         return view
 
     def __iter__(self) -> Iterator[InstanceView]:
-        now_s = self.group.events.now_s
-        late = {i for i, start_s in enumerate(self.group.next_s) if start_s < now_s}
-        for instance in sorted(late | self.group.outdated):
+        now_s = self.clock.now_s
+        late = {i for i, start_s in enumerate(self.clock.next_s) if start_s < now_s}
+        for instance in sorted(late | self.clock.outdated):
             self._refresh(instance)
         return iter(self.shown)
 
@@ -105,8 +103,8 @@ class InstanceViews(Sequence[InstanceView]):
 class Snapshots(InstanceViews):
     """Living instances as of the last snapshot, and the decisions made since."""
 
-    def __init__(self, group: EngineGroup, watch: Watch | None, *, with_decodes: bool) -> None:
-        super().__init__(group)
+    def __init__(self, clock: ClusterClock, watch: Watch | None, *, with_decodes: bool) -> None:
+        super().__init__(clock)
         self.watch = watch
         self.with_decodes = with_decodes
         self.taken_s = 0.0
@@ -115,18 +113,18 @@ class Snapshots(InstanceViews):
 
     def take(self) -> None:
         """Take a snapshot of all instances."""
-        self.taken_s = self.group.events.now_s
+        self.taken_s = self.clock.now_s
         for instance in range(len(self.by_number)):
             self._renew(instance)
         self.shown = [self.by_number[view.instance_id] for view in self.shown]
 
     def _renew(self, instance: int) -> None:
         self._refresh(instance)
-        engine = self.group.engines[instance]
+        engine = self.clock.engines[instance]
         decodes = tuple(engine.decodes()) if self.with_decodes else ()
         self.by_number[instance] = replace(
             engine.own_view,
-            paced_until_s=self.group.telemetry[instance].paced_until_s(for_later=True),
+            paced_until_s=self.clock.telemetry[instance].paced_until_s(for_later=True),
             decodes=lambda: decodes,
         )
 
@@ -136,7 +134,7 @@ class Snapshots(InstanceViews):
 
     @property
     def age_s(self) -> float:
-        return self.group.events.now_s - self.taken_s
+        return self.clock.now_s - self.taken_s
 
     def placed(self, request: RequestView, instance: int) -> None:
         view, context = self.by_number[instance], request.context_tokens

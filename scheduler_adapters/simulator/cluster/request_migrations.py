@@ -2,6 +2,14 @@
 
 A request leaves at the end of the step under way. A copied request stops there and holds its blocks
 until the last byte has landed. Its destination then needs as many free blocks.
+
+A live migration copies the KV in stages while the request decodes. Stage 0 copies the present KV,
+and each later stage the KV generated during the stage before. The request is paused in the last
+stage. Stages begin at the end of a step. The destination reserves blocks for each stage. The
+migration is aborted at the end of a stage if there are too few blocks, or if the request has ended
+or was evicted.
+
+Source: Phasor, section on defragmentation; numbers of stages and blocks are Llumnix's.
 """
 
 from __future__ import annotations
@@ -13,35 +21,18 @@ from math import inf
 
 import numpy as np
 
-from lengthwise.errors import ConfigError, at_least
-from scheduler_adapters.simulator.cluster.event_queue import LANDED, STARTED
+from lengthwise.errors import ConfigError
+from scheduler_adapters.simulator.cluster.clock import LANDED, STARTED
 from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls
 from scheduler_adapters.simulator.engine.request_state import Carried, RequestState
 from scheduler_adapters.simulator.links import Fabric, Transfers
 from scheduler_adapters.timeline.migrations import Migration
 from scheduler_adapters.views import RequestView
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LiveMigration:
-    """Settings of a KV copy in stages while the request decodes.
-
-    Stage 0 copies the present KV, and each later stage the KV generated during the stage before.
-    The request is paused in the last stage. Stages begin at the end of a step. The destination
-    reserves blocks for each stage. The migration is aborted at the end of a stage if there are too
-    few blocks, or if the request has ended or was evicted.
-
-    Source: Phasor, section on defragmentation; numbers of stages and blocks are Llumnix's.
-    """
-
-    max_stages: int = 3
-    """Stages at most, with the last one."""
-    last_blocks: int = 16
-    """KV blocks left to copy from which the stage is the last one."""
-
-    def __post_init__(self) -> None:
-        at_least("max_stages", self.max_stages, 2)
-        at_least("last_blocks", self.last_blocks, 1)
+MAX_STAGES = 3
+"""Stages of a live migration at most, with the last one."""
+LAST_BLOCKS = 16
+"""KV blocks left to copy from which a stage is the last one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +45,6 @@ class OngoingMigration:
     source: int
     to: int
     start_s: float
-    view: RequestView | None = None
-    """Copy of the view at the time of leaving; the engine's own view changes later."""
     carried: Carried | None = None
     """Progress taken along; None while the request decodes in its source."""
     blocks: int = 0
@@ -74,11 +63,8 @@ class OngoingMigration:
 class RequestMigrations:
     """Requests between the instances of a cluster, and prefilled requests without a destination."""
 
-    def __init__(
-        self, calls: PlacementCalls, fabric: Fabric | None, settings: LiveMigration
-    ) -> None:
-        self.calls, self.group, self.events = calls, calls.group, calls.events
-        self.settings = settings
+    def __init__(self, calls: PlacementCalls, fabric: Fabric | None) -> None:
+        self.calls, self.clock = calls, calls.clock
         self.transfers = None if fabric is None else Transfers(fabric)
         self.under_way: dict[int, OngoingMigration] = {}
         """Migrations by number."""
@@ -86,30 +72,23 @@ class RequestMigrations:
         self.prefilled: deque[OngoingMigration] = deque()
         """Requests with their first token in prefill instances, until a destination is named."""
         self.ended: list[Migration] = []
-        self.counts = np.zeros(len(self.group.requests), dtype=np.int64)
+        self.counts = np.zeros(len(self.clock.requests), dtype=np.int64)
         """Number of migrations of each request."""
 
     def take_out(
         self, source: int, state: RequestState, *, keeps_kv: bool = True
     ) -> OngoingMigration:
         """Stop a request; with its KV it holds its blocks until that has been copied."""
-        group = self.group
-        carried = group.current(source).withdraw(state, holds_blocks=keeps_kv)
+        clock, engine = self.clock, self.clock.engines[source]
+        clock.catch_up(source)
+        carried = engine.withdraw(state, holds_blocks=keeps_kv)
         if not keeps_kv:
             carried = replace(carried, kv_tokens=0)
-        group.changed(source)
-        start_s = max(self.events.now_s, carried.available_s)
-        return OngoingMigration(
-            group.rows[source][state.row],
-            state,
-            source,
-            source,
-            start_s,
-            view=replace(state.view),
-            carried=carried,
-            blocks=group.engines[source].instance.blocks(carried.kv_tokens),
-            pause_s=start_s,
-        )
+        clock.changed(source)
+        row, start_s = clock.rows[source][state.row], max(clock.now_s, carried.available_s)
+        migration = OngoingMigration(row, state, source, source, start_s, carried)
+        migration.pause_s, migration.blocks = start_s, engine.instance.blocks(carried.kv_tokens)
+        return migration
 
     def send(self, migration: OngoingMigration, to: int) -> None:
         """Book a request at its destination, and copy its KV once its last step has ended."""
@@ -122,10 +101,9 @@ class RequestMigrations:
         if state.batch is None:
             self.send(self.take_out(source, state), to)
             return
-        row, start_s = self.group.rows[source][state.row], self._end_of_step_s(source)
-        preemptions = state.view.preemptions
-        migration = OngoingMigration(row, state, source, to, start_s, preemptions=preemptions)
-        migration.is_live = True
+        row, start_s = self.clock.rows[source][state.row], self._end_of_step_s(source)
+        migration = OngoingMigration(row, state, source, to, start_s, is_live=True)
+        migration.preemptions = state.view.preemptions
         self._count(migration, 1)
         self._begin(migration)
 
@@ -136,7 +114,7 @@ class RequestMigrations:
     def _count(self, migration: OngoingMigration, sign: int) -> None:
         """Count the live migrations at both instances."""
         for instance in (migration.source, migration.to):
-            self.group.engines[instance].own_view.num_migrating += sign * migration.is_live
+            self.clock.engines[instance].own_view.num_migrating += sign * migration.is_live
 
     def _begin(self, migration: OngoingMigration) -> None:
         self.num_sent += 1
@@ -145,11 +123,12 @@ class RequestMigrations:
 
     def _end_of_step_s(self, instance: int) -> float:
         """Return the end of the step under way; now, if there is none."""
-        return max(self.events.now_s, self.group.current(instance).load.now_s)
+        self.clock.catch_up(instance)
+        return max(self.clock.now_s, self.clock.engines[instance].load.now_s)
 
     def _expect_start(self, number: int, start_s: float) -> None:
-        if start_s > self.events.now_s:
-            self.events.push(start_s, STARTED, number, 0, partial(self._start, number))
+        if start_s > self.clock.now_s:
+            self.clock.push(start_s, STARTED, number, 0, partial(self._start, number))
         else:
             self._start(number)
 
@@ -163,7 +142,7 @@ class RequestMigrations:
         elif migration.to == migration.source:
             self._arrive(number)
         else:
-            block_tokens = self.group.engines[migration.source].instance.block_tokens
+            block_tokens = self.clock.engines[migration.source].instance.block_tokens
             self._copy(number, migration, migration.blocks * block_tokens)
 
     def _copy(self, number: int, migration: OngoingMigration, tokens: int) -> None:
@@ -177,13 +156,14 @@ class RequestMigrations:
                 "the instances; give a fabric"
             )
         num_bytes = tokens * self.transfers.fabric.kv_bytes_per_token
-        now_s = self.events.now_s
+        now_s = self.clock.now_s
         self.transfers.start(now_s, number, migration.source, migration.to, num_bytes)
         self._expect_landing(self.transfers)
 
     def _start_stage(self, number: int, migration: OngoingMigration) -> None:
         """Copy the tokens decoded since the last stage began; stop the request if they are few."""
-        engine, state = self.group.current(migration.source), migration.state
+        self.clock.catch_up(migration.source)
+        engine, state = self.clock.engines[migration.source], migration.state
         is_lost = state.is_gone or state.batch is None
         is_lost = is_lost or state.view.preemptions != migration.preemptions
         if is_lost or not self._reserve(migration):
@@ -191,23 +171,24 @@ class RequestMigrations:
             return
         tokens = state.computed_tokens
         left = tokens - migration.copied_tokens
-        is_short = engine.instance.blocks(left) <= self.settings.last_blocks
-        if migration.stages and (is_short or migration.stages + 1 == self.settings.max_stages):
+        is_short = engine.instance.blocks(left) <= LAST_BLOCKS
+        if migration.stages and (is_short or migration.stages + 1 == MAX_STAGES):
             stopped = self.take_out(migration.source, state)
-            migration.view, migration.carried = stopped.view, stopped.carried
-            migration.pause_s, migration.blocks = stopped.pause_s, stopped.blocks
+            migration.carried, migration.blocks = stopped.carried, stopped.blocks
+            migration.pause_s = stopped.pause_s
             self.calls.views.book(migration.to, state, 0)
         migration.copied_tokens = tokens
         self._copy(number, migration, left)
 
     def _reserve(self, migration: OngoingMigration) -> bool:
         """Return whether the destination could reserve blocks for all computed tokens."""
-        engine = self.group.current(migration.to)
+        self.clock.catch_up(migration.to)
+        engine = self.clock.engines[migration.to]
         needed = engine.instance.blocks(migration.state.computed_tokens)
         if not engine.reserve(needed - migration.reserved_blocks):
             return False
         migration.reserved_blocks = needed
-        self.group.changed(migration.to)
+        self.clock.changed(migration.to)
         return True
 
     def _abort(self, number: int) -> None:
@@ -215,19 +196,19 @@ class RequestMigrations:
         migration = self.under_way.pop(number)
         self._count(migration, -1)
         self.num_aborted += 1
-        self.group.release(migration.to, migration.reserved_blocks)
+        self.clock.release(migration.to, migration.reserved_blocks)
 
     def _expect_landing(self, transfers: Transfers) -> None:
         """Schedule the next landing; an earlier event for it is void."""
         self.num_events += 1
         if transfers.next_landing_s < inf:
             action = partial(self._land, transfers, self.num_events)
-            self.events.push(transfers.next_landing_s, LANDED, self.num_events, 0, action)
+            self.clock.push(transfers.next_landing_s, LANDED, self.num_events, 0, action)
 
     def _land(self, transfers: Transfers, event: int) -> None:
         if event != self.num_events:
             return
-        for number in transfers.land(self.events.now_s):
+        for number in transfers.land(self.clock.now_s):
             migration = self.under_way[number]
             if migration.carried is None:
                 self._expect_start(number, self._end_of_step_s(migration.source))
@@ -238,7 +219,7 @@ class RequestMigrations:
 
     def _arrive(self, number: int) -> None:
         """Submit a request to its destination, and free the blocks that it held."""
-        migration, now_s = self.under_way.pop(number), self.events.now_s
+        migration, now_s = self.under_way.pop(number), self.clock.now_s
         assert migration.carried is not None
         self._leave(migration, migration.carried)
         carried = replace(
@@ -266,7 +247,7 @@ class RequestMigrations:
     def _leave(self, migration: OngoingMigration, carried: Carried) -> None:
         """Free the blocks held in the source, and cancel the booking at the destination."""
         self._count(migration, -1)
-        self.group.release(migration.source, carried.held_blocks)
+        self.clock.release(migration.source, carried.held_blocks)
         booked = 0 if migration.reserved_blocks else migration.blocks
         self.calls.views.book(migration.to, migration.state, booked, sign=-1)
 
@@ -280,31 +261,31 @@ class RequestMigrations:
             if instance not in (migration.source, migration.to):
                 continue
             if self.transfers is not None:
-                self.transfers.cancel(self.events.now_s, number)
+                self.transfers.cancel(self.clock.now_s, number)
             if migration.carried is None:
                 self._abort(number)
                 continue
             del self.under_way[number]
             self._leave(migration, migration.carried)
-            self.group.release(migration.to, migration.reserved_blocks)
+            self.clock.release(migration.to, migration.reserved_blocks)
             lost.append(migration)
         for migration in [one for one in self.prefilled if one.source == instance]:
             self.prefilled.remove(migration)
             assert migration.carried is not None
-            self.group.release(instance, migration.carried.held_blocks)
+            self.clock.release(instance, migration.carried.held_blocks)
             lost.append(migration)
         if self.transfers is not None:
             self._expect_landing(self.transfers)
-        return [(one.row, one.view, one.carried) for one in lost if one.view and one.carried]
+        return [(one.row, one.state.view, one.carried) for one in lost if one.carried]
 
     def hand_over_prefilled(self) -> None:
         """Send prefilled requests on, in order, as long as there is a place for the first."""
         while self.prefilled:
             migration = self.prefilled[0]
-            assert migration.view is not None
-            chosen = self.calls.ask("at_prefill_end", migration.view, migration.source)
+            view = migration.state.view
+            chosen = self.calls.ask("at_prefill_end", view, migration.source)
             if chosen is None:
                 return
-            self.calls.check(chosen, migration.view)
+            self.calls.check(chosen, view)
             self.prefilled.popleft()
             self.send(migration, chosen)

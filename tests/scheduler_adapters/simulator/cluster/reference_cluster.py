@@ -15,10 +15,9 @@ import numpy as np
 
 from scheduler_adapters.placement import Placement, SetRole, Watch
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.cluster import ClusterRun
+from scheduler_adapters.simulator.cluster import ClusterRun, request_migrations
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
-from scheduler_adapters.simulator.cluster.request_migrations import LiveMigration
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import (
     Carried,
@@ -58,7 +57,6 @@ class ReferenceCluster:
         instances: Sequence[Instance],
         fabric: Fabric | None = None,
         roles: Sequence[str] | None = None,
-        live_migration: LiveMigration | None = None,
         clients: int | None = None,
         outages: Sequence[Outage] = (),
         age: TelemetryAge | None = None,
@@ -74,7 +72,6 @@ class ReferenceCluster:
         self.dead: set[int] = set()
         self.homeless: list[tuple[int, RequestView, Carried | None]] = []
         self.num_replaced = np.zeros(len(requests), dtype=np.int64)
-        self.live_migration = live_migration or LiveMigration()
         self.clients = clients
         self.num_due = len(requests) if clients is None else min(clients, len(requests))
         """Requests that have been sent or will be without waiting for another one."""
@@ -321,7 +318,7 @@ class ReferenceCluster:
 
     def stage(self, number: int, flight: Flight, now_s: float) -> None:
         """Copy what is new; the last time from a request that has stopped."""
-        live, options = flight.live, self.live_migration
+        live = flight.live
         source, to = self.engines[flight.source], self.engines[flight.to]
         is_here = is_decoding(live) and live.view.preemptions == flight.preemptions
         tokens = live.now_context - 1 if is_here else 0
@@ -336,7 +333,8 @@ class ReferenceCluster:
         flight.reserved_blocks += more
         left = tokens - flight.copied_tokens
         flight.copied_tokens = tokens
-        is_last = flight.stages == options.max_stages - 1 or left <= 16 * options.last_blocks
+        max_stages, last_blocks = request_migrations.MAX_STAGES, request_migrations.LAST_BLOCKS
+        is_last = flight.stages == max_stages - 1 or left <= 16 * last_blocks
         if flight.stages and is_last:
             self.copied_live.remove(flight)
             flight.carried = source.withdraw(live, holds_blocks=True)

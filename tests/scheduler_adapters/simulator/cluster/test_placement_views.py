@@ -11,36 +11,13 @@ from lengthwise.errors import ConfigError
 from scheduler_adapters.placement import Move, Placement, SetRole, Watch, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
-from scheduler_adapters.simulator.cluster.placement_calls import QueueLength
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
-from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
-from scheduler_adapters.views import InstanceView, RequestView
 from scheduler_adapters.workload.requests import make_requests
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
-
-
-def test_only_instances_that_are_looked_at_are_advanced_to_now(monkeypatch):
-    class LooksAtOne(Placement):
-        name = "looks-at-one"
-        seen = ()
-
-        def place(self, request, instances):
-            self.seen += (instances[0].num_requests, len(instances), len(instances[1:]))
-            return request.number % 2
-
-    advanced = []
-    advance = Engine.advance
-    monkeypatch.setattr(
-        Engine, "advance", lambda engine, s: advanced.append(engine) or advance(engine, s)
-    )
-    placement = LooksAtOne()
-    requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[5] * 3, arrival_s=[0, 1.5, 2])
-    simulate_cluster(requests, placement, FCFS, [SECONDS] * 3)
-    assert placement.seen == (0, 3, 2, 1, 3, 2, 1, 3, 2)
 
 
 class Notes(Placement):
@@ -134,25 +111,6 @@ def test_snapshots_show_who_decoded_then_and_what_was_moved_live():
     run_of(placement, [0.0], TelemetryAge(period_s=2.0))
     # Snapshots at 0, 2, 4 and 6 s; 7 tokens go from 3 s to 4.75 s, and two more from 5 s to 5.5 s.
     assert placement.found[:8] == ([], (0, 0), [2], (0, 0), [4], (1, 1), [], (0, 0))
-
-
-def test_queue_lengths_decide_within_the_pool():
-    views = [
-        InstanceView(
-            instance_id=number,
-            now_s=0.0,
-            used_blocks=0,
-            total_blocks=9,
-            block_tokens=16,
-            num_waiting=waiting,
-            role=role,
-        )
-        for number, (waiting, role) in enumerate([(5, "prefill"), (1, "decode"), (0, "decode")])
-    ]
-    request = RequestView("a", 0, 0.0, 5)
-    assert QueueLength().place(request, views) == 0
-    assert QueueLength().at_prefill_end(request, 0, views) == 2
-    assert QueueLength().place(request, views[1:]) == 2
 
 
 def test_ages_that_cannot_be_are_refused():
@@ -261,21 +219,3 @@ def test_between_snapshots_those_that_think_and_answer_are_counted_as_fresh_view
     assert seen[0][:4] == seen[1][:4]
     assert seen[0][2:4] == [[(1, 0), (0, 0)], [(1, 1), (0, 0)]]
     assert [views[1] for views in seen[0]] == [views[1] for views in seen[1]]
-
-
-def test_where_views_are_too_old_only_prefill_instances_hand_over():
-    views = [
-        InstanceView(
-            instance_id=number,
-            now_s=0.0,
-            used_blocks=0,
-            total_blocks=9,
-            block_tokens=16,
-            role=role,
-            num_answering=answering,
-        )
-        for number, role, answering in ((0, "prefill", 0), (1, "decode", 1), (2, "decode", 3))
-    ]
-    request = RequestView("a", 0, 0.0, 64)
-    assert QueueLength().at_prefill_end(request, 0, views) == 1
-    assert QueueLength().at_prefill_end(request, 2, views) == 2

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lengthwise.errors import ConfigError, InvalidDecision
+from lengthwise.errors import InvalidDecision
 from scheduler_adapters.placement import Move, Placement
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
-from scheduler_adapters.simulator.cluster.request_migrations import LiveMigration
+from scheduler_adapters.simulator.cluster import ClusterRun, request_migrations, simulate_cluster
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import Carried, SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
@@ -46,7 +45,6 @@ def run_of(
     how: str = "live",
     placement: MovesAt | None = None,
     bytes_per_s: float = 8.0,
-    **live: int,
 ) -> ClusterRun:
     requests = make_requests(prompt_tokens=[16], output_tokens=[output_tokens], request_id=["a"])
     return simulate_cluster(
@@ -55,7 +53,6 @@ def run_of(
         FCFS,
         [SECONDS, to],
         fabric=Fabric(kv_bytes_per_token=1, bytes_per_s=bytes_per_s),
-        live_migration=LiveMigration(**live),
     )
 
 
@@ -70,14 +67,14 @@ def test_a_request_decodes_while_it_is_copied_and_pauses_for_the_rest():
     assert run.num_aborted == 0
 
 
-def test_the_last_stage_comes_when_little_is_left_or_at_the_limit():
-    # More than 16 tokens are new whenever a stage has been copied.
-    moves = [
-        run_of(200, bytes_per_s=0.9, max_stages=stages, last_blocks=1).migrations[0]
-        for stages in (2, 3, 4)
-    ]
-    assert [move.stages for move in moves] == [2, 3, 4]
-    few = run_of(100, bytes_per_s=2.0, max_stages=9, last_blocks=1).migrations[0]
+def test_the_last_stage_comes_when_little_is_left_or_at_the_limit(monkeypatch):
+    monkeypatch.setattr(request_migrations, "LAST_BLOCKS", 1)
+    for stages in (2, 3, 4):
+        monkeypatch.setattr(request_migrations, "MAX_STAGES", stages)
+        # More than 16 tokens are new whenever a stage has been copied.
+        assert run_of(200, bytes_per_s=0.9).migrations[0].stages == stages
+    monkeypatch.setattr(request_migrations, "MAX_STAGES", 9)
+    few = run_of(100, bytes_per_s=2.0).migrations[0]
     # 17 tokens in 8.5 s; 9 new ones are at most a block.
     assert (few.stages, few.downtime_s) == (2, 4.5)
 
@@ -132,9 +129,7 @@ def test_a_request_that_is_moved_live_is_not_moved_again():
     assert run.migrations[0].stages == 2
 
 
-def test_settings_and_moves_that_cannot_be_are_refused():
-    with pytest.raises(ConfigError, match="max_stages is 1; use 2 or more"):
-        LiveMigration(max_stages=1)
+def test_another_way_of_moving_is_refused():
     with pytest.raises(InvalidDecision, match="use how='copy', 'live' or 'recompute'"):
         run_of(8, how="teleport")
 

@@ -1,4 +1,4 @@
-"""Whole runs of a cluster: clients in a closed loop."""
+"""The clock of a cluster: how often engines are advanced, and clients in a closed loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.placement import PLACEMENTS, load_placement
+from scheduler_adapters.placement import PLACEMENTS, Placement, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import simulate_cluster
+from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
@@ -59,3 +60,41 @@ def test_there_are_always_as_many_requests_as_clients(placement, clients):
 def test_no_client_is_refused():
     with pytest.raises(ConfigError, match="clients is 0"):
         simulate_cluster(requests_of(5), load_placement("random"), FCFS, [INSTANCE], clients=0)
+
+
+def test_an_instance_that_nothing_touches_is_advanced_for_its_own_requests_only(monkeypatch):
+    calls = [0, 0]
+    advance = Engine.advance
+
+    def counted(engine: Engine, until_s: float) -> float:
+        calls[engine.own_view.instance_id] += 1
+        return advance(engine, until_s)
+
+    monkeypatch.setattr(Engine, "advance", counted)
+    requests = make_requests(
+        prompt_tokens=[9] * 21, output_tokens=[9] * 21, arrival_s=np.arange(21) * 0.03
+    )
+    simulate_cluster(requests, load_placement("round-robin"), FCFS, [INSTANCE] * 2)
+    assert calls == [11 + 1, 10 + 1]
+
+
+def test_only_instances_that_are_looked_at_are_advanced_to_now(monkeypatch):
+    class LooksAtOne(Placement):
+        name = "looks-at-one"
+        seen = ()
+
+        def place(self, request, instances):
+            self.seen += (instances[0].num_requests, len(instances), len(instances[1:]))
+            return request.number % 2
+
+    advanced = []
+    advance = Engine.advance
+    monkeypatch.setattr(
+        Engine, "advance", lambda engine, s: advanced.append(engine) or advance(engine, s)
+    )
+    placement = LooksAtOne()
+    requests = make_requests(
+        prompt_tokens=[5] * 3, output_tokens=[5] * 3, arrival_s=[0, 0.015, 0.02]
+    )
+    simulate_cluster(requests, placement, FCFS, [INSTANCE] * 3)
+    assert placement.seen == (0, 3, 2, 1, 3, 2, 1, 3, 2)
