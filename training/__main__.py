@@ -11,8 +11,8 @@ _ABOUT: Final = """\
 Train rankers that order prompts by the length of a model's response.
 
 Lengths are tokens; a score is higher for a longer response; tau_b (Kendall) is 1 for the right
-order, 0 for chance. Data is read from --data-dir, else $LENGTHWISE_DATA, else the Hugging Face hub;
-without any of them a synthetic set takes its place, with a warning."""
+order, 0 for chance. Data is read from --data-dir, else from $LENGTHWISE_DATA; without both a
+synthetic set takes its place, with a warning."""
 
 
 def _prepare() -> None:

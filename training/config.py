@@ -3,25 +3,41 @@
 No slots: jsonargparse reads a dataclass default through `vars`.
 """
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
 
-from lengthwise.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError, require
 
 Label = Literal["output_tokens", "reasoning_tokens", "answer_tokens"]
 Repeats = Literal["first", "geometric_mean"]
 Pooling = Literal["mean", "cls", "pooler", "last"]
 Precision = Literal["auto", "fp32", "bf16"]
 
+Rule: TypeAlias = tuple[Callable[[Any], bool], str]
+"""A condition on the value of a setting, and its wording in an error."""
+_POSITIVE: Final[Rule] = (lambda value: value > 0, "a number above 0")
+_NOT_NEGATIVE: Final[Rule] = (lambda value: value >= 0, "0 or more")
+_COUNT: Final[Rule] = (lambda value: value >= 1, "1 or more")
+_TWO: Final[Rule] = (lambda value: value >= 2, "2 or more")
+_PART: Final[Rule] = (lambda value: 0 <= value < 1, "[0, 1)")
+_MINOR: Final[Rule] = (lambda value: 0 < value < 0.5, "a fraction in (0, .5)")
+
+
+def _check(section: str, settings: object, **rules: Rule) -> None:
+    """Raise ConfigError unless each setting is None or holds its rule."""
+    for name, (holds, right) in rules.items():
+        value = getattr(settings, name)
+        require(f"{section}{name}", value, value is None or holds(value), right)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Prompts and lengths that a run learns from."""
+    """Prompts and lengths of a training run."""
 
     dataset: str = "alpaca-vicuna7b"
     """Id of a data card, or the path of a card.yaml, of a table (.parquet, .jsonl, .csv) or of a
-    log (OpenAI-style, vLLM, LiteLLM, Langfuse). Validation and test prompts come from here."""
+    log (OpenAI-style, vLLM, LiteLLM, Langfuse). It holds the validation and test prompts."""
     prompt_column: str = "prompt"
     """Of a table without a card: a column or a path into it, such as request.messages."""
     length_column: tuple[str, ...] = ()
@@ -30,7 +46,7 @@ class DataConfig:
     model_column: str | None = None
     """The model that responded; default: the column model, if there is one."""
     on_bad_rows: Literal["error", "skip"] = "error"
-    """What a row without a prompt or a length does: end the run, or be left out and counted."""
+    """A row without a prompt or a length ends the run, or is left out and counted."""
     also: tuple[str, ...] = ()
     """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
     compared within a data set only."""
@@ -40,21 +56,20 @@ class DataConfig:
     """Learn the mean log length over the models of a data set, each less its own mean: the label of
     choice for a model that is not in the data."""
     held_out_models: float = 0.0
-    """Part of the models that a consensus leaves out, for tests; follows from their names."""
+    """Part of the models that a consensus leaves out, for tests; chosen by the hash of a name."""
     label: Label = "output_tokens"
     """The length that is ranked: all output tokens, or only one part of a reasoning model's."""
     heads: tuple[Label, ...] = ()
     """Further lengths, each with a head of its own on the same encoder and a bundle of its own: one
-    scheduler may want the total, another one the reasoning."""
+    scheduler may need the total, another one the reasoning."""
     repeats: Repeats = "geometric_mean"
     """Training label of a prompt with repeated samples. Tests compare with the first sample."""
     max_prompt_tokens: int = 128
     """Longer prompts are cut and counted; special tokens included."""
 
     def __post_init__(self) -> None:
-        at_least("data.max_prompt_tokens", self.max_prompt_tokens, 3)
-        part = self.held_out_models
-        require("data.held_out_models", part, 0 <= part < 1, "[0, 1)")
+        three: Rule = (lambda value: value >= 3, "3 or more")
+        _check("data.", self, max_prompt_tokens=three, held_out_models=_PART)
         if len({self.label, *self.heads}) <= len(self.heads):
             raise ConfigError(
                 f"data.heads is {list(self.heads)} beside data.label {self.label}; name each once"
@@ -63,26 +78,23 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitConfig:
-    """Parts of the prompts; those of neither validation nor test are trained on."""
+    """Parts of the prompts; the rest beside validation and test is trained on."""
 
     val_fraction: float = 0.05
     """Part kept for the choice of checkpoint and precision, and for calibration."""
     test_fraction: float = 0.15
     """Part kept for the reported figures; nothing is chosen on it."""
     train_prompts: int | None = None
-    """At most this many of the part, in hash order; None takes all."""
+    """Most prompts of the part, in hash order; None takes all."""
     val_prompts: int | None = None
-    """At most this many to choose by; calibration takes the whole part."""
+    """Most prompts to choose by; calibration takes the whole part."""
     test_prompts: int | None = None
     seed: int = 0
     """Another seed is another partition; figures of two seeds do not compare."""
 
     def __post_init__(self) -> None:
-        for name in ("val_fraction", "test_fraction"):
-            part = getattr(self, name)
-            require(f"split.{name}", part, 0 < part < 0.5, "a fraction in (0, .5)")
-        for name in ("train_prompts", "val_prompts", "test_prompts"):
-            at_least(f"split.{name}", getattr(self, name), 2)
+        _check("split.", self, val_fraction=_MINOR, test_fraction=_MINOR)
+        _check("split.", self, train_prompts=_TWO, val_prompts=_TWO, test_prompts=_TWO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,17 +123,14 @@ class LossConfig:
     margin: float = 1.0
     """Least difference of the scores that costs nothing."""
     pairs_per_prompt: float = 0.5
-    """Only for pairs, per epoch; .5 encodes as many prompts as one epoch of all-pairs, the PARS
-    code uses 10."""
+    """Of the objective pairs: pairs per epoch as a multiple of the prompts. One epoch with .5
+    encodes as many prompts as one of all-pairs; the PARS code uses 10."""
     log_length_weight: float = 0.3
     """Weight of a second head that regresses the standardised log length (Huber); 0 is off."""
 
     def __post_init__(self) -> None:
-        require("loss.delta", self.delta, 0 <= self.delta < 1, "a relative gap in [0, 1)")
-        for name in ("margin", "pairs_per_prompt"):
-            value = getattr(self, name)
-            require(f"loss.{name}", value, value > 0, "a number above 0")
-        at_least("loss.log_length_weight", self.log_length_weight, 0)
+        _check("loss.", self, delta=_PART, margin=_POSITIVE, pairs_per_prompt=_POSITIVE)
+        _check("loss.", self, log_length_weight=_NOT_NEGATIVE)
 
     @property
     def draws_pairs(self) -> bool:
@@ -134,7 +143,7 @@ class OptimConfig:
     """AdamW (or Adam) with warm-up and linear decay to 0."""
 
     encoder_lr: float | None = None
-    """Learning rate of the backbone; None: MiniLM 1e-4, T5 1e-4, others 2e-5."""
+    """Learning rate of the backbone, 0 freezes it; None: MiniLM 1e-4, T5 1e-4, others 2e-5."""
     head_lr: float = 1e-3
     """The heads are not pretrained and need a higher rate."""
     weight_decay: float = 0.01
@@ -148,15 +157,9 @@ class OptimConfig:
     None: the weights themselves. An average smooths the noise of one length per prompt."""
 
     def __post_init__(self) -> None:
-        if self.ema_decay is not None:
-            require("optim.ema_decay", self.ema_decay, 0 < self.ema_decay < 1, "between 0 and 1")
-        for name in ("head_lr", "clip_norm"):
-            value = getattr(self, name)
-            require(f"optim.{name}", value, value is None or value > 0, "a number above 0")
-        if self.encoder_lr is not None:
-            require("optim.encoder_lr", self.encoder_lr, self.encoder_lr >= 0, "0 (frozen) or more")
-        part = self.warmup_fraction
-        require("optim.warmup_fraction", part, 0 <= part < 1, "[0, 1)")
+        inside: Rule = (lambda value: 0 < value < 1, "between 0 and 1")
+        _check("optim.", self, ema_decay=inside, warmup_fraction=_PART, encoder_lr=_NOT_NEGATIVE)
+        _check("optim.", self, head_lr=_POSITIVE, clip_norm=_POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +167,7 @@ class TrainConfig:
     """One experiment. `recipes.py` names some; the command line overrides single fields."""
 
     name: str = "ranker"
-    """Name of the run in MLflow; the model in the registry has that of its data set."""
+    """Name of the run in MLflow; the model in the registry has the name of its data set."""
     data: DataConfig = field(default_factory=DataConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -184,8 +187,8 @@ class TrainConfig:
     patience: int | None = None
     """Stop after this many validations without a better tau_b; None trains to the end."""
     precision: Precision = "auto"
-    """Of the arithmetic in training; weights stay fp32. auto: bf16 on a GPU that has it, and on a
-    CPU that computes faster in it (AMX; AVX-512 BF16 of AMD), else fp32."""
+    """Precision of the arithmetic in training; weights stay fp32. auto: bf16 on a GPU that has it,
+    and on a CPU that computes faster in it (AMX; AVX-512 BF16 of AMD), else fp32."""
     threads: int | None = None
     """CPU threads of torch; None leaves torch's choice."""
     seed: int = 0
@@ -195,10 +198,8 @@ class TrainConfig:
     """Further arguments of Lightning's Trainer by name: --trainer.accumulate-grad-batches 4"""
 
     def __post_init__(self) -> None:
-        at_least("batch_size", self.batch_size, 2)
-        counts = ("epochs", "validations_per_epoch", "micro_batch_size", "patience", "threads")
-        for name in counts:
-            at_least(name, getattr(self, name), 1)
+        _check("", self, batch_size=_TWO, epochs=_COUNT, validations_per_epoch=_COUNT)
+        _check("", self, micro_batch_size=_COUNT, patience=_COUNT, threads=_COUNT)
         if self.data.heads and self.loss.draws_pairs:
             raise ConfigError(
                 "loss.objective is pairs, which are drawn by one length; data.heads need another"
@@ -206,21 +207,22 @@ class TrainConfig:
 
 
 def config_from(values: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration that `asdict` made `values` of, e.g. in a bundle's manifest.
+    """Return the configuration of `asdict` values, e.g. of a bundle's manifest.
 
     Raises:
-        ConfigError: a setting is unknown to this version, or wrong.
+        ConfigError: a setting is wrong, or unknown to this version.
     """
-    parts = {part.name: part.default_factory for part in fields(TrainConfig)}
+    sections = {"data": DataConfig, "split": SplitConfig, "encoder": EncoderConfig}
+    sections |= {"loss": LossConfig, "optim": OptimConfig}
     try:
         made = {
-            key: make(**({} if key == "trainer" and key not in values else values[key]))
-            for key, make in parts.items()
-            if make is not MISSING
+            section: kind(**{name: _as_tuple(value) for name, value in values[section].items()})
+            for section, kind in sections.items()
         }
-        data = made["data"]  # JSON has no tuples.
-        lists = ("also", "heads", "length_column")
-        made["data"] = replace(data, **{name: tuple(getattr(data, name)) for name in lists})
         return TrainConfig(**{**values, **made})
     except (TypeError, KeyError) as error:
         raise ConfigError(f"not a training configuration of this version: {error}") from error
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value  # JSON has no tuples.

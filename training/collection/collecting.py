@@ -1,20 +1,23 @@
-"""Asks an endpoint every prompt of a table and appends the lengths of the responses to a file."""
+"""The lengths of an endpoint's responses to every prompt of a table, appended to a file."""
 
 import asyncio
-import importlib.util
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+import httpx
+
 from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.openai_client import api_base, api_headers
 from lengthwise.progress import Progress
 from lengthwise.tables.columns import PROMPT, require_columns
 from training.collection.answers import AnswerLog
+from training.collection.endpoint import Api, Endpoint, PromptRefused
 from training.data.cards import card_path, refuse_foreign_card, write_card
 from training.data.records import prompt_hash, prompts_of, read_table
 
@@ -46,7 +49,7 @@ class CollectConfig:
     """None: the endpoint's own; use the value of your service."""
     extra: dict[str, Any] | None = None
     """More fields of the request, as JSON: '{"top_p": 0.9}'."""
-    api: Literal["chat", "completions"] = "chat"
+    api: Api = "chat"
     """completions sends the bare prompt, for models without a chat template."""
     timeout_s: float = 600.0
     """Limit of one response."""
@@ -82,13 +85,9 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
     Raises:
         ConfigError: a setting, the endpoint or a folder is wrong, or `out` has other settings.
         DataError: the prompts break their schema, or the endpoint does not count tokens.
-        ServiceUnavailable: the endpoint went down; what was collected is kept.
+        ServiceUnavailable: the endpoint is down; the collected rows are kept.
     """
-    if importlib.util.find_spec("httpx") is None:
-        raise ConfigError("collect needs httpx; install it: pip install 'lengthwise[collect]'")
-    from training.collection.endpoint import normalise_url
-
-    normalise_url(config.endpoint)
+    api_base(config.endpoint)  # before the prompts are read
     prompts, num_repeated = read_prompts(config.prompts, config.prompt_column)
     refuse_foreign_card(config.out)
     with closing(AnswerLog(config.out)) as log:
@@ -134,19 +133,12 @@ async def _ask_all(
     config: CollectConfig, jobs: Sequence[tuple[str, int]], log: AnswerLog, api_key: str | None
 ) -> tuple[list[str], int]:
     """Append a row per (prompt, sample); returns the reasons of refusals and the repeats."""
-    import httpx
-
-    from training.collection.endpoint import Endpoint, PromptRefused
-
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     limit = config.concurrency
     limits = httpx.Limits(max_connections=limit, max_keepalive_connections=limit)
     refused: list[str] = []
     queue = iter(jobs)
-    left = len(jobs)
 
     async def work() -> None:
-        nonlocal left
         for prompt, sample in queue:
             try:
                 length = await endpoint.ask(prompt)
@@ -156,16 +148,15 @@ async def _ask_all(
                 row = {"prompt": prompt, "sample": sample, "model": config.model, **asdict(length)}
                 row |= {"answer_tokens": length.answer_tokens, "request": config.request}
                 log.append(row)
-            left -= 1
-            progress.reach(1 - left / len(jobs), f"{left} prompts left")
+            progress.step("prompts")
 
+    headers, timeout_s = api_headers(api_key), config.timeout_s
     async with httpx.AsyncClient(
-        headers=headers, limits=limits, timeout=config.timeout_s, follow_redirects=True
+        headers=headers, limits=limits, timeout=timeout_s, follow_redirects=True
     ) as client:
-        endpoint = Endpoint(
-            client, config.endpoint, config.settings, config.api, config.max_attempts
-        )
-        with Progress(log=logger.info) as progress:
+        api, attempts = config.api, config.max_attempts
+        endpoint = Endpoint(client, config.endpoint, config.settings, api, attempts)
+        with Progress(len(jobs), log=logger.info) as progress:
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(limit, len(jobs))):

@@ -1,21 +1,20 @@
 """An OpenAI-compatible endpoint: a prompt in, the counted tokens of its response out.
 
-The text of a response is dropped; kept are its length, as the endpoint counts it, and the part that
-was reasoning.
+The text of a response is dropped. Kept are its length, as the endpoint counts it, and the length of
+the reasoning in it.
 """
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
 from lengthwise.errors import ConfigError, DataError, ServiceUnavailable
+from lengthwise.openai_client import api_base, error_message
 
 Api = Literal["chat", "completions"]
 
@@ -31,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResponseLength:
-    """Length of one response, in tokens of the model that wrote it."""
+    """Length of one response, in tokens of the responding model."""
 
     output_tokens: int
     """Reasoning and answer together."""
@@ -39,8 +38,8 @@ class ResponseLength:
     finish_reason: str
     """`length`: the response was cut, so its full length is unknown."""
     reasoning_from: Literal["usage", "text", "none"]
-    """text: the endpoint did not count the reasoning, so the total was divided in the ratio of the
-    characters of reasoning and answer."""
+    """text: without a count of the endpoint, the total was divided in the ratio of the characters
+    of reasoning and answer."""
 
     @property
     def answer_tokens(self) -> int:
@@ -52,23 +51,27 @@ class PromptRefused(DataError):
     """The endpoint refuses this prompt, e.g. as too long, but answers others."""
 
 
-@dataclass(eq=False)
 class Endpoint:
-    """Client of one model; `ask` may run in many tasks at once."""
+    """Client of one model; several tasks may call `ask` at once."""
 
-    client: httpx.AsyncClient
-    """Carries the time limit, the key and the connections."""
-    url: str
-    """Base of the API, such as http://127.0.0.1:8000/v1."""
-    settings: Mapping[str, Any]
-    """Sent with every prompt: the model, max_tokens, temperature, ..."""
-    api: Api = "chat"
-    max_attempts: int = 10
-    """Attempts per prompt before it counts as failed."""
-    num_retries: int = field(default=0, init=False)
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        settings: Mapping[str, Any],
+        api: Api = "chat",
+        max_attempts: int = 10,
+    ) -> None:
+        """The client carries the time limit, the key and the connections.
 
-    def __post_init__(self) -> None:
-        self.url = normalise_url(self.url)
+        Args:
+            url: base of the API, such as http://127.0.0.1:8000/v1.
+            settings: fields of every request: the model, max_tokens, temperature and others.
+            max_attempts: attempts per prompt before it counts as failed.
+        """
+        self.client, self.url, self.settings, self.api = client, api_base(url), settings, api
+        self.max_attempts = max_attempts
+        self.num_retries = 0
         self._num_answered = 0
         self._num_refused = 0
         self._jitter = random.Random(0)
@@ -78,7 +81,7 @@ class Endpoint:
 
         Raises:
             PromptRefused: this prompt gets no answer, while others do.
-            ConfigError: a wrong address, key, model or setting, which no prompt would pass.
+            ConfigError: the address, the key, the model or a setting is wrong for every prompt.
             ServiceUnavailable: the endpoint is down.
             DataError: the endpoint does not count tokens.
         """
@@ -89,6 +92,7 @@ class Endpoint:
             messages = [{"role": "user", "content": prompt}]
             path, body = "/chat/completions", {**self.settings, "messages": messages}
         for attempt in range(self.max_attempts):
+            retry_after = ""
             try:
                 response = await self.client.post(self.url + path, json=body)
             except httpx.TransportError as error:
@@ -97,16 +101,21 @@ class Endpoint:
                     raise ConfigError(
                         f"no server answers at {self.url} ({error}); check --endpoint"
                     ) from error
-                await self._wait(attempt, None)
-                continue
-            if response.status_code == httpx.codes.OK:
-                length = measure(_json(response, self.url))
-                self._num_answered += 1
-                return length
-            reason = f"HTTP {response.status_code}: {_message(response)}"
-            if response.status_code not in _RETRY:
-                raise self._refusal(response.status_code, reason)
-            await self._wait(attempt, response.headers.get("retry-after"))
+            else:
+                if response.status_code == httpx.codes.OK:
+                    length = measure(_parsed(response, self.url))
+                    self._num_answered += 1
+                    return length
+                reason = f"HTTP {response.status_code}: {error_message(response.text)}"
+                if response.status_code not in _RETRY:
+                    raise self._refusal(response.status_code, reason)
+                retry_after = response.headers.get("retry-after", "").strip()
+            if attempt + 1 < self.max_attempts:
+                self.num_retries += 1
+                delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)
+                delay_s *= self._jitter.uniform(0.5, 1)  # Tasks that failed together retry apart.
+                least_s = float(retry_after) if retry_after.isdecimal() else 0.0
+                await asyncio.sleep(max(delay_s, least_s))
         if self._num_answered > answered_before:
             raise PromptRefused(f"{self.max_attempts} attempts, the last: {reason}")
         raise ServiceUnavailable(
@@ -128,58 +137,34 @@ class Endpoint:
             )
         return PromptRefused(reason)
 
-    async def _wait(self, attempt: int, retry_after: str | None) -> None:
-        """Wait as long as the endpoint asks for, or twice as long as the last time."""
-        if attempt + 1 == self.max_attempts:
-            return
-        self.num_retries += 1
-        delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)
-        delay_s *= self._jitter.uniform(0.5, 1)  # Tasks that failed together retry apart.
-        if retry_after is not None and retry_after.strip().isdecimal():
-            delay_s = max(delay_s, float(retry_after))
-        await asyncio.sleep(delay_s)
-
 
 def measure(body: Mapping[str, Any]) -> ResponseLength:
     """Return the lengths in the JSON of a response."""
-    usage = body.get("usage") or {}
+    usage, choice = body.get("usage") or {}, (body.get("choices") or [{}])[0]
     total = usage.get("completion_tokens")
-    choices = body.get("choices") or [{}]
     if not isinstance(total, int):
         raise DataError(
             f"the endpoint answers without usage.completion_tokens (its usage is {usage}), so "
             "lengths cannot be counted; use one that reports usage"
         )
     counted = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
-    reasoning, answer = _texts(choices[0])
-    source: Literal["usage", "text", "none"] = "none"
-    if counted:
-        source = "usage"
-    elif reasoning:
+    source: Literal["usage", "text", "none"] = "usage" if counted else "none"
+    reasoning, answer = _texts(choice)
+    if reasoning and not counted:
         source, counted = "text", round(total * (len(reasoning) / len(reasoning + answer)))
     return ResponseLength(
         output_tokens=total,
         reasoning_tokens=min(counted, total),
-        finish_reason=str(choices[0].get("finish_reason") or "unknown"),
+        finish_reason=str(choice.get("finish_reason") or "unknown"),
         reasoning_from=source,
     )
-
-
-def normalise_url(url: str) -> str:
-    """Return the base of the API without a final slash, with /v1 if it has no path."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"endpoint is {url!r}; use an address such as http://127.0.0.1:8000/v1")
-    path = parts.path.rstrip("/") or "/v1"
-    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
 def _texts(choice: Mapping[str, Any]) -> tuple[str, str]:
     """Return reasoning and answer, from fields of the message or from <think> tags."""
     message = choice.get("message") or {}
     content = str(message.get("content") or choice.get("text") or "")
-    apart = message.get("reasoning_content") or message.get("reasoning")
-    if apart:
+    if apart := message.get("reasoning_content") or message.get("reasoning"):
         return str(apart), content
     before, tag, after = content.partition(_THINK_END)
     if tag:
@@ -187,7 +172,7 @@ def _texts(choice: Mapping[str, Any]) -> tuple[str, str]:
     return (content, "") if content.lstrip().startswith("<think>") else ("", content)
 
 
-def _json(response: httpx.Response, url: str) -> Mapping[str, Any]:
+def _parsed(response: httpx.Response, url: str) -> dict[str, Any]:
     try:
         body = response.json()
     except ValueError:
@@ -197,15 +182,3 @@ def _json(response: httpx.Response, url: str) -> Mapping[str, Any]:
             f"{url} answers {response.text[:60]!r}, not JSON; check --endpoint (is /v1 missing?)"
         )
     return body
-
-
-def _message(response: httpx.Response) -> str:
-    """Return the endpoint's error message in one line."""
-    try:
-        body = response.json()
-        error = body.get("error", body)
-        text = error.get("message", error) if isinstance(error, dict) else error
-        text = text if isinstance(text, str) else json.dumps(text)
-    except (ValueError, AttributeError):
-        text = response.text
-    return " ".join(text.split())[:200]

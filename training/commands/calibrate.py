@@ -29,7 +29,7 @@ class CalibrateOptions:
     device: str | None = None
     """Only this device's rows, or its name."""
     peak_flop_per_s: float | None = None
-    """In place of the table's."""
+    """Peak rate in place of the table's."""
     out: Path = Path("prefill-cost.json")
     """File to write."""
 
@@ -42,28 +42,25 @@ class CalibrateOptions:
         if self.samples is None and (self.model or self.device or peak):
             raise ConfigError("--model, --device and --peak-flop-per-s go with --samples only")
 
-    def read(self) -> PrefillSamples:
-        """Read the samples, as `read_samples` or `published_samples` do."""
-        if self.samples is None:
-            return published_samples(str(self.profile), self.data_dir)
-        return read_samples(
-            self.samples, model=self.model, device=self.device, peak_flop_per_s=self.peak_flop_per_s
-        )
-
 
 def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) -> None:
     """Fit a model's prefill cost, alpha * l^2 + beta * l, to measured latencies.
 
-    Reads a table that `python -m scheduler_adapters profile-prefill` wrote (or any with
-    prompt_tokens, latency_s and peak_flop_per_s), or published measurements by name. Writes a JSON
-    file for routers: seconds for l tokens are (alpha * l^2 + beta * l) / peak_flop_per_s. The error
-    is that on lengths left out of the fit, one after the other. An MLflow run holds the figure.
+    Reads a table of `python -m scheduler_adapters profile-prefill` (or any with prompt_tokens,
+    latency_s and peak_flop_per_s), or published measurements by name. Writes a JSON file for
+    routers: seconds for l tokens are (alpha * l^2 + beta * l) / peak_flop_per_s. The error is
+    measured on lengths left out of the fit, one at a time. An MLflow run holds the figure.
 
     examples:
       python -m training calibrate --samples prefill.csv --out prefill-cost.json
       python -m training calibrate --profile llama2-70b/a100-80gb/4 --data-dir DIR
     """
-    samples = options.read()
+    if options.samples is None:
+        samples = published_samples(str(options.profile), options.data_dir)
+    else:
+        only = {"model": options.model, "device": options.device}
+        peak = options.peak_flop_per_s
+        samples = read_samples(options.samples, **only, peak_flop_per_s=peak)
     cost = fit_cost(samples)
     content = describe(samples, cost)
     run_id, figure = _log(samples, cost, content, store.mlruns_dir)

@@ -12,7 +12,7 @@ from lengthwise.command_line.options import POSITIONAL
 from lengthwise.command_line.program import print_banner
 from lengthwise.errors import DataError
 from lengthwise.strict_json import finite_or_null
-from training.commands.options import OutputOptions, StoreOptions, print_result
+from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
 from training.data.labels import LabelledPrompt, observed, texts
 from training.data.logged_prompts import TableOptions, read_prompts
 from training.data.provenance import training_data, unseen
@@ -30,7 +30,7 @@ class CompareOptions:
     a: str = field(metadata=POSITIONAL)
     """Bundle folder, NAME/VERSION or NAME@champion."""
     b: str = field(metadata=POSITIONAL)
-    """The same."""
+    """Second ranker, in the same form."""
     data_dir: str | None = None
     """Folder of the rankers' own data sets."""
 
@@ -40,10 +40,10 @@ def main(
 ) -> None:
     """Compare two rankers on the same prompts and observed lengths.
 
-    A and B are bundle folders, or NAME/VERSION or NAME@champion in the model registry; the default
+    A and B are bundle folders, or NAME/VERSION or NAME@champion in the model registry. The default
     of --length-column is the label of A. The interval of the difference is a paired bootstrap over
-    prompts, much tighter than two separate intervals. Prompts that a ranker has been trained on
-    stay in and are counted, if its data set can be found.
+    prompts, much tighter than two separate intervals. Prompts of a ranker's training stay in and
+    are counted, if its data set is at hand.
 
     example:
       python -m training compare ranker-new alpaca-vicuna7b@champion --data run/test.parquet
@@ -97,17 +97,18 @@ def compare(
 
 
 def _print(result: Mapping[str, Any]) -> None:
-    print_banner(result["banner"])
-    print(f"prompts        {result['n']}")
+    rows: dict[str, object] = {"prompts": result["n"]}
     for name in ("a", "b"):
         figures = result[name]
-        print(f"tau_b of {name}     {show_tau_b(figures):22}  {figures['bundle']}")
-        seen = figures["num_seen_in_training"]
-        if seen != 0:
-            what = "not checked" if seen is None else f"{seen} prompts"
-            print(f"               seen in training: {what}")
+        rows[f"tau_b of {name}"] = f"{show_tau_b(figures):22}  {figures['bundle']}"
+        if (seen := figures["num_seen_in_training"]) != 0:
+            count = "not checked" if seen is None else f"{seen} prompts"
+            rows[f"  of {name}"] = f"seen in training: {count}"
     if result["difference"] is not None:
         low, high = result["difference_ci"]
-        print(f"a - b          {result['difference']:+.4f} (95% {low:+.4f} to {high:+.4f}), paired")
+        difference = f"{result['difference']:+.4f} (95% {low:+.4f} to {high:+.4f}), paired"
+        rows["a - b"] = difference
+    print_banner(result["banner"])
+    print_rows(rows, 15)
     verdict = {"a": "a ranks better", "b": "b ranks better", None: "no difference is proven"}
     print(verdict[result["better"]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Final
 from lengthwise.command_line.options import POSITIONAL, common_options
 from lengthwise.command_line.program import print_banner, print_next, run_command
 from lengthwise.errors import ConfigError
-from training.commands.options import OutputOptions, print_result
+from training.commands.options import OutputOptions, print_result, print_rows
 from training.config import TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.ranker.processes import rank
@@ -30,11 +31,11 @@ if MYPY:
 
 DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
 
-Writes OUT/bundle (the model bundle), OUT/ranker.html (how good it is, and where it fails),
+Writes OUT/bundle (the model bundle), OUT/ranker.html (its quality and its worst errors),
 OUT/test.parquet (the held-out prompts) and an MLflow run.
 Ctrl-C leaves a run that --resume continues. Each length of --data.heads gets a bundle of its own,
 OUT/bundle-LENGTH, from the same encoder. Under torchrun every process takes its part of each batch,
-on a GPU of its own if there are GPUs; --batch-size counts the prompts of all processes, and all of
+on a GPU of its own if there are GPUs. --batch-size counts the prompts of all processes, and all of
 them are compared. Any setting of the recipe can be overridden, e.g. --epochs 3 --loss.delta .25;
 `python -m training fit RECIPE --help-all` lists them with their values.
 
@@ -53,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """A recipe, and where its run reads and writes."""
+    """A recipe, and the folders of its run."""
 
     recipe: str = field(metadata=POSITIONAL)
     """One of the recipes above."""
@@ -71,7 +72,7 @@ class FitOptions:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints; removed with the bundle written, unless they are kept."""
+        """Folder of the checkpoints, removed after the bundle is written unless they are kept."""
         return self.out / "checkpoints"
 
     @property
@@ -81,7 +82,7 @@ class FitOptions:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; settings take their defaults from the recipe, the first argument."""
+    """Run the command with the defaults of the recipe, its first argument."""
     lines = (f"  {name:8} {(make.__doc__ or '').strip()}" for name, make in RECIPES.items())
     named = arguments and not arguments[0].startswith("-")
     return run_command(
@@ -122,43 +123,41 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     """
     run_id = _interrupted_run(config, options) if options.resume else None
     labelled = load_splits(config, options.data_dir)
-    labels = [part.splits for part in (labelled, *labelled.heads)]
+    parts = (labelled, *labelled.heads)
+    labels, folder = [part.splits for part in parts], options.checkpoints
 
     # torch and MLflow take seconds to import, and bad input is reported before.
     from training.ranker.training_loop import load_encoder, train
 
     encoder = load_encoder(config, len(labels))
     if rank() > 0:
-        train(config, encoder, labels, options.checkpoints, False, resume=options.resume)
+        train(config, encoder, labels, folder, False, resume=options.resume)
         return {}
     from training.release.publish import write_test_prompts
     from training.release.tracking import Tracker
 
     card = labelled.data.card
     tracker = Tracker(options.mlruns_dir, run_name=config.name, run_id=run_id)
-    with tracker, _without_torn_checkpoints(options.checkpoints):
+    with tracker, _without_torn_checkpoints(folder):
         if run_id is None:
             tracker.log_params(asdict(config) | {"dataset": card.id, "card_sha256": card.digest})
             tracker.log_data(labelled)
-            _begin(config, options, tracker.run_id)
-        trained = train(
-            config,
-            encoder,
-            labels,
-            options.checkpoints,
-            tracker.lightning_logger(),
-            resume=options.resume,
-        )
+            shutil.rmtree(folder, ignore_errors=True)  # the checkpoints of an older run
+            folder.mkdir(parents=True)
+            state = {"config": asdict(config), "mlflow_run_id": tracker.run_id}
+            options.state.write_text(json.dumps(state))
+        lightning = tracker.lightning_logger()
+        trained = train(config, encoder, labels, folder, lightning, resume=options.resume)
         write_test_prompts(options.out / "test.parquet", labelled)
-        results = [
+        first, *others = (
             _publish(part, trained.only(number), options.out, tracker)
-            for number, part in enumerate([labelled, *labelled.heads])
-        ]
+            for number, part in enumerate(parts)
+        )
         options.state.unlink()  # The run is whole: nothing to resume.
         if not options.keep_checkpoints:
-            shutil.rmtree(options.checkpoints)
-    heads = dict(zip(config.data.heads, results[1:], strict=True))
-    return results[0] | ({"heads": heads} if heads else {})
+            shutil.rmtree(folder)
+    heads = dict(zip(config.data.heads, others, strict=True))
+    return first | ({"heads": heads} if heads else {})
 
 
 def _publish(
@@ -167,12 +166,11 @@ def _publish(
     """Write, measure, log and register the bundle of one label; returns its figures."""
     from training.release.publish import BUNDLE, log_results, register, write_bundle, write_report
 
-    label, name, folder = labelled.config.data.label, labelled.data.card.id, out / BUNDLE
-    if labelled.is_further:
-        name, folder = f"{name}-{label}", out / f"{BUNDLE}-{label}"
+    label = labelled.config.data.label
+    suffix = f"-{label}" if labelled.is_further else ""
+    name, folder = labelled.data.card.id + suffix, out / (BUNDLE + suffix)
     bundle, scores = write_bundle(labelled, trained, folder, tracker.run_id, name)
-    report = folder.with_name(folder.name.replace(BUNDLE, "ranker", 1) + ".html")
-    write_report(report, bundle.manifest, scores, labelled.splits)
+    write_report(out / f"ranker{suffix}.html", bundle.manifest, scores, labelled.splits)
     log_results(tracker, bundle, trained, scores, labelled.splits)
     version, verdict = register(tracker, bundle, labelled.splits)
     return {
@@ -188,13 +186,6 @@ def _publish(
         "champion": verdict.promoted,
         "verdict": verdict.reason,
     }
-
-
-def _begin(config: TrainConfig, options: FitOptions, run_id: str) -> None:
-    """Remove an older run's checkpoints and write the state that the new ones belong to."""
-    shutil.rmtree(options.checkpoints, ignore_errors=True)
-    options.checkpoints.mkdir(parents=True)
-    options.state.write_text(json.dumps({"config": asdict(config), "mlflow_run_id": run_id}))
 
 
 def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
@@ -227,29 +218,29 @@ def _without_torn_checkpoints(folder: Path) -> Iterator[None]:
 
 
 def _print_result(result: dict[str, Any]) -> None:
+    def tau_b(name: str, note: str) -> str | None:
+        return None if result.get(name) is None else f"{result[name]:.3f}  ({note})"
+
     low, high = result["tau_b_ci"]
-    print_banner(result.get("banner"))
-    print(f"test prompts            {result['test_prompts']}, ranked by {result['label']}")
-    print(f"tau_b                   {result['tau_b']:.3f}  (95% interval {low:.3f} to {high:.3f})")
-    print(f"tau_b, TF-IDF + ridge   {result['tau_b_tfidf_ridge']:.3f}  (same training prompts)")
-    if (within := result.get("tau_b_within_groups")) is not None:
-        means = result["tau_b_group_means"]
-        print(f"tau_b within groups     {within:.3f}  (over all, group means reach {means:.3f})")
-    if "tau_b_geometric_mean" in result:
-        mean = result["tau_b_geometric_mean"]
-        print(f"tau_b, mean of samples  {mean:.3f}  (geometric mean of each prompt's samples)")
-    if "ceiling" in result:
-        print(f"tau_b, second sample    {result['ceiling']:.3f}  (the model's own next answer)")
-    print(
-        f"encoder passes          {result['encoder_passes']} in {result['train_cpu_s']:.1f} CPU-s"
-    )
-    print(f"ONNX max |difference|   {result['onnx_max_abs_diff']:.2g}")
+    means = f"over all, group means reach {result.get('tau_b_group_means') or math.nan:.3f}"
     # The validation split decides whether INT8 is kept, the test split shows the loss.
     chosen_by = f"validation {result['int8_val_tau_b_drop']:+.4f}"
-    if result["has_int8"]:
-        drop = result["int8_tau_b_drop"]
-        print(f"INT8 loses              {drop:+.4f} tau_b on test  ({chosen_by}: kept)")
-    else:
-        print(f"INT8 left out           it loses too much tau_b  ({chosen_by})")
-    print(f"bundle                  {result['bundle']}")
-    print(f"registry                version {result['registry_version']}: {result['verdict']}")
+    loss = f"{result['int8_tau_b_drop']:+.4f} tau_b on test  ({chosen_by}: kept)"
+    rows = {
+        "test prompts": f"{result['test_prompts']}, ranked by {result['label']}",
+        "tau_b": tau_b("tau_b", f"95% interval {low:.3f} to {high:.3f}"),
+        "tau_b, TF-IDF + ridge": tau_b("tau_b_tfidf_ridge", "same training prompts"),
+        "tau_b within groups": tau_b("tau_b_within_groups", means),
+        "tau_b, mean of samples": tau_b(
+            "tau_b_geometric_mean", "geometric mean of each prompt's samples"
+        ),
+        "tau_b, second sample": tau_b("ceiling", "the model's own next answer"),
+        "encoder passes": f"{result['encoder_passes']} in {result['train_cpu_s']:.1f} CPU-s",
+        "ONNX max |difference|": f"{result['onnx_max_abs_diff']:.2g}",
+        "INT8 loses": loss if result["has_int8"] else None,
+        "INT8 left out": None if result["has_int8"] else f"it loses too much tau_b  ({chosen_by})",
+        "bundle": result["bundle"],
+        "registry": f"version {result['registry_version']}: {result['verdict']}",
+    }
+    print_banner(result.get("banner"))
+    print_rows({name: text for name, text in rows.items() if text is not None}, 24)

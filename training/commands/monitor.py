@@ -12,7 +12,7 @@ from lengthwise.bundle import Manifest, ModelBundle, sha256_of
 from lengthwise.command_line.program import print_banner
 from lengthwise.errors import ConfigError, DataError, require
 from lengthwise.tables.reading import OnBadRows
-from training.commands.options import OutputOptions, StoreOptions, print_result
+from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
 from training.data.records import FieldMap, PromptResponse, read_records
 from training.evaluation.calibration import target_of
 from training.evaluation.drift import Window, judge, measure_window, miscovered, window_bounds
@@ -37,7 +37,7 @@ class MonitorOptions:
     target_model: str | None = None
     """Calibration to check; default: the bundle's first."""
     require_certainty: bool = False
-    """Exit with 1 only beyond chance."""
+    """Exit with 1 only if the whole 95% interval is below the gate."""
     prompt_column: str = "prompt"
     """A column, or a path into it, such as request.messages."""
     length_column: str | None = None
@@ -47,7 +47,7 @@ class MonitorOptions:
     model: str | None = None
     """Only rows of this model."""
     on_bad_rows: OnBadRows = "error"
-    """What a row without a prompt or a length does: end the command, or be left out and counted."""
+    """A row without a prompt or a length ends the command, or is left out and counted."""
 
     def __post_init__(self) -> None:
         enough = f"{MIN_ROWS} or more, fewer rows tell nothing"
@@ -61,14 +61,14 @@ class MonitorOptions:
 def main(options: MonitorOptions, store: StoreOptions, output: OutputOptions) -> int:
     """Check a bundle against logged prompts and the lengths that were observed.
 
-    Rows count in the order of the file, the newest last. tau_b is taken over windows of consecutive
-    rows, a quarter of a window apart; the newest one gives the verdict. Exit status 1: its tau_b is
-    below the gate, by default the lower end of the 95% interval that the bundle had on its test
-    prompts. That is alert: without any drift 1,000 rows fall below by chance in one check of eight.
-    --require-certainty exits 1 only if the whole 95% interval is below: hardly ever by chance, and
-    still in four of five checks of 1,000 rows when a tenth of the lengths are random.
-    If the bundle is calibrated, the coverage of its quantiles is checked too; it does not change
-    the exit status. Everything is logged to MLflow, with a figure.
+    Rows count in the order of the file, the newest last. tau_b is measured over windows of
+    consecutive rows, a quarter of a window apart; the newest window gives the verdict. Exit status
+    1: its tau_b is below the gate, by default the lower end of the bundle's 95% interval on its
+    test prompts. That is alert: without any drift 1,000 rows fall below by chance in one check of
+    eight. With --require-certainty the whole 95% interval must be below. That is hardly ever
+    chance, and still happens in four of five checks of 1,000 rows with a tenth of random lengths.
+    The coverage of a calibrated bundle's quantiles is checked too, without effect on the exit
+    status. MLflow gets every figure.
 
     example:
       python -m training monitor --bundle alpaca-vicuna7b@champion --log responses.jsonl \\
@@ -92,18 +92,12 @@ def monitor(bundle: ModelBundle, options: MonitorOptions) -> tuple[list[Window],
     start = bounds[0][0]  # Rows before the first window are not scored.
     scores = score_prompts(bundle, [record.prompt for record in records[start:]])
     lengths = np.array([float(record.output_tokens) for record in records[start:]])
-    calibration = None if target_model is None else bundle.manifest.calibration[target_model]
-    windows = [
-        measure_window(
-            scores[first - start : end - start],
-            lengths[first - start : end - start],
-            calibration,
-            first_row=first,
-        )
-        for first, end in bounds
-    ]
+    curves = None if target_model is None else bundle.manifest.calibration[target_model]
+    windows = []
+    for first, end in bounds:
+        rows = slice(first - start, end - start)
+        windows.append(measure_window(scores[rows], lengths[rows], curves, first_row=first))
     newest, verdict = windows[-1], judge(windows[-1], gate)
-    calibrated = bool(newest.coverage)
     return windows, {
         "verdict": "below_gate" if verdict.below_gate else "holds",
         "certain": verdict.certain,
@@ -115,8 +109,8 @@ def monitor(bundle: ModelBundle, options: MonitorOptions) -> tuple[list[Window],
         "rows": len(records),
         "dropped_empty": num_empty,
         "target_model": target_model,
-        "coverage": dict(newest.coverage) if calibrated else None,
-        "coverage_holds": not miscovered(newest) if calibrated else None,
+        "coverage": dict(newest.coverage) or None,
+        "coverage_holds": not miscovered(newest) if newest.coverage else None,
         "windows": [asdict(window) for window in windows],
         "revision": bundle.manifest.revision,
         "banner": bundle.manifest.banner,
@@ -128,8 +122,7 @@ def _gate(manifest: Manifest, given: float | None) -> float:
     gate = given if given is not None else interval[0] if interval else None
     if gate is None:
         raise ConfigError(
-            f"bundle {manifest.name} does not say what tau_b it had on its test prompts; "
-            "give --gate-tau-b"
+            f"bundle {manifest.name} has no tau_b of its test prompts; give --gate-tau-b"
         )
     return float(gate)
 
@@ -158,29 +151,20 @@ def _log(
     result: Mapping[str, Any],
     mlruns_dir: str,
 ) -> tuple[str, str]:
-    """Log the report; returns the MLflow run and the path of the figure."""
+    """Log the report; returns the MLflow run and the address of the figure."""
     from training.evaluation.figures import drift
     from training.release.tracking import Tracker
 
-    manifest = bundle.manifest
-    title = (
-        f"{manifest.name} {manifest.revision} on {Path(options.log).name}: windows of "
-        f"{min(options.window, result['rows'])} rows"
-    )
+    manifest, log = bundle.manifest, Path(options.log)
+    rows = min(options.window, result["rows"])
+    title = f"{manifest.name} {manifest.revision} on {log.name}: windows of {rows} rows"
+    params = asdict(options) | {"gate_tau_b": result["gate_tau_b"], "revision": manifest.revision}
+    del params["bundle"]
     run_name = f"monitor-{manifest.name}"
     with Tracker(mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
-        tracker.log_params(
-            {key: value for key, value in asdict(options).items() if key != "bundle"}
-            | {"gate_tau_b": result["gate_tau_b"]}
-            | {"revision": manifest.revision, "trained_by": manifest.mlflow_run_id}
-        )
-        tracker.log_input(
-            Path(options.log).name,
-            sha256_of(options.log),
-            "monitoring",
-            {"origin": options.log},
-            {"rows": result["rows"]},
-        )
+        tracker.log_params(params | {"trained_by": manifest.mlflow_run_id})
+        origin, profile = {"origin": options.log}, {"rows": result["rows"]}
+        tracker.log_input(log.name, sha256_of(options.log), "monitoring", origin, profile)
         tracker.describe(result["reason"], banner=manifest.banner)
         for window in windows:
             low, high = window.tau_b_ci
@@ -194,12 +178,17 @@ def _log(
 
 
 def _print(newest: Window, result: dict[str, Any]) -> None:
-    print_banner(result["banner"])
-    print(f"rows              {result['rows']} ({result['dropped_empty']} of length 0 dropped)")
-    print(f"newest window     rows {newest.first_row} to {newest.end_row - 1}")
     wrong = miscovered(newest)
-    for quantile, share in newest.coverage.items():
-        print(f"coverage of {quantile:5} {share:.3f}{'  off: recalibrate' * (quantile in wrong)}")
-    print(f"figure            {result['figure']}")
     state = "BELOW ITS GATE" if result["verdict"] == "below_gate" else "holds"
-    print(f"verdict           {state}: {result['reason']}")
+    rows = {
+        "rows": f"{result['rows']} ({result['dropped_empty']} of length 0 dropped)",
+        "newest window": f"rows {newest.first_row} to {newest.end_row - 1}",
+        **{
+            f"coverage of {quantile}": f"{share:.3f}{'  off: recalibrate' * (quantile in wrong)}"
+            for quantile, share in newest.coverage.items()
+        },
+        "figure": result["figure"],
+        "verdict": f"{state}: {result['reason']}",
+    }
+    print_banner(result["banner"])
+    print_rows(rows, 18)

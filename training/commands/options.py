@@ -1,6 +1,6 @@
-"""Options that several commands have, and the output of a result."""
+"""Options shared by several commands, and the output of a result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,3 +30,9 @@ def print_result(result: Any, output: OutputOptions, show: Callable[[], None]) -
         print(to_json(result))
     else:
         show()
+
+
+def print_rows(rows: Mapping[str, object], width: int) -> None:
+    """Print each name, padded to `width` characters, and its value."""
+    for name, value in rows.items():
+        print(f"{name:{width}}{value}")

@@ -63,12 +63,13 @@ def main(options: PromoteOptions, store: StoreOptions, output: OutputOptions) ->
 
 def promote(store: Store, options: PromoteOptions) -> dict[str, Any]:
     """Make the version the champion if it is provably better, or with `force`."""
-    chosen, name = store.version(options.name, options.version), options.name
-    result = {"name": name, "version": chosen.version, "forced": False, "difference_ci": None}
+    (chosen, is_champion), name = store.version(options.name, options.version), options.name
+    version = str(chosen.version)
+    result = {"name": name, "version": version, "forced": False, "difference_ci": None}
     result |= {"banner": chosen.tags.get("warning")}
-    if chosen.is_champion:
+    if is_champion:
         return result | {"champion": True, "verdict": "it has been the champion before"}
-    challenger = ModelBundle.load(store.folder(chosen.bundle))
+    challenger = ModelBundle.load(store.folder(chosen.source))
     try:
         champion, where = store.champion(name), (options.data, options.data_dir)
         test = [] if champion is None else held_out_prompts(challenger.manifest, *where)
@@ -79,7 +80,7 @@ def promote(store: Store, options: PromoteOptions) -> dict[str, Any]:
         verdict = Promotion(False, f"not compared: {error}")
     if verdict.promoted or options.force:
         by = "gate" if verdict.promoted else "hand"
-        store.promote(name, chosen.version, {"verdict": verdict.reason, "promoted_by": by})
+        store.promote(name, version, {"verdict": verdict.reason, "promoted_by": by})
     return result | {
         "champion": verdict.promoted or options.force,
         "forced": options.force and not verdict.promoted,

@@ -1,10 +1,12 @@
 """Data cards: source, licence, columns and checksum of a data set, and its records.
 
 A card is `datasets/<id>/card.yaml`, or any path to such a file. Records are searched in --data-dir,
-then in $LENGTHWISE_DATA, then on the Hugging Face hub if the card names a repository there. The
-seeded synthetic set replaces records that are found nowhere, with a warning. `fetch` builds a set
-in a folder of its own, with a card of its own. The path of a table or log needs no card.
+then in $LENGTHWISE_DATA. The seeded synthetic set replaces records that are found nowhere, with a
+warning. `fetch` builds a set in a folder of its own, with a card of its own. The path of a table or
+log needs no card.
 """
+
+from __future__ import annotations
 
 import logging
 import os
@@ -12,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
@@ -22,6 +24,9 @@ from lengthwise.tables.files import SUFFIXES, is_file_name, name_of
 from training.config import DataConfig
 from training.data import synthetic
 from training.data.records import FieldMap, PromptResponse, read_table, to_records
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CARDS: Final = Path(__file__).resolve().parents[1] / "datasets"
 CARD: Final = "card.yaml"
@@ -63,8 +68,6 @@ class Card:
     """Column -> value in the rows that are used."""
     prompts: Join | None = None
     split_seed: int = 0
-    hub: str | None = None
-    """Data set repository on the Hugging Face hub that holds `path`, if there is one."""
     notes: str = ""
     digest: str = ""
     """SHA-256 of the card file itself."""
@@ -137,21 +140,20 @@ def load_data(
     """
     if not dataset.endswith(".yaml") and is_file_name(dataset):
         return _own_table(Path(dataset), columns or DataConfig())
-    card = read_card(dataset)
+    card, is_path = read_card(dataset), dataset.endswith(".yaml")
     if card.source == "generated":
         return _synthetic(card)
-    for root, required in _roots(dataset, data_dir):
+    beside = str(Path(dataset).parent) if is_path else None
+    for root in map(Path, filter(None, (data_dir, beside, os.environ.get(ENVIRONMENT)))):
         own = root / card.id / CARD  # written by `fetch`
-        if own.is_file() and not dataset.endswith(".yaml"):
+        if own.is_file() and not is_path:
             return _from_folder(read_card(str(own)), own.parent, str(own.parent))
         if (root / card.path).is_file():
             return _from_folder(card, root, str(root / card.path))
-        if required:
+        if data_dir or beside:
             raise DataError(
                 f"the folder lacks {card.path}, which card {card.id!r} describes", path=root
             )
-    if card.hub is not None and (root_from_hub := _download(card, card.hub)):
-        return _from_folder(card, root_from_hub, f"hub:{card.hub}")
     logger.warning("data set %r was not found: give --data-dir or $%s", card.id, ENVIRONMENT)
     return _synthetic(read_card("synthetic"))
 
@@ -181,34 +183,25 @@ def _own_table(path: Path, columns: DataConfig) -> LoadedData:
     return LoadedData(card=card, records=records, origin=str(path), num_empty=num_empty)
 
 
-def _roots(dataset: str, data_dir: str | None) -> list[tuple[Path, bool]]:
-    """Return the folders to search, each with True if a missing file there is an error."""
-    beside = str(Path(dataset).parent) if dataset.endswith(".yaml") else None
-    places = ((data_dir, True), (beside, True), (os.environ.get(ENVIRONMENT) or None, False))
-    return [(Path(place), required) for place, required in places if place is not None]
-
-
 def _from_folder(card: Card, root: Path, origin: str) -> LoadedData:
     path = root / card.path
-    _verify(path, card.sha256)
-    frame = read_table(path)
+    frame = _verified(path, card.sha256)
     if card.records not in (None, len(frame)):
         raise DataError(
             f"{len(frame)} rows, the card says {card.records}; correct the card", path=path
         )
     if card.prompts is not None:
-        _verify(root / card.prompts.path, card.prompts.sha256)
-        prompts = read_table(root / card.prompts.path)
-        keys = list(card.prompts.keys)
+        prompts, keys = _verified(root / card.prompts.path, card.prompts.sha256), card.prompts.keys
         new = [name for name in prompts.columns if name in keys or name not in frame.columns]
-        frame = frame.merge(prompts[new], on=keys, how="inner", validate="many_to_one")
+        frame = frame.merge(prompts[new], on=list(keys), how="inner", validate="many_to_one")
     for column, value in card.where.items():
         frame = frame[frame[column] == value]
     records, num_empty = to_records(frame, card.fields, model=card.model, path=path)
     return LoadedData(card=card, records=records, origin=origin, num_empty=num_empty)
 
 
-def _verify(path: Path, expected: str) -> None:
+def _verified(path: Path, expected: str) -> pd.DataFrame:
+    """Read a table whose checksum is on the card."""
     if not path.is_file():
         raise DataError("the file is missing; fetch the data set again", path=path)
     if expected and (actual := sha256_of(path)) != expected:
@@ -217,20 +210,7 @@ def _verify(path: Path, expected: str) -> None:
             "or write a card for the new version",
             path=path,
         )
-
-
-def _download(card: Card, hub: str) -> Path | None:
-    """Return the folder of the card's files from the hub; None if the hub cannot be reached."""
-    import huggingface_hub
-
-    names = [card.path] + ([card.prompts.path] if card.prompts else [])
-    try:
-        for name in names:
-            local = huggingface_hub.hf_hub_download(hub, name, repo_type="dataset")
-    except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:
-        logger.warning("hub data set %s cannot be loaded: %s", hub, str(error).splitlines()[0])
-        return None
-    return Path(str(local).removesuffix(names[-1]))
+    return read_table(path)
 
 
 def _synthetic(card: Card) -> LoadedData:

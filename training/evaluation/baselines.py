@@ -1,7 +1,7 @@
 """Baselines: cheap predictors of the length from the prompt's text alone.
 
-Those that are fitted use the ranker's own training prompts; each returns one value per prompt,
-higher = longer.
+Each is fitted on the ranker's own training prompts, and returns one value per prompt, higher =
+longer.
 """
 
 import re
@@ -15,15 +15,10 @@ from training.config import Repeats
 from training.data.labels import LabelledPrompt, targets, texts
 
 
-def prompt_characters(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
-    """Return the length of the prompt itself, the key of schedulers without a predictor."""
-    return np.array([float(len(item.prompt)) for item in items])
-
-
 def group_means(
     train: Sequence[LabelledPrompt], repeats: Repeats, items: Sequence[LabelledPrompt]
 ) -> NDArray[np.float64]:
-    """Return the mean log length of each prompt's group: a predictor that knows only the task.
+    """Return the mean log length of each prompt's group, a predictor from the task alone.
 
     A group without training prompts gets the mean of all.
     """

@@ -1,9 +1,9 @@
 """Calibration: scores -> quantiles of the length in tokens, with nominal coverage on new prompts.
 
-The curve of a quantile is fitted on bins of the score and made monotone, then shifted by its error
-on held-out rows (split-conformal, each tenth in turn), so that its coverage does not depend on the
-bins. The remaining error is chance: the coverage of a quantile q calibrated on n responses has a
-standard deviation of sqrt(q (1 - q) / n), at the median 3.5 points for 200 responses, 1.6 for 1,000
+The curve of a quantile is fitted on bins of the score and made monotone. A shift by its error on
+held-out rows (split-conformal, each tenth in turn) makes its coverage independent of the bins.
+The remaining error is chance: the coverage of a quantile q calibrated on n responses has a standard
+deviation of sqrt(q (1 - q) / n). At the median that is 3.5 points for 200 responses, 1.6 for 1,000
 and 0.9 for 3,000.
 """
 
@@ -23,7 +23,7 @@ MIN_ROWS: Final = 50
 _ROWS_PER_KNOT: Final = 40
 _MAX_KNOTS: Final = 16
 _FOLDS: Final = 10
-"""With two, the errors are those of curves from half the rows: quantiles spread too far."""
+"""Curves from half the rows (two folds) have larger errors: quantiles would spread too far."""
 
 
 def calibrate(
@@ -74,7 +74,7 @@ def coverage(
 
 
 def target_of(manifest: Manifest, target_model: str | None) -> str | None:
-    """Return the calibrated model asked for, by default the first; None if there is none."""
+    """Return the name of a calibrated model, by default the first; None if there is none."""
     known = list(manifest.calibration)
     if target_model is not None and target_model not in known:
         raise ConfigError(

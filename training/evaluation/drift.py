@@ -65,11 +65,8 @@ def measure_window(
 ) -> Window:
     """Return tau_b with its 95% bootstrap interval, and the coverage of the quantiles.
 
-    Args:
-        scores: of the window's prompts, higher = longer. Shape (N,).
-        lengths: observed, in tokens. Shape (N,).
-        calibration: entry of the manifest for the model that responded.
-        first_row: number of the window's first row in the log.
+    `scores` and `lengths` (tokens) are those of the rows, shape (N,); `calibration` is the
+    manifest's entry of the model that responded.
     """
     return Window(
         first_row=first_row,
@@ -88,29 +85,28 @@ def judge(window: Window, gate: float) -> DriftVerdict:
             "equal; give a longer --window"
         )
     low, high = window.tau_b_ci
-    figures = f"tau_b {window.tau_b:.3f} (95% {low:.3f} to {high:.3f})"
     below = window.tau_b < gate
+    verb, advice = "is below", ": train again on these logs"
     if not below:
-        reason = f"{figures} holds its gate of {gate:.3f}"
-    elif high < gate:
-        reason = f"{figures} is below its gate of {gate:.3f}: train again on these logs"
-    else:
-        reason = (
-            f"{figures} is below its gate of {gate:.3f}, but its interval is not: this may be "
-            "chance, give more rows or a longer --window"
+        verb, advice = "holds", ""
+    elif high >= gate:
+        advice = (
+            ", but its interval is not: this may be chance, give more rows or a longer --window"
         )
+    figures = f"tau_b {window.tau_b:.3f} (95% {low:.3f} to {high:.3f})"
     return DriftVerdict(
-        below_gate=below, certain=high < gate if below else low >= gate, reason=reason
+        below_gate=below,
+        certain=high < gate if below else low >= gate,
+        reason=f"{figures} {verb} its gate of {gate:.3f}{advice}",
     )
 
 
 def miscovered(window: Window) -> list[str]:
     """Return the quantiles whose coverage is off by more than 3 points plus chance."""
     rows = window.end_row - window.first_row
-    wrong = []
-    for name, share in window.coverage.items():
-        quantile = float(name)
-        chance = 1.96 * math.sqrt(quantile * (1 - quantile) / rows)
-        if abs(share - quantile) > _TOLERANCE + chance:
-            wrong.append(name)
-    return wrong
+
+    def tolerance(quantile: float) -> float:
+        return _TOLERANCE + 1.96 * math.sqrt(quantile * (1 - quantile) / rows)
+
+    shares = window.coverage.items()
+    return [q for q, share in shares if abs(share - float(q)) > tolerance(float(q))]

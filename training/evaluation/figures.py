@@ -13,7 +13,7 @@ from training.evaluation.drift import Window
 
 def training_curve(history: Sequence[Mapping[str, float]], baseline: float) -> Figure:
     """tau_b on the validation split over epochs, with the TF-IDF + ridge baseline on test."""
-    figure, axes = _axes((6, 3.5), "epochs", "tau_b on the validation split")
+    figure, axes = _axes((6, 3.5), xlabel="epochs", ylabel="tau_b on the validation split")
     axes.plot([p["epoch"] for p in history], [p["val/tau_b"] for p in history], marker="o", ms=3)
     axes.axhline(baseline, color="grey", ls="--", label="TF-IDF + ridge (test)")
     axes.legend()
@@ -24,22 +24,21 @@ def predicted_against_real(
     scores: NDArray[np.float64], lengths: NDArray[np.float64], title: str
 ) -> Figure:
     """One point per test prompt: its score and its response length (log scale)."""
-    figure, axes = _axes((5, 4), "score (higher = longer)", "response length, tokens", title)
+    names = {"xlabel": "score (higher = longer)", "ylabel": "response length, tokens"}
+    figure, axes = _axes((5, 4), title, yscale="log", **names)
     axes.scatter(scores, lengths, s=5, alpha=0.4, linewidths=0)
-    axes.set_yscale("log")
     return figure
 
 
 def prefill_latency(points: pd.DataFrame, title: str) -> Figure:
     """Measured and fitted latency over prompt length, a colour per batch size."""
-    figure, axes = _axes((5, 4), "prompt length, tokens", "prefill latency, ms", title)
-    for number, size in enumerate(points["batch_size"].unique()):
-        group = points[points["batch_size"] == size]
+    names = {"xlabel": "prompt length, tokens", "ylabel": "prefill latency, ms"}
+    figure, axes = _axes((5, 4), title, yscale="log", **names)
+    axes.set_xscale("log", base=2)
+    for number, (size, group) in enumerate(points.groupby("batch_size", sort=False)):
         tokens, measured_ms = group["prompt_tokens"], group["measured_s"] * 1e3
         axes.plot(tokens, measured_ms, "o", color=f"C{number}", label=f"measured, batch {size:.0f}")
         axes.plot(tokens, group["fitted_s"] * 1e3, color=f"C{number}", label="fitted")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     axes.legend()
     return figure
 
@@ -64,9 +63,9 @@ def transfer_matrix(
 
 def drift(windows: Sequence[Window], gate: float, title: str) -> Figure:
     """Rolling tau_b with its interval and its gate; below, the coverage of the quantiles."""
-    calibrated = bool(windows[-1].coverage)
-    figure = Figure(figsize=(7, 6 if calibrated else 3.5), layout="constrained")
-    panels = figure.subplots(1 + calibrated, sharex=True, squeeze=False)[:, 0]
+    quantiles = list(windows[-1].coverage)
+    figure = Figure(figsize=(7, 6 if quantiles else 3.5), layout="constrained")
+    panels = figure.subplots(1 + bool(quantiles), sharex=True, squeeze=False)[:, 0]
     rows = [window.end_row for window in windows]
     lows, highs = zip(*(window.tau_b_ci for window in windows), strict=True)
     panels[0].plot(rows, [window.tau_b for window in windows], marker="o", ms=3)
@@ -75,23 +74,20 @@ def drift(windows: Sequence[Window], gate: float, title: str) -> Figure:
     panels[0].set_ylabel("tau_b of the window")
     panels[0].legend()
     panels[0].set_title(title, fontsize=9)
-    for number, quantile in enumerate(windows[-1].coverage):
-        colour = f"C{number}"
+    for number, quantile in enumerate(quantiles):
         shares = [window.coverage[quantile] for window in windows]
-        panels[1].plot(rows, shares, marker="o", ms=3, color=colour)
-        panels[1].axhline(float(quantile), color=colour, ls=":", lw=1)
-    if calibrated:
-        panels[1].set_yticks([float(quantile) for quantile in windows[-1].coverage])
-        panels[1].set_ylim(0, 1)
-        panels[1].set_ylabel("share of lengths at or below\nthe quantile (dotted: nominal)")
+        panels[1].plot(rows, shares, marker="o", ms=3, color=f"C{number}")
+        panels[1].axhline(float(quantile), color=f"C{number}", ls=":", lw=1)
+    if quantiles:
+        label = "share of lengths at or below\nthe quantile (dotted: nominal)"
+        panels[1].set(yticks=list(map(float, quantiles)), ylim=(0, 1), ylabel=label)
     panels[-1].set_xlabel("last row of the window in the log")
     return figure
 
 
-def _axes(size: tuple[float, float], x: str, y: str, title: str = "") -> tuple[Figure, Axes]:
+def _axes(size: tuple[float, float], title: str = "", **properties: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set(**properties)
     axes.set_title(title, fontsize=9)
     return figure, axes

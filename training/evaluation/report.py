@@ -1,6 +1,8 @@
-"""The report of a ranker: how well it orders lengths, against what, and where it fails."""
+"""The report of a ranker: its order of lengths, its baselines and its worst errors."""
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import matplotlib
@@ -8,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.bundle import Manifest
+from lengthwise.errors import DataError
 from lengthwise.report_page import FIGURE_STYLE, ReportSection, ReportTable, page_text
 from training.evaluation import figures
 
 _NUM_WORST: Final = 12
-_PROMPT_CHARACTERS: Final = 90
+_CHARACTERS: Final = 90
+"""Most characters of a prompt in a table."""
 
 
 def ranker_page(
@@ -27,15 +31,19 @@ def ranker_page(
     """Return the page of a ranker on prompts that it was not trained on, as HTML.
 
     Args:
-        rankers: what orders the prompts -> its tau_b and the 95% interval of that; the first is
-            the ranker of the manifest.
+        rankers: name of an order of the prompts -> its tau_b and 95% interval; the first is the
+            ranker of the manifest.
         coverage: quantile -> share of lengths at or below its curve.
         prompts: prompts with their `scores` and observed `lengths`, in tokens.
     """
     with matplotlib.rc_context(FIGURE_STYLE):
         sections = [
             _order(rankers),
-            _errors_at_a_glance(scores, lengths),
+            ReportSection(
+                heading="Predicted against real",
+                figure=figures.predicted_against_real(scores, lengths, ""),
+                caption=f"Each point is one of {len(scores):,} prompts.",
+            ),
             *_coverage(coverage or {}),
             _worst(prompts, scores, lengths),
             *_training(manifest),
@@ -53,6 +61,16 @@ def ranker_page(
     return page_text(title=f"Ranker {manifest.name}", lead=banner + lead, sections=sections)
 
 
+def write_page(path: Path, page: str) -> None:
+    """Write a page, whole or not at all. Raises DataError if the folder cannot be written."""
+    work = path.with_name(f".{path.name}")
+    try:
+        work.write_text(page, encoding="utf-8")
+        os.replace(work, path)
+    except OSError as error:
+        raise DataError(f"cannot be written ({error}); choose another place", path=path) from error
+
+
 def _order(
     rankers: Mapping[str, tuple[float | None, Sequence[float] | None]],
 ) -> ReportSection:
@@ -64,14 +82,6 @@ def _order(
         text="tau_b is 1 where every pair of prompts is in the right order, 0 by chance. A second "
         "sample is the model's own next answer to the prompt: what no ranker can beat by much.",
         table=ReportTable(columns=("ordered by", "tau_b", "from", "to"), rows=rows),
-    )
-
-
-def _errors_at_a_glance(scores: NDArray[np.float64], lengths: NDArray[np.float64]) -> ReportSection:
-    return ReportSection(
-        heading="Predicted against real",
-        figure=figures.predicted_against_real(scores, lengths, ""),
-        caption=f"Each point is one of {len(scores):,} prompts.",
     )
 
 
@@ -92,26 +102,22 @@ def _coverage(shares: Mapping[str, float]) -> list[ReportSection]:
 def _worst(
     prompts: Sequence[str], scores: NDArray[np.float64], lengths: NDArray[np.float64]
 ) -> ReportSection:
-    """The prompts whose place among the scores is farthest from that among the lengths."""
+    """The prompts with the largest difference between their ranks by score and by length."""
     from scipy.stats import rankdata
 
     places = [rankdata(values) / len(values) for values in (scores, lengths)]
     farthest = np.argsort(-np.abs(places[0] - places[1]), kind="stable")[:_NUM_WORST]
-    rows = [
-        (_start(prompts[n]), f"{places[0][n]:.0%}", f"{places[1][n]:.0%}", int(lengths[n]))
-        for n in farthest
-    ]
+    rows = []
+    for n in farthest:
+        line = " ".join(prompts[n].split())
+        start = line if len(line) <= _CHARACTERS else f"{line[: _CHARACTERS - 1]}…"
+        rows.append((start, f"{places[0][n]:.0%}", f"{places[1][n]:.0%}", int(lengths[n])))
     columns = ("prompt", "longer than, predicted", "longer than, real", "tokens")
     return ReportSection(
         heading="Worst errors",
         text="The share of all prompts that a prompt was predicted to be longer than, and is.",
         table=ReportTable(columns=columns, rows=rows),
     )
-
-
-def _start(prompt: str) -> str:
-    line = " ".join(prompt.split())
-    return line if len(line) <= _PROMPT_CHARACTERS else f"{line[: _PROMPT_CHARACTERS - 1]}…"
 
 
 def _training(manifest: Manifest) -> list[ReportSection]:

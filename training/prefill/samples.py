@@ -38,11 +38,11 @@ class PrefillSamples:
     """Best sustained rate of a large 16-bit matrix product, all GPUs of the instance together."""
     model: str
     device: str
-    """Model and device as the simulator's presets name them, where it has one of them."""
+    """Model and device under the names of the simulator's presets, where it has one of them."""
     source: tuple[dict[str, str], ...]
     """Path and SHA-256 of each file that was read."""
     steps: str = ""
-    """What follows model@device in the name of the preset whose steps were measured here too."""
+    """Suffix of the preset whose steps were measured on the same instance."""
 
     @property
     def preset(self) -> str:
@@ -60,17 +60,25 @@ def read_samples(
     """Read a table of runs; `model` and `device` choose rows if it holds several."""
     frame = read_table(path)
     require_columns(frame, ("prompt_tokens", "latency_s"), path)
-    names = {}
+    names = {"model": model or "unknown", "device": device or "unknown"}
     for column, chosen in (("model", model), ("device", device)):
         if column in frame:
-            frame, names[column] = _only(frame, column, chosen, path)
-        else:
-            names[column] = chosen or "unknown"
+            values = frame[column].astype(str)
+            found = sorted(values.unique())
+            listed = ", ".join(found)
+            if chosen is None and len(found) > 1:
+                raise ConfigError(
+                    f"{path} holds {len(found)} of {column}: {listed}; choose by --{column}"
+                )
+            names[column] = found[0] if chosen is None else chosen
+            if names[column] not in found:
+                raise ConfigError(f"{path} has no {column} {chosen!r}; it has {listed}")
+            frame = frame[values == names[column]]
     frame = frame.assign(batch_size=frame.get("batch_size", 1))
     _check_numbers(frame, path)
     if peak_flop_per_s is None:
         if "peak_flop_per_s" not in frame:
-            raise ConfigError(f"{path} does not say the peak rate; give --peak-flop-per-s")
+            raise ConfigError(f"{path} holds no peak rate; give --peak-flop-per-s")
         peak_flop_per_s = float(frame["peak_flop_per_s"].max())
     return PrefillSamples(
         table=frame[["prompt_tokens", "batch_size", "latency_s"]],
@@ -94,19 +102,15 @@ def published_samples(name: str, data_dir: str | None) -> PrefillSamples:
     keys = frame["model"] + "/" + frame["hardware"] + "/" + frame["tensor_parallel"].astype(str)
     if name not in set(keys):
         raise DataError(f"no profile {name!r}; use one of {', '.join(sorted(set(keys)))}")
-    rows = frame[keys == name]
+    rows = frame[keys == name].assign(latency_s=lambda rows: rows["prompt_time"] / 1000)
+    table = rows.rename(columns={"prompt_size": "prompt_tokens"}).reset_index(drop=True)
     model, hardware, gpus = name.split("/")
     gemm = Path(folder, GEMM[hardware])
-    table = pd.DataFrame(
-        {
-            "prompt_tokens": rows["prompt_size"],
-            "batch_size": rows["batch_size"],
-            "latency_s": rows["prompt_time"] / 1000,
-        }
-    )
+    products = read_table(gemm).query("gemm_dtype == 'bfloat16'")
+    flop = 2.0 * products["m"] * products["n"] * products["k"]
     return PrefillSamples(
-        table=table.reset_index(drop=True),
-        peak_flop_per_s=_best_product(gemm) * int(gpus),
+        table=table[["prompt_tokens", "batch_size", "latency_s"]],
+        peak_flop_per_s=float((flop / (products["latency"] / 1000)).max()) * int(gpus),
         model=model.replace("llama2", "llama-2"),
         device=f"{gpus}x-{hardware.removesuffix('b')}",
         source=(_origin(path), _origin(gemm)),
@@ -114,42 +118,14 @@ def published_samples(name: str, data_dir: str | None) -> PrefillSamples:
     )
 
 
-def _best_product(path: Path) -> float:
-    """Return the FLOP/s of the fastest BF16 matrix product in a table of latencies in ms."""
-    products = read_table(path)
-    products = products[products["gemm_dtype"] == "bfloat16"]
-    flop = 2.0 * products["m"] * products["n"] * products["k"]
-    return float((flop / (products["latency"] / 1000)).max())
-
-
-def _only(
-    frame: pd.DataFrame, column: str, chosen: str | None, path: Path
-) -> tuple[pd.DataFrame, str]:
-    """Return the rows of one model or device, and its name."""
-    found = sorted(map(str, frame[column].unique()))
-    if chosen is None and len(found) > 1:
-        raise ConfigError(
-            f"{path} holds {len(found)} of {column}: {', '.join(found)}; choose by --{column}"
-        )
-    name = found[0] if chosen is None else chosen
-    if name not in found:
-        raise ConfigError(f"{path} has no {column} {name!r}; it has {', '.join(found)}")
-    return frame[frame[column].astype(str) == name], name
-
-
 def _check_numbers(frame: pd.DataFrame, path: Path) -> None:
-    for name in NUMBERS:
-        if name not in frame:
-            continue
+    for name in frame.columns.intersection(list(NUMBERS)):
         values = pd.to_numeric(frame[name], errors="coerce").to_numpy(float)
         wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
         if len(wrong):
-            raise DataError(
-                f"{name} is {frame[name].tolist()[wrong[0]]!r}; give a number above 0 or drop the "
-                "row",
-                path=path,
-                row=int(frame.index[wrong[0]]),
-            )
+            value, row = frame[name].tolist()[wrong[0]], int(frame.index[wrong[0]])
+            text = f"{name} is {value!r}; give a number above 0 or drop the row"
+            raise DataError(text, path=path, row=row)
 
 
 def _origin(path: Path) -> dict[str, str]:

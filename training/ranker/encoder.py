@@ -1,7 +1,7 @@
 """Prompt -> one vector -> one score per length: a transformers backbone, a pooling, linear heads.
 
 A backbone is a name of `BACKBONES`, a transformers id, or a folder.
-Shapes: B prompts, L tokens, H width of the backbone, K lengths that are learnt (mostly one).
+Shapes: B prompts, L tokens, H width of the backbone, K learnt lengths (mostly one).
 """
 
 from __future__ import annotations

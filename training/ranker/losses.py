@@ -31,10 +31,7 @@ def all_pairs_margin_loss(
     O(B^2) on scalars, but one encoder pass per prompt instead of two per pair. 0 if no pair
     qualifies.
     """
-    differences = (scores_B[:, None] - scores_B[None, :])[_is_longer(lengths_B, delta)]
-    if differences.numel() == 0:
-        return scores_B.sum() * 0.0
-    return functional.relu(margin - differences).mean()
+    return _over_pairs(scores_B, lengths_B, delta, lambda gaps: functional.relu(margin - gaps))
 
 
 def ranknet_loss(scores_B: Tensor, lengths_B: Tensor, *, delta: float) -> Tensor:
@@ -42,10 +39,7 @@ def ranknet_loss(scores_B: Tensor, lengths_B: Tensor, *, delta: float) -> Tensor
 
     Source: Burges et al. 2005, Learning to Rank using Gradient Descent, equation 3.
     """
-    differences = (scores_B[:, None] - scores_B[None, :])[_is_longer(lengths_B, delta)]
-    if differences.numel() == 0:
-        return scores_B.sum() * 0.0
-    return functional.softplus(-differences).mean()
+    return _over_pairs(scores_B, lengths_B, delta, lambda gaps: functional.softplus(-gaps))
 
 
 def listmle_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:
@@ -66,15 +60,19 @@ def l1_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def log_l1_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:
-    """|score - log(length)|, in nats: pointwise, not dominated by the longest responses."""
+    """|score - log(length)|, in nats: pointwise, without the dominance of long responses."""
     return (scores_B - lengths_B.log()).abs().mean()
 
 
-def _is_longer(lengths_B: Tensor, delta: float) -> Tensor:
-    """Return the (B, B) mask: row longer than column by a relative gap >= delta, not equal."""
-    gap = lengths_B[:, None] - lengths_B[None, :]
-    larger = torch.maximum(lengths_B[:, None], lengths_B[None, :])
-    return (gap > 0) & (gap >= delta * larger)
+def _over_pairs(
+    scores_B: Tensor, lengths_B: Tensor, delta: float, cost: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the mean cost of the score gaps of the pairs, longer less shorter; 0 for no pair."""
+    gap_BB = lengths_B[:, None] - lengths_B[None, :]
+    larger_BB = torch.maximum(lengths_B[:, None], lengths_B[None, :])
+    is_longer_BB = (gap_BB > 0) & (gap_BB >= delta * larger_BB)
+    score_gaps = (scores_B[:, None] - scores_B[None, :])[is_longer_BB]
+    return cost(score_gaps).mean() if score_gaps.numel() else scores_B.sum() * 0.0
 
 
 LOSSES: Final[dict[str, Callable[[Tensor, Tensor, LossConfig], Tensor]]] = {
@@ -89,6 +87,6 @@ LOSSES: Final[dict[str, Callable[[Tensor, Tensor, LossConfig], Tensor]]] = {
 
 
 def check_objective(settings: LossConfig) -> None:
-    """Check that a loss has the name of the objective."""
+    """Check that the objective names a loss."""
     is_known, known = settings.objective in ("pairs", *LOSSES), ", ".join(["pairs", *LOSSES])
     require("loss.objective", repr(settings.objective), is_known, f"one of {known}")

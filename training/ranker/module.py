@@ -3,7 +3,7 @@
     ranker = LengthRanker.load_from_checkpoint("run/checkpoints/best.ckpt")
     ranker.score(["Write a poem.", "Say yes."])
 
-Shapes: N prompts of a split, B of a batch, P pairs, K lengths that are learnt (mostly one).
+Shapes: N prompts of a split, B prompts of a batch, P pairs, K learnt lengths (mostly one).
 """
 
 import time
@@ -27,7 +27,7 @@ from training.ranker.encoder import PromptScorer, describe_encoder, empty_encode
 
 
 def length_scale(lengths_NK: NDArray[np.float64]) -> dict[str, list[float]]:
-    """Return the scale of training labels in tokens, per label; NaN is no length."""
+    """Return the scale of training labels in tokens, per label; NaN marks a missing length."""
     logs_NK = np.log(lengths_NK)
     return {
         "mean": np.nanmean(lengths_NK, axis=0).tolist(),
@@ -48,13 +48,14 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         encoder_lr: float,
         total_steps: int,
     ) -> None:
-        """A checkpoint holds all of these in numbers and text, the encoder as `describe_encoder`.
+        """A checkpoint holds all arguments in numbers and text, the encoder as `describe_encoder`.
 
         Args:
             scale: `length_scale` of the training labels.
-            total_steps: optimiser steps of the run. Not from the trainer, which would load the
-                batches before it restores the state of a resumed run, and start the epoch again.
+            total_steps: optimiser steps of the run.
         """
+        # The trainer's count of steps would load the batches before a resumed run restores its
+        # state, and start the epoch again.
         super().__init__()
         config = config_from(config) if isinstance(config, Mapping) else config
         scorer, self.tokenizer = empty_encoder(encoder) if isinstance(encoder, Mapping) else encoder
@@ -109,7 +110,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         return loss
 
     def _ranking_loss(self, scores_BK: Tensor, lengths_BK: Tensor, pairs_P2: Tensor) -> Tensor:
-        """Return the mean over the labels, each on the prompts that have it."""
+        """Return the mean loss over the labels, each on the prompts with that label."""
         loss = self.config.loss
         if loss.draws_pairs:
             longer, shorter = scores_BK[pairs_P2, 0].unbind(1)
@@ -143,7 +144,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         return scores_BK[torch.argsort(batch.drawn_B)]
 
     def _tau_b(self, split: str) -> dict[str, float]:
-        """Return tau_b over the prompts seen: the mean over labels, and of several labels each."""
+        """Return the mean tau_b over labels, and that of each of several labels."""
         scores_NK, lengths_NK = (torch.cat(p).numpy() for p in zip(*self._seen, strict=True))
         self._seen.clear()
         taus = {}

@@ -32,28 +32,23 @@ from training.ranker.processes import local_world_size, world_size
 LAST: Final = "last.ckpt"
 BEST: Final = "best.ckpt"
 
-_OWN_SETTINGS: Final = {
-    "max_epochs": "use --epochs",
-    "precision": "use --precision",
-    "val_check_interval": "use --validations-per-epoch",
-    "check_val_every_n_epoch": "use --validations-per-epoch",
-    "limit_train_batches": "use --split.train-prompts",
-    "overfit_batches": "use --split.train-prompts",
-    "limit_val_batches": "use --split.val-prompts",
-    "reload_dataloaders_every_n_epochs": "batches are drawn anew in every epoch already",
-    "gradient_clip_val": "use --optim.clip-norm",
-    "gradient_clip_algorithm": "use --optim.clip-norm",
-    "devices": "start the command with torchrun",
-    "num_nodes": "start the command with torchrun",
-    "use_distributed_sampler": "each process takes its part of a batch already",
-    "logger": "use --mlruns-dir",
-    "callbacks": "use --patience and --optim.ema-decay",
-    "default_root_dir": "use --out",
-    "enable_checkpointing": "the bundle is made of the best checkpoint",
-    "barebones": "the bundle is made of the best checkpoint",
-    "fast_dev_run": "use --split.train-prompts and --epochs 1",
+_INSTEAD: Final = {
+    "use --epochs": ("max_epochs",),
+    "use --precision": ("precision",),
+    "use --validations-per-epoch": ("val_check_interval", "check_val_every_n_epoch"),
+    "use --split.train-prompts": ("limit_train_batches", "overfit_batches", "fast_dev_run"),
+    "use --split.val-prompts": ("limit_val_batches",),
+    "batches are drawn anew in every epoch already": ("reload_dataloaders_every_n_epochs",),
+    "use --optim.clip-norm": ("gradient_clip_val", "gradient_clip_algorithm"),
+    "start the command with torchrun": ("devices", "num_nodes"),
+    "each process takes its part of a batch already": ("use_distributed_sampler",),
+    "use --mlruns-dir": ("logger",),
+    "use --patience and --optim.ema-decay": ("callbacks",),
+    "use --out": ("default_root_dir",),
+    "the bundle is made of the best checkpoint": ("enable_checkpointing", "barebones"),
 }
-"""Arguments of the Trainer that a run sets itself, and what is to be done instead."""
+"""Arguments of the Trainer that a run sets itself, by what replaces them."""
+_OWN_SETTINGS: Final = {name: advice for advice, names in _INSTEAD.items() for name in names}
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +60,7 @@ class Trained:
     scorer: PromptScorer
     tokenizer: Tokenizer
     num_truncated: int
-    """Training and validation prompts longer than the encoder's limit."""
+    """Training and validation prompts beyond the encoder's limit."""
     history: tuple[Mapping[str, float], ...]
     num_encoded: int
     """Prompts encoded in training."""
@@ -73,7 +68,7 @@ class Trained:
     padding_fraction: float
 
     def only(self, label: int) -> Trained:
-        """Return the same with the scorer of one label, by its position."""
+        """Return the result with the scorer of one label only, by its position."""
         return replace(self, scorer=self.scorer.only(label))
 
 
@@ -103,8 +98,9 @@ def train(
 ) -> Trained:
     """Train, or with `resume` continue from `folder/last.ckpt`; under torchrun in every process.
 
-    `encoder` is the result of `load_encoder`, which fails before anything is written. `labels` are
-    the splits by each length to learn, that of `config.data.label` first.
+    Args:
+        encoder: result of `load_encoder`, which fails before anything is written.
+        labels: the splits by each learnt length, `config.data.label` first.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C, with the state saved in the folder.
@@ -147,7 +143,7 @@ def train(
 
 
 def check_trainer(arguments: Mapping[str, Any]) -> None:
-    """Check arguments of the Trainer that a user gives. Raises ConfigError."""
+    """Check further arguments of the Trainer. Raises ConfigError."""
     if not arguments:
         return
     known = sorted(set(inspect.signature(L.Trainer).parameters) - set(_OWN_SETTINGS))
@@ -176,7 +172,7 @@ def _trainer(
         Path(BEST).stem,
         monitor="val/tau_b",
         mode="max",
-        # Lightning keeps averaged weights apart from a checkpoint of weights only.
+        # A checkpoint of weights only would not hold Lightning's averaged weights.
         save_weights_only=config.optim.ema_decay is None,
         enable_version_counter=False,
     )
@@ -210,7 +206,7 @@ def _trainer(
 
 
 def _use_bf16(config: TrainConfig) -> bool:
-    """Return whether to compute in bf16: as configured, or if the hardware has it."""
+    """Return whether to compute in bf16: as configured, or where the hardware is faster in it."""
     if config.precision != "auto":
         return config.precision == "bf16"
     if torch.cuda.is_available():

@@ -20,17 +20,17 @@ from lengthwise.strict_json import finite_or_null
 from scoring_service.ranker.scorer import OnnxScorer
 from training.config import TrainConfig
 from training.data.labelled_splits import LabelledSplits
-from training.data.labels import observed, side_by_side, targets, texts
+from training.data.labels import LabelledPrompt, observed, side_by_side, targets, texts
 from training.data.splits import Splits
 from training.evaluation import figures
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
 from training.evaluation.ranking_metrics import grouped_tau_b, pair_accuracy, tau_b_ci
-from training.evaluation.report import ranker_page
+from training.evaluation.report import ranker_page, write_page
 from training.export.bundle_scores import onnx_scores
-from training.export.onnx_models import Parity, write_models
+from training.export.onnx_models import write_models
 from training.ranker.data_module import tokenize
-from training.ranker.encoder import PromptScorer, in_buckets, save_scorer
+from training.ranker.encoder import in_buckets, save_scorer
 from training.ranker.training_loop import Trained
 from training.release.champion import Promotion, judge
 from training.release.mlflow_model import write_model_files
@@ -54,77 +54,82 @@ def write_bundle(
 
     Returns the bundle and the scores of the test prompts.
     """
-    config, splits = labelled.config, labelled.splits
-    val_ids = tokenize(trained.tokenizer, texts(splits.val)).ids
+    config, splits, tokenizer = labelled.config, labelled.splits, trained.tokenizer
+
+    def ids_of(items: Sequence[LabelledPrompt]) -> list[list[int]]:
+        return tokenize(tokenizer, texts(items)).ids
+
+    val_ids, test_ids = ids_of(splits.val), ids_of(splits.test)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as work:
         models = Path(work)
         parity, int8_drop = write_models(
             trained.scorer,
             models,
-            sample_ids=tokenize(trained.tokenizer, texts(splits.train[:NUM_SAMPLED])).ids,
+            sample_ids=ids_of(splits.train[:NUM_SAMPLED]),
             val_ids=val_ids,
             val_lengths=targets(splits.val, config.data.repeats),
             max_tau_b_drop=config.int8_max_tau_b_drop,
         )
-        if not (models / INT8).is_file():
+        names = [name for name in (INT8, FP32) if (models / name).is_file()]
+        if INT8 not in names:
             logger.warning("INT8 left out: it loses %.4f tau_b on the validation split", int8_drop)
-        trained.tokenizer.save(str(models / TOKENIZER))
-        metrics, scores = assess(config, splits, trained, models, parity)
-        calibration = _calibration(models, splits, trained.tokenizer)
-        for entry in calibration.values():
-            metrics["coverage"] = coverage(entry, scores, observed(splits.test))
+        tokenizer.save(str(models / TOKENIZER))
+        scorers = {name: OnnxScorer(models / name) for name in names}
+        scores = {name: onnx_scores(scorer, test_ids) for name, scorer in scorers.items()}
+        served = scores[names[0]]
+        lengths = [len(ids) for ids in test_ids]
+        metrics = assess(config, splits, served, scores[FP32], lengths) | {
+            "onnx_max_abs_diff": parity.max_abs_diff,
+            "onnx_order_tau_b": parity.tau_b,
+            "has_int8": INT8 in scores,
+            "encoder_passes": trained.num_encoded,
+            "train_cpu_s": round(trained.train_cpu_s, 3),
+            "padding_fraction": trained.padding_fraction,
+            "int8_val_tau_b_drop": int8_drop,
+        }
+        calibration = _calibration(scorers[names[0]], splits.calibration, tokenizer)
+        for curves in calibration.values():
+            metrics["coverage"] = coverage(curves, served, observed(splits.test))
+        golden = in_buckets(trained.scorer, val_ids[:NUM_GOLDEN]).tolist()
         manifest = Manifest(
             name=name,
             label=config.data.label,
             label_tokenizer=labelled.data.card.tokenizer,
-            max_prompt_tokens=(trained.tokenizer.truncation or {})["max_length"],
+            max_prompt_tokens=(tokenizer.truncation or {})["max_length"],
             training=asdict(config),
             dataset=labelled.describe() | {"truncated_prompts": trained.num_truncated},
-            metrics=metrics | {"int8_val_tau_b_drop": int8_drop},
+            metrics=metrics,
             history=trained.history,
             calibration=calibration,
-            golden=_golden(splits, trained.scorer, val_ids),
+            golden=dict(zip(texts(splits.val[:NUM_GOLDEN]), golden, strict=True)),
             mlflow_run_id=run_id,
         )
         copy = partial(shutil.copytree, models, dirs_exist_ok=True)
-        return ModelBundle.write(folder, manifest, copy), scores
+        return ModelBundle.write(folder, manifest, copy), served
 
 
 def assess(
-    config: TrainConfig, splits: Splits, trained: Trained, models: Path, parity: Parity
-) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    """Return figures on the test split by the exported models, and the scores behind them.
-
-    `tau_b` is that of the model the service will run: INT8 if the bundle holds it.
-    """
+    config: TrainConfig,
+    splits: Splits,
+    served: NDArray[np.float64],
+    fp32: NDArray[np.float64],
+    prompt_tokens: Sequence[int],
+) -> dict[str, Any]:
+    """Return figures on the test split, by the scores of the served model and of FP32."""
     lengths = observed(splits.test)
-    ids = tokenize(trained.tokenizer, texts(splits.test)).ids
-    scores = {
-        name: onnx_scores(OnnxScorer(models / name), ids)
-        for name in (FP32, INT8)
-        if (models / name).is_file()
-    }
-    served = scores.get(INT8, scores[FP32])
-    low, high = tau_b_ci(served, lengths)
     fitting = splits.train, config.data.repeats, splits.test
     ridge = tfidf_ridge(*fitting)
     metrics: dict[str, Any] = {
         "tau_b": tau_b(served, lengths),
-        "tau_b_ci": [low, high],
-        "tau_b_fp32": tau_b(scores[FP32], lengths),
+        "tau_b_ci": tau_b_ci(served, lengths),
+        "tau_b_fp32": tau_b(fp32, lengths),
         "tau_b_tfidf_ridge": tau_b(ridge, lengths),
-        "tau_b_prompt_tokens": tau_b([len(row) for row in ids], lengths),
+        "tau_b_prompt_tokens": tau_b(prompt_tokens, lengths),
         "pair_accuracy": pair_accuracy(served, lengths),
         "pair_accuracy_delta": pair_accuracy(served, lengths, delta=config.loss.delta),
-        "onnx_max_abs_diff": parity.max_abs_diff,
-        "onnx_order_tau_b": parity.tau_b,
-        "int8_tau_b_drop": tau_b(scores[FP32], lengths) - tau_b(served, lengths),
+        "int8_tau_b_drop": tau_b(fp32, lengths) - tau_b(served, lengths),
         # Between the two sets of scores: unlike the drop, free of the noise in the lengths.
-        "int8_order_tau_b": tau_b(scores[FP32], served),
-        "has_int8": INT8 in scores,
-        "encoder_passes": trained.num_encoded,
-        "train_cpu_s": round(trained.train_cpu_s, 3),
-        "padding_fraction": trained.padding_fraction,
+        "int8_order_tau_b": tau_b(fp32, served),
     }
     groups = [item.group for item in splits.test]
     if len(set(groups)) > 1:
@@ -135,31 +140,20 @@ def assess(
         means = [item.target("geometric_mean") for item in splits.test]
         metrics["tau_b_geometric_mean"] = tau_b(served, means)
         metrics["ceiling"] = tau_b([item.lengths[1] for item in splits.test], lengths)
-    return finite_or_null(metrics), served
+    cleaned: dict[str, Any] = finite_or_null(metrics)
+    return cleaned
 
 
-def _golden(
-    splits: Splits, scorer: PromptScorer, val_ids: Sequence[Sequence[int]]
-) -> dict[str, float]:
-    """Return scores that a service must reproduce before it serves the bundle."""
-    few = slice(NUM_GOLDEN)
-    scores = in_buckets(scorer, val_ids[few])
-    return dict(zip(texts(splits.val[few]), scores.tolist(), strict=True))
-
-
-def _calibration(models: Path, splits: Splits, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return length curves of the training model, by the precision that will be served.
-
-    They use only the sample that tests compare with: others may be of another temperature and
-    spread, which cost up to 3 points of coverage.
-    """
-    items = splits.calibration
+def _calibration(
+    scorer: OnnxScorer, items: Sequence[LabelledPrompt], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Return length curves of the training model by the scores of the served model."""
     if len(items) < MIN_ROWS:
         logger.warning("no calibration: fewer than %d prompts were kept for it", MIN_ROWS)
         return {}
-    served = next(models / name for name in (INT8, FP32) if (models / name).is_file())
-    ids = tokenize(tokenizer, texts(items)).ids
-    scores = onnx_scores(OnnxScorer(served), ids)
+    scores = onnx_scores(scorer, tokenize(tokenizer, texts(items)).ids)
+    # Only the sample that tests compare with: others may be of another temperature and spread,
+    # which cost up to 3 points of coverage.
     return {items[0].model or "default": calibrate(scores, observed(items))}
 
 
@@ -188,27 +182,22 @@ def write_report(
 ) -> None:
     """Write the page of a trained ranker on its test prompts."""
     metrics = manifest.metrics
-    rankers: dict[str, tuple[float | None, Sequence[float] | None]] = {
-        "this ranker": (metrics["tau_b"], metrics["tau_b_ci"])
-    }
     others = {
         "TF-IDF + ridge, same training prompts": "tau_b_tfidf_ridge",
         "number of prompt tokens": "tau_b_prompt_tokens",
         "mean length of the prompt's group": "tau_b_group_means",
         "a second sample of the model itself": "ceiling",
     }
-    rankers |= {said: (metrics[name], None) for said, name in others.items() if name in metrics}
     page = ranker_page(
         manifest,
-        rankers=rankers,
+        rankers={"this ranker": (metrics["tau_b"], metrics["tau_b_ci"])}
+        | {name: (metrics[key], None) for name, key in others.items() if key in metrics},
         coverage=metrics.get("coverage"),
         prompts=texts(splits.test),
         scores=scores,
         lengths=observed(splits.test),
     )
-    work = path.with_name(f".{path.name}")
-    work.write_text(page, encoding="utf-8")
-    os.replace(work, path)
+    write_page(path, page)
 
 
 def log_results(
@@ -220,20 +209,20 @@ def log_results(
 ) -> None:
     """Log a bundle, a checkpoint, the figures and the metrics.
 
-    The names of all but the run's first label begin with the label.
+    Names of a further label begin with the label.
     """
-    metrics = bundle.manifest.metrics
-    if bundle.path.name == BUNDLE:
+    metrics, is_first = bundle.manifest.metrics, bundle.path.name == BUNDLE
+    prefix = "" if is_first else f"{bundle.manifest.label}/"
+    if is_first:
         tracker.set_tags(tags_of(bundle.manifest))
-        tracker.describe(_told(bundle, splits), banner=bundle.manifest.banner)
-    prefix = "" if bundle.path.name == BUNDLE else f"{bundle.manifest.label}/"
+        tracker.describe(_summary(bundle, splits), banner=bundle.manifest.banner)
     tracker.log_folder(bundle.path, bundle.path.name)
-    with tempfile.TemporaryDirectory() as folder:
-        write_model_files(Path(folder, "model"), texts(splits.test[:2]))
-        tracker.log_folder(Path(folder, "model"), bundle.path.name)
-    with tempfile.TemporaryDirectory() as folder:
-        save_scorer(Path(folder), trained.scorer, trained.tokenizer)
-        tracker.log_folder(Path(folder), f"{prefix}{CHECKPOINT}")
+    with tempfile.TemporaryDirectory() as work:
+        model, checkpoint = Path(work, "model"), Path(work, "checkpoint")
+        write_model_files(model, texts(splits.test[:2]))
+        tracker.log_folder(model, bundle.path.name)
+        save_scorer(checkpoint, trained.scorer, trained.tokenizer)
+        tracker.log_folder(checkpoint, f"{prefix}{CHECKPOINT}")
     low, high = metrics["tau_b_ci"]
     numbers = {"tau_b_low": low, "tau_b_high": high}
     numbers |= {k: v for k, v in metrics.items() if isinstance(v, int | float)}
@@ -246,7 +235,7 @@ def log_results(
     tracker.log_figure(scatter, f"{prefix}predicted_against_real")
 
 
-def _told(bundle: ModelBundle, splits: Splits) -> str:
+def _summary(bundle: ModelBundle, splits: Splits) -> str:
     figures = figures_of(bundle.manifest)
     return (
         f"tau_b {show_tau_b(figures)} on {len(splits.test)} test prompts of {figures['dataset']}, "
@@ -261,7 +250,7 @@ def register(tracker: Tracker, bundle: ModelBundle, splits: Splits) -> tuple[str
     """
     name = bundle.manifest.name
     verdict = judge(bundle, tracker.champion(name), splits.test)
-    description = f"{bundle.manifest.banner or 'Length ranker'}: {_told(bundle, splits)}"
+    description = f"{bundle.manifest.banner or 'Length ranker'}: {_summary(bundle, splits)}"
     tags = tags_of(bundle.manifest) | {"verdict": verdict.reason, "label": bundle.manifest.label}
     version = tracker.register(name, bundle.path.name, tags, description)
     if verdict.promoted:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 def export(store: Store, run_id: str, out: Path) -> ModelBundle:
     """Copy the bundle of a run to `out`; an older bundle there is replaced."""
-    bundle = ModelBundle.load(_logged(store, run_id, "bundle"))
+    bundle = ModelBundle.load(store.logged_folder(run_id, "bundle"))
     _require_replaceable(out)
 
     def fill(folder: Path) -> None:
@@ -39,14 +39,14 @@ def rebuild(
     Args:
         dataset: card or table of the run; None: the data set that its settings name.
     """
-    logged = read_manifest(_logged(store, run_id, "bundle"))
+    logged = read_manifest(store.logged_folder(run_id, "bundle"))
     _require_replaceable(out)
     labelled = load_training_splits(logged, dataset, data_dir)
 
     # torch takes seconds to import, and bad input is reported before.
     from training.release.publish import CHECKPOINT, write_bundle
 
-    trained = restore(logged, _logged(store, run_id, CHECKPOINT))
+    trained = restore(logged, store.logged_folder(run_id, CHECKPOINT))
     out.parent.mkdir(parents=True, exist_ok=True)
     bundle, _ = write_bundle(labelled, trained, out, run_id, logged.name)
     if lost := sorted(set(logged.calibration) - set(bundle.manifest.calibration)):
@@ -57,7 +57,7 @@ def rebuild(
 
 
 def restore(logged: Manifest, checkpoint: Path) -> Trained:
-    """Return the result of a run's training, from its checkpoint and its manifest."""
+    """Return the training result of a run, from its checkpoint and its manifest."""
     from training.ranker.encoder import load_scorer
     from training.ranker.training_loop import Trained
 
@@ -77,16 +77,6 @@ def restore(logged: Manifest, checkpoint: Path) -> Trained:
             f"the run logged too little to be exported anew ({error}); train again, or leave out "
             "--rebuild to get its bundle as it was logged"
         ) from error
-
-
-def _logged(store: Store, run_id: str, name: str) -> Path:
-    run = store.run(run_id)
-    if not store.has(run_id, name):
-        raise BundleError(
-            f"run {run_id} has no {name}: it did not finish; choose another run, "
-            "`python -m training list` shows them"
-        )
-    return store.folder(f"{run.artifacts}/{name}")
 
 
 def _require_replaceable(out: Path) -> None:

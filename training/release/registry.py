@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def open_store(mlruns_dir: str) -> Store:
-    """Open the store at that place. MLflow takes seconds to import, so it is imported here."""
+    """Open the store at that place."""
+    # MLflow takes seconds to import.
     from training.release.tracking import Store
 
     return Store(mlruns_dir)
@@ -27,24 +29,32 @@ def find_bundle(reference: str, mlruns_dir: str) -> ModelBundle:
     if Path(reference).exists() or not name or not (is_number or "@" in reference):
         return ModelBundle.load(reference)
     with open_store(mlruns_dir) as store:
-        return ModelBundle.load(store.folder(store.version(name, version).bundle))
+        return ModelBundle.load(store.folder(store.version(name, version).entity.source))
 
 
 def list_store(store: Store) -> dict[str, list[dict[str, Any]]]:
-    """Return runs and versions with the figures of their bundles; None without a bundle.
-
-    They come from tags (`tags_of`), not from the bundles, which may be on a server.
-    """
+    """Return runs and versions with the figures in their tags; None without a bundle."""
     runs = [
-        {"run_id": run.run_id, "name": run.name, "status": run.status, "started": run.started}
-        | _figures_in(run.tags)
+        {
+            "run_id": run.info.run_id,
+            "name": run.info.run_name or "",
+            "status": run.info.status,
+            "started": datetime.fromtimestamp(run.info.start_time // 1000, UTC).isoformat(),
+            **_figures_in(run.data.tags),
+        }
         for run in store.runs()
     ]
     versions = [
-        {"name": each.name, "version": each.version, "champion": each.is_champion}
-        | {"run_id": each.run_id, "promoted_by": each.tags.get("promoted_by")}
-        | {"verdict": each.tags.get("verdict"), **_figures_in(each.tags)}
-        for each in store.versions()
+        {
+            "name": each.name,
+            "version": str(each.version),
+            "champion": is_champion,
+            "run_id": each.run_id or "",
+            "promoted_by": each.tags.get("promoted_by"),
+            "verdict": each.tags.get("verdict"),
+            **_figures_in(each.tags),
+        }
+        for each, is_champion in store.versions()
     ]
     return {"runs": runs, "versions": versions}
 

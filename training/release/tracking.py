@@ -1,7 +1,7 @@
 """MLflow runs, figures and the model registry; no other file of this package calls MLflow.
 
-A store is a folder, `<root>/mlflow.db` (sqlite) and `<root>/artifacts`, or a tracking server. To
-look at a folder: `mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db`.
+A store is a folder, `<root>/mlflow.db` (sqlite) and `<root>/artifacts`, or a tracking server.
+`mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db` shows a folder.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 from mlflow.artifacts import download_artifacts
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
+from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
@@ -43,35 +42,18 @@ CHAMPION: Final = "champion"
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """One MLflow run of a list."""
+class RegisteredVersion(NamedTuple):
+    """A version in the model registry."""
 
-    run_id: str
-    name: str
-    status: str
-    started: str
-    """ISO 8601, UTC."""
-    artifacts: str
-    """Address of the folder of its artefacts."""
-    tags: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelVersion:
-    """One version of a registered model."""
-
-    name: str
-    version: str
-    run_id: str
-    bundle: str
-    """Address of its bundle."""
-    tags: Mapping[str, str]
+    entity: ModelVersion
     is_champion: bool
 
 
 class Store:
-    """An MLflow store: its runs and its model registry. In a `with`, its errors are one line."""
+    """An MLflow store: its runs and its model registry.
+
+    As a context manager it raises each error of MLflow as a ConfigError of one line.
+    """
 
     def __init__(self, root: str | Path, *, create: bool = False) -> None:
         """Open the store at `root`, a folder or a server."""
@@ -86,10 +68,10 @@ class Store:
             raise self.store.unusable(error) from error
 
     def folder(self, address: str) -> Path:
-        """Return an artefact as a folder or file here; that of a server is brought until exit.
+        """Return the path of an artefact; that of a server is downloaded until exit.
 
         Raises:
-            BundleError: the artefact is not there.
+            BundleError: the artefact does not exist.
         """
         if (local := _path_of(address)) is not None:
             return local
@@ -101,33 +83,33 @@ class Store:
             reason = str(error).splitlines()[0]
             raise BundleError(f"{address} cannot be had from {self.store}: {reason}") from error
 
-    def has(self, run_id: str, name: str) -> bool:
-        """Return whether a run has a folder of artefacts of that name."""
-        return bool(self.client.list_artifacts(run_id, name))
-
-    def runs(self) -> list[Run]:
-        """Return every run, the newest first."""
-        experiment = self.client.get_experiment_by_name(EXPERIMENT)
-        if experiment is None:
-            return []
-        found = self.client.search_runs([experiment.experiment_id], max_results=50_000)
-        return [_run(run) for run in found]
-
-    def run(self, run_id: str) -> Run:
-        """Return one run by its id."""
+    def logged_folder(self, run_id: str, name: str) -> Path:
+        """Return a folder of artefacts of a run."""
         try:
-            return _run(self.client.get_run(run_id))
+            run = self.client.get_run(run_id)
         except MlflowException as error:
             raise ConfigError(
                 f"{self.store} has no run {run_id!r}; `python -m training list` shows them"
             ) from error
+        if not self.client.list_artifacts(run_id, name):
+            raise BundleError(
+                f"run {run_id} has no {name}: it did not finish; choose another run, "
+                "`python -m training list` shows them"
+            )
+        return self.folder(f"{run.info.artifact_uri}/{name}")
 
-    def versions(self) -> list[ModelVersion]:
+    def runs(self) -> list[Run]:
+        """Return every run, the newest first."""
+        experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        ids = [] if experiment is None else [experiment.experiment_id]
+        return list(self.client.search_runs(ids, max_results=50_000)) if ids else []
+
+    def versions(self) -> list[RegisteredVersion]:
         """Return every version of every model, by name, the newest first."""
         names = [model.name for model in self.client.search_registered_models(max_results=1000)]
         return [version for name in sorted(names) for version in self._versions_of(name)]
 
-    def version(self, name: str, version: str) -> ModelVersion:
+    def version(self, name: str, version: str) -> RegisteredVersion:
         """Return one version of a model, by number or `champion`."""
         try:
             found = self._versions_of(name)
@@ -136,17 +118,19 @@ class Store:
             raise ConfigError(
                 f"the registry has no model {name!r}; it has {', '.join(sorted(names)) or 'none'}"
             ) from error
-        for candidate in found:
-            if version == candidate.version or (version == CHAMPION and candidate.is_champion):
-                return candidate
-        known = ", ".join(candidate.version for candidate in found) or "none"
-        raise ConfigError(f"model {name!r} has no version {version!r}; it has {known}")
+        by_name = {str(each.entity.version): each for each in found}
+        known = ", ".join(by_name) or "none"
+        champion = next((each for each in found if each.is_champion), None)
+        chosen = champion if version == CHAMPION else by_name.get(version)
+        if chosen is None:
+            raise ConfigError(f"model {name!r} has no version {version!r}; it has {known}")
+        return chosen
 
     def champion(self, name: str) -> ModelBundle | None:
         """Return the champion's bundle; None if the model has no champion yet.
 
         Raises:
-            BundleError: the registry points to a bundle that is gone or damaged.
+            BundleError: the bundle in the registry is missing or damaged.
         """
         try:
             version = self.client.get_model_version_by_alias(name, CHAMPION)
@@ -163,20 +147,11 @@ class Store:
             self.client.set_model_version_tag(name, version, key, value)
         self.client.set_registered_model_alias(name, CHAMPION, version)
 
-    def _versions_of(self, name: str) -> list[ModelVersion]:
-        aliases = self.client.get_registered_model(name).aliases
+    def _versions_of(self, name: str) -> list[RegisteredVersion]:
+        champion = str(self.client.get_registered_model(name).aliases.get(CHAMPION))
         found = self.client.search_model_versions(f"name='{name}'", max_results=10_000)
-        return [
-            ModelVersion(
-                name=name,
-                version=str(version.version),
-                run_id=version.run_id or "",
-                bundle=version.source,
-                tags=dict(version.tags),
-                is_champion=str(aliases.get(CHAMPION)) == str(version.version),
-            )
-            for version in sorted(found, key=lambda v: -int(v.version))
-        ]
+        newest_first = sorted(found, key=lambda version: -int(version.version))
+        return [RegisteredVersion(each, str(each.version) == champion) for each in newest_first]
 
 
 class Tracker(Store):
@@ -192,8 +167,7 @@ class Tracker(Store):
     ) -> None:
         """Open the store at `root`, made if absent, and start a run or continue `run_id`.
 
-        Args:
-            system_metrics: log CPU, memory, disk, network and GPU use every 10 s.
+        `system_metrics` logs CPU, memory, disk, network and GPU use every 10 s.
         """
         super().__init__(root, create=True)
         with self.store.errors_in_one_line():
@@ -226,15 +200,10 @@ class Tracker(Store):
         self.client.log_batch(self.run_id, params=flat)
 
     def log_data(self, labelled: LabelledSplits) -> None:
-        """Log the data set that is used as an input of the run, and mark a run on invented data.
-
-        It may be another one than the settings ask for: without a data folder it is the synthetic
-        one.
-        """
-        data, splits = labelled.data, labelled.splits
+        """Log the data set of the run as its input, and mark a run on invented data."""
+        data, splits, card = labelled.data, labelled.splits, labelled.data.card
         sizes = {name: len(getattr(splits, name)) for name in ("train", "val", "test")}
-        source = {"origin": data.origin, "source": data.card.source, "commit": data.card.commit}
-        card = data.card
+        source = {"origin": data.origin, "source": card.source, "commit": card.commit}
         self.log_input(card.id, card.sha256 or card.digest, "training", source, sizes)
         self.describe(
             f"{sizes['train']} training prompts of {card.id}, {sizes['test']} test prompts",
@@ -253,7 +222,7 @@ class Tracker(Store):
 
         Args:
             digest: SHA-256 of the table.
-            context: what the data is for, such as training or monitoring.
+            context: purpose of the data, such as training or monitoring.
             profile: counts of rows.
         """
         data = Dataset(
@@ -265,9 +234,8 @@ class Tracker(Store):
 
     def describe(self, text: str, *, banner: str | None = None) -> None:
         """Set the description of the run, after the warning that belongs to its figures."""
-        self.set_tags({NOTE: f"**{banner}**\n\n{text}" if banner else text})
-        if banner:
-            self.set_tags({"warning": banner})
+        note = f"**{banner}**\n\n{text}" if banner else text
+        self.set_tags({NOTE: note, "warning": banner or ""})
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run; empty ones are left out."""
@@ -285,13 +253,10 @@ class Tracker(Store):
         self.client.log_artifacts(self.run_id, str(folder), name)
 
     def log_figure(self, figure: Figure, name: str) -> str:
-        """Log a matplotlib figure as the artefact `figures/<name>.png`; returns its place."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "figures", f"{name}.png")
-            path.parent.mkdir(parents=True)
-            figure.savefig(path, dpi=120, bbox_inches="tight")
-            self.client.log_artifacts(self.run_id, folder)
-        address = f"{self.client.get_run(self.run_id).info.artifact_uri}/figures/{name}.png"
+        """Log a matplotlib figure as the artefact `figures/<name>.png`; returns its address."""
+        file, options = f"figures/{name}.png", {"dpi": 120, "bbox_inches": "tight"}
+        self.client.log_figure(self.run_id, figure, file, save_kwargs=options)
+        address = f"{self.client.get_run(self.run_id).info.artifact_uri}/{file}"
         return str(_path_of(address) or address)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -330,20 +295,8 @@ class Tracker(Store):
         return str(version.version)
 
 
-def _run(run: Any) -> Run:
-    info = run.info
-    return Run(
-        run_id=info.run_id,
-        name=info.run_name or "",
-        status=info.status,
-        started=datetime.fromtimestamp(info.start_time / 1000, UTC).isoformat(timespec="seconds"),
-        artifacts=info.artifact_uri,
-        tags=dict(run.data.tags),
-    )
-
-
 def _path_of(uri: str) -> Path | None:
-    """Return the local path of a `file:` URI; None for an artefact that is elsewhere."""
+    """Return the local path of a `file:` URI; None for another URI."""
     parts = urlparse(uri)
     return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
 
@@ -351,8 +304,6 @@ def _path_of(uri: str) -> Path | None:
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
+        inner = isinstance(value, Mapping)
+        flat |= _flatten(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return flat

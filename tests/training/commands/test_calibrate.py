@@ -54,7 +54,7 @@ def test_a_place_that_cannot_be_written_is_one_line(
         ({"latency_s": "fast"}, "latency_s is 'fast'"),
         ({"prompt_tokens": 0}, "prompt_tokens is 0"),
         ({"prompt_tokens": None}, "no column 'prompt_tokens'; the columns are: "),
-        ({"peak_flop_per_s": None}, "does not say the peak rate; give --peak-flop-per-s"),
+        ({"peak_flop_per_s": None}, "holds no peak rate; give --peak-flop-per-s"),
         ({"model": [f"m{n % 2}" for n in range(14)]}, "holds 2 of model: m0, m1; choose by"),
     ],
 )

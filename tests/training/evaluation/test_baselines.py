@@ -8,12 +8,7 @@ import pytest
 from lengthwise.agreement import tau_b
 from training.data.labels import LabelledPrompt, observed
 from training.data.synthetic import generate
-from training.evaluation.baselines import (
-    group_means,
-    lexical_boosting,
-    prompt_characters,
-    tfidf_ridge,
-)
+from training.evaluation.baselines import group_means, lexical_boosting, tfidf_ridge
 
 ITEMS = [
     LabelledPrompt(
@@ -27,11 +22,6 @@ TRAIN, TEST = ITEMS[:400], ITEMS[400:]
 @pytest.mark.parametrize("baseline", [tfidf_ridge, lexical_boosting, group_means])
 def test_a_fitted_baseline_ranks_unseen_synthetic_prompts(baseline) -> None:  # type: ignore[no-untyped-def]
     assert tau_b(baseline(TRAIN, "first", TEST), observed(TEST)) > 0.35
-
-
-def test_the_length_of_the_prompt_is_its_characters() -> None:
-    items = [LabelledPrompt(prompt=text, model="", lengths=(1,)) for text in ("abc", "é", "a b")]
-    assert prompt_characters(items).tolist() == [3.0, 1.0, 3.0]
 
 
 def test_group_means_are_of_logs_and_an_unknown_group_gets_the_mean_of_all() -> None:

@@ -133,8 +133,8 @@ class FakeStore:
     def __init__(self) -> None:
         self.promoted: list[tuple[str, str, str]] = []
 
-    def version(self, name: str, version: str) -> SimpleNamespace:
-        return SimpleNamespace(name=name, version=version, bundle="", tags={}, is_champion=False)
+    def version(self, name: str, version: str) -> tuple[SimpleNamespace, bool]:
+        return SimpleNamespace(version=version, source="", tags={}), False
 
     def folder(self, address: str) -> Path:
         return Path(address)

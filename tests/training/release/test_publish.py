@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from lengthwise.agreement import tau_b
-from lengthwise.bundle import FP32, INT8, ModelBundle
+from lengthwise.bundle import ModelBundle
+from scoring_service.ranker.scorer import OnnxScorer
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import LabelledPrompt, observed, texts
@@ -24,7 +23,6 @@ from training.data.splits import Splits
 from training.data.synthetic import generate
 from training.evaluation.calibration import MIN_ROWS, calibrate
 from training.export.bundle_scores import score_prompts
-from training.export.onnx_models import Parity
 from training.release import publish
 
 
@@ -62,13 +60,11 @@ def test_the_curves_are_of_the_served_model_on_the_calibration_prompts(
     tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
     tokenizer.enable_truncation(tiny_bundle.manifest.max_prompt_tokens)
     items = [replace(item, model="llama") for item in labelled.splits.train[:80]]
-    splits = Splits(train=[], val=[], test=[], calibration=items)
-    folder = tiny_bundle.model_path("auto").parent
-    found = publish._calibration(folder, splits, tokenizer)
+    scorer = OnnxScorer(tiny_bundle.model_path("auto"))
+    found = publish._calibration(scorer, items, tokenizer)
     scores = score_prompts(tiny_bundle, texts(items))
     assert found == {"llama": calibrate(scores, observed(items))}
-    few = replace(splits, calibration=items[: MIN_ROWS - 1])
-    assert publish._calibration(folder, few, tokenizer) == {}
+    assert publish._calibration(scorer, items[: MIN_ROWS - 1], tokenizer) == {}
     assert "no calibration: fewer than 50 prompts" in caplog.text
 
 
@@ -130,34 +126,25 @@ def items(count: int, seed: int, samples: int, groups: int) -> list[LabelledProm
 
 
 @pytest.fixture
-def figures_of(tiny_bundle: ModelBundle, tmp_path: Path) -> Any:
-    def run(*, int8: bool = False, samples: int = 1, groups: int = 1) -> tuple[Any, Any, Any]:
-        tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
-        tokenizer.enable_truncation(tiny_bundle.manifest.max_prompt_tokens)
-        trained: Any = SimpleNamespace(
-            tokenizer=tokenizer, num_encoded=7, train_cpu_s=1.23456, padding_fraction=0.1
-        )
-        for name in (FP32, *((INT8,) if int8 else ())):
-            shutil.copy(tiny_bundle.model_path("fp32"), tmp_path / name)
-        splits = Splits(
-            train=items(90, 0, samples, groups), val=[], test=items(60, 1, samples, groups)
-        )
-        parity = Parity(max_abs_diff=1e-6, tau_b=1.0)
-        metrics, scores = publish.assess(TrainConfig(), splits, trained, tmp_path, parity)
-        return metrics, scores, splits.test
+def figures_of(tiny_bundle: ModelBundle) -> Any:
+    def run(*, samples: int = 1, groups: int = 1) -> tuple[Any, Any, Any]:
+        train, test = (items(count, seed, samples, groups) for seed, count in enumerate((90, 60)))
+        scores = score_prompts(tiny_bundle, texts(test))
+        splits = Splits(train=train, val=[], test=test)
+        tokens = [len(item.prompt.split()) for item in test]
+        return publish.assess(TrainConfig(), splits, scores, -scores, tokens), scores, test
 
     return run
 
 
 def test_the_scores_are_those_of_the_served_model_and_give_tau_b(figures_of: Any) -> None:
     metrics, scores, test = figures_of()
-    assert metrics["tau_b"] == metrics["tau_b_fp32"] == tau_b(scores, observed(test))
+    assert metrics["tau_b"] == -metrics["tau_b_fp32"] == tau_b(scores, observed(test))
     assert metrics["tau_b_ci"][0] < metrics["tau_b"] < metrics["tau_b_ci"][1]
-    assert (metrics["has_int8"], metrics["int8_tau_b_drop"]) == (False, 0.0)
-    assert (metrics["encoder_passes"], metrics["train_cpu_s"]) == (7, 1.235)
+    assert metrics["int8_tau_b_drop"] == -2 * metrics["tau_b"]
+    assert metrics["int8_order_tau_b"] == pytest.approx(-1)
     assert metrics["tau_b_tfidf_ridge"] > 0.2
     assert not {"ceiling", "tau_b_within_groups"} & set(metrics)
-    assert figures_of(int8=True)[0]["has_int8"] is True
 
 
 def test_groups_and_repeated_samples_add_their_figures(figures_of: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lengthwise.bundle import BANNER
-from lengthwise.errors import ConfigError
+from lengthwise.errors import BundleError, ConfigError
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import load_splits
 
@@ -44,6 +44,8 @@ def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
     assert run.data.tags["command"]
     experiment = tracker.client.get_experiment(run.info.experiment_id)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    with pytest.raises(BundleError, match="it did not finish"):
+        tracker.logged_folder(tracker.run_id, "bundle")
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -65,5 +67,5 @@ def test_a_store_that_breaks_under_a_run_is_one_line_and_the_run_failed(
     said = r"cannot be used: database or disk is full; choose"
     with pytest.raises(ConfigError, match=said), tracker:
         tracker.log_metrics({"tau_b": 0.5})
-    assert tracker.run(tracker.run_id).status == ("RUNNING" if lost else "FAILED")
+    assert tracker.client.get_run(tracker.run_id).info.status == ("RUNNING" if lost else "FAILED")
     assert ("could not be marked FAILED: database or disk is full" in caplog.text) == lost

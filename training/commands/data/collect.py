@@ -8,7 +8,7 @@ from typing import Any
 
 from lengthwise.errors import ConfigError
 from training.collection.collecting import CollectConfig, collect
-from training.commands.options import OutputOptions, print_result
+from training.commands.options import OutputOptions, print_result, print_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,9 @@ def main(config: CollectConfig, existing: ResumeOptions, output: OutputOptions) 
     OUT gets one row per response: the prompt and counts in the model's own tokens, never the text
     of the response. card.yaml beside it describes OUT, so that
     `python -m training fit demo --data.dataset DIR/card.yaml` works at once. The same command again
-    continues an interrupted run: every prompt gets one row. A busy endpoint (429, 5xx) is asked
-    again, with growing waits. Exit status 1: some prompts got no answer; the same command tries
-    those again. The key is read from $OPENAI_API_KEY.
+    continues an interrupted run: every prompt gets one row. Requests to a busy endpoint (429, 5xx)
+    are repeated after growing waits. Exit status 1: some prompts got no answer; the same command
+    tries those again. The key is read from $OPENAI_API_KEY.
 
     example:
       python -m training collect --endpoint http://127.0.0.1:8000/v1 --model llama-3-8b \\
@@ -42,12 +42,15 @@ def main(config: CollectConfig, existing: ResumeOptions, output: OutputOptions) 
 
 
 def _print(result: Mapping[str, Any]) -> None:
-    print(f"prompts           {result['prompts']} ({result['repeated_prompts']} repeats left out)")
-    print(f"responses         {result['rows']}, {result['new_rows']} of them new")
-    print(f"output tokens     {result['output_tokens']}")
-    print(f"  of them reason  {result['reasoning_tokens']}")
-    print(f"cut               {result['cut']} (longer than allowed: full length unknown)")
-    print(f"asked again       {result['retries']} times")
-    if result["unanswered"]:
-        print(f"without answer    {result['unanswered']}, e.g. {result['first_refusal']}")
-    print(f"data card         {result['card']}")
+    unanswered = f"{result['unanswered']}, e.g. {result['first_refusal']}"
+    rows = {
+        "prompts": f"{result['prompts']} ({result['repeated_prompts']} repeats left out)",
+        "responses": f"{result['rows']}, {result['new_rows']} of them new",
+        "output tokens": result["output_tokens"],
+        "  reasoning": result["reasoning_tokens"],
+        "cut": f"{result['cut']} (longer than allowed: full length unknown)",
+        "repeated requests": result["retries"],
+        **({"without answer": unanswered} if result["unanswered"] else {}),
+        "data card": result["card"],
+    }
+    print_rows(rows, 18)

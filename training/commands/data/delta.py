@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from lengthwise.command_line import print_next
 from lengthwise.errors import DataError, require
-from training.commands.options import OutputOptions, print_result
+from training.commands.options import OutputOptions, print_result, print_rows
 from training.data.labels import LabelledPrompt, observed
 from training.data.logged_prompts import TableOptions, read_prompts
 from training.data.pairs import relative_gap
@@ -30,13 +31,13 @@ class DeltaOptions:
 
 
 def main(options: DeltaOptions, table: TableOptions, output: OutputOptions) -> None:
-    """Find the delta of a model: how far its answers to one prompt differ in length.
+    """Find the delta of a model: the variation in length of its answers to one prompt.
 
     Pairs closer than delta are left out of training, because the next answers to the same prompts
-    would reverse them. Reads what `collect --samples 10` wrote, or any table with a row per answer.
-    The variation of a prompt is (longest - shortest) / longest of its answers, the measure by which
-    pairs are compared; delta is what --share of the prompts stay within. It grows with the number
-    of answers; the paper takes ten, and .2 (.25 for a reasoning model).
+    would reverse them. The input is the table of `collect --samples 10`, or any table with a row
+    per answer. The variation of a prompt is (longest - shortest) / longest of its answers, the
+    measure by which pairs are compared. Delta is the limit that --share of the prompts stay within.
+    It grows with the number of answers. The paper takes ten, and .2 (.25 for a reasoning model).
 
     example:
       python -m training delta --data lengths/m.jsonl
@@ -46,7 +47,7 @@ def main(options: DeltaOptions, table: TableOptions, output: OutputOptions) -> N
 
 
 def find_delta(prompts: Sequence[LabelledPrompt], share: float) -> dict[str, Any]:
-    """Return delta, the quantiles of the variation, and what a delta costs in pairs."""
+    """Return delta, the quantiles of the variation, and the part of the pairs that delta keeps."""
     repeated = [item for item in prompts if len(item.lengths) > 1]
     if not repeated:
         raise DataError(f"no prompt has two answers or more; collect them with --samples {RUNS}")
@@ -67,12 +68,16 @@ def find_delta(prompts: Sequence[LabelledPrompt], share: float) -> dict[str, Any
 
 def _print(result: Mapping[str, Any], share: float) -> None:
     count = result["answers_per_prompt"]
-    print(f"prompts            {result['prompts']}, with {count:.3g} answers each (paper: {RUNS})")
-    for quantile, value in result["variation"].items():
-        print(f"variation, {float(quantile):4.0%}    {value:.3f}")
-    for each, part in result["within_paper"].items():
-        print(f"within {each:4}        {part:.1%} of the prompts (the paper's for {PAPER[each]})")
-    kept = result["pairs_kept"]
-    print(f"delta              {result['delta']:.3f}, of {share:.0%} of the prompts")
-    print(f"pairs kept by it   {kept:.1%}")
-    print(f"next: python -m training fit pars --out run --loss.delta {result['delta']:.2f}")
+    variation, within = result["variation"].items(), result["within_paper"].items()
+    rows = {
+        "prompts": f"{result['prompts']}, with {count:.3g} answers each (paper: {RUNS})",
+        **{f"variation, {float(q):4.0%}": f"{value:.3f}" for q, value in variation},
+        **{
+            f"within {each}": f"{part:.1%} of the prompts (the paper's for {PAPER[each]})"
+            for each, part in within
+        },
+        "delta": f"{result['delta']:.3f}, of {share:.0%} of the prompts",
+        "pairs kept by it": f"{result['pairs_kept']:.1%}",
+    }
+    print_rows(rows, 19)
+    print_next(f"python -m training fit pars --out run --loss.delta {result['delta']:.2f}")

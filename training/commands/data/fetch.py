@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class FetchOptions:
-    """The sets, and where they come from and go to."""
+    """The data sets, their source and their folder."""
 
     ids: tuple[str, ...] = field(default=(), metadata=POSITIONAL)
     """Ids of data cards."""
@@ -27,8 +27,8 @@ class FetchOptions:
     out: Path = Path("mlruns/data")
     """Folder of the data sets; each gets a folder of its own."""
     mirror: str | None = None
-    """Address of a mirror of GitHub, with /trees/OWNER/NAME/COMMIT (a tree in GitHub's form) and
-    /raw/OWNER/NAME/COMMIT/PATH."""
+    """Address of a mirror of GitHub that serves /trees/OWNER/NAME/COMMIT (a tree in GitHub's form)
+    and /raw/OWNER/NAME/COMMIT/PATH."""
 
     def __post_init__(self) -> None:
         if bool(self.ids) == self.all:
@@ -38,10 +38,10 @@ class FetchOptions:
 def main(options: FetchOptions, output: OutputOptions) -> None:
     """Build the table of a data card from its public repository at the pinned commit.
 
-    Every file is checked by the hash that git has of it; what is there already is not fetched
-    again, so the same command continues an interrupted one. Lengths are counted with BERT's
-    WordPiece, as the card says. OUT/ID gets the tables and a card of their own. The licence is
-    shown; sets for non-commercial use only come when they are named.
+    Every file is checked by its hash in git. A whole file on the disk is not fetched again, so the
+    same command continues an interrupted one. Lengths are counted with BERT's WordPiece, the
+    tokenizer on the card. OUT/ID gets the tables and a card of their own. The licence is shown;
+    sets for non-commercial use must be named.
 
     example:
       python -m training fetch gpteacher-gpt4 --out data
@@ -54,12 +54,10 @@ def main(options: FetchOptions, output: OutputOptions) -> None:
 
 def _chosen(options: FetchOptions) -> list[Card]:
     cards = [check_id(name) for name in options.ids or LAYOUTS]
-    if options.all:
-        named = [card for card in cards if not is_free(card)]
-        for card in named:
-            logger.info("%s is left out: licence %s; name it to fetch it", card.id, card.licence)
-        cards = [card for card in cards if card not in named]
-    return cards
+    restricted = [card for card in cards if options.all and not is_free(card)]
+    for card in restricted:
+        logger.info("%s is left out: licence %s; name it to fetch it", card.id, card.licence)
+    return [card for card in cards if card not in restricted]
 
 
 def _print(sets: Sequence[Fetched], out: Path) -> None:
