@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lengthwise.command_line import print_next
+from lengthwise.command_line.program import print_next
 from lengthwise.errors import DataError, require
 from training.commands.options import OutputOptions, print_result, print_rows
 from training.data.labels import LabelledPrompt, observed
