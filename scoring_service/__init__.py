@@ -1,4 +1,5 @@
-"""A trained length ranker behind gRPC, and the clients that ask it for scores.
+"""A trained length ranker behind gRPC, and its clients.
 
-Start with `client/sync.py`, then `ranker/model.py`, `service/scoring.py` and `server/server.py`.
+Start with `proto/scoring.proto`; then `client/sync.py`, `ranker/model.py`, `service/scoring.py` and
+`server/server.py`.
 """

@@ -1,8 +1,8 @@
-"""Time of a model run by batch size and length, measured at start-up; decides what is batched.
+"""Time of a model run by batch size and length, measured at start-up, as the basis for batching.
 
-On a CPU a padded batch of unlike lengths is slower than its prompts one by one, a batch of short
-like ones is faster; on a GPU nearly every batch is faster. So nothing is assumed: each served
-model is timed on the machine that serves it.
+On a CPU a padded batch of different lengths is slower than its prompts one by one. A batch of short
+prompts of similar length is faster, and on a GPU nearly every batch is. So each served model is
+timed on the machine that serves it.
 """
 
 import time
@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 INVARIANCE: Final = 1e-5
-"""Largest difference between a score alone and in a batch that still counts as the same score.
+"""Largest permitted difference between a score alone and in a batch, of a float model.
 
-Of a float model. Rounding to INT8 now and then makes a large difference of one in the last place,
-so there it must be none."""
+An INT8 model must give equal scores: rounding may amplify a difference in the last place."""
 
 _LENGTHS: Final = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 # Batch sizes to time, and the longest prompts in them. On a CPU longer prompts gain nothing from
-# batches: one alone already fills the caches.
+# batches: a single one fills the caches.
 _BATCHES: Final = {"cpu": (2, 4, 8), "gpu": (2, 4, 8, 16, 32, 64)}
 _LONGEST_BATCHED: Final = {"cpu": 64, "gpu": 512}
 _REPEATS: Final = 3
-"""Of which the fastest counts: the others were disturbed."""
+"""Repetitions, of which the fastest counts: other processes disturb the rest."""
 _REPEATS_BATCHED: Final = 2  # Batches are most of the time to start.
 
 Score = Callable[[Sequence[Sequence[int]]], Sequence[float]]
@@ -37,7 +36,7 @@ class CostTable:
     lengths: Sequence[int]
     """Tokens, increasing."""
     seconds: Mapping[int, Sequence[float]]
-    """Batch size -> seconds at each of the first of `lengths`; has 1, for all of them."""
+    """Batch size -> seconds at the first of `lengths`; batch size 1 has all of them."""
 
     @classmethod
     def measure(
@@ -49,10 +48,10 @@ class CostTable:
         *,
         tolerance: float = INVARIANCE,
     ) -> Self:
-        """Time `score` on this machine; takes the time of a few dozen runs.
+        """Time `score` on this machine, with a few dozen runs.
 
-        A model whose scores depend on their batch gets a table without batches, and so is run
-        one prompt at a time: a score must not depend on other callers.
+        A model whose scores depend on their batch gets a table without batches. It then runs one
+        prompt at a time: a score must not depend on other calls.
         """
         lengths = [length for length in _LENGTHS if length < max_tokens] + [max_tokens]
         alone = {n: [_prompt(n, vocab_size)] for n in lengths}
@@ -73,11 +72,11 @@ class CostTable:
 
     @property
     def max_batched_tokens(self) -> int:
-        """Longest prompt that may share a run, tokens."""
+        """Tokens of the longest prompt that may share a run."""
         return self.lengths[len(self.seconds[self.max_batch]) - 1]
 
     def predict_s(self, batch: int, tokens: int) -> float:
-        """Seconds of a run of `batch` prompts padded to `tokens`, linear between measurements."""
+        """Predict the seconds of a run of `batch` prompts padded to `tokens`, by interpolation."""
         if batch == 1:
             return self._at(1, tokens)
         sizes = sorted(self.seconds)
@@ -101,9 +100,9 @@ class CostTable:
 def is_batch_invariant(
     score: Score, max_tokens: int, vocab_size: int, tolerance: float = INVARIANCE
 ) -> bool:
-    """Whether prompts score the same alone and beside longer ones.
+    """Return whether prompts have the same score alone and in a batch with longer prompts.
 
-    Dynamic quantization, for one, takes its scale from the whole batch, padding included.
+    It fails for dynamic quantization, whose scale depends on the whole batch, padding included.
     """
     lengths = {min(length, max_tokens) for length in (3, 6, 13, 24, 41)}
     prompts = [_prompt(length, vocab_size) for length in sorted(lengths)]
@@ -113,17 +112,15 @@ def is_batch_invariant(
 
 
 def _prompt(tokens: int, vocab_size: int) -> list[int]:
-    """Token ids from all over the vocabulary, always the same."""
+    """Return fixed token ids from the whole vocabulary."""
     return [7919 * (n + 1) % vocab_size for n in range(tokens)]
 
 
 def _times_as_long(
     score: Score, prompts: Sequence[Sequence[int]], others: Sequence[Sequence[int]]
 ) -> float:
-    """Time of `prompts` / time of `others`.
-
-    They run in turn: during the start a machine's speed drifts by more than a batch gains.
-    """
+    """Return the time of `prompts` / the time of `others`."""
+    # In turn: during the start a machine's speed drifts by more than a batch gains.
     others_s = prompts_s = float("inf")
     for _ in range(_REPEATS_BATCHED):
         others_s = min(others_s, _time_s(score, others))

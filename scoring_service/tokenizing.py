@@ -1,14 +1,13 @@
 """Prompt text -> token ids, in time proportional to the ids that are kept.
 
-A model reads the first few hundred tokens; a prompt may have a hundred thousand. Where the
-tokenizer works word by word, the ids of a prefix that ends before white space, punctuation or a
-Chinese character are a prefix of the ids of the whole text, so it is enough to tokenize a prefix
-that yields sufficiently many.
+A model reads the first few hundred tokens; a prompt may have a hundred thousand. Most tokenizers
+work word by word. There a text's prefix that ends before white space, punctuation or a Chinese
+character yields a prefix of the text's ids. So it is enough to tokenize a long enough prefix.
 
-No more than `max_chars` characters of a prompt are read: white space, combining marks, and words
-beyond the tokenizer's own limit yield few or no tokens however long they are. A prompt whose first
-`max_chars` characters hold fewer tokens than the model reads is scored by them alone, and marked as
-truncated. Text whose words have up to 63 characters, one space between them, is no such prompt.
+At most `max_chars` characters of a prompt are read: white space, combining marks, and words beyond
+the tokenizer's own limit yield few tokens or none. If these characters hold fewer tokens than the
+model reads, they alone are scored, and the prompt is marked as truncated. This does not happen to
+text with words of up to 63 characters and one space between them.
 """
 
 import json
@@ -21,13 +20,13 @@ from tokenizers import Encoding, Tokenizer
 
 from lengthwise.errors import BundleError
 
-# White space ends a word for these, and no rule of theirs looks across it.
+# For these, white space ends a word, and no rule reaches across it.
 _WORD_BY_WORD: Final = frozenset({"BertPreTokenizer", "Whitespace", "WhitespaceSplit"})
 _LOCAL_NORMALIZERS: Final = frozenset(
     {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
 )
 _CHARS_PER_TOKEN: Final = 5.5
-"""First guess at the prefix: English has about 5 per WordPiece token, spaces included."""
+"""Characters of the first prefix; English has about 5 per WordPiece token, spaces included."""
 _MAX_CHARS_PER_TOKEN: Final = 64
 _LEAST_MAX_CHARS: Final = 4096
 _PUNCTUATION: Final = frozenset(r"""!"#$%&'()*+,-./:;<=>?@[\]^_`{|}~""")
@@ -41,16 +40,13 @@ class TokenizedPrompt(NamedTuple):
 
     ids: Sequence[int]
     truncated: bool
-    """Whether the prompt had more tokens than the model may read."""
+    """True where the prompt has more tokens than the model reads."""
 
 
 class PromptTokenizer:
-    """A bundle's tokenizer, cutting prompts to `max_tokens` ids, special tokens included.
+    """Tokenizer of a bundle; cuts prompts to `max_tokens` ids, special tokens included.
 
-    Threads may share it.
-
-    Raises:
-        BundleError: the file is not a tokenizer.
+    Threads may share it. Raises BundleError if the file is not a tokenizer.
     """
 
     def __init__(self, path: Path, max_tokens: int) -> None:
@@ -65,49 +61,35 @@ class PromptTokenizer:
         self.pad_id = _pad_id(spec)
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.max_chars = max(max_tokens * _MAX_CHARS_PER_TOKEN, _LEAST_MAX_CHARS)
-        """Characters of a prompt that are read at most; what follows changes nothing."""
+        """Most characters read of a prompt; later ones have no effect."""
         self._until_break = _until_break(spec)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_tokens)
 
     def tokenize(self, prompts: Sequence[str]) -> list[TokenizedPrompt]:
-        """Token ids of each prompt's first `max_chars` characters, as of the full tokenizer."""
-        return [
-            part
-            if len(part.ids) >= self.max_tokens or len(prompt) <= self.max_chars
-            # All that may be read has been.
-            else TokenizedPrompt(part.ids, True)
-            for prompt, part in zip(prompts, self._tokenize(prompts), strict=True)
-        ]
-
-    def _tokenize(self, prompts: Sequence[str]) -> list[TokenizedPrompt]:
-        prompts = [prompt[: self.max_chars] for prompt in prompts]
+        """Return the token ids of each prompt's first `max_chars` characters."""
         chars = int(self.max_tokens * _CHARS_PER_TOKEN)
-        starts = [p if len(p) <= chars else self._prefix(p, chars) for p in prompts]
+        starts = [self._prefix(prompt[: self.max_chars], chars) for prompt in prompts]
         # Even for one prompt: unlike `encode`, this releases the interpreter lock.
         encodings = self._tokenizer.encode_batch_fast(starts)
-        return [
-            TokenizedPrompt(encoding.ids, False)
-            if start is prompt and len(encoding) < self.max_tokens
-            else self._finish(prompt, start, encoding)
-            for prompt, start, encoding in zip(prompts, starts, encodings, strict=True)
-        ]
+        return list(map(self._finish, prompts, starts, encodings))
 
     def _finish(self, prompt: str, start: str, encoding: Encoding) -> TokenizedPrompt:
         """Lengthen the start of the prompt until it holds more tokens than are kept."""
         chars = int(self.max_tokens * _CHARS_PER_TOKEN)
         while len(encoding) < self.max_tokens or not encoding.overflowing:
-            if len(start) == len(prompt):
-                return TokenizedPrompt(encoding.ids, False)
+            if len(start) == min(len(prompt), self.max_chars):
+                is_cut = len(start) < len(prompt) and len(encoding) < self.max_tokens
+                return TokenizedPrompt(encoding.ids, is_cut)
             # As much as the tokens so far make likely to suffice, in few steps.
             growth = 1.2 * self.max_tokens / len(encoding) if len(encoding) else _MAX_GROWTH
             chars = int(chars * min(max(growth, _MIN_GROWTH), _MAX_GROWTH))
-            start = self._prefix(prompt, chars)
+            start = self._prefix(prompt[: self.max_chars], chars)
             encoding = self._tokenizer.encode_batch_fast([start])[0]
         return TokenizedPrompt(encoding.ids, True)
 
     def _prefix(self, prompt: str, chars: int) -> str:
-        """The longest start of `prompt` of at most `chars` characters that ends before a break."""
+        """Return the longest start of at most `chars` characters that ends before a break."""
         if len(prompt) <= chars or self._until_break is None:
             return prompt
         found = self._until_break.match(prompt, 0, chars + 1)
@@ -115,11 +97,11 @@ class PromptTokenizer:
 
 
 def _until_break(spec: Mapping[str, Any]) -> re.Pattern[str] | None:
-    """Matches a text up to its last break: a character that surely begins a new word.
+    """Return a pattern that matches a text up to its last break, the start of a new word.
 
-    White space always does, punctuation and Chinese characters where the tokenizer sets each of
-    them apart; not a character inside of an added token, which is matched as a whole. None: words
-    of this tokenizer may look across white space.
+    White space is a break, and so are punctuation and Chinese characters where the tokenizer
+    separates them, except inside of an added token. None: this tokenizer's words may contain white
+    space.
     """
     steps = _flatten(spec.get("pre_tokenizer"), "pretokenizers")
     normalizers = _flatten(spec.get("normalizer"), "normalizers")
@@ -134,7 +116,7 @@ def _until_break(spec: Mapping[str, Any]) -> re.Pattern[str] | None:
     ):
         return None
     breaks = r" \n\t"
-    if any(token.get("single_word") for token in added):  # It depends on what follows it.
+    if any(token.get("single_word") for token in added):  # Its match depends on the text after it.
         return re.compile(f".*(?=[{breaks}])", re.DOTALL)
     if "BertPreTokenizer" in names:
         breaks += re.escape("".join(sorted(_PUNCTUATION - inside)))
@@ -146,7 +128,7 @@ def _until_break(spec: Mapping[str, Any]) -> re.Pattern[str] | None:
 
 
 def _flatten(step: Mapping[str, Any] | None, members: str) -> list[Mapping[str, Any]]:
-    """A step, or those of a sequence of steps."""
+    """Return a step as a list, or the steps of a sequence of steps."""
     if step is None:
         return []
     if step["type"] == "Sequence":
@@ -155,7 +137,7 @@ def _flatten(step: Mapping[str, Any] | None, members: str) -> list[Mapping[str, 
 
 
 def _pad_id(spec: Mapping[str, Any]) -> int:
-    """The tokenizer's padding id; 0 where it has none, as the attention mask hides it anyway."""
+    """Return the padding id, or 0, which the attention mask hides."""
     if spec.get("padding"):
         return int(spec["padding"]["pad_id"])
     named = {token["content"]: token["id"] for token in spec.get("added_tokens") or []}

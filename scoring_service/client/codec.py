@@ -70,16 +70,17 @@ def write_batch(prompts: Sequence[str], target_model: str) -> pb.ScoreBatchReque
 
 def write_report(observed: Sequence[Observed]) -> pb.ReportRequest:
     """Return the request that reports observed lengths."""
-    request = pb.ReportRequest()
-    for seen in observed:
-        request.observations.add(
+    observations = [
+        pb.Observation(
             target_model=seen.target_model,
             output_tokens=seen.output_tokens,
             score=seen.score.value,
             revision=seen.score.revision,
             prompt=seen.prompt,
         )
-    return request
+        for seen in observed
+    ]
+    return pb.ReportRequest(observations=observations)
 
 
 def read_score(response: pb.ScoreResponse) -> Score:

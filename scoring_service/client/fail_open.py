@@ -17,8 +17,8 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from lengthwise.errors import (
@@ -30,9 +30,8 @@ from lengthwise.errors import (
     ServiceUnavailable,
 )
 from scoring_service.client.breaker import CircuitBreaker
-from scoring_service.client.channel import PLAINTEXT, ClientSecurity, check_seconds
+from scoring_service.client.channel import PLAINTEXT, ClientSecurity, Connection, check_seconds
 from scoring_service.client.codec import Score, read_batch, write_batch
-from scoring_service.client.connection import Connection
 
 SILENT_S: Final = 1.0
 """Seconds without any answer after which time-outs count as failures."""
@@ -54,10 +53,6 @@ class _Waiter:
     client: str
     deadline_s: float
     future: Future[Answer] = field(default_factory=Future)
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self.future.done() and self.future.result().outcome == "cancelled"
 
 
 class FailOpenScorer(Connection):
@@ -96,7 +91,7 @@ class FailOpenScorer(Connection):
         self._max_batch_prompts = max_batch_prompts
         self._max_in_flight = max_in_flight
         self._breaker = breaker or CircuitBreaker()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
         """Waiting prompts by client, the next one in turn first."""
         self._calls: Counter[str] = Counter()
@@ -106,7 +101,6 @@ class FailOpenScorer(Connection):
         """Instant of the first call after the last answer."""
         self._answered_s = 0.0
         """Instant of the last answer."""
-        self._counting = threading.Lock()
         self.counts: Counter[str] = Counter()
         """Number of answers by `Answer.outcome`."""
 
@@ -115,8 +109,8 @@ class FailOpenScorer(Connection):
         waiter = self._submit(prompt)
         try:
             return waiter.future.result(max(0.0, waiter.deadline_s - time.monotonic())).score
-        except FutureTimeout:
-            return self._late(waiter).score
+        except TimeoutError:
+            return self._answer(waiter, None, "timeout").score
 
     async def score_async(self, prompt: str) -> Score | None:
         """Return as `score` does, without blocking the event loop."""
@@ -131,7 +125,7 @@ class FailOpenScorer(Connection):
                 asyncio.shield(future), max(0.0, waiter.deadline_s - time.monotonic())
             )
         except TimeoutError:
-            return self._late(waiter)
+            return self._answer(waiter, None, "timeout")
         except asyncio.CancelledError:  # then the prompt is not sent if it is still waiting
             self._answer(waiter, None, "cancelled")
             raise
@@ -141,8 +135,7 @@ class FailOpenScorer(Connection):
 
         For a caller that continues without a score while its request is still in flight.
         """
-        silent_s = time.monotonic() - max(self._called_s, self._answered_s)
-        if silent_s >= SILENT_S:
+        if time.monotonic() - max(self._called_s, self._answered_s) >= SILENT_S:
             self._breaker.failure()
         else:
             self._breaker.unsure()
@@ -157,15 +150,13 @@ class FailOpenScorer(Connection):
         self._send_next()
         return waiter
 
-    def _late(self, waiter: _Waiter) -> Answer:
-        self._answer(waiter, None, "timeout")
-        return waiter.future.result()
-
-    def _answer(self, waiter: _Waiter, score: Score | None, why: str) -> None:
-        with self._counting:
+    def _answer(self, waiter: _Waiter, score: Score | None, why: str) -> Answer:
+        """Answer a prompt unless it is answered; return its answer."""
+        with self._lock:
             if not waiter.future.done():
                 self.counts[why] += 1  # before the caller continues
                 waiter.future.set_result(Answer(score, why))
+        return waiter.future.result()
 
     def _send_next(self) -> None:
         with self._lock:
@@ -199,11 +190,10 @@ class FailOpenScorer(Connection):
                 del self._waiting[client]
             if waiter.deadline_s > now_s and not waiter.future.done():
                 batch.append(waiter)
-            elif waiter.is_cancelled:
+            elif self._answer(waiter, None, "timeout").outcome == "cancelled":
                 self._breaker.unsure()
             else:
                 self.out_of_time()
-                self._answer(waiter, None, "timeout")
         return batch
 
     def _send(self, batch: list[_Waiter]) -> None:
@@ -215,14 +205,16 @@ class FailOpenScorer(Connection):
         except ScoringError as error:
             self._landed(batch, error)
             return
-        rpc.add_done_callback(lambda done: self._landed(batch, self._outcome(done)))
+        rpc.add_done_callback(partial(self._ended, batch))
 
-    def _outcome(self, rpc: Any) -> list[Score | ScoringError] | ScoringError:
+    def _ended(self, batch: list[_Waiter], rpc: Any) -> None:
+        outcome: list[Score | ScoringError] | ScoringError
         try:
             with self._errors():
-                return read_batch(rpc.result())
+                outcome = read_batch(rpc.result())
         except ScoringError as error:
-            return error
+            outcome = error
+        self._landed(batch, outcome)
 
     def _landed(
         self, batch: list[_Waiter], outcome: list[Score | ScoringError] | ScoringError

@@ -8,8 +8,8 @@ from typing import Any
 
 from lengthwise.errors import InvalidPrompt, ScoringError
 from scoring_service.client import codec
+from scoring_service.client.channel import Connection
 from scoring_service.client.codec import Observed, Score, ServiceInfo
-from scoring_service.client.connection import Connection
 from scoring_service.proto import scoring_pb2 as pb
 
 

@@ -9,9 +9,9 @@ from scoring_service.client.channel import ClientSecurity
 def loadtest(config: LoadtestConfig, security: ClientSecurity) -> None:
     """Load a running service at a fixed rate and print what became of the requests.
 
-    With --seconds 600 --pid PID it is a soak that also watches the server's memory. Ctrl-C ends it
-    early and prints the requests sent until then. The exit code is 2 where nothing was answered, or
-    that process ended meanwhile.
+    With --seconds 600 --pid PID it is a soak that also measures the server's memory. Ctrl-C ends it
+    early and prints the requests sent until then. The exit code is 2 if no request was answered, or
+    if that process ended meanwhile.
 
     Example:
       python -m scoring_service loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10

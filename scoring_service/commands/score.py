@@ -1,4 +1,4 @@
-"""`score`: ask a running service for the scores of a few prompts."""
+"""`score`: scores of a few prompts from a running service."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -11,7 +11,7 @@ from scoring_service.client.channel import ClientSecurity
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions:
-    """Prompts, and the service to ask."""
+    """Prompts, and the service that scores them."""
 
     prompts: list[str] = field(metadata=POSITIONAL)
     """Prompts to score."""
@@ -20,7 +20,7 @@ class ScoreOptions:
     timeout_s: float = 5.0
     """Deadline, seconds."""
     target_model: str | None = None
-    """Also estimate the tokens that this model will answer."""
+    """Model whose response length to estimate as well, in tokens."""
     json: bool = False
     """Print one JSON object."""
 
@@ -29,8 +29,8 @@ def score(options: ScoreOptions, security: ClientSecurity) -> None:
     """Score prompts with a running service; one line per prompt: score, TAB, prompt.
 
     A score has no unit; higher means that a longer response is expected. With --target-model the
-    expected tokens come between the two. A prompt that has no score gets "-" instead; the exit code
-    is 2 then.
+    expected tokens stand between the two. A prompt without a score gets "-" instead, and the exit
+    code is 2.
 
     Example:
       python -m scoring_service score --target 127.0.0.1:50051 "Say hello." "Write a long essay."

@@ -1,13 +1,11 @@
 """`serve`: a ranker behind gRPC."""
 
-from __future__ import annotations
-
 import gc
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.logs import LOG_FORMATS, configure_logs
@@ -24,9 +22,6 @@ from scoring_service.server.worker import (
     wait,
 )
 from scoring_service.service.config import ServerConfig
-
-if TYPE_CHECKING:
-    from scoring_service.service.reload import Locate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +84,7 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     server.stop()
 
 
-def _source(options: ServeOptions) -> Locate:
+def _source(options: ServeOptions) -> Callable[[], Path]:
     from scoring_service.service.registry import RegistrySource
 
     if options.bundle is not None and options.registry_model is None:

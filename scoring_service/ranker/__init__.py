@@ -1,4 +1,4 @@
-"""A prompt in, a score out: a loaded bundle and its ONNX model. No gRPC.
+"""Scores of prompts by a loaded bundle and its ONNX model. No gRPC.
 
 Start with `model.py`.
 """

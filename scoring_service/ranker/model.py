@@ -1,4 +1,4 @@
-"""A served model: bundle, tokenizer, ONNX session and calibration, replaced only as a whole."""
+"""Served model: bundle, tokenizer, ONNX session and calibration, replaced only as a whole."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +16,15 @@ from scoring_service.tokenizing import PromptTokenizer
 
 logger = logging.getLogger(__name__)
 MAX_ABS_DIFF: Final = 1e-3
-"""In FP32, of the scores' spread; a correct export differs by about 1e-6 of it."""
+"""Largest FP32 error of a golden score / spread of the scores; about 1e-6 in a correct export."""
 MIN_TAU_B: Final = 0.6
-"""In INT8, where values move; 0.9 is usual, and two unrelated rankers reach 0.6 of 32 prompts in
-less than one case in a million."""
+"""Least INT8 tau_b of the golden scores; 0.9 is usual. Two unrelated rankers reach 0.6 with 32
+prompts in less than one case in a million."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankerModel:
-    """Everything that one revision needs to score a prompt."""
+    """One revision with all that it needs to score a prompt."""
 
     manifest: Manifest
     revision: str
@@ -36,7 +36,7 @@ class RankerModel:
 
     @classmethod
     def load(cls, bundle: ModelBundle, precision: str = "auto") -> Self:
-        """Load a verified bundle, see that its parts fit, and time it on this machine.
+        """Load a verified bundle, check that its parts fit, and time it on this machine.
 
         Raises:
             BundleError: a file is no tokenizer or model, or the two do not fit each other.
@@ -63,7 +63,7 @@ class RankerModel:
         )
 
     def score(self, prompts: Sequence[Sequence[int]]) -> list[float]:
-        """Scores of tokenized prompts. Raises ScoringError."""
+        """Return the scores of tokenized prompts. Raises ScoringError."""
         return self.scorer.score(prompts)
 
     def score_texts(self, prompts: Sequence[str]) -> list[float]:
@@ -72,7 +72,7 @@ class RankerModel:
 
 
 def _load_scorer(bundle: ModelBundle, precision: str, pad_id: int) -> tuple[OnnxScorer, str]:
-    """On the GPU where there is one, in FP32: the quantised operators run on the CPU only."""
+    """Load the FP32 model on a GPU if possible: quantised operators run on the CPU only."""
     if precision in ("auto", "fp32") and has_gpu_runtime():
         scorer = OnnxScorer(bundle.model_path("fp32"), pad_id=pad_id, device="gpu")
         if scorer.device == "gpu":
@@ -89,7 +89,7 @@ def _score_alone(
 
 
 def _check_fit(tokenizer: PromptTokenizer, scorer: OnnxScorer, bundle: ModelBundle) -> None:
-    """Run the longest prompt of the largest token id: both reach the edge of the model's tables."""
+    """Run the longest prompt with the largest token id, the limits of the model's tables."""
     try:
         scorer.score([[tokenizer.vocab_size - 1] * tokenizer.max_tokens])
     except ScoringError as error:
@@ -102,7 +102,7 @@ def _check_fit(tokenizer: PromptTokenizer, scorer: OnnxScorer, bundle: ModelBund
 def check_golden(
     golden: Mapping[str, float], score: Callable[[Sequence[str]], Sequence[float]], precision: str
 ) -> None:
-    """Raises BundleError if the loaded model does not score as the trained one did."""
+    """Raise BundleError if the loaded model does not score as the trained one did."""
     if len(golden) < 2:
         return
     expected, actual = list(golden.values()), list(score(list(golden)))
@@ -118,6 +118,6 @@ def check_golden(
     tau = tau_b(actual, expected)
     if not tau >= MIN_TAU_B:
         raise BundleError(
-            f"golden prompts come in another order (tau_b {tau}, at least {MIN_TAU_B} is asked); "
+            f"golden prompts are in another order (tau_b {tau}, at least {MIN_TAU_B} is needed); "
             "serve fp32 or export again"
         )

@@ -26,15 +26,13 @@ logger = logging.getLogger(__name__)
 class OnnxScorer:
     """A loaded model. Threads may call it at once; each run takes one core.
 
-    On a CPU many one-thread runs side by side give about twice the throughput of one run on many
-    threads, and idle threads that spin for work would take the cores of the engine next door.
+    On a GPU that cannot be used the model runs on the CPU; see `device`.
 
     Raises:
         BundleError: not an ONNX model, or not one with the bundle's inputs and output.
     """
 
     def __init__(self, path: Path, *, pad_id: int = 0, device: Device = "cpu") -> None:
-        """On a GPU that cannot be used the model runs on the CPU; `device` says so."""
         self._pad_id = pad_id
         try:
             self._session = ort.InferenceSession(
@@ -46,10 +44,9 @@ class OnnxScorer:
             ) from error
         _check_interface(self._session, path)
         self.device: Device = "gpu" if self._session.get_providers()[0] == _CUDA else "cpu"
-        """Where it runs."""
 
     def score(self, prompts: Sequence[Sequence[int]]) -> list[float]:
-        """Scores of tokenized prompts, higher = longer, padded to the longest of them.
+        """Return the scores of tokenized prompts, padded to the longest one; higher = longer.
 
         Raises:
             ScoringError: the runtime failed, or a score is not finite.
@@ -64,7 +61,7 @@ class OnnxScorer:
         return values
 
     def _feed(self, prompts: Sequence[Sequence[int]]) -> dict[str, npt.NDArray[np.int64]]:
-        """input_ids and attention_mask, int64 (batch, tokens)."""
+        """Return input_ids and attention_mask, int64 (batch, tokens)."""
         if len(prompts) == 1:
             ids = np.array(prompts, dtype=np.int64)
             return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
@@ -78,7 +75,7 @@ class OnnxScorer:
 
 
 def has_gpu_runtime() -> bool:
-    """Whether the installed ONNX Runtime is the one for GPUs (onnxruntime-gpu)."""
+    """Return whether the installed ONNX Runtime is the one for GPUs (onnxruntime-gpu)."""
     return _CUDA in ort.get_available_providers()
 
 
@@ -91,7 +88,7 @@ def _providers(device: Device) -> list[Any]:
 
 
 def _load_cuda_libraries() -> None:
-    """From the nvidia packages beside onnxruntime-gpu, where it does not look by itself."""
+    """Load CUDA from the nvidia packages beside onnxruntime-gpu, which it does not search."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         ort.preload_dlls()
@@ -100,12 +97,14 @@ def _load_cuda_libraries() -> None:
 
 
 def _session_options() -> ort.SessionOptions:
+    # On a CPU many one-thread runs side by side give about twice the throughput of one run on many
+    # threads. Idle threads that spin for work would take the cores of an engine on this machine.
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Calls come on many threads. Without the runtime's own arena each would warm up, and keep, a
-    # malloc arena: three times the memory and a tenth more CPU. Runs are small, so it stays small.
+    # Without the runtime's own arena each calling thread would warm up, and keep, a malloc arena:
+    # three times the memory and a tenth more CPU. Runs are small, so the arena stays small.
     options.enable_cpu_mem_arena = True
     # Planned per shape, and prompts have every shape.
     options.enable_mem_pattern = False

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -36,40 +37,31 @@ class PromptRequest(NamedTuple):
     """Returns the response of an answer, or raises the call's error."""
 
 
+@dataclass(eq=False)
 class CallLifecycle:
-    """Access, deadlines, errors and counts of the calls of one server.
+    """Access, deadlines, errors and counts of the calls of one server."""
 
-    Args:
-        workers: threads that read requests that may be large.
-        tokens: tokens accepted for every call but reports; None accepts every call.
-        report_tokens: tokens accepted for reports; None accepts every report.
-    """
+    service: ScoringService
+    metrics: Metrics
+    workers: Workers
+    """Threads that read requests that may be large."""
+    tokens: BearerTokens | None = None
+    """Tokens accepted for every call but reports; None accepts every call."""
+    report_tokens: BearerTokens | None = None
+    """Tokens accepted for reports; None accepts every report."""
 
-    def __init__(
-        self,
-        service: ScoringService,
-        metrics: Metrics,
-        workers: Workers,
-        tokens: BearerTokens | None = None,
-        report_tokens: BearerTokens | None = None,
-    ) -> None:
-        self.service = service
-        self._metrics = metrics
-        self._workers = workers
-        self._tokens = tokens
-        self._report_tokens = report_tokens
-        # Of a single token no place is kept free.
-        num_limited = len(tokens) if tokens is not None and len(tokens) > 1 else 0
-        limit = service.config.max_token_calls
-        self._token_places = [threading.BoundedSemaphore(limit) for _ in range(num_limited)]
+    def __post_init__(self) -> None:
+        # With a single token no places are kept free.
+        num_tokens = 0 if self.tokens is None or len(self.tokens) == 1 else len(self.tokens)
+        limit = self.service.config.max_token_calls
+        self._token_places = [threading.BoundedSemaphore(limit) for _ in range(num_tokens)]
 
     def admission(self, method: str) -> Callable[[DirectCall], bool] | None:
-        """Return the check before a call's request is read; None for a method without one.
+        """Return the check before a call's request is read: its token, and room at the workers.
 
-        It checks the token, and the room for requests that workers read. Where it returns False,
-        it has failed the call.
+        Where the check returns False, it has failed the call. None: there is nothing to check.
         """
-        tokens = self._report_tokens if method == "Report" else self._tokens
+        tokens = self.report_tokens if method == "Report" else self.tokens
         is_limited = method != "Report" and bool(self._token_places)
         needs_worker = method in _ON_WORKER
         if tokens is None and not needs_worker:
@@ -81,7 +73,7 @@ class CallLifecycle:
                     number = tokens.check(direct.metadata)
                     if is_limited:
                         self._take_token_place(direct, number)
-                if needs_worker and self._workers.is_full:
+                if needs_worker and self.workers.is_full:
                     raise self._too_much()
             except ScoringError as error:
                 self._fail(direct, method, error)
@@ -106,7 +98,7 @@ class CallLifecycle:
         def take(direct: DirectCall, serialized: bytes) -> None:
             if len(serialized) <= max_inline_bytes:
                 handle(direct, serialized)
-            elif not self._workers.submit(len(serialized), partial(handle, direct, serialized)):
+            elif not self.workers.submit(len(serialized), partial(handle, direct, serialized)):
                 self._fail(direct, method, self._too_much())
 
         return take
@@ -155,7 +147,7 @@ class CallLifecycle:
         answer: CallAnswer,
     ) -> None:
         if self._respond(direct, method, lambda: write(answer)):
-            self._metrics.observe(answer)
+            self.metrics.observe(answer)
 
     def _respond(self, direct: DirectCall, method: str, make: Callable[[], Message]) -> bool:
         try:
@@ -164,13 +156,13 @@ class CallLifecycle:
             self._fail(direct, method, error)
             return False
         direct.respond(response)
-        self._metrics.count_call(method, "OK")
+        self.metrics.count_call(method, "OK")
         return True
 
     def _fail(self, direct: DirectCall, method: str, error: Exception) -> None:
         public = public_error(method, error)
         code, status = CODE_OF[type(public)], to_status(public)
-        self._metrics.count_call(method, code.name)
+        self.metrics.count_call(method, code.name)
         direct.fail(code, status.message, trailing_metadata(status))
 
     def _too_much(self) -> ServiceOverloaded:

@@ -28,17 +28,13 @@ POOL: Final = descriptor_pool.DescriptorPool()
 
 def _load_messages() -> dict[str, Any]:
     serialized = (files("scoring_service.proto") / "open_inference.desc").read_bytes()
-    (file,) = descriptor_pb2.FileDescriptorSet.FromString(serialized).file
-    POOL.Add(file)
-    return {
-        message.name: message_factory.GetMessageClass(
-            POOL.FindMessageTypeByName(f"{file.package}.{message.name}")
-        )
-        for message in file.message_type
-    }
+    described = descriptor_pb2.FileDescriptorSet.FromString(serialized)
+    kinds = message_factory.GetMessages(described.file, pool=POOL)
+    return {kind.DESCRIPTOR.name: kind for kind in kinds.values()}
 
 
 MESSAGES: Final = _load_messages()
+"""Message classes by name."""
 
 
 class OpenInference:
@@ -70,8 +66,9 @@ class OpenInference:
 
     def _model_metadata(self, request: Any) -> Message:
         self._check_model(request.name, request.version)
+        model = self._service.model
         response = MESSAGES["ModelMetadataResponse"](
-            name=self._name, versions=[self._revision], platform="onnxruntime_onnx"
+            name=model.manifest.name, versions=[model.revision], platform="onnxruntime_onnx"
         )
         response.inputs.add(name=INPUT, datatype="BYTES", shape=[-1])
         response.outputs.add(name=OUTPUT, datatype="FP32", shape=[-1])
@@ -90,7 +87,7 @@ class OpenInference:
                 raise item
             scores.append(item.score)
         response = MESSAGES["ModelInferResponse"](
-            model_name=self._name,
+            model_name=self._service.model.manifest.name,
             model_version=answer.revision,
             id=request_id,
             raw_output_contents=[struct.pack(f"<{len(scores)}f", *scores)],
@@ -99,22 +96,16 @@ class OpenInference:
         return response
 
     def _serves(self, name: str, version: str) -> bool:
-        return name == self._name and version in ("", self._revision)
+        model = self._service.model
+        return name == model.manifest.name and version in ("", model.revision)
 
     def _check_model(self, name: str, version: str) -> None:
         if not self._serves(name, version):
+            model = self._service.model
             raise InvalidPrompt(
-                f"no model {name!r} version {version!r}; this service has {self._name!r} "
-                f"version {self._revision!r}"
+                f"no model {name!r} version {version!r}; this service has {model.manifest.name!r} "
+                f"version {model.revision!r}"
             )
-
-    @property
-    def _name(self) -> str:
-        return self._service.model.manifest.name
-
-    @property
-    def _revision(self) -> str:
-        return self._service.model.revision
 
 
 def _check_outputs(request: Any) -> None:

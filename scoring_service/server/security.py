@@ -3,7 +3,6 @@
 import hmac
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -88,13 +87,17 @@ class BearerTokens:
 
     def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> int:
         """Return the number of the token in a call's metadata. Raises AccessDenied without one."""
-        sent = next((value for key, value in metadata if key == "authorization"), "")
-        given = sent if isinstance(sent, bytes) else sent.encode()
-        # Every token is compared, so that the time taken reveals nothing.
-        matches = [hmac.compare_digest(given, accepted) for accepted in self._accepted]
-        if not any(matches):
+        found = self.find(next((value for key, value in metadata if key == "authorization"), ""))
+        if found is None:
             raise AccessDenied(self._refusal)
-        return matches.index(True)
+        return found
+
+    def find(self, authorization: str | bytes) -> int | None:
+        """Return the number of the token in an Authorization header, or None."""
+        sent = authorization if isinstance(authorization, bytes) else authorization.encode()
+        # Every token is compared, so that the time taken reveals nothing.
+        matches = [hmac.compare_digest(sent, accepted) for accepted in self._accepted]
+        return matches.index(True) if any(matches) else None
 
     def __len__(self) -> int:
         return len(self._accepted)
@@ -110,13 +113,6 @@ def report_access(config: ServerConfig) -> BearerTokens | None:
 def scrape_access(config: ServerConfig) -> Callable[[str], bool]:
     """Return the check of a scrape's Authorization header; it accepts all without a token file."""
     if config.metrics_token_file is None:
-        return lambda authorization: True
+        return lambda _: True
     tokens = BearerTokens.read(config.metrics_token_file)
-
-    def may_read(authorization: str) -> bool:
-        with suppress(AccessDenied):
-            tokens.check([("authorization", authorization)])
-            return True
-        return False
-
-    return may_read
+    return lambda authorization: tokens.find(authorization) is not None

@@ -5,8 +5,6 @@ Beyond a few thousand requests per second the lock is the limit, not the cores. 
 distributes connections, not calls, among the processes: clients should open several connections.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import socket
@@ -160,9 +158,7 @@ def _hold_port(address: str, timeout_s: float) -> socket.socket:
         held = socket.socket(family, socket.SOCK_STREAM)
         try:
             # First without sharing, which fails if another program serves the port.
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host.strip("[]"), port))
+            socket.create_server((host.strip("[]"), port), family=family).close()
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             held.bind((host.strip("[]"), port))
         except OSError as error:

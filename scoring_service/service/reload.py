@@ -57,7 +57,10 @@ class ModelReloader:
             folder = self.locate()
             fingerprint = _fingerprint(folder)
         except (LengthwiseError, OSError) as error:
-            self._complain(str(error))
+            if str(error) != self._trouble:
+                old = self.service.model.revision
+                _log.warning("no bundle to reload, revision %s serves on: %s", old, error)
+            self._trouble = str(error)
             return
         if fingerprint == self._seen:
             return
@@ -67,11 +70,8 @@ class ModelReloader:
             self._replace(folder)
         except LengthwiseError as error:
             self.count(REFUSED)
-            _log.error("bundle refused, revision %s serves on: %s", self._revision, error)
-
-    @property
-    def _revision(self) -> str:
-        return self.service.model.revision
+            old = self.service.model.revision
+            _log.error("bundle refused, revision %s serves on: %s", old, error)
 
     def _replace(self, folder: Path) -> None:
         bundle = ModelBundle.load(folder)
@@ -89,14 +89,7 @@ class ModelReloader:
             try:
                 self.poll()
             except Exception:
-                _log.exception(
-                    "looking for a new bundle failed; revision %s serves", self._revision
-                )
-
-    def _complain(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            _log.warning("no bundle to reload, revision %s serves on: %s", self._revision, trouble)
-        self._trouble = trouble
+                _log.exception("looking for a new bundle failed; the old one serves")
 
 
 def _check_same_kind(bundle: ModelBundle, present: RankerModel) -> None:

@@ -38,7 +38,6 @@ class LiveQuality:
     """Kendall's tau-b of scores and lengths; None below 20 observations or without variation."""
     coverage: float | None
     """Fraction of lengths between the calibration's lowest and highest quantile, if it has two."""
-    expected_coverage: float | None
 
 
 class _Seen(NamedTuple):
@@ -140,13 +139,16 @@ class ReportBook:
                 self._revision, self._windows, self._quality = revision, {}, {}
             for seen in current:
                 window = self._windows.setdefault(seen.target_model, deque(maxlen=WINDOW))
-                window.append(_seen(seen, curves[seen.target_model]))
+                quantiles = curves[seen.target_model].at(seen.score).quantiles
+                low, high = quantiles[min(quantiles)], quantiles[max(quantiles)]
+                is_inside = low <= seen.output_tokens <= high
+                window.append(_Seen(seen.score, seen.output_tokens, is_inside))
             for name in {seen.target_model for seen in current}:
                 self._quality[name] = _quality(self._windows[name], curves[name])
         # A line without a prompt is useless for training.
-        lines = "".join(_json_line(seen) for seen in observations if seen.prompt)
-        if self._log is not None and lines:
-            self._log.append(lines)
+        rows = [_json_line(seen) for seen in observations if seen.prompt]
+        if self._log is not None and rows:
+            self._log.append("".join(rows))
         return len(current)
 
     def quality(self) -> dict[str, LiveQuality]:
@@ -160,21 +162,15 @@ class ReportBook:
             self._log.close()
 
 
-def _seen(seen: Observation, curve: LengthCurve) -> _Seen:
-    quantiles = curve.at(seen.score).quantiles
-    is_inside = quantiles[min(quantiles)] <= seen.output_tokens <= quantiles[max(quantiles)]
-    return _Seen(seen.score, seen.output_tokens, is_inside)
-
-
 def _quality(window: Sequence[_Seen], curve: LengthCurve) -> LiveQuality:
     if len(window) < _FEWEST:
-        return LiveQuality(len(window), None, None, None)
+        return LiveQuality(len(window), None, None)
     tau = tau_b([s.score for s in window], [s.output_tokens for s in window])
     known = None if math.isnan(tau) else tau
     if len(curve.quantiles) < 2:
-        return LiveQuality(len(window), known, None, None)
+        return LiveQuality(len(window), known, None)
     coverage = sum(s.is_inside for s in window) / len(window)
-    return LiveQuality(len(window), known, coverage, max(curve.quantiles) - min(curve.quantiles))
+    return LiveQuality(len(window), known, coverage)
 
 
 def _json_line(seen: Observation) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import grpc
@@ -186,33 +187,25 @@ def _fail_unsent(call: DirectCall) -> None:
     call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
 
+@dataclass(eq=False)
 class DirectMethod:
-    """One method of a server that `supports` accepts and that has not been started.
+    """One method of a server that `supports` accepts and that has not been started."""
 
-    Args:
-        method: full name, /package.Service/Method.
-        handle: called with each call whose request has arrived.
-        blocked: set of the method's calls that are blocked on their client.
-        admit: called with each call before its request is read; where it returns False it has
-            failed the call. None admits every call.
-    """
+    server: grpc.Server
+    method: str
+    """Full name, /package.Service/Method."""
+    handle: Handle
+    """Called with each call whose request has arrived."""
+    blocked: ClientBlocked
+    admit: Callable[[DirectCall], bool] | None = None
+    """Called with each call before its request is read; where it returns False it has failed the
+    call. None admits every call."""
+    num_open: int = 0
+    """Calls that have not ended."""
 
-    def __init__(
-        self,
-        server: grpc.Server,
-        method: str,
-        handle: Handle,
-        blocked: ClientBlocked,
-        admit: Callable[[DirectCall], bool] | None = None,
-    ) -> None:
-        self.blocked = blocked
-        self._core = server._cy_server
-        self._state = server._state
-        self._method = method
-        self._handle = handle
-        self._admit = admit
-        self._num_open = 0
-        self._core.register_method(method)
+    def __post_init__(self) -> None:
+        self._core, self._state = self.server._cy_server, self.server._state
+        self._core.register_method(self.method)
 
     def start(self) -> None:
         """Accept calls; the server must have been started."""
@@ -224,20 +217,20 @@ class DirectMethod:
     def handle_safely(self, call: DirectCall, message: bytes) -> None:
         """Handle a call; an exception ends that call and not the server."""
         try:
-            self._handle(call, message)
+            self.handle(call, message)
         except Exception:
-            _log.exception("%s failed", self._method)
+            _log.exception("%s failed", self.method)
             call.fail(grpc.StatusCode.INTERNAL, "the service failed; its log says how")
 
     def end(self, call: DirectCall) -> DirectCall:
         """Record the end of a call, on the serving thread."""
         self.blocked.unread.remove(call)
-        self._num_open -= 1
+        self.num_open -= 1
         return call
 
     def _request_call(self) -> None:
         queue = self._state.completion_queue
-        self._core.request_registered_call(queue, queue, self._method, self._on_call)
+        self._core.request_registered_call(queue, queue, self.method, self._on_call)
 
     def _on_call(self, event: Any) -> Handled:
         if not event.success:  # The server is stopping.
@@ -245,8 +238,8 @@ class DirectMethod:
         call = DirectCall(self, event)
         with self._state.lock:
             self._state.rpc_states.add(call)
-        self._num_open += 1
-        if self._admit is None or self._admit(call):
+        self.num_open += 1
+        if self.admit is None or self.admit(call):
             self.blocked.unsent.add(call)
             call.receive()
         else:

@@ -4,30 +4,31 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Workers:
-    """Runs tasks in their order of arrival, within limits on their number and bytes.
+    """Runs tasks in their order of arrival, within limits on their number and bytes."""
 
-    Args:
-        max_tasks: most tasks that are accepted and not finished.
-        max_bytes: bytes of accepted tasks from which on no further task is accepted.
-    """
+    num_threads: int
+    max_tasks: int
+    """Most tasks that are accepted and not finished."""
+    max_bytes: int
+    """Bytes of accepted tasks from which on no further task is accepted."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _num_tasks: int = 0
+    _num_bytes: int = 0
 
-    def __init__(self, num_threads: int, *, max_tasks: int, max_bytes: int) -> None:
-        self._threads = ThreadPoolExecutor(num_threads, "worker")
-        self._max_tasks = max_tasks
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._num_tasks = 0
-        self._num_bytes = 0
+    def __post_init__(self) -> None:
+        self._threads = ThreadPoolExecutor(self.num_threads, "worker")
 
     @property
     def is_full(self) -> bool:
         """True while further tasks are refused."""
-        return self._num_tasks >= self._max_tasks or self._num_bytes >= self._max_bytes
+        return self._num_tasks >= self.max_tasks or self._num_bytes >= self.max_bytes
 
     def submit(self, num_bytes: int, task: Callable[[], object]) -> bool:
         """Run a task that holds so many bytes; return False if it is refused."""

@@ -158,7 +158,7 @@ def test_a_prompt_takes_the_way_of_its_tour(tiny_bundle: ModelBundle) -> None:
     assert "does not lead to" in broken_link([*stops[:2], *stops[3:]], trace)
     # A dataclass that is filled in another room, such as the `Call` with its deadline, is no visit.
     # Nor is what a thread of its own does all the time.
-    aside = ("__create_fn__", "Waiting.sweep", "Waiting._drop")
+    aside = ("__create_fn__", "BlockedCalls.cancel_overdue", "BlockedCalls._cancel_while")
     names = [call.name for call in trace.calls if not any(name in call.name for name in aside)]
     asked = names.index("scoring_service.client.sync:ScoringClient.score")
     answered = names.index("scoring_service.transport.direct:DirectCall.respond")

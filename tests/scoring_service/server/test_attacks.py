@@ -118,7 +118,7 @@ def test_stalled_calls_take_no_place_of_a_score_and_are_ended(tiny_model):
         attack.result()
     assert asked
     deadline_s = time.monotonic() + 60
-    while any(method._num_open for method in server._direct):
+    while any(method.num_open for method in server._direct):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     server.stop()

@@ -61,7 +61,7 @@ def test_a_large_request_is_read_by_a_worker_and_refused_where_too_many_wait(cal
     assert threads[1].startswith("worker")
 
     gate, begun, refused = threading.Event(), threading.Event(), Direct()
-    assert calls._workers.submit(1, lambda: (begun.set(), gate.wait(60)))
+    assert calls.workers.submit(1, lambda: (begun.set(), gate.wait(60)))
     assert begun.wait(60)
     take(refused, pb.ScoreRequest(prompt="yes " * 100).SerializeToString())
     assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED

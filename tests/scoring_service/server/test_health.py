@@ -123,7 +123,7 @@ def test_a_watcher_that_left_is_forgotten(server, stub):
         next(call)
         call.cancel()
     deadline_s = time.monotonic() + 60
-    while server.health._watchers or any(method._num_open for method in server._direct):
+    while server.health._watchers or any(method.num_open for method in server._direct):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     assert module.MAX_WATCHERS >= 1000

@@ -65,7 +65,7 @@ class Echo:
 
     @property
     def num_open(self):
-        return self.method._num_open
+        return self.method.num_open
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_call_that_comes_as_the_server_begins_to_stop_is_answered_and_others_g
             stopped.append(echo.server.stop(60))
         return True
 
-    echo = echo(admit=lambda call: admit(call))
+    echo = echo(admit=admit)
     first = echo.call.future(b"hold", timeout=60)
     echo.wait_for(lambda: echo.held)
     assert echo.call(b"second", timeout=60) == b"second"
