@@ -7,10 +7,10 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def tau_b(x: ArrayLike, y: ArrayLike) -> float:
-    """Kendall's tau-b of two lists, ties counted, in [-1, 1]; 1 is the same order.
+    """Return Kendall's tau-b of two lists, in [-1, 1]; 1 is the same order.
 
-    O(n log n) in time, O(n) in memory. NaN where it is undefined: fewer than two items, a NaN among
-    them, or one side that does not vary. The same float as `scipy.stats.kendalltau`.
+    NaN where tau-b is undefined: fewer than two items, a NaN item, or one constant list. Takes
+    O(n log n) time and O(n) memory. Equal to `scipy.stats.kendalltau` in every bit.
     """
     ranks_x, ranks_y = _ranks(x), _ranks(y)
     if ranks_x is None or ranks_y is None:
@@ -31,7 +31,7 @@ def tau_b(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def _ranks(values: ArrayLike) -> NDArray[np.int64] | None:
-    """Dense ranks from 0, equal values alike; None where one is NaN."""
+    """Return dense ranks from 0, equal for equal values; None with a NaN."""
     array = np.asarray(values).ravel()
     if array.dtype.kind == "f" and np.isnan(array).any():
         return None
@@ -45,14 +45,14 @@ def _tied_pairs(ranks: NDArray[np.int64]) -> int:
 
 
 def _inversions(ranks: NDArray[np.int64]) -> int:
-    """Pairs that stand in descending order.
+    """Return the number of pairs in descending order.
 
-    The two ranks of a pair differ first in one bit, from the top: there the greater one has a 1. So
-    for each bit, among ranks with the same higher bits, count the ones before each zero; then put
-    zeros before ones, each in the order they had.
+    The ranks of a pair differ first in one bit, from the top, where the greater rank has a 1. For
+    each bit, and ranks with equal higher bits, the ones before each zero are counted. A stable
+    partition then puts zeros before ones.
     """
     places = np.arange(len(ranks))
-    # Place of the first item of each rank, were they sorted.
+    # Place of the first item of each rank in sorted order.
     begins = np.concatenate(([0], np.cumsum(np.bincount(ranks))))
     found = 0
     for bit in reversed(range(int(ranks.max()).bit_length())):

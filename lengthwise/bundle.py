@@ -34,9 +34,9 @@ INT8: Final = "model.int8.onnx"
 DIRECTION: Final = "higher_is_longer"
 MAX_MANIFEST_BYTES: Final = 16_777_216
 MAX_PROMPT_TOKENS: Final = 131_072
-"""A ranker reads hundreds; the longest prompt is run once when a bundle is loaded."""
+"""A ranker reads hundreds of tokens; the longest prompt is run once when a bundle is loaded."""
 SYNTHETIC: Final = "synthetic"
-"""Id of the data set that is generated."""
+"""Id of the generated data set."""
 BANNER: Final = (
     "SYNTHETIC DATA: prompts and lengths are invented; no figure here is about a real model"
 )
@@ -51,45 +51,45 @@ class Manifest:
     name: str
     """Name of the ranker, e.g. "alpaca-vicuna7b"; also its name in the model registry."""
     label: str
-    """The length that was learnt: "output_tokens" (reasoning + answer), "reasoning_tokens", ..."""
+    """The learnt length, e.g. "output_tokens" (reasoning + answer) or "reasoning_tokens"."""
     label_tokenizer: str
-    """Which tokenizer counted the label; a length is comparable only within one."""
+    """Tokenizer that counted the label; lengths of different tokenizers are not comparable."""
     max_prompt_tokens: int
     """Prompts are cut to this many tokens, special tokens included."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """File name -> SHA-256, for every file of the bundle but the manifest."""
+    """File name -> SHA-256, for every file of the bundle except the manifest."""
     score_direction: str = DIRECTION
-    """The only direction there is."""
+    """The only direction."""
     training: Mapping[str, Any] = field(default_factory=dict)
-    """The resolved training configuration, enough to train again."""
+    """Resolved training configuration, enough to train again."""
     dataset: Mapping[str, Any] = field(default_factory=dict)
-    """id, SHA-256 of its card, and how many prompts were trained and tested on."""
+    """Id, SHA-256 of its card, and numbers of training and test prompts."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """On the test split: tau_b, tau_b_ci, the baselines, export parity, what INT8 costs."""
+    """On the test split: tau_b, tau_b_ci, the baselines, export parity, loss by INT8."""
     history: tuple[Mapping[str, float], ...] = ()
-    """The training curve, one mapping per point: step, epoch, train/loss, val/tau_b, ..."""
+    """Training curve, one mapping per point: step, epoch, train/loss, val/tau_b and others."""
     calibration: Mapping[str, Any] = field(default_factory=dict)
-    """Target model -> how a score becomes tokens, a curve over increasing scores:
-    {"scores": [...], "quantiles": {"0.5": [...], "0.9": [...]}, "mean": [...] (optional)}."""
+    """Target model -> curve of tokens over increasing scores, with the keys scores, quantiles
+    ({"0.5": tokens, "0.9": tokens}) and, where known, mean."""
     golden: Mapping[str, float] = field(default_factory=dict)
-    """A few prompts -> their scores by the trained model; a service that is off them refuses."""
+    """A few prompts -> their scores by the trained model. A service with other scores stops."""
     mlflow_run_id: str | None = None
     format: int = FORMAT
 
     @property
     def banner(self) -> str | None:
-        """What must stand above every figure of a ranker that was trained on invented prompts."""
+        """Warning above every figure of a ranker that was trained on invented prompts, or None."""
         return BANNER if self.dataset.get("id") == SYNTHETIC else None
 
     @property
     def revision(self) -> str:
-        """Twelve hex digits that change when any file or any field of the manifest changes."""
+        """Twelve hex digits that change with any file and any field of the manifest."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class ModelBundle:
-    """A verified bundle on disk: `ModelBundle.load(folder)` is the only way to get one."""
+    """A verified bundle on disk, made by `ModelBundle.load(folder)` only."""
 
     path: Path
     manifest: Manifest
@@ -99,10 +99,9 @@ class ModelBundle:
         return self.path / TOKENIZER
 
     def model_path(self, precision: str = "auto") -> Path:
-        """The ONNX file for "fp32", "int8", or "auto" (INT8 where the bundle has it).
+        """Return the ONNX file for "fp32", "int8", or "auto" (INT8 where the bundle has it).
 
-        Raises:
-            BundleError: the bundle has no model of that precision.
+        Raises BundleError if the bundle has no model of that precision.
         """
         names = {"fp32": [FP32], "int8": [INT8], "auto": [INT8, FP32]}.get(precision, [])
         for name in names:
@@ -136,11 +135,10 @@ class ModelBundle:
     def write(
         cls, path: str | os.PathLike[str], manifest: Manifest, fill: Callable[[Path], None]
     ) -> ModelBundle:
-        """Make a bundle: `fill` puts the files into an empty folder, which then takes its place.
+        """Write a bundle whole or not at all; an existing bundle at `path` is replaced.
 
-        The folder appears whole or not at all; an existing bundle at `path` is replaced. The
-        manifest's `files` are computed here. Raises whatever `fill` raises; `path` is then as it
-        was.
+        `fill` writes the files into an empty folder. The manifest's `files` are computed here. An
+        error of `fill` leaves `path` as it was.
         """
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +159,7 @@ class ModelBundle:
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file's bytes, in hex."""
+    """Return the SHA-256 of a file's bytes, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -170,7 +168,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read a bundle's manifest; its other files are neither read nor verified.
 
     Raises:
-        BundleError: not a bundle, of a newer format, or a field is not what it may be.
+        BundleError: not a bundle, of a newer format, or a field breaks its rule.
     """
     path = folder / MANIFEST
     try:
@@ -197,7 +195,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _finite(text: str) -> float:
-    """A number of a manifest; JSON's readers also take NaN, Infinity and 1e999."""
+    """Return a finite number; JSON's readers also accept NaN, Infinity and 1e999."""
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text} is not a finite number")
     return value
@@ -205,31 +203,7 @@ def _finite(text: str) -> float:
 
 def _check(manifest: Manifest, path: Path) -> None:
     """Raise BundleError at the first field that is not of its type or range."""
-    rules = {
-        "name": (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters"),
-        "label": (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters"),
-        "label_tokenizer": (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters"),
-        "max_prompt_tokens": (
-            lambda value: type(value) is int and 1 <= value <= MAX_PROMPT_TOKENS,
-            f"a whole number from 1 to {MAX_PROMPT_TOKENS}",
-        ),
-        "files": (
-            _are_files,
-            f"names in the bundle's folder with their SHA-256, {TOKENIZER} and a model among them",
-        ),
-        "score_direction": (lambda value: value == DIRECTION, repr(DIRECTION)),
-        "training": (_is_object, "an object"),
-        "dataset": (_is_object, "an object"),
-        "metrics": (_is_object, "an object"),
-        "history": (lambda value: all(map(_is_object, value)), "a list of objects"),
-        "calibration": (_is_object, "an object, a curve for each target model"),
-        "golden": (
-            lambda value: _is_object(value) and all(map(_is_number, value.values())),
-            "an object, a number for each prompt",
-        ),
-        "mlflow_run_id": (lambda value: value is None or _is_text(value), "a text or null"),
-    }
-    for name, (is_right, right) in rules.items():
+    for name, (is_right, right) in _RULES.items():
         value = getattr(manifest, name)
         if not is_right(value):
             raise BundleError(
@@ -247,14 +221,33 @@ def _is_object(value: object) -> bool:
     return isinstance(value, dict)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _are_files(value: object) -> bool:
-    """Plain names that lie in the folder itself, each with a checksum."""
+    """Return whether a value holds plain names in the folder itself, each with a checksum."""
     if not isinstance(value, dict):
         return False
     names = all(re.fullmatch(r"\w[\w.-]*", name) and name != MANIFEST for name in value)
     sums = all(isinstance(s, str) and re.fullmatch(r"[0-9a-f]{64}", s) for s in value.values())
     return names and sums and TOKENIZER in value and (FP32 in value or INT8 in value)
+
+
+_TEXT: Final = (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters")
+_RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    **dict.fromkeys(("name", "label", "label_tokenizer"), _TEXT),
+    "max_prompt_tokens": (
+        lambda value: type(value) is int and 1 <= value <= MAX_PROMPT_TOKENS,
+        f"a whole number from 1 to {MAX_PROMPT_TOKENS}",
+    ),
+    "files": (
+        _are_files,
+        f"names in the bundle's folder with their SHA-256, {TOKENIZER} and a model among them",
+    ),
+    "score_direction": (lambda value: value == DIRECTION, repr(DIRECTION)),
+    **dict.fromkeys(("training", "dataset", "metrics", "calibration"), (_is_object, "an object")),
+    "history": (lambda value: all(map(_is_object, value)), "a list of objects"),
+    "golden": (
+        lambda value: _is_object(value) and {type(v) for v in value.values()} <= {int, float},
+        "an object, a number for each prompt",
+    ),
+    "mlflow_run_id": (lambda value: value is None or _is_text(value), "a text or null"),
+}
+"""Field -> check, and the right values in words."""

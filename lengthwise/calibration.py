@@ -1,7 +1,7 @@
 """Score -> expected response length in tokens of a named target model.
 
-A bundle's calibration is a curve per target model: scores in increasing order, and at each the
-quantiles (and, where known, the mean) of the response lengths seen around it.
+A bundle's calibration is a curve per target model: increasing scores, and at each score the
+quantiles (and, where known, the mean) of the response lengths around it.
 """
 
 import math
@@ -24,7 +24,7 @@ class LengthEstimate:
 
 @dataclass(frozen=True, slots=True)
 class LengthCurve:
-    """One target model's calibration."""
+    """Calibration of one target model."""
 
     scores: Sequence[float]
     expected: Sequence[float]
@@ -32,51 +32,43 @@ class LengthCurve:
 
     @classmethod
     def parse(cls, target_model: str, curve: Mapping[str, Any]) -> Self:
-        """Read one entry of `Manifest.calibration`.
-
-        Raises:
-            BundleError: the entry breaks the format.
-        """
+        """Read one entry of `Manifest.calibration`. Raises BundleError if it breaks the format."""
         if not target_model or not target_model.isprintable():
             raise BundleError(
                 f"calibration names the target model {target_model!r:.80}; give printable text"
             )
+        about = f"calibration of {target_model}"
         try:
             scores = [float(score) for score in curve["scores"]]
             quantiles = {float(q): [float(t) for t in v] for q, v in curve["quantiles"].items()}
             expected = [float(t) for t in curve.get("mean") or quantiles[0.5]]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BundleError(
-                f"calibration of {target_model} is malformed ({error!r}); calibrate again"
-            ) from error
-        lengths = {len(scores), len(expected), *(len(tokens) for tokens in quantiles.values())}
+            raise BundleError(f"{about} is malformed ({error!r}); calibrate again") from error
+        rows = [expected, *quantiles.values()]
+        lengths = {len(scores), *map(len, rows)}
         if len(lengths) != 1 or not scores or sorted(scores) != scores:
             raise BundleError(
-                f"calibration of {target_model} needs increasing scores and as many tokens for "
-                f"each, got lengths {sorted(lengths)}; calibrate again"
+                f"{about} needs increasing scores and as many tokens for each, got lengths "
+                f"{sorted(lengths)}; calibrate again"
             )
-        tokens = [token for row in (expected, *quantiles.values()) for token in row]
-        are_tokens = all(0 <= token < math.inf for token in tokens)
-        if not (
-            are_tokens and all(map(math.isfinite, scores)) and all(0 < q < 1 for q in quantiles)
-        ):
+        are_tokens = all(0 <= token < math.inf for row in rows for token in row)
+        are_fractions = all(0 < fraction < 1 for fraction in quantiles)
+        if not (are_tokens and are_fractions and all(map(math.isfinite, scores))):
             raise BundleError(
-                f"calibration of {target_model} needs finite scores, tokens of at least 0 and "
-                "fractions between 0 and 1; calibrate again"
+                f"{about} needs finite scores, tokens of at least 0 and fractions between 0 and 1; "
+                "calibrate again"
             )
         return cls(scores, expected, dict(sorted(quantiles.items())))
 
     def at(self, score: float) -> LengthEstimate:
-        """The estimate at `score`, linear between the curve's points and constant beyond them."""
-        quantiles = {q: _interpolate(score, self.scores, t) for q, t in self.quantiles.items()}
-        return LengthEstimate(_interpolate(score, self.scores, self.expected), quantiles)
+        """Return the estimate at `score`: linear between points, constant beyond the ends."""
+        right = bisect_right(self.scores, score)
+        low, high = max(right - 1, 0), min(right, len(self.scores) - 1)
+        width = self.scores[high] - self.scores[low]
+        share = (score - self.scores[low]) / width if low < high else 0.0
 
+        def between(tokens: Sequence[float]) -> float:
+            return tokens[low] + share * (tokens[high] - tokens[low])
 
-def _interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    right = bisect_right(xs, x)
-    if right == 0:
-        return ys[0]
-    if right == len(xs):
-        return ys[-1]
-    share = (x - xs[right - 1]) / (xs[right] - xs[right - 1])
-    return ys[right - 1] + share * (ys[right] - ys[right - 1])
+        quantiles = {fraction: between(tokens) for fraction, tokens in self.quantiles.items()}
+        return LengthEstimate(between(self.expected), quantiles)

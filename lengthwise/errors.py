@@ -4,7 +4,7 @@
     ├── ConfigError (ValueError)          a setting is wrong
     ├── DataError (ValueError)            a record, card or trace breaks its schema
     ├── BundleError (RuntimeError)        model bundle missing, damaged, or for another tokenizer
-    ├── ScoringError (RuntimeError)       a score could not be had; one class per gRPC status
+    ├── ScoringError (RuntimeError)       a score is not available; one class per gRPC status
     │   ├── InvalidPrompt                 INVALID_ARGUMENT
     │   ├── ServiceOverloaded             RESOURCE_EXHAUSTED
     │   ├── ScoringTimeout (TimeoutError) DEADLINE_EXCEEDED
@@ -14,25 +14,25 @@
         ├── UnsupportedByEngine           the engine or its version cannot do what a policy needs
         └── InvalidDecision               a policy broke a law of the policy interface
 
-A message has three parts: what happened, the offending value, what to do. Each branch is also a
-built-in type, so callers that know nothing of this tree still catch the right thing.
+A message has three parts: the event, the offending value, the advice. Each branch is also a
+built-in type, so that callers without this tree catch it too.
 """
 
 from os import PathLike
 
 
 class LengthwiseError(Exception):
-    """Root of the tree: `except LengthwiseError` is what a command line prints in one line."""
+    """Root of the tree; command lines print such an error in one line."""
 
 
 class ConfigError(LengthwiseError, ValueError):
-    """A setting is wrong; the message names it and the values that are right."""
+    """Wrong setting; the message names the setting and its right values."""
 
 
 class DataError(LengthwiseError, ValueError):
-    """A record, card or trace breaks its schema.
+    """Record, card or trace that breaks its schema.
 
-    `path` and `row` (counted from 0, None if the whole file is meant) say where.
+    `path` and `row` are the place; rows are counted from 0, and None is the whole file.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class DataError(LengthwiseError, ValueError):
 
 
 class BundleError(LengthwiseError, RuntimeError):
-    """A model bundle is missing, damaged, of an unknown format, or made for another tokenizer."""
+    """Model bundle that is missing, damaged, of an unknown format, or for another tokenizer."""
 
 
 class ScoringError(LengthwiseError, RuntimeError):
-    """A score could not be had. The subclass says why, and so whether a retry can help."""
+    """Score that is not available; the subclass is the reason."""
 
 
 class InvalidPrompt(ScoringError):
-    """The prompt breaks a limit of the service; sending it again cannot help."""
+    """Prompt that breaks a limit of the service; a retry cannot help."""
 
 
 class ServiceOverloaded(ScoringError):
-    """The service sheds load; try again after `retry_after_s` (None if it did not say)."""
+    """Overload of the service; retry after `retry_after_s` (None if unknown)."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -65,31 +65,31 @@ class ServiceOverloaded(ScoringError):
 
 
 class ScoringTimeout(ScoringError, TimeoutError):
-    """The deadline passed before the score came."""
+    """Deadline that passed before the score arrived."""
 
 
 class ServiceUnavailable(ScoringError):
-    """No service answers at the target, or it is shutting down."""
+    """Target without a service, or with one that is shutting down."""
 
 
 class AccessDenied(ScoringError):
-    """The service does not accept the caller's bearer token, or wants one."""
+    """Bearer token that is missing or that the service refuses."""
 
 
 class SchedulingError(LengthwiseError, RuntimeError):
-    """A policy and an engine do not work together."""
+    """Policy and engine that do not work together."""
 
 
 class UnsupportedByEngine(SchedulingError):
-    """The engine, or this version of it, cannot do what the policy requires."""
+    """Requirement of a policy that the engine, or its version, lacks."""
 
 
 class InvalidDecision(SchedulingError):
-    """A policy broke a law of the policy interface (a NaN key, a negative budget, ...)."""
+    """Decision that breaks a law of the policy interface, such as a NaN key."""
 
 
 def require(name: str, value: object, holds: bool, right: str) -> None:
-    """Raise ConfigError unless a setting `holds`; `right` names the values that it may have."""
+    """Raise ConfigError unless a setting `holds`; `right` names its right values."""
     if not holds:
         raise ConfigError(f"{name} is {value}; use {right}")
 

@@ -1,4 +1,4 @@
-"""JSON that any reader takes: null for numbers that are not finite, which JSON does not know."""
+"""Strict JSON: null in place of the numbers that JSON lacks, NaN and infinity."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def finite_or_null(value: Any) -> Any:
-    """The same with None for NaN and infinity, at any depth; tuples become lists."""
+    """Return a value with None for NaN and infinity, at any depth; tuples become lists."""
     if isinstance(value, dict):
         return {key: finite_or_null(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -15,5 +15,5 @@ def finite_or_null(value: Any) -> Any:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """The value as strict JSON, on one line unless it is indented."""
+    """Return a value as strict JSON, on one line unless it is indented."""
     return json.dumps(finite_or_null(value), indent=indent, allow_nan=False)

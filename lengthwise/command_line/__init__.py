@@ -1,4 +1,4 @@
-"""Command lines: frozen dataclasses and arguments come in, one exit code goes out.
+"""Command lines: from frozen dataclasses and arguments to one exit code.
 
 Start with `program.py`, then `options.py`.
 """
