@@ -1,5 +1,5 @@
-"""Real engines that run a policy: the driver interface, clocks and live metrics, a folder each.
+"""Real engines under a policy: the driver interface, clocks and live metrics, a folder per engine.
 
-A policy and requests come in, a timeline and events for observers go out. Start with `driver.py`,
-then `vllm_v1/rank_scheduler.py` or `transformers_batching/rank_scheduler.py`.
+A policy and requests are the input; a timeline and events for observers are the output. Start with
+`driver.py`, then `vllm_v1/rank_scheduler.py` or `transformers_batching/rank_scheduler.py`.
 """

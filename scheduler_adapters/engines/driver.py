@@ -1,7 +1,7 @@
-"""The interface by which validation, demo and benches drive a real engine in this process.
+"""The interface through which validation, demo and benches drive a real engine in this process.
 
-An engine that implements `EngineDriver` can be held against the simulator: it serves requests as
-they arrive, tells its observers, and says its limits. Another engine is one folder with a driver.
+An engine with an `EngineDriver` can be compared with the simulator: it serves requests as they
+arrive, reports to observers, and has limits.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock
-from scheduler_adapters.planner.residents import Border
+from scheduler_adapters.planner.engine_view import EngineView
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
@@ -35,13 +35,13 @@ class EngineLimits:
     watermark_fraction: float = 0.0
 
     @classmethod
-    def of(cls, border: Border[Any], *, watermark_fraction: float = 0.0) -> Self:
-        """Return the limits that an engine tells its planner."""
+    def of(cls, view: EngineView[Any], *, watermark_fraction: float = 0.0) -> Self:
+        """Return the limits that an engine's planner reads."""
         return cls(
-            kv_blocks=border.total_blocks,
-            max_num_seqs=border.max_num_seqs,
-            max_tokens=border.max_tokens,
-            block_tokens=border.block_tokens,
+            kv_blocks=view.total_blocks,
+            max_num_seqs=view.max_num_seqs,
+            max_tokens=view.max_tokens,
+            block_tokens=view.block_tokens,
             watermark_fraction=watermark_fraction,
         )
 
@@ -56,7 +56,7 @@ class ServedRun:
 
     timeline: Timeline
     token_ids: Sequence[Sequence[int]]
-    """The tokens each request got, in the order of the requests."""
+    """Output token ids of each request, in the order of the requests."""
 
 
 class EngineDriver(ABC):
@@ -67,10 +67,10 @@ class EngineDriver(ABC):
 
     @abstractmethod
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
-        """Return a clock for this engine, and its kind where none is `wanted`.
+        """Return a clock for this engine and its kind; None: the engine's usual kind.
 
         Raises:
-            ConfigError: the engine's latencies cannot be told by that clock.
+            ConfigError: the engine cannot be measured by that clock.
         """
 
     @abstractmethod
@@ -83,19 +83,20 @@ class EngineDriver(ABC):
         policy: Policy | None = None,
         observers: Sequence[EngineObserver] = (),
     ) -> ServedRun:
-        """Serve the requests as they arrive by `clock`, which is restarted, each to its length.
+        """Serve the requests as they arrive by `clock`, which is restarted.
 
-        Earlier requests, their KV blocks and the policy's load are forgotten first.
+        Each request gets its number of output tokens. Cached KV blocks and the policy's load are
+        reset first.
 
         Args:
             seed: of the random prompts.
-            policy: in charge of this run; None: the one that the engine was opened with.
-            observers: told of this run.
+            policy: scheduling policy of this run; None: the policy of the opened engine.
+            observers: of this run.
         """
 
 
 class TokenTimes(EngineObserver):
-    """The token times of one run, for engines that do not return them otherwise."""
+    """The token times of one run, for engines that do not return them."""
 
     def __init__(self) -> None:
         self._scheduled_s: dict[str, float] = {}
@@ -112,7 +113,7 @@ class TokenTimes(EngineObserver):
         self._preemptions[request.request_id] += 1
 
     def timeline(self, requests: Requests) -> Timeline:
-        """Return the timeline of the requests, which have ids of their own."""
+        """Return the timeline of requests with unique ids."""
         names = [str(name) for name in requests.request_id]
         return timeline_from_token_times(
             requests,
@@ -125,10 +126,10 @@ class TokenTimes(EngineObserver):
 def random_prompts(
     requests: Requests, seed: int, vocabulary: int, *, shared_tokens: int = 0
 ) -> list[list[int]]:
-    """Return random token ids, all different, so that no prompt finds another's KV blocks.
+    """Return prompts of random token ids; no prompt finds another's KV blocks.
 
     Args:
-        shared_tokens: that all have at their beginning, but for the last one of each.
+        shared_tokens: length of a common prefix, which never includes a prompt's last token.
     """
     random = np.random.default_rng(seed)
     prompts = [random.integers(3, vocabulary, size).tolist() for size in requests.prompt_tokens]
@@ -140,13 +141,12 @@ def random_prompts(
 
 
 def late_scores_of(requests: Requests) -> list[tuple[float, int]]:
-    """Return when the scores are known that come after their requests, with rows, in that order."""
+    """Return (arrival time, row) of each score that arrives after its request, in order."""
     known_s = requests.arrival_s + requests.score_delay_s
     is_late = (requests.score_delay_s > 0) & np.isfinite(known_s) & ~np.isnan(requests.score)
     return sorted((float(known_s[row]), int(row)) for row in np.flatnonzero(is_late))
 
 
 def longest_context(requests: Requests) -> int:
-    """Return the tokens of the longest request, prompt and output, and one more."""
-    tokens: Any = np.max(requests.prompt_tokens + requests.output_tokens, initial=1)
-    return int(tokens) + 1
+    """Return one more than the tokens of the longest request, prompt and output."""
+    return int(np.max(requests.prompt_tokens + requests.output_tokens, initial=1)) + 1

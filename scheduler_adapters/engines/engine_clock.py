@@ -1,9 +1,8 @@
 """Clocks for the latencies of real engines.
 
-A core of a shared machine is faster and slower by 10% and more for seconds at a time, as its
-neighbours use caches and memory. CPU seconds count that as the engine's doing, and two runs of one
-trace differ by it. So there is a clock that takes a fixed piece of work beside every step as its
-measure, as one compares two programs by running them in turn.
+On a shared machine the speed of a core changes by 10% and more for seconds at a time. CPU seconds
+include these changes. The steady clock measures a fixed piece of work beside the steps and corrects
+for them.
 """
 
 import statistics
@@ -15,19 +14,19 @@ from lengthwise.errors import ConfigError
 
 ClockKind = Literal["wall", "cpu", "steady"]
 
+# The median of these pieces of work is the present speed: some tenths of a second of small steps.
 _RECENT: Final = 16
-"""Pieces of work whose median tells the speed of now: some tenths of a second of small steps."""
+# Steps of a tiny model take 1 ms: a piece beside each would be a third of all work. Steps of a
+# small model take 4 to 13 ms and get one each: with one per 10 ms vLLM differed from itself by 11%,
+# not by 7%.
 _BETWEEN_PIECES_S: Final = 0.004
-"""Steps of a tiny model take 1 ms: a piece beside each would be a third of all work. Those of a
-small one take 4 to 13 ms and get one each: with one per 10 ms vLLM differed from itself by 11%, not
-by 7%."""
 _REFERENCE_PIECES: Final = 51
+# Read in order to have nothing else in the caches.
 _CACHE_BYTES: Final = 64 * 2**20
-"""Read in order to have nothing else in the caches."""
 
 
 class WallClock:
-    """Seconds since it was restarted."""
+    """Seconds of wall time since the last restart."""
 
     def __init__(self) -> None:
         self.restart()
@@ -40,19 +39,17 @@ class WallClock:
         return time.monotonic() - self._start_s
 
     def wait_until(self, instant_s: float) -> None:
-        """Sleep, or where only work counts, skip."""
+        """Sleep until then; a clock that counts only work skips ahead."""
         time.sleep(max(0.0, instant_s - self()))
 
     def note_speed(self) -> None:
-        """Compare the machine's speed with that at first; called before every step."""
+        """Compare the machine's speed with its first speed; called before every step."""
 
 
-class CpuClock:
-    """CPU seconds of this process since it was restarted, and the idle time that was skipped."""
+class CpuClock(WallClock):
+    """CPU seconds of this process since the last restart, and the idle time skipped."""
 
-    def __init__(self) -> None:
-        self._speed = 1.0
-        self.restart()
+    _speed = 1.0
 
     def restart(self) -> None:
         self._now_s, self._read_at_s = 0.0, time.process_time()
@@ -66,15 +63,12 @@ class CpuClock:
     def wait_until(self, instant_s: float) -> None:
         self._now_s = max(self(), instant_s)
 
-    def note_speed(self) -> None:
-        """Nothing to note: CPU seconds count as they are."""
-
 
 class SteadyClock(CpuClock):
-    """CPU seconds of a machine that stays as fast as it was when this clock was made.
+    """CPU seconds, scaled to the machine's speed at the time this clock was made.
 
     The piece of work is a product of 4 rows with a matrix of 4 MiB: like a decode step it reads
-    weights that the caches have lost meanwhile. What it takes is not counted.
+    weights that are no longer in the caches. Its own time is not counted.
     """
 
     def __init__(self) -> None:
@@ -106,14 +100,14 @@ class SteadyClock(CpuClock):
         return time.process_time() - begun_s
 
 
-EngineClock: TypeAlias = WallClock | CpuClock
+EngineClock: TypeAlias = WallClock
 
 
 def clock_kind(device: str, wanted: ClockKind | None) -> ClockKind:
-    """Return the clock for an engine: steady where it computes in one CPU thread, else the wall's.
+    """Return the kind of an engine's clock: steady for a single CPU thread, else wall.
 
     Raises:
-        ConfigError: CPU seconds of an engine on a GPU, or in several threads (their seconds add).
+        ConfigError: CPU seconds are wanted of a GPU, or of several threads, whose seconds add up.
     """
     import torch
 
@@ -129,7 +123,5 @@ def clock_kind(device: str, wanted: ClockKind | None) -> ClockKind:
 
 
 def make_clock(kind: ClockKind) -> EngineClock:
-    """Return a clock of that kind."""
-    if kind == "wall":
-        return WallClock()
-    return SteadyClock() if kind == "steady" else CpuClock()
+    """Return a new clock of that kind."""
+    return {"wall": WallClock, "cpu": CpuClock, "steady": SteadyClock}[kind]()

@@ -1,17 +1,17 @@
-"""Live figures of a vLLM scheduler's decisions and its users' latencies, and their observers.
+"""Live metrics of a vLLM scheduler's decisions and its users' latencies, and their observers.
 
-A scheduler lives in the engine process, /metrics in the API server's. Prometheus joins processes by
-files in `PROMETHEUS_MULTIPROC_DIR`, which vLLM's /metrics reads; `serve-vllm` sets it. Without it
-nothing is exported. In this mode Prometheus leaves out its own `process_*` and `python_*` figures.
-The report for a router lies in the same folder; the middleware serves it at `/lengthwise/load`.
-`LENGTHWISE_TIMELINE` names the file of the timeline; without it none is written. Imports no engine.
+A scheduler lives in the engine process, /metrics in the API server's. Prometheus joins processes
+through files in `PROMETHEUS_MULTIPROC_DIR`, which vLLM's /metrics reads; `serve-vllm` sets it.
+Without this variable nothing is exported. With it, Prometheus omits its own `process_*` and
+`python_*` metrics. The load report for a router is in the same folder; the middleware serves it at
+`/lengthwise/load`. `LENGTHWISE_TIMELINE` names the timeline file, if any. Imports no engine.
 """
 
 import json
 import os
 import time
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,57 +27,79 @@ from scheduler_adapters.timeline.token_clock import PHASES, TBT_BUCKETS_S, Token
 from scheduler_adapters.views import Phase
 
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable: the folder in which vLLM's processes share their figures."""
+"""Environment variable: the folder that vLLM's processes share."""
 EVERY_S: Final = 0.25
-"""Exporting walks all residents, so it is not done in every step."""
-_ANSWER_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
-_QOE_BUCKETS: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
-_LATENCY_BUCKETS_S: Final = (
-    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0,
-)  # fmt: skip
+"""Least seconds between two exports; each reads all residents."""
+_SUMMED: Final = {"multiprocess_mode": "livesum"}
+_ANSWERS: Final = {"buckets": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)}
+_LATENCIES: Final = {"buckets": (0.01, 0.025, *_ANSWERS["buckets"])}
 _LOAD_FILE: Final = "lengthwise-load-{}.json"
 _CLASS: Final = ("user_class",)
 _PHASE_AND_CLASS: Final = ("phase", "user_class")
 
-_COUNTERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+_METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], dict[str, Any]]]] = {
     "engine_requests": (
-        "Requests by the score they carried: scored, unscored; invalid hints count in both, late "
-        "(a score came while they waited) in unscored.",
+        Counter,
+        "Requests by their score: scored, unscored; invalid hints count in both, late (scores that "
+        "arrived while the request waited) in unscored.",
         ("hint",),
+        {},
     ),
     "expired_ranks": (
+        Counter,
         "Ranks that ended in time: with a starvation guard, requests that it boosted.",
         (),
+        {},
     ),
-    "deferrals": ("Running requests left out of a step, summed over steps.", ()),
-    "preemptions": ("Preemptions of finished requests.", _CLASS),
+    "deferrals": (Counter, "Running requests left out of a step, summed over steps.", (), {}),
+    "preemptions": (Counter, "Preemptions of finished requests.", _CLASS, {}),
+    "resident_requests": (Gauge, "Requests that hold KV blocks.", _PHASE_AND_CLASS, _SUMMED),
+    "resident_tokens": (Gauge, "Tokens in KV blocks.", _PHASE_AND_CLASS, _SUMMED),
+    "pacers": (
+        Gauge,
+        "Answering requests by their pacer: ahead of the reader, or empty.",
+        ("state",),
+        _SUMMED,
+    ),
+    "paced_tokens": (Gauge, "Generated tokens that readers have not reached yet.", (), _SUMMED),
+    "kv_usage_fraction": (
+        Gauge,
+        "Used KV blocks / all KV blocks.",
+        ("engine",),
+        {"multiprocess_mode": "mostrecent"},
+    ),
+    "tbt_seconds": (
+        Histogram,
+        "Gaps between consecutive output tokens.",
+        _PHASE_AND_CLASS,
+        {"buckets": TBT_BUCKETS_S},
+    ),
+    "ttft_seconds": (Histogram, "First output token - arrival.", _CLASS, _LATENCIES),
+    "e2e_seconds": (Histogram, "Last output token - arrival.", _CLASS, _LATENCIES),
+    "queueing_seconds": (Histogram, "First scheduled - queued in the engine.", _CLASS, _LATENCIES),
+    "tpot_seconds": (
+        Histogram,
+        "Mean gap between a request's output tokens.",
+        _CLASS,
+        {"buckets": TBT_BUCKETS_S},
+    ),
+    "first_answer_seconds": (Histogram, "First answering token - arrival.", _CLASS, _ANSWERS),
+    "ttfat_seconds": (Histogram, "First answering token - end of reasoning.", _CLASS, _ANSWERS),
+    "qoe": (
+        Histogram,
+        "QoE of finished requests; 1: a stream without stalls.",
+        _CLASS,
+        {"buckets": (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)},
+    ),
 }
-"""Name, behind `lengthwise_` -> description and labels."""
-_GAUGES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
-    "resident_requests": ("Requests that hold KV blocks.", _PHASE_AND_CLASS),
-    "resident_tokens": ("Tokens in KV blocks.", _PHASE_AND_CLASS),
-    "pacers": ("Answering requests by their pacer: ahead of the reader, or empty.", ("state",)),
-    "paced_tokens": ("Generated tokens that readers have not come to yet.", ()),
-    "kv_usage_fraction": ("Used KV blocks / all KV blocks.", ("engine",)),
-}
-_HISTOGRAMS: Final[Mapping[str, tuple[str, Sequence[str], Sequence[float]]]] = {
-    "tbt_seconds": ("Gaps between consecutive output tokens.", _PHASE_AND_CLASS, TBT_BUCKETS_S),
-    "ttft_seconds": ("First output token - arrival.", _CLASS, _LATENCY_BUCKETS_S),
-    "e2e_seconds": ("Last output token - arrival.", _CLASS, _LATENCY_BUCKETS_S),
-    "queueing_seconds": ("First scheduled - queued in the engine.", _CLASS, _LATENCY_BUCKETS_S),
-    "tpot_seconds": ("Mean gap between a request's output tokens.", _CLASS, TBT_BUCKETS_S),
-    "first_answer_seconds": ("First answering token - arrival.", _CLASS, _ANSWER_BUCKETS_S),
-    "ttfat_seconds": ("First answering token - end of reasoning.", _CLASS, _ANSWER_BUCKETS_S),
-    "qoe": ("QoE of finished requests; 1: a stream without stalls.", _CLASS, _QOE_BUCKETS),
-}
-"""Name, behind `lengthwise_` -> description, labels and buckets."""
+"""Name without `lengthwise_` -> kind, description, labels and further arguments."""
 
 
 def observers_from_environment(scheduler: Any, *, thinks: bool) -> list[EngineObserver]:
-    """Return the observers of a scheduler; none where the environment asks for none.
+    """Return the observers of a scheduler that the environment variables name, if any.
 
     Args:
-        thinks: whether the engine knows which tokens end thinking.
+        thinks: True if the tokens that end thinking are configured.
 
     Raises:
         ConfigError: the timeline cannot be written.
@@ -94,38 +116,28 @@ def observers_from_environment(scheduler: Any, *, thinks: bool) -> list[EngineOb
 
 @dataclass(eq=False)
 class EngineMetrics(EngineObserver):
-    """Exports now and then what a scheduler and its token clock have counted."""
+    """Periodic export of the counts of a scheduler and its token clock."""
 
     scheduler: Any
     tokens: TokenClock
-    """An observer of the same engine, told before this one."""
+    """An observer of the same engine, placed before this one."""
     folder: Path
-    """Where the report for a router goes."""
+    """Folder of the load report for a router."""
     number: int = 0
-    """Of this engine."""
+    """Number of this engine."""
     registry: CollectorRegistry = REGISTRY
 
     def __post_init__(self) -> None:
-        registry = self.registry
         self._metrics: dict[str, Any] = {
-            name: Counter(f"lengthwise_{name}", about, labels, registry=registry)
-            for name, (about, labels) in _COUNTERS.items()
+            name: kind(f"lengthwise_{name}", about, labels, registry=self.registry, **more)
+            for name, (kind, about, labels, more) in _METRICS.items()
         }
-        for name, (about, labels) in _GAUGES.items():
-            mode: Any = "mostrecent" if name == "kv_usage_fraction" else "livesum"
-            self._metrics[name] = Gauge(
-                f"lengthwise_{name}", about, labels, registry=registry, multiprocess_mode=mode
-            )
-        for name, (about, labels, buckets) in _HISTOGRAMS.items():
-            self._metrics[name] = Histogram(
-                f"lengthwise_{name}", about, labels, buckets=buckets, registry=registry
-            )
         self._exported_s = 0.0
         self._exported: Tally[str] = Tally()
         self._shown: set[tuple[str, str]] = set()
 
     def stepped(self, now_s: float) -> None:
-        # After its last request an engine takes no more steps: what is out then stays.
+        # After its last request an engine takes no more steps: this export remains.
         if now_s < self._exported_s + EVERY_S and self.scheduler.running:
             return
         self._exported_s = now_s
@@ -133,10 +145,10 @@ class EngineMetrics(EngineObserver):
         write_load(self.folder, load_report(self.scheduler, self.tokens, engine=self.number))
 
     def export(self) -> None:
-        """Bring all figures up to date with the counts of scheduler and clock."""
+        """Update all metrics from the counts of scheduler and clock."""
         scheduler, metrics = self.scheduler, self._metrics
         ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
-        counts = ranker.hint_counts
+        counts = ranker.annotation_counts
         for name in ("scored", "unscored", "invalid", "late"):
             self._advance(metrics["engine_requests"].labels(name), name, getattr(counts, name))
         self._advance(metrics["expired_ranks"], "expired", ranker.num_expired)
@@ -151,29 +163,29 @@ class EngineMetrics(EngineObserver):
         self._export_finished()
 
     def _export_finished(self) -> None:
-        clock = self.tokens
+        clock, metrics = self.tokens, self._metrics
         for served in clock.served:
             for name in ("ttft", "e2e", "queueing", *(("tpot",) if served.num_gaps else ())):
-                self._observe(f"{name}_seconds", served.user_class, getattr(served, f"{name}_s"))
-            self._metrics["preemptions"].labels(served.user_class).inc(served.preemptions)
-        told = {
-            "first_answer_seconds": clock.first_answers,
-            "ttfat_seconds": clock.ttfat,
-            "qoe": clock.finished_qoe,
-        }
-        for name, events in told.items():
+                seconds = getattr(served, f"{name}_s")
+                metrics[f"{name}_seconds"].labels(served.user_class).observe(seconds)
+            metrics["preemptions"].labels(served.user_class).inc(served.preemptions)
+        for name, events in (
+            ("first_answer_seconds", clock.first_answers),
+            ("ttfat_seconds", clock.ttfat),
+            ("qoe", clock.finished_qoe),
+        ):
             for user_class, value in events:
-                self._observe(name, user_class, value)
+                metrics[name].labels(user_class).observe(value)
             events.clear()
         clock.served.clear()
 
-    def _observe(self, name: str, user_class: str, value: float) -> None:
-        self._metrics[name].labels(user_class).observe(value)
-
     def _export_residents(self) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
-        for phase, request in _residents(self.scheduler, self.tokens):
-            place = (phase, self.tokens.user_class(request.request_id))
+        for request in self.scheduler.running:
+            place = (
+                self.tokens.phase(request.request_id).name.lower(),
+                self.tokens.user_class(request.request_id),
+            )
             requests[place] += 1
             tokens[place] += request.num_computed_tokens
         self._shown |= requests.keys()
@@ -188,7 +200,12 @@ class EngineMetrics(EngineObserver):
         ):
             for phase, counts, sum_s in zip(PHASES, by_phase, sums_s, strict=True):
                 if any(counts):
-                    _observe_many(gaps_s.labels(phase.name.lower(), user_class), counts, sum_s)
+                    # One by one, the gaps of a step of 256 requests would cost as much as its
+                    # schedule.
+                    histogram = gaps_s.labels(phase.name.lower(), user_class)
+                    for bucket, count in zip(histogram._buckets, counts, strict=True):
+                        bucket.inc(count)
+                    histogram._sum.inc(sum_s)
         clock.tbt_counts[:] = 0
         clock.tbt_sums_s[:] = 0
 
@@ -197,30 +214,17 @@ class EngineMetrics(EngineObserver):
         self._exported[name] = total
 
 
-def _observe_many(histogram: Histogram, counts: Sequence[int], total: float) -> None:
-    # One by one, the gaps of a step of 256 requests would cost as much as its schedule.
-    for bucket, count in zip(histogram._buckets, counts, strict=True):
-        bucket.inc(count)
-    histogram._sum.inc(total)
-
-
-def _residents(scheduler: Any, clock: TokenClock) -> Iterator[tuple[str, Any]]:
-    """Yield each resident with the name of its phase."""
-    for request in scheduler.running:
-        yield clock.phase(request.request_id).name.lower(), request
-
-
 def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, Any]:
-    """Return the load of an instance for a router, in PASCAL's terms where it has them.
+    """Return the present load of an instance for a router, in PASCAL's terms.
 
-    `on_time` is its t (no answering request waits for a token); `undemoted_reasoning` its r: those
-    that have not answered yet, waiting or resident, with a context that does not demote them;
-    `first_quantum_answering` its a; `kv_tokens` + `host_kv_tokens` its m. The host counts where a
-    KV connector keeps what is evicted, with all tokens of the evicted. Numbers are of this moment.
+    `on_time` is PASCAL's t: no answering request waits for a token. `undemoted_reasoning` is its r:
+    requests without an answer, waiting or resident, with a context that does not demote them.
+    `first_quantum_answering` is its a; `kv_tokens` + `host_kv_tokens` is its m. Evicted tokens are
+    in host memory if there is a KV connector.
 
-    Source: PASCAL, Algorithms 1 and 2; quantum and threshold are those of the policy, or PASCAL's.
+    Source: PASCAL, Algorithms 1 and 2; quantum and threshold of the policy, or else as published.
     """
-    phases = Tally(phase for phase, _ in _residents(scheduler, clock))
+    phases = Tally(clock.phase(one.request_id).name.lower() for one in scheduler.running)
     num_ahead, num_empty, num_paced = clock.pacers(scheduler.lengthwise.clock())
     waiting = [*scheduler.waiting, *scheduler._lengthwise_holders]
     pascal = _pascal_of(scheduler.lengthwise.policy)
@@ -249,14 +253,14 @@ def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, 
 
 
 def _pascal_of(policy: Policy) -> Pascal:
-    """Return the policy behind its wrappers if it is PASCAL, else PASCAL as published."""
+    """Return the policy inside its wrappers if it is PASCAL, else PASCAL as published."""
     while isinstance(policy, PolicyWrapper):
         policy = policy.policy
     return policy if isinstance(policy, Pascal) else Pascal()
 
 
 def write_load(folder: Path, report: Mapping[str, Any]) -> None:
-    """Write a `load_report` for `read_loads`; whole or not at all."""
+    """Write a `load_report` for `read_loads`, atomically."""
     path = folder / _LOAD_FILE.format(report["engine"])
     draft = path.with_suffix(".new")
     draft.write_text(json.dumps(report))
@@ -264,5 +268,5 @@ def write_load(folder: Path, report: Mapping[str, Any]) -> None:
 
 
 def read_loads(folder: Path) -> list[dict[str, Any]]:
-    """Return the newest report of each engine that shares `folder`; empty before the first step."""
+    """Return the newest report of each engine that shares `folder`, after its first step."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob(_LOAD_FILE.format("*")))]

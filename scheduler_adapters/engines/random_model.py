@@ -1,7 +1,6 @@
 """Llamas with random weights: the cost of a step depends on the shape of a model, not on its words.
 
-Nothing is downloaded, and a large model is made where it will run: 7 billion parameters never pass
-through the host's memory.
+Nothing is downloaded. A large model is made on its device, not in the host's memory.
 """
 
 from pathlib import Path
@@ -18,14 +17,14 @@ SHAPES: Final[dict[str, dict[str, int]]] = {
     "small": dict(zip(_SIZES, (512, 512, 1024, 6, 8, 4), strict=True)),
     "7b": dict(zip(_SIZES, (32_000, 4096, 11_008, 32, 32, 32), strict=True)),
 }
-"""1.2 million parameters for a CPU; 14 million, whose steps outlast an engine's Python; and
-Llama-2-7B's 6.7 billion, 13.5 GB in bfloat16."""
+"""Tiny: 1.2 million parameters, for a CPU. Small: 14 million, with steps longer than an engine's
+Python code. 7b: as Llama-2-7B, 13.5 GB in bfloat16."""
 VOCABULARY: Final = SHAPES["tiny"]["vocab_size"]
-"""Of the tiny and the small shape."""
+"""Vocabulary size of the tiny and the small shape."""
 
 
 def llama_config(shape: str, *, max_tokens: int = 8192) -> Any:
-    """Return the configuration of a Llama of that shape; `max_tokens` is its longest context.
+    """Return the configuration of a Llama with contexts of at most `max_tokens`.
 
     Raises:
         ConfigError: no such shape.
@@ -43,7 +42,7 @@ def make_random_model(shape: str, device: str, *, max_tokens: int = 8192, seed: 
     """Return a Llama in bfloat16 on `device`, ready to generate.
 
     Raises:
-        ConfigError: no such shape, or it does not fit into the device's memory.
+        ConfigError: no such shape, or too little memory on the device.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -65,7 +64,7 @@ def make_tiny_model(
     """Write a Llama in bfloat16 to `path`; no tokenizer, about 1 s for the tiny shape.
 
     Args:
-        max_tokens: longest context it accepts, prompt + output.
+        max_tokens: longest context, prompt + output.
     """
     import torch
     from transformers import LlamaForCausalLM
@@ -79,7 +78,7 @@ def make_tiny_model(
 
 
 def write_config(path: Path, shape: str, *, max_tokens: int = 8192) -> Path:
-    """Write a Llama's configuration to `path`, for an engine that draws the weights itself."""
+    """Write a Llama's configuration to `path`, for an engine that makes random weights itself."""
     config = llama_config(shape, max_tokens=max_tokens)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(path)
@@ -87,7 +86,7 @@ def write_config(path: Path, shape: str, *, max_tokens: int = 8192) -> Path:
 
 
 def find_device(wanted: str | None) -> str:
-    """Return `wanted`, or the first GPU where there is one, else the CPU.
+    """Return `wanted`, else the first GPU, else the CPU.
 
     Raises:
         ConfigError: a GPU is wanted and there is none.
@@ -105,7 +104,7 @@ def find_device(wanted: str | None) -> str:
 
 
 def device_name(device: str) -> str:
-    """Return the name of the device for a report."""
+    """Return a device's name for a report."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device

@@ -1,12 +1,12 @@
-"""Classes of users, told apart by API key or by a header that a gateway sets.
+"""Classes of users, identified by API key or by a header that a gateway sets.
 
     {"classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
      "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "trusted_proxies": ["10.0.0.0/8"],
      "default": "batch", "trusted_keys": ["sk-gate"]}
 
-A class may have a target time between tokens, in seconds. The key is asked first, then the header,
-if the request comes from a trusted proxy, then `default`; a class that is not in `classes` counts
-as none. Requests with a trusted key may carry hints of their own. Imports no engine.
+A class may have a target time between tokens, in seconds. The key decides first, then the header
+of a trusted proxy, then `default`; a class that is not in `classes` does not count. Requests with a
+trusted key may carry hints of their own. Imports no engine.
 """
 
 import hmac
@@ -28,26 +28,26 @@ _KEYS: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserClasses:
-    """The classes, and the key or header that puts a request into one."""
+    """The classes, and the keys and header that assign requests to them."""
 
     tbt_s: Mapping[str, float | None] = field(default_factory=dict)
-    """Class -> target time between tokens in seconds, None where it has none."""
+    """Class -> target time between tokens in seconds; None: no target."""
     api_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Bearer token -> class."""
     header: str | None = None
-    """Name of a header that holds the class; for gateways, since clients can set it too."""
+    """Name of a header with the class, set by gateways."""
     trusted_proxies: Sequence[str] = ()
-    """Addresses or networks of those gateways; from elsewhere the header means nothing."""
+    """Addresses or networks of those gateways; the header of others does not count."""
     default: str | None = None
-    """Class of all others; None: they have none."""
+    """Class of all other requests; None: no class."""
     trusted_keys: Sequence[str] = field(default=(), repr=False)
     """Bearer tokens whose requests may carry hints of their own."""
 
     def __post_init__(self) -> None:
         if self.header is not None and not self.trusted_proxies:
             raise ConfigError(
-                f"header {self.header!r} could be sent by anybody; name the gateways that set it, "
-                '"trusted_proxies": ["10.0.0.1"]'
+                f"header {self.header!r} could be sent by any client; name the gateways that set "
+                'it, "trusted_proxies": ["10.0.0.1"]'
             )
         for address in self.trusted_proxies:
             _network(address)
@@ -62,22 +62,22 @@ class UserClasses:
         """Return the class of a request with these (lower-case) ASGI headers, or None.
 
         Args:
-            client: address that the request comes from; None: not known, so no trusted proxy.
+            client: address of the sender; None: unknown, so no trusted proxy.
         """
         sent = list(headers)
         name = self.api_keys.get(bearer_token(sent))
         if name is None and self.header is not None and self._is_proxy(client):
-            told = [value for key, value in sent if key == self.header.lower().encode()]
-            # A second one may be the client's, behind which the gateway has put its own.
-            name = told[0].decode("latin-1") if len(told) == 1 else None
+            names = [value for key, value in sent if key == self.header.lower().encode()]
+            # Of two, one may be the client's own, after which the gateway has put its own.
+            name = names[0].decode("latin-1") if len(names) == 1 else None
         return name if name in self.tbt_s else self.default
 
     def has_key(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether the request's key says its class, so that nothing else may."""
+        """Return whether the request's key determines its class."""
         return bearer_token(headers) in self.api_keys
 
     def trusts(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether a request with these headers may carry hints of its own."""
+        """Return whether a request with these headers may carry hints of its own."""
         key = bearer_token(headers).encode()
         # Every key is compared, so that the time taken reveals nothing.
         return any([hmac.compare_digest(key, trusted.encode()) for trusted in self.trusted_keys])
@@ -89,21 +89,19 @@ class UserClasses:
             return False
         return any(address in _network(proxy) for proxy in self.trusted_proxies)
 
-    def hints(self, name: str | None) -> dict[str, str | float]:
-        """Return the hints that a request of class `name` carries to the scheduler."""
-        if name is None:
-            return {}
-        tbt_s = self.tbt_s[name]
-        return {USER_CLASS: name} | ({} if tbt_s is None else {TBT_S: tbt_s})
+    def annotations(self, name: str | None) -> dict[str, Any]:
+        """Return the annotations of a request of class `name`."""
+        found = {} if name is None else {USER_CLASS: name, TBT_S: self.tbt_s[name]}
+        return {key: value for key, value in found.items() if value is not None}
 
 
 def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
-    """The value of a (lower-case) header, b"" without one; sent twice, the first, as vLLM reads."""
+    """Return the first value of a (lower-case) header, as vLLM does; b"" without one."""
     return next((value for key, value in headers if key == name), b"")
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The bearer token of a request; "" where it has none."""
+    """Return the bearer token of a request; "" without one."""
     scheme, _, token = first_header(headers, b"authorization").decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
@@ -116,10 +114,10 @@ def _network(address: str) -> IPv4Network | IPv6Network:
 
 
 def read_user_classes(path: Path) -> UserClasses:
-    """Read the JSON file that the top of this module shows.
+    """Read a JSON file as shown at the top of this module.
 
     Raises:
-        ConfigError: no such file, no JSON, an unknown key, or a class that is not there.
+        ConfigError: no such file, no JSON, an unknown key, or an undefined class.
     """
     try:
         content = json.loads(path.read_text())

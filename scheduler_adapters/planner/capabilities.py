@@ -14,10 +14,10 @@ def require_capabilities(
     *,
     remedy: str = "run it in the simulator",
 ) -> None:
-    """Refuse a policy that requires more than `engine` offers; `remedy` says what to do instead.
+    """Refuse a policy that requires more than `engine` offers; `remedy` ends the message.
 
     Raises:
-        UnsupportedByEngine: a capability is missing, or is none that any engine knows.
+        UnsupportedByEngine: a capability is missing, or unknown to every engine.
     """
     if missing := policy.traits.requires - offered:
         names = ", ".join(sorted(map(_describe, missing)))
@@ -33,7 +33,7 @@ def _describe(capability: object) -> str:
 
 
 def require_think_end(policy: Policy, is_known: bool, remedy: str) -> None:
-    """Raise `ConfigError` for a policy that ranks by phase where no end of thinking is known."""
+    """Raise `ConfigError` for a policy that ranks by phase if the end of thinking is unknown."""
     if policy.traits.sees_thinking and not is_known:
         raise ConfigError(
             f"policy {policy.name!r} ranks by phase, and nothing says which tokens end thinking; "
@@ -42,10 +42,10 @@ def require_think_end(policy: Policy, is_known: bool, remedy: str) -> None:
 
 
 def shape_of_first_step(policy: Policy) -> StepRule:
-    """Return the policy's rule for an empty engine; asked of a copy, for rules may count steps."""
-    return ask_rule(deepcopy(policy), LoadView())
+    """Return the policy's rule for an empty engine, computed by a copy of the policy."""
+    return ask_rule(deepcopy(policy), LoadView())  # a rule may count steps
 
 
 def plans_steps(policy: Policy) -> bool:
-    """Return whether the policy cares which residents run; if not, the engine's rules decide."""
+    """Return whether the policy, and not the engine, decides which residents run."""
     return bool(policy.traits.requires) or shape_of_first_step(policy) != UNLIMITED

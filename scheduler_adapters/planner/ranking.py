@@ -1,9 +1,8 @@
-"""The ranks of requests in a real engine, and the queue of those that wait.
+"""The ranks of requests in a real engine, and the queue of waiting requests.
 
-An engine tells a `Ranker` what happened to a request; the `Ranker` keeps the request's view and
-newest rank, and passes on to the engine's observers what happened. Waiting requests stand in a
-`RankedQueue`: inserting and removing cost O(log n) comparisons, and a heap of times finds the ranks
-that end, so a step without change costs nothing.
+An engine reports the events of its requests to a `Ranker`. The `Ranker` keeps the view and newest
+rank of each request, and reports events to the engine's observers. Waiting requests stand in a
+`RankedQueue`.
 """
 
 import itertools
@@ -14,41 +13,58 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.late_scores import LateScore, LateScores
 from scheduler_adapters.planner.recent_median import RecentMedian
-from scheduler_adapters.planner.request_annotations import HintCounts, ticket_of
+from scheduler_adapters.planner.request_annotations import AnnotationCounts, request_key
 from scheduler_adapters.policy import Policy, ask_rank, describe
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 
-Item = TypeVar("Item")
 _UNRANKED = Rank()
+_MAX_SUCCESSORS = 100
+# The thoughts of earlier turns are further back: question and header of the answer follow them.
+_MAX_TOKENS_AFTER_THINKING = 4
+_PRIORITY_STRIDE = 2**32
 
 
 @dataclass(slots=True)
-class Tracked:
-    """The state of one request. It hangs on the engine's own request object and dies with it."""
+class RankedRequest:
+    """View, rank and thinking state of one request."""
 
     view: RequestView
     rank: Rank = _UNRANKED
-    """The policy's, behind the engine's own priority where that sorts."""
+    """Rank by the policy, after the engine's own priority if the engine sorts by it."""
     priority: int | None = None
-    """The engine's own, lower = sooner; None in an engine that does not sort by it."""
-    ask_at_tokens: float = inf
-    """Ask again once this many tokens are generated."""
+    """The engine's own priority, lower = sooner; None in an engine that does not sort by it."""
+    rerank_at_tokens: float = inf
+    """Number of generated tokens at which the rank ends."""
     thinking_over: bool = False
-    """Whether an end of thinking was generated, or stands at the end of the prompt."""
+    """True once an end of thinking was generated, or if the prompt ends with one."""
     prefill_seen: bool = False
-    """Whether a step of the prefill in progress has ended, and the policy was asked for that."""
+    """True once the request was ranked after a step of the prefill in progress."""
     late_score: LateScore | None = None
-    """A score that came while the request ran: used if it waits again."""
+    """A score that arrived while the request ran, used when it waits again."""
+
+
+class EngineRequest(Protocol):
+    """An engine's own request object, to which our state is attached."""
+
+    lengthwise: RankedRequest
+
+
+Item = TypeVar("Item", bound=EngineRequest)
 
 
 class Ranker:
-    """Turns the events of an engine into views, and asks the policy for ranks."""
+    """Requests of one engine: their views, kept by its events, and the policy's ranks for them.
+
+    Args:
+        by_priority: True where the engine's own priority precedes the policy's rank.
+        think_end: token ids that end thinking; empty if unused.
+    """
 
     def __init__(
         self,
@@ -61,23 +77,17 @@ class Ranker:
         self.policy = policy
         self.clock = clock
         self.think_end = think_end
-        """Token ids that end thinking; empty where nobody asks."""
         self.load = LoadView()
-        self.observers: tuple[EngineObserver, ...] = ()
-        self.attach(observers)
-        self.hint_counts = HintCounts()
-        self._median = RecentMedian()
-        self.late_scores: LateScores[Tracked] = LateScores()
-        self.num_expired = 0
-        """Ranks that ended in time so far: with a starvation guard, requests that it boosted."""
-        self._by_priority = by_priority  # the engine's own goes before the policy's rank
-        self._numbers = itertools.count()
-
-    def attach(self, observers: Sequence[EngineObserver]) -> None:
-        """Add observers to an idle engine."""
-        self.observers += tuple(observers)
+        self.observers = tuple(observers)
         for observer in observers:
             observer.attached(self.load)
+        self.annotation_counts = AnnotationCounts()
+        self._median = RecentMedian()
+        self.late_scores: LateScores[RankedRequest] = LateScores()
+        self.num_expired = 0
+        """Ranks that have ended in time: with a starvation guard, requests that it boosted."""
+        self._by_priority = by_priority
+        self._numbers = itertools.count()
 
     def track(
         self,
@@ -88,73 +98,90 @@ class Ranker:
         carried: Mapping[str, Any] | None,
         priority: int = 0,
         prompt: Sequence[int] = (),
-        ticket: str | None = None,
-    ) -> Tracked:
+        key: str | None = None,
+    ) -> RankedRequest:
         """Make the state of a request that arrived `age_s` seconds ago, and rank it.
 
         Args:
-            prompt: its token ids, or as many of the last as `is_thought_over` reads.
-            ticket: of a score that may come later; None: the one that it carries, if any.
+            carried: its annotations.
+            prompt: its token ids, or at least the last ones that `ends_prompt_thinking` reads.
+            key: of a score that may arrive later; None: the one among the annotations, if any.
         """
-        ticket = ticket or ticket_of(carried)
-        hints = self.hint_counts.read(carried)
+        key = key or request_key(carried)
         self.load.now_s = self.clock()
-        tracked = Tracked(
+        tracked = RankedRequest(
             RequestView(
                 request_id=request_id,
                 number=next(self._numbers),
                 arrival_s=self.load.now_s - max(0.0, age_s),
                 prompt_tokens=prompt_tokens,
-                **hints,
+                **self.annotation_counts.read(carried),
             ),
             priority=priority if self._by_priority else None,
+            thinking_over=self.ends_prompt_thinking(prompt),
         )
-        if tracked.view.score is None and ticket is not None:
-            late = self.late_scores.expect(ticket, tracked)
+        if tracked.view.score is None and key is not None:
+            late = self.late_scores.expect(key, tracked)
             if late is not None:
-                self._give(tracked, late)
+                self._use_late(tracked, late)
         self._median.arrived(tracked.view)
-        tracked.thinking_over = self.is_thought_over(prompt)
-        self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
+        self.set_rank(tracked, ask_rank(self.policy, tracked.view, self.load))
         for observer in self.observers:
             observer.queued(tracked.view, self.load.now_s)
         return tracked
 
-    def is_thought_over(self, prompt: Sequence[int]) -> bool:
-        """Return whether a prompt ends thinking, so that the first token generated answers.
+    def ends_prompt_thinking(self, prompt: Sequence[int]) -> bool:
+        """Return whether a prompt ends thinking, so that the first generated token answers."""
+        # Where thinking is off, a chat template ends the prompt with an empty thought and perhaps
+        # line breaks.
+        newest = 1 + _MAX_TOKENS_AFTER_THINKING
+        return bool(self.think_end) and ends_thinking(prompt, newest, self.think_end)
 
-        Where thinking is switched off, a chat template ends the prompt with an empty thought, and
-        maybe line breaks.
+    def begin_step(self, *queues: "RankedQueue[Any]") -> float:
+        """Read the scores queued since the last step and replace expired ranks in these queues.
+
+        Returns:
+            The present time in seconds, which the load view now has too.
         """
-        num_last = 1 + _MAX_TOKENS_BEHIND_THOUGHT
-        return bool(self.think_end) and ends_thinking(prompt, num_last, self.think_end)
+        now_s = self.load.now_s = self.clock()
+        if self.late_scores.inbox:
+            for tracked, late in self.late_scores.take():
+                # A resident uses the score only when it waits again.
+                tracked.late_score = late
+                for queue in queues:
+                    if (item := queue.remove(tracked.view.number)) is not None:
+                        self.rerank(tracked)
+                        queue.add(item)
+        for queue in queues:
+            for item in queue.pop_expired(now_s):
+                self.expire(item.lengthwise)
+                queue.add(item)
+        return now_s
 
-    def tell_admitted(self, tracked: Tracked, started_s: float) -> None:
-        """Tell the observers of an admission, and that thinking is over where it is already."""
+    def admitted(self, tracked: RankedRequest, started_s: float) -> None:
+        """Report an admission to the observers, and an end of thinking in the prompt."""
         for observer in self.observers:
             observer.admitted(tracked.view, started_s)
             if tracked.thinking_over:
                 observer.thinking_ended(tracked.view, started_s)
 
-    def take_late_scores(self, *queues: "RankedQueue[Any]") -> None:
-        """Give the requests of these queues the scores that have come in `late_scores`.
+    def emitted(
+        self, tracked: RankedRequest, output: Sequence[int], count: int, now_s: float
+    ) -> None:
+        """Report the newest `count` tokens of an output, and an end of thinking among them."""
+        end = self.think_end
+        ends = bool(end) and end[-1] in output[-count:] and ends_thinking(output, count, end)
+        for observer in self.observers:
+            observer.emitted(tracked.view, count, now_s)
+            if ends:
+                observer.thinking_ended(tracked.view, now_s)
 
-        A request that has left them meanwhile, for a seat, is given its score if it waits again.
-        """
-        for tracked, late in self.late_scores.take():
-            tracked.late_score = late
-            for queue in queues:
-                item = queue.remove(tracked.view.number)
-                if item is not None:
-                    self.rerank(tracked)
-                    queue.add(item, tracked.view.number, tracked.rank)
-
-    def _give(self, tracked: Tracked, late: LateScore) -> None:
+    def _use_late(self, tracked: RankedRequest, late: LateScore) -> None:
         tracked.view.score, tracked.view.quantiles = late.score, late.quantiles
         tracked.late_score = None
-        self.hint_counts.late += 1
+        self.annotation_counts.late += 1
 
-    def requeue(self, tracked: Tracked, *, generated_tokens: int, preemptions: int) -> None:
+    def requeue(self, tracked: RankedRequest, *, generated_tokens: int, preemptions: int) -> None:
         """Rank a resident that has lost its blocks and waits again."""
         view = tracked.view
         view.phase = Phase.WAITING
@@ -164,32 +191,30 @@ class Ranker:
         for observer in self.observers:
             observer.evicted(view, self.load.now_s)
 
-    def rerank(self, tracked: Tracked) -> None:
-        """Ask for the rank of a request again after something happened, unless it is sticky."""
+    def rerank(self, tracked: RankedRequest) -> None:
+        """Replace the rank of a request after an event, unless the rank is sticky."""
         if tracked.late_score is not None and tracked.view.phase is Phase.WAITING:
             self._median.add(tracked.late_score.score)
-            self._give(tracked, tracked.late_score)
+            self._use_late(tracked, tracked.late_score)
         if not tracked.rank.sticky:
-            self.take(tracked, ask_rank(self.policy, tracked.view, self.load))
+            self.set_rank(tracked, ask_rank(self.policy, tracked.view, self.load))
 
-    def expire(self, tracked: Tracked) -> None:
-        """Replace a rank that has ended by its successor, known or asked for, that has not."""
+    def expire(self, tracked: RankedRequest) -> None:
+        """Replace a rank that has ended in time by its successor, or by a new one."""
         self.num_expired += 1
         for _ in range(_MAX_SUCCESSORS):
             rank = tracked.rank.then
-            if rank is None:
-                rank = ask_rank(self.policy, tracked.view, self.load)
-            self.take(tracked, rank)
+            self.set_rank(tracked, rank or ask_rank(self.policy, tracked.view, self.load))
             if tracked.rank.valid_until_s > self.load.now_s:
                 return
         raise InvalidDecision(
-            f"policy {self.policy.name!r} keeps answering with ranks that have ended "
+            f"policy {self.policy.name!r} keeps returning ranks that have ended "
             f"(valid_until_s {tracked.rank.valid_until_s} at {self.load.now_s} s); "
             "return a later time, or none"
         )
 
     def end_step(self, started_s: float) -> None:
-        """Book a step that began at `started_s` and has ended now."""
+        """Count a step that began at `started_s` and has ended now."""
         load = self.load
         # Asynchronous engines begin a step before the one before has ended.
         began_s = max(started_s, load.last_step_end_s)
@@ -197,61 +222,55 @@ class Ranker:
         load.step += 1
         load.mean_step_s += (load.now_s - began_s - load.mean_step_s) / load.step
 
-    def take(self, tracked: Tracked, rank: Rank) -> None:
-        """Give the request a rank that the policy made for it or for its like.
+    def set_rank(self, tracked: RankedRequest, rank: Rank) -> None:
+        """Set the rank that the policy made for a request or for its group.
 
         Raises:
-            InvalidDecision: the engine's own priority goes first, and the lane leaves no room.
+            InvalidDecision: the rank cannot be combined with the engine's own priority.
         """
         tracked.view.previous = tracked.rank = rank
-        if tracked.priority is not None:
-            if not (isinstance(rank.lane, int) and -_LANES <= 2 * rank.lane < _LANES):
+        if (priority := tracked.priority) is not None:
+            if not (isinstance(rank.lane, int) and -(2**31) <= rank.lane < 2**31):
                 raise InvalidDecision(
                     f"policy {describe(self.policy)} ranked request {tracked.view.request_id!r} in "
                     f"lane {rank.lane!r}; under the engine's own priority use whole numbers from "
                     "-2**31 to 2**31 - 1"
                 )
-            tracked.rank = _after(tracked.priority, tracked, rank)
-        tracked.ask_at_tokens = tracked.view.generated_tokens + rank.valid_tokens
-
-
-_MAX_SUCCESSORS = 100
-_MAX_TOKENS_BEHIND_THOUGHT = 4
-"""The thoughts of earlier turns stand further back: question and header of the answer follow."""
-_LANES = 2**32
-
-
-def _after(priority: int, tracked: Tracked, rank: Rank) -> Rank:
-    """Return the rank among those of its priority, ties by arrival; its `then` stays as it is."""
-    key: Any = (rank.key, tracked.view.arrival_s)
-    evict_key = None if rank.evict_key is None else (priority, *rank.evict_key)
-    return rank._replace(lane=priority * _LANES + rank.lane, key=key, evict_key=evict_key)
+            key: Any = (rank.key, tracked.view.arrival_s)
+            # `then` stays as it is: it is set here too, once this rank has ended.
+            tracked.rank = rank._replace(
+                lane=priority * _PRIORITY_STRIDE + rank.lane,
+                key=key,
+                evict_key=None if rank.evict_key is None else (priority, *rank.evict_key),
+            )
+        tracked.rerank_at_tokens = tracked.view.generated_tokens + rank.valid_tokens
 
 
 def ends_thinking(output: Sequence[int], num_new: int, marker: tuple[int, ...]) -> bool:
-    """Return whether one of the newest `num_new` tokens of `output` is the last of a marker."""
+    """Return whether one of the newest `num_new` tokens of `output` completes the marker."""
     ends = range(max(len(marker), len(output) - num_new + 1), len(output) + 1)
     return any(tuple(output[end - len(marker) : end]) == marker for end in ends)
 
 
 class RankedQueue(Generic[Item]):
-    """Items in order of (lane, key, number), with a timer for each rank that ends.
+    """Items in order of `lane`, `key` and receive number, with a timer for each ending rank.
 
-    Numbers are unique, so two items never compare equal, and number and rank find an item.
+    Inserting and removing cost O(log n) comparisons; a step without a change costs nothing.
     """
 
     def __init__(self) -> None:
         self._order: list[tuple[Any, ...]] = []
         self.entries: Sized = self._order
-        """One for each item: its length without a call of ours, for what asks at every step."""
+        """One entry per item, for quick access to the length."""
         self._ranks: dict[int, Rank] = {}
         self._timers: list[tuple[float, int]] = []
 
-    def add(self, item: Item, number: int, rank: Rank) -> None:
+    def add(self, item: Item) -> None:
         """Insert an item that is not in the queue."""
+        rank, number = item.lengthwise.rank, item.lengthwise.view.number
         entry = (rank.lane, rank.key, number, item)
         if self._order and self._order[-1] < entry:
-            self._order.append(entry)  # as FCFS always does: no search
+            self._order.append(entry)  # always under FCFS: no search
         else:
             insort(self._order, entry)
         self._ranks[number] = rank
@@ -259,16 +278,20 @@ class RankedQueue(Generic[Item]):
             heappush(self._timers, (rank.valid_until_s, number))
 
     def remove(self, number: int) -> Item | None:
-        """Take an item out; None if it is not here."""
+        """Remove and return the item with this receive number; None if it is not here."""
         rank = self._ranks.pop(number, None)
         if rank is None:
             return None
         at = 0
-        if self._order[0][2] != number:  # as it mostly is: no search
+        if self._order[0][2] != number:  # rarely: most removals are of the first item
             # The shorter tuple sorts just before the entry it begins.
             at = bisect_left(self._order, (rank.lane, rank.key, number))
         item: Item = self._order.pop(at)[-1]
-        self._forget_timers()
+        # A timer outlives its item; rebuilt once such timers are the majority.
+        if len(self._timers) > 64 + 2 * len(self._ranks):
+            ranks = self._ranks.items()
+            self._timers = [(r.valid_until_s, n) for n, r in ranks if r.valid_until_s < inf]
+            heapify(self._timers)
         return item
 
     def first(self) -> Item:
@@ -277,19 +300,17 @@ class RankedQueue(Generic[Item]):
         return item
 
     def first_few(self, count: int) -> list[Item]:
-        """Return the most urgent `count` items, or all where there are fewer."""
+        """Return the most urgent `count` items, or all of a shorter queue."""
         return [entry[-1] for entry in self._order[:count]]
 
     def pop_first(self) -> Item:
-        """Take out the most urgent item; IndexError if the queue is empty."""
-        item: Item
-        _, _, number, item = self._order.pop(0)
-        del self._ranks[number]
-        self._forget_timers()
+        """Remove and return the most urgent item; IndexError if the queue is empty."""
+        item = self.remove(self._order[0][2])
+        assert item is not None
         return item
 
     def pop_expired(self, now_s: float) -> list[Item]:
-        """Take out every item whose rank ended at or before `now_s`; the caller re-adds them."""
+        """Remove and return every item whose rank ended at or before `now_s`."""
         expired: list[Item] = []
         while self._timers and self._timers[0][0] <= now_s:
             until_s, number = heappop(self._timers)
@@ -301,22 +322,17 @@ class RankedQueue(Generic[Item]):
         return expired
 
     def lane_after(self, lane: float) -> float:
-        """Return the first lane behind `lane` that holds an item; infinity if there is none."""
+        """Return the next greater `Rank.lane` of an item; infinity if there is none."""
         at = bisect_right(self._order, lane, key=_lane)
         following: float = self._order[at][0] if at < len(self._order) else inf
         return following
 
     def in_lane(self, lane: float) -> Iterator[Item]:
-        """Yield the items of one lane in order. Do not change the queue meanwhile."""
+        """Yield the items with this `Rank.lane` in order. Do not change the queue meanwhile."""
         for at in range(bisect_left(self._order, lane, key=_lane), len(self._order)):
             if self._order[at][0] != lane:
                 return
             yield self._order[at][-1]
-
-    @property
-    def first_end_s(self) -> float:
-        """No rank in the queue ends before this."""
-        return self._timers[0][0] if self._timers else inf
 
     def __contains__(self, number: int) -> bool:
         return number in self._ranks
@@ -326,16 +342,6 @@ class RankedQueue(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         return (entry[-1] for entry in self._order)
-
-    def _forget_timers(self) -> None:
-        # A timer outlives its item; rebuilt once such timers are the majority.
-        if len(self._timers) > 64 + 2 * len(self._ranks):
-            self._timers = [
-                (rank.valid_until_s, number)
-                for number, rank in self._ranks.items()
-                if rank.valid_until_s < inf
-            ]
-            heapify(self._timers)
 
 
 _lane = itemgetter(0)

@@ -1,4 +1,4 @@
-"""The median of recent scores: the place of a request without one among those that have one."""
+"""The median of recent scores, by which a request without a score is ranked."""
 
 from collections import deque
 from statistics import median_low
@@ -6,16 +6,16 @@ from typing import Final
 
 from scheduler_adapters.views import RequestView
 
+# Few enough to follow a new ranker, whose scores have another scale.
 WINDOW: Final = 256
-"""Newest scores that count: few enough to follow a new ranker, whose scores have another scale."""
+"""Number of newest scores that count."""
 
 
 class RecentMedian:
-    """The median of the newest `WINDOW` scores, taken anew after 1, 2, 4, ... scores, then after
-    each `WINDOW` of them.
+    """The median of the newest `WINDOW` scores.
 
-    Between two such moments it stands still, so that requests without a score share a key and go by
-    arrival among themselves.
+    It is recomputed after 1, 2, 4 and so on up to `WINDOW` scores, then after each `WINDOW`. In
+    between it stays constant: requests without a score share a key, and their arrival decides.
     """
 
     __slots__ = ("_scores", "_until_next", "value")
@@ -27,11 +27,9 @@ class RecentMedian:
         self._until_next = 1
 
     def arrived(self, view: RequestView) -> None:
-        """Count the score of a request that arrives, or give it the median where it has none."""
-        if view.score is None:
-            view.median_score = self.value
-        else:
-            view.median_score = None
+        """Count the score of an arriving request, or set its median score if it has none."""
+        view.median_score = self.value if view.score is None else None
+        if view.score is not None:
             self.add(view.score)
 
     def add(self, score: float) -> None:

@@ -1,19 +1,20 @@
-"""Hints: score, length quantiles, class and TBT target that a request carries to the scheduler.
+"""Annotations of a request for the scheduler: score, length quantiles, class and TBT target.
 
-Through vLLM's OpenAI server in the body, `"vllm_xargs": {"lengthwise_score": 217.5}`; offline in
-`SamplingParams(extra_args={"lengthwise_score": 217.5})`. Clients send anything, so nothing here
-raises: an unusable value counts as absent, and the counters say how often.
+Option and metric names call them hints. vLLM's OpenAI server takes them in the body,
+`"vllm_xargs": {"lengthwise_score": 217.5}`; the offline API in
+`SamplingParams(extra_args={"lengthwise_score": 217.5})`. An unusable value counts as absent, and is
+counted.
 
 | key | value |
 |---|---|
 | lengthwise_score | predicted length: a finite number, higher = longer, any scale |
 | lengthwise_quantiles | predicted length: fraction, tokens, ...: [0.5, 210, 0.9, 640] |
-| lengthwise_class | name of the user's class, for policies that know classes |
+| lengthwise_class | name of the user's class, for policies with classes |
 | lengthwise_tbt_s | target time between tokens, seconds > 0 |
-| lengthwise_ticket | set by the middleware, which may send the score later: 32 hex digits |
+| lengthwise_request_key | set by the middleware, which may send the score later: 32 hex digits |
 
-Quantiles are one flat list because vLLM takes no objects here: fractions in (0, 1), rising, each
-before its tokens, which do not fall; 100 pairs at most. A class has 100 characters at most.
+Quantiles are one flat list because vLLM takes no objects here. Fractions in (0, 1) rise, tokens do
+not fall; a list has 100 pairs at most. A class has 100 characters at most.
 """
 
 from __future__ import annotations
@@ -33,59 +34,58 @@ SCORE: Final = "lengthwise_score"
 QUANTILES: Final = "lengthwise_quantiles"
 USER_CLASS: Final = "lengthwise_class"
 TBT_S: Final = "lengthwise_tbt_s"
-TICKET: Final = "lengthwise_ticket"
-CLIENT_HINTS: Final = frozenset({SCORE, QUANTILES, USER_CLASS, TBT_S})
-"""Those that a client may send itself, where it may."""
-
-_MOST: Final = 100
-"""Pairs of quantiles, and characters of a class: clients must not make ranks and metrics slow."""
+REQUEST_KEY: Final = "lengthwise_request_key"
+FROM_CLIENTS: Final = frozenset({SCORE, QUANTILES, USER_CLASS, TBT_S})
+"""Annotations that a permitted client may send itself."""
+# Clients must not make ranks and metrics slow.
+_MAX_LENGTH: Final = 100
 
 logger = logging.getLogger(__name__)
 
 
-def hints_of(requests: Requests, row: int) -> dict[str, Any]:
-    """Return the hints of one request of a workload; a missing score or target is left out, and of
-    a score that comes later there is the ticket."""
-    hints: dict[str, Any] = {USER_CLASS: str(requests.user_class[row])}
+def annotations_of(requests: Requests, row: int) -> dict[str, Any]:
+    """Return the annotations of one request of a workload.
+
+    A missing score or target is left out. A score that arrives later is replaced by its key.
+    """
+    found: dict[str, Any] = {USER_CLASS: str(requests.user_class[row])}
     for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
         if not isnan(value):
-            hints[name] = float(value)
-    if requests.score_delay_s[row] > 0 and hints.pop(SCORE, None) is not None:
-        hints[TICKET] = f"{row:032x}"
-    return hints
+            found[name] = float(value)
+    if requests.score_delay_s[row] > 0 and found.pop(SCORE, None) is not None:
+        found[REQUEST_KEY] = f"{row:032x}"
+    return found
 
 
 @dataclass(slots=True)
-class HintCounts:
+class AnnotationCounts:
     """Counts of requests with and without a usable score. `unscored` includes `invalid`."""
 
     scored: int = 0
     unscored: int = 0
     invalid: int = 0
-    """Requests with a hint that cannot be used, whatever else they carry."""
+    """Requests with an unusable annotation, whatever else they carry."""
     late: int = 0
-    """Of the unscored: those ranked by a score that came while they waited."""
+    """Unscored requests that were ranked by a later score while waiting."""
 
     def read(self, carried: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the usable hints of a request's extra arguments, as fields of a `RequestView`."""
-        found, unusable = read_hints(carried)
-        if "score" in found:
-            self.scored += 1
-        else:
-            self.unscored += 1
+        """Return a request's usable annotations as fields of a `RequestView`."""
+        found, unusable = read_annotations(carried)
+        self.scored += "score" in found
+        self.unscored += "score" not in found
         if unusable:
             self.invalid += 1
             logger.debug("unusable %s; the request is scheduled without", unusable)
         return found
 
 
-def read_hints(carried: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
-    """Return the usable hints, as fields of a `RequestView`, and the keys of those that are not."""
+def read_annotations(carried: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
+    """Return usable annotations as fields of a `RequestView`, and the keys of unusable ones."""
     found: dict[str, Any] = {}
     unusable = []
     for key, value in carried.items() if carried else ():
-        if key in _HINTS and value is not None:
-            name, usable = _HINTS[key]
+        if key in _FIELDS and value is not None:
+            name, usable = _FIELDS[key]
             if (found_value := usable(value)) is None:
                 unusable.append(key)
             else:
@@ -93,27 +93,26 @@ def read_hints(carried: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[
     return found, unusable
 
 
-def ticket_of(carried: Mapping[str, Any] | None) -> str | None:
-    """Return the ticket that a request or a late score carries, if it is one."""
-    ticket = carried.get(TICKET) if carried else None
-    return ticket if isinstance(ticket, str) and _is_ticket(ticket) else None
+def request_key(carried: Mapping[str, Any] | None) -> str | None:
+    """Return the valid request key of a request or a late score, if any."""
+    key = carried.get(REQUEST_KEY) if carried else None
+    return key if isinstance(key, str) and _is_key(key) else None
 
 
-_is_ticket = re.compile(r"[0-9a-f]{32}").fullmatch
+_is_key = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
-def score_hints(score: float, quantiles: Mapping[float, float]) -> dict[str, Any]:
-    """Return the hints of a score and of its quantiles, fraction -> tokens, where it has any."""
+def score_annotations(score: float, quantiles: Mapping[float, float]) -> dict[str, Any]:
+    """Return the annotations of a score and its quantiles, fraction -> tokens, if any."""
     flat = [number for pair in sorted(quantiles.items()) for number in pair]
     return {SCORE: score} | ({QUANTILES: flat} if flat else {})
 
 
 def _quantiles(value: object) -> tuple[tuple[float, float], ...] | None:
-    if not isinstance(value, list | tuple) or len(value) > 2 * _MOST:
+    if not isinstance(value, list | tuple) or len(value) > 2 * _MAX_LENGTH:
         return None
-    numbers = [_finite(item) for item in value]
-    known = [number for number in numbers if number is not None]
-    if len(known) < max(2, len(numbers)) or len(known) % 2:
+    known = [number for item in value if (number := _finite(item)) is not None]
+    if len(known) < max(2, len(value)) or len(known) % 2:
         return None
     fractions, tokens = known[::2], known[1::2]
     rises = all(a < b for a, b in pairwise([0.0, *fractions, 1.0]))
@@ -122,7 +121,7 @@ def _quantiles(value: object) -> tuple[tuple[float, float], ...] | None:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and len(value) <= _MOST else None
+    return value if isinstance(value, str) and len(value) <= _MAX_LENGTH else None
 
 
 def _positive(value: object) -> float | None:
@@ -131,7 +130,7 @@ def _positive(value: object) -> float | None:
 
 
 def _finite(value: object) -> float | None:
-    """`value` as a float if it is a finite number; True and "3" are not numbers here."""
+    """Return a finite number as a float; None for others, True and "3" included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -141,10 +140,10 @@ def _finite(value: object) -> float | None:
     return number if isfinite(number) else None
 
 
-_HINTS: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     SCORE: ("score", _finite),
     USER_CLASS: ("user_class", _text),
     TBT_S: ("tbt_s", _positive),
     QUANTILES: ("quantiles", _quantiles),
 }
-"""Key -> field of `RequestView`, and what makes a value usable, or None of it."""
+"""Key -> field of `RequestView`, and the reader of its value; None for an unusable value."""

@@ -1,15 +1,14 @@
 """The rules of filling one step, for every engine: limits, cost of a prefill, chunks, evictions.
 
-The simulator, the planner of real engines and the slow reference in `tests/` all count with a
-`StepBudget`: make one for each `StepRule` that a policy gives (a policy gives the same objects
-again and again), and call `begin` before each step. Then, in the order in which a step is filled:
+The simulator and the planner of real engines count with a `StepBudget`, made once per `StepRule`
+object. Call `begin` before each step, then fill it:
 
-    placed = budget.place_decodes(len(decodes))     # as many as there is room for
+    placed = budget.place_decodes(len(decodes))     # at most the budgeted number
     chunk = budget.place_prefill(tokens_left)       # 0: the step takes no further prefill
     if budget.admits(num_residents):
         budget.num_admissions += 1
 
-A `Step` is one that the planner of a real engine is filling, the `Plan` what its engine is told.
+A `Step` is in the making by the planner of a real engine. A `Plan` is the finished step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,16 +22,16 @@ Item = TypeVar("Item")
 
 
 class StepBudget:
-    """What a step may still take, by a policy's rule joined with the engine's own limits.
+    """Capacity left in a step under a policy's rule and the engine's own limits.
 
     Args:
-        rule: of the step.
+        rule: the policy's rule for the step.
         max_tokens: the engine's token budget of a step; None: no limit.
-        max_num_seqs: requests that may hold KV blocks in the engine.
-        max_chunk: the engine's own limit of one request's prefill tokens in a step; None: no limit.
-        whole_prompts: whether the engine computes every prompt in one step.
-        exceeds_budget: whether a step without other prefills takes a whole prompt that is larger
-            than the budget. A real engine cannot; a simulated one must, or the prompt never runs.
+        max_num_seqs: most requests that hold KV blocks in the engine.
+        max_chunk: most prefill tokens of one request in a step; None: no limit.
+        whole_prompts: True for an engine that computes every prompt in one step.
+        exceeds_budget: True if a whole prompt larger than the budget may run without other
+            prefills. Real engines cannot; in a simulated one the prompt would never run otherwise.
     """
 
     __slots__ = (
@@ -57,7 +56,7 @@ class StepBudget:
         self.max_prefills = limit_of(rule.max_prefills)
         self.max_admissions = limit_of(rule.max_admissions)
         self.seats = min(max_num_seqs, limit_of(rule.max_resident))
-        """Requests that may hold KV blocks."""
+        """Most requests that hold KV blocks."""
         self.whole_prompts = rule.whole_prompts or whole_prompts
         least = min(limit_of(rule.chunk), limit_of(max_chunk))
         self.chunk_limit = inf if self.whole_prompts else least
@@ -83,7 +82,7 @@ class StepBudget:
         )
 
     def place_decodes(self, count: int) -> int:
-        """Put up to `count` decodes into the step, one token each; return how many found room."""
+        """Put up to `count` decodes into the step, one token each; return the number placed."""
         if self.num_prefills and not self.mixed:
             return 0
         if count > self.tokens or count > self.max_decodes - self.num_decodes:
@@ -93,18 +92,18 @@ class StepBudget:
         return count
 
     def chunk(self, tokens: int) -> int:
-        """Return how many of `tokens` a further prefill computes in this step; 0 for none."""
+        """Return the number of `tokens` that a further prefill computes in this step."""
         if (self.num_decodes and not self.mixed) or self.num_prefills >= self.max_prefills:
             return 0
         if self.whole_prompts:
             is_first = self.exceeds_budget and not self.num_prefills
             return tokens if is_first or self.cost(tokens) <= self.tokens else 0
         limit = self.chunk_limit if self.chunk_limit < self.tokens else self.tokens
-        # Not min() and max(): this is asked several times a step. An infinite limit is no int.
+        # Not min() and max(): this is called several times a step. An infinite limit is no int.
         return tokens if tokens <= limit else int(limit) if limit > 0 else 0
 
     def cost(self, tokens: int) -> int:
-        """Return what a prefill of `tokens` takes from the budget, beside those in the step."""
+        """Return the tokens that a further prefill of `tokens` takes from the budget."""
         if not self.padded_tokens:
             return tokens
         count, longest = self.num_prefills, self.longest
@@ -121,15 +120,15 @@ class StepBudget:
         return chunk
 
     def admits(self, num_residents: int) -> bool:
-        """Return whether a seat is free beside `num_residents`, and the step admits one more."""
+        """Return whether a further request has a seat and may be admitted in this step."""
         return num_residents < self.seats and self.num_admissions < self.max_admissions
 
 
 def evict_order(rank: Rank, number: int) -> tuple[bool, tuple[float, ...], int]:
-    """Return the place of a resident in the order of eviction: the greatest goes first.
+    """Return the sort key of eviction: the resident with the greatest is evicted first.
 
-    `number` is its receive number. A request without an `evict_key` goes for no other: its first
-    element is False.
+    `number` is its receive number. The first element is False for a request without an `evict_key`,
+    which is not evicted for another one.
     """
     key = rank.evict_key
     return key is not None, key or (), number
@@ -138,16 +137,16 @@ def evict_order(rank: Rank, number: int) -> tuple[bool, tuple[float, ...], int]:
 def fewest_victims(
     free_blocks: int, free_seats: float, worse: Iterable[tuple[Item, int]]
 ) -> list[Item] | None:
-    """Return the residents to evict for a waiting request; None where it has to wait.
+    """Return the residents to evict for a waiting request; None if it has to wait.
 
-    Residents go for blocks only, and their seats come with them: where there are blocks, a request
-    without a seat waits until one is free.
+    Only missing blocks evict a request; a missing seat evicts no request. A victim's seat is freed
+    with its blocks.
 
     Args:
-        free_blocks: left once the request has its own, and each decode that of its next token.
-        free_seats: left once the request has its own; of both, below 0 is what is missing.
-        worse: residents with a greater `evict_key`, worst first, and the blocks that are freed once
-            it and those before it are gone; read only where blocks are missing.
+        free_blocks: left after the request's blocks and the decodes' growth; below 0: missing.
+        free_seats: left after the request's seat; below 0: missing.
+        worse: residents with a greater `evict_key`, worst first, and the blocks freed by the
+            eviction of each and all before it; read only while blocks are missing.
     """
     victims: list[Item] = []
     missing = -free_blocks
@@ -170,33 +169,34 @@ class Plan(Generic[Item]):
     """The next step of an engine."""
 
     num_tokens: int
-    newcomers: list[Item]
+    admitted: list[Item]
     """Waiting requests to admit, in this order."""
     chunk: int | None = None
     """Most prefill tokens of one request."""
     left_out: Sequence[Item] = ()
     """Residents that do not run in the step; they keep their KV blocks."""
     last: Item | None = None
-    """A resident whose prefill gets what is left of the budget, so it has to be served last."""
+    """A resident that is served last: its prefill gets the rest of the budget."""
 
 
 @dataclass(slots=True)
 class Step(Generic[Item]):
-    """The requests placed so far, and the budget that is left."""
+    """The requests placed so far, and the budget left."""
 
     budget: StepBudget
     free_blocks: int
-    """Blocks that are left once all that is placed has what it needs."""
+    """Blocks not needed by the requests placed so far."""
     evicted: set[int]
-    """Numbers of those that lost their blocks for it."""
+    """Numbers of the requests evicted for this step."""
     prefill_tokens: int = 0
     placed: set[int] = field(default_factory=set)
     """Numbers of the residents in the step."""
-    displacing: list[Item] = field(default_factory=list)
-    """Waiting requests that have seats and blocks, and no tokens yet."""
-    newcomers: list[Item] = field(default_factory=list)
-    """Waiting requests that have tokens."""
+    seated: list[Item] = field(default_factory=list)
+    """Waiting requests with a seat and blocks, which are placed like prefills in progress."""
+    admitted: list[Item] = field(default_factory=list)
+    """Waiting requests with tokens in the step."""
     last: Item | None = None
+    """A resident to serve last, as in `Plan`."""
     admission_closed: bool = False
 
     def add_prefill(self, chunk: int) -> None:

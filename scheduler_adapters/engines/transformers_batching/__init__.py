@@ -1,7 +1,6 @@
 """The continuous batching of transformers under our policies.
 
-A batching manager comes in, the same manager with its requests in rank order comes out. Start with
-`rank_scheduler.py`; `use_policy` is a name of this package too.
+Start with `rank_scheduler.py`; `use_policy` is a name of this package too.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """transformers' continuous batching in this process, with a model of random weights.
 
-Each request gets exactly its output tokens (end-of-sequence is off), so policies are compared on
-the same work.
+Each request gets exactly its output tokens, without end-of-sequence tokens, so that policies are
+compared on the same work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scheduler_adapters.engines.driver import (
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, WallClock
 from scheduler_adapters.engines.random_model import find_device, make_random_model
 from scheduler_adapters.engines.transformers_batching import packed_attention
-from scheduler_adapters.planner.request_annotations import SCORE, hints_of
+from scheduler_adapters.planner.request_annotations import SCORE, annotations_of
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -37,18 +37,18 @@ from scheduler_adapters.workload.requests import Requests
 GRAPH_TOKENS: Final = 64
 GRAPH_PAST_TOKENS: Final = 2048
 GRAPHS: Final = {
-    "use_cuda_graph": (True, False),
+    "use_cuda_graph": (True, False),  # for steps of any size, not for decodes
     "q_padding_interval_size": GRAPH_TOKENS,
+    # With the engine's own 16,384 a few requests would read as much from the cache as many.
     "kv_padding_interval_size": GRAPH_PAST_TOKENS,
 }
-"""Steps as CUDA graphs, padded to multiples of these tokens computed and read from the cache. By
-the engine's own 16,384 a few requests would read as much from the cache as many. (True, False): its
-way for steps of any size, not that for decodes."""
+"""Settings for steps as CUDA graphs, padded to multiples of these tokens computed and read from the
+cache."""
 _PAGE_TOKENS: Final = 32
+# Of a GPU's free memory: attention over all residents needs copies of their keys.
 _KV_FRACTION: Final = 0.6
-"""Of the free memory of a GPU; attention over all residents needs copies of their keys."""
+# The share of the KV blocks that admissions leave free, by the engine's own default.
 _SAFETY_MARGIN: Final = 0.15
-"""The share of the KV blocks that the engine keeps from newcomers, by its own default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,25 +60,25 @@ class BatchingConfig:
     device: str | None = None
     """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
     max_num_seqs: int = 64
-    """Requests that run at once."""
+    """Most requests that run at once."""
     max_tokens: int = 512
     """Token budget of a step."""
     attention: str | None = None
-    """Attention of the model: paged|torch_varlen, the flash kernel of torch, which needs a GPU
-    and transformers 5.13 to 5.17; sdpa or paged|eager, which mask and attend to all residents;
-    none: the first where it can be had, else what the engine chooses."""
+    """Attention of the model. paged|torch_varlen: torch's flash kernel, which needs a GPU and
+    transformers 5.13 to 5.17. sdpa or paged|eager: attention to all residents with a mask. none:
+    paged|torch_varlen if possible, else the engine's choice."""
     cuda_graphs: bool | None = None
-    """Replay steps as CUDA graphs, with tokens padded to few sizes; none: where the attention is
-    paged|torch_varlen (measured on an H100: 27 ms a step of 64 seats instead of 43)."""
+    """Replay steps as CUDA graphs, with tokens padded to few sizes (on an H100: 27 ms for a step of
+    64 seats instead of 43). none: for the attention paged|torch_varlen."""
     seed: int = 0
-    """Of the draw, classes, scores, prompts and weights."""
+    """Seed of the draw, classes, scores, prompts and weights."""
 
 
 def open_driver(config: BatchingConfig, requests: Requests) -> TransformersDriver:
-    """Make the model and an engine that can hold these requests, and warm it up with a few.
+    """Make the model and an engine with room for these requests, and warm it up.
 
     Raises:
-        ConfigError: no such shape, device or attention, or the model does not fit.
+        ConfigError: no such shape, device or attention, or too little memory.
     """
     device = find_device(config.device)
     attention = _attention(config.attention, device)
@@ -90,8 +90,9 @@ def open_driver(config: BatchingConfig, requests: Requests) -> TransformersDrive
     model = make_random_model(config.shape, device, max_tokens=longest, seed=config.seed)
     if attention is not None:
         model.set_attn_implementation(attention)
-    num_blocks = kv_blocks(model.config, device, longest - 1, config.max_num_seqs)
-    driver = TransformersDriver(model, config, num_blocks)
+    driver = TransformersDriver(
+        model, config, kv_blocks(model.config, device, longest - 1, config.max_num_seqs)
+    )
     few = requests.take(np.arange(min(len(requests), 2 * config.max_num_seqs)))
     few = replace(few, output_tokens=np.minimum(few.output_tokens, 4))
     driver.serve(few, clock=WallClock(), seed=config.seed)
@@ -123,15 +124,15 @@ class TransformersDriver(EngineDriver):
         policy: Policy | None = None,
         observers: Sequence[EngineObserver] = (),
     ) -> ServedRun:
-        """Serve the requests as `EngineDriver.serve` does, under FCFS where no policy is given.
+        """Serve the requests as `EngineDriver.serve` does, by FCFS if no policy is given.
 
-        Those of second 0 are all there when the engine starts.
+        All requests of second 0 are queued before the engine starts.
 
         Raises:
-            UnsupportedByEngine: the policy wants what this engine cannot do.
+            UnsupportedByEngine: the engine cannot run the policy.
             SchedulingError: the engine failed.
         """
-        from scheduler_adapters.engines.transformers_batching.planner_view import TransformersBorder
+        from scheduler_adapters.engines.transformers_batching.planner_view import TransformersView
         from scheduler_adapters.engines.transformers_batching.rank_scheduler import (
             require_ours,
             use_policy,
@@ -139,20 +140,20 @@ class TransformersDriver(EngineDriver):
 
         policy, times = policy or FCFS(), TokenTimes()
         hints: dict[str, Mapping[str, Any]] = {}
-        told = [times, *observers]
-        manager = self._make_manager(use_policy(policy, hints, observers=told, clock=clock))
+        scheduler_type = use_policy(policy, hints, observers=[times, *observers], clock=clock)
+        manager = self._make_manager(scheduler_type)
         scheduler = require_ours(manager)
-        border = TransformersBorder(scheduler, ())
-        self.limits = EngineLimits.of(border, watermark_fraction=_SAFETY_MARGIN)
+        view = TransformersView(scheduler)
+        self.limits = EngineLimits.of(view, watermark_fraction=_SAFETY_MARGIN)
         prompts = random_prompts(requests, seed, self._model.config.vocab_size)
 
         def add(row: int) -> None:
             request_id = str(requests.request_id[row])
-            hints[request_id] = hints_of(requests, row)
+            hints[request_id] = annotations_of(requests, row)
             size = int(requests.output_tokens[row])
             manager.add_request(prompts[row], request_id=request_id, max_new_tokens=size)
 
-        def give_score(row: int) -> None:
+        def add_score(row: int) -> None:
             score = float(requests.score[row])
             scheduler.score_arrived(str(requests.request_id[row]), {SCORE: score})
 
@@ -163,7 +164,7 @@ class TransformersDriver(EngineDriver):
         manager.start()
         try:
             events = [(float(requests.arrival_s[row]), row, add) for row in range(num_first, count)]
-            events += [(known_s, row, give_score) for known_s, row in late_scores_of(requests)]
+            events += [(known_s, row, add_score) for known_s, row in late_scores_of(requests)]
             for at_s, row, happen in sorted(events, key=itemgetter(0)):
                 clock.wait_until(at_s)
                 happen(row)
@@ -195,7 +196,7 @@ class TransformersDriver(EngineDriver):
             ),
         )
         try:
-            manager.warmup()  # makes the cache: what that takes belongs to nobody's latency
+            manager.warmup()  # makes the cache, outside of every request's latency
         except MemoryError as error:
             raise ConfigError(
                 f"{self._num_blocks} KV blocks do not fit ({error}); lower max_num_seqs or "
@@ -205,7 +206,7 @@ class TransformersDriver(EngineDriver):
 
 
 def _attention(wanted: str | None, device: str) -> str | None:
-    """Return the attention that the model is to be set to; None leaves the engine's own."""
+    """Return the attention to set in the model; None: the engine's own."""
     known = (packed_attention.NAME, "sdpa", "paged|eager")
     if wanted is not None and wanted not in known:
         raise ConfigError(f"attention is {wanted!r}; use one of {', '.join(known)}")
@@ -224,10 +225,10 @@ def _attention(wanted: str | None, device: str) -> str | None:
 
 
 def kv_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
-    """Return KV blocks for all seats at their longest and the margin, or what free memory holds.
+    """Return the KV blocks for all seats at full length and the margin, or for the free memory.
 
     Raises:
-        ConfigError: the memory does not hold the longest request.
+        ConfigError: the longest request does not fit into the memory.
     """
     import torch
 
@@ -239,17 +240,17 @@ def kv_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
     kv_heads = config.num_hidden_layers * config.num_key_value_heads
     token_bytes = int(4 * kv_heads * head_size)  # a key and a value in bfloat16
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    there = int(_KV_FRACTION * free_bytes) // (_PAGE_TOKENS * token_bytes)
-    if there < needed:
+    available = int(_KV_FRACTION * free_bytes) // (_PAGE_TOKENS * token_bytes)
+    if available < needed:
         raise ConfigError(
             f"the longest request has {longest} tokens, and beside the model {device} holds the "
-            f"KV of {there * _PAGE_TOKENS}; lower max_context"
+            f"KV of {available * _PAGE_TOKENS}; lower max_context"
         )
-    return min(wanted, there)
+    return min(wanted, available)
 
 
 def _wait_for_all(manager: Any, name: str, count: int) -> dict[str, list[int]]:
-    """Return the answers by request id, once there are so many."""
+    """Return the answers by request id, once there are `count`."""
     answers: dict[str, list[int]] = {}
     with tqdm(total=count, desc=name, unit="request", disable=None) as bar:
         while len(answers) < count:

@@ -1,9 +1,8 @@
-"""Attention for transformers' continuous batching by the flash kernel that torch brings along.
+"""Attention for transformers' continuous batching by torch's own flash kernel.
 
-Without the package flash-attn the engine lays the residents' keys in one row and masks what belongs
-to others: every request attends to all, and a step takes the square of the seats. This calls
-torch's kernel with the borders of the requests instead. Where it can be had, `register()` gives the
-name to ask for.
+Without the package flash-attn the engine puts the residents' keys into one row, and masks those of
+other requests. A step then takes time quadratic in the seats. torch's kernel gets the boundaries of
+the requests instead.
 """
 
 from typing import Any, Final
@@ -11,14 +10,14 @@ from typing import Any, Final
 from lengthwise.errors import UnsupportedByEngine
 
 NAME: Final = "paged|torch_varlen"
-"""Not one of the two names for which the engine builds a mask."""
+"""Name of the attention; the engine builds no mask for it."""
 
 
 def register() -> str:
-    """Make the attention known to transformers; the `attn_implementation` that asks for it.
+    """Register the attention in transformers; return its `attn_implementation`.
 
     Raises:
-        UnsupportedByEngine: this version of transformers takes no attention but its own.
+        UnsupportedByEngine: this version of transformers supports only its own attention.
     """
     from transformers import AttentionInterface, __version__
 
@@ -48,7 +47,10 @@ def attend(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Any, None]:
-    """Attention of packed requests, each over its own past; (1, heads, tokens, head size) in."""
+    """Return the attention of packed requests, each over its own past.
+
+    Inputs have the shape (1, heads, tokens, head size).
+    """
     from torch.nn.attention.varlen import varlen_attn
 
     keys, values = cache.update(

@@ -1,17 +1,15 @@
-"""transformers' continuous batching as the planner sees it, in the layouts that it has had.
+"""transformers' continuous batching as the planner reads it, in its two layouts since 5.13.
 
-Until 5.17 its KV cache counts free blocks of `block_size` tokens; since then it is cut into sectors
-that allocators divide into pages. Everything else that is touched has stayed the same since 5.13.
+Until 5.17 its KV cache counts free blocks of `block_size` tokens. Since then the cache has sectors,
+which allocators divide into pages.
 """
 
 import inspect
-from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Final, NoReturn
 
 from lengthwise.errors import UnsupportedByEngine
-from scheduler_adapters.planner.ranking import Tracked
-from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
+from scheduler_adapters.planner.engine_view import EngineView
 
 try:
     from transformers import ContinuousBatchingConfig, __version__
@@ -29,7 +27,7 @@ PAGE_SETTING: Final = (
     if "page_size" in {field.name for field in fields(ContinuousBatchingConfig)}
     else "block_size"
 )
-"""The name of the tokens of a KV block in `ContinuousBatchingConfig`."""
+"""Name of the block size in `ContinuousBatchingConfig`."""
 _METHODS: Final = {
     "__init__": ("cache", "safety_margin", "max_requests_per_batch"),
     "reset": (),
@@ -44,35 +42,26 @@ _STATE: Final = {
 }  # fmt: skip
 
 
-class TransformersBorder(UnsharedBlocks[RequestState]):
-    """One scheduler of transformers, seen by the planner. Items are its `RequestState` objects."""
+class TransformersView(EngineView[RequestState]):
+    """A scheduler of transformers as the planner reads it. Items are its `RequestState` objects."""
 
-    whole_prompts = False
-
-    def __init__(self, scheduler: Any, think_end: tuple[int, ...]) -> None:
+    def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        self.think_end = think_end
         cache = self._cache = scheduler.cache
-        self.max_num_seqs: int = scheduler.max_requests_per_batch
-        self.max_tokens: int = cache.max_batch_tokens
-        self.total_blocks: int = cache.num_blocks
+        self.max_num_seqs = scheduler.max_requests_per_batch
+        self.max_tokens = cache.max_batch_tokens
+        self.total_blocks = cache.num_blocks
         self.watermark_blocks = int(scheduler.safety_margin * self.total_blocks)
-        self._in_sectors = hasattr(cache, "cache_allocators")
-        num_groups = len(cache.cache_allocators) if self._in_sectors else cache.num_groups
+        self._allocators = list(getattr(cache, "cache_allocators", {}).values())
+        num_groups = len(self._allocators) or cache.num_groups
         if num_groups != 1:
             raise UnsupportedByEngine(
                 f"the model's KV cache has {num_groups} kinds of layers, and steps are planned "
                 "for one; use a policy that only orders the queue"
             )
-        self.block_tokens: int = (
-            next(iter(cache.cache_allocators.values())).tokens_per_page
-            if self._in_sectors
-            else cache.block_size
+        self.block_tokens = (
+            self._allocators[0].tokens_per_page if self._allocators else cache.block_size
         )
-
-    def tracked(self, item: RequestState) -> Tracked:
-        tracked: Tracked = item.lengthwise
-        return tracked
 
     def output(self, item: RequestState) -> list[int]:
         return output_of(item)
@@ -83,29 +72,17 @@ class TransformersBorder(UnsharedBlocks[RequestState]):
     def context(self, item: RequestState) -> int:
         return int(item.position_offset) + (len(item.remaining_prefill_tokens) or 1)
 
-    def max_chunk(self) -> None:
-        return None
-
-    def is_blocked(self, item: RequestState, newcomers: Sequence[RequestState]) -> bool:
-        return False
-
-    def growth(self, items: Sequence[RequestState]) -> int:
-        return sum([int(item.position_offset) % self.block_tokens == 0 for item in items])
-
-    def ending_in(self, items: Iterable[RequestState], token: int) -> list[RequestState]:
-        return [item for item in items if output_of(item)[-1] == token]
-
     def free_blocks(self) -> int:
-        if not self._in_sectors:
+        if not self._allocators:
             return int(self._cache.get_num_free_blocks())
         free = self._count_free()
         if 2 * free < self.total_blocks and self._cache.evict_cached_blocks():
-            # Blocks that are kept for the prefix of a request to come count as taken, here only.
+            # Blocks kept for the prefix of a later request count as taken, but only here.
             free = self._count_free()
         return free
 
     def evict(self, item: RequestState) -> bool:
-        # As the engine itself does it where it has no host memory to move the blocks to.
+        # As the engine itself does without host memory for the blocks.
         returning = item.create_equivalent_initial_request()
         item._status = RequestStatus.FINISHED
         self._scheduler.finish_request(item.request_id)
@@ -124,7 +101,7 @@ def output_of(state: RequestState) -> list[int]:
 
 
 def require_known_layout() -> None:
-    """Refuse a version of transformers that differs from what the adapter was written against."""
+    """Refuse a version of transformers with a layout unknown to the adapter."""
     for name, wanted in _METHODS.items():
         method = getattr(FIFOScheduler, name, None)
         if method is None:

@@ -8,9 +8,9 @@
     hints["request 1"] = {"lengthwise_score": 217.5}
     manager.add_request(token_ids, request_id="request 1", max_new_tokens=300)
 
-Policies that plan steps run as in vLLM, by the same planner: the engine is shown the residents and
-the waiting requests of the planned step, and no others. Hints travel in a dictionary of the
-caller's, by request id: the engine has no place for them, but keeps the ids.
+Policies that plan steps run as in vLLM, by the same planner. The engine sees only the residents and
+the waiting requests of the planned step. Hints are passed in a dictionary of the caller's, by
+request id, since the engine has no place for them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from lengthwise.errors import SchedulingError, UnsupportedByEngine
 from scheduler_adapters.engines.transformers_batching.planner_view import (
-    TransformersBorder,
+    TransformersView,
     output_of,
     require_known_layout,
 )
@@ -37,7 +37,7 @@ from scheduler_adapters.planner.capabilities import (
 )
 from scheduler_adapters.planner.late_scores import late_score
 from scheduler_adapters.planner.planner import Planner
-from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
+from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
 from scheduler_adapters.planner.step_budget import Plan
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver, measuring
@@ -55,7 +55,7 @@ Hints = MutableMapping[str, Mapping[str, Any]]
 
 ENGINE: Final = "transformers"
 CAPABILITIES: Final = frozenset({Capability.DEFER_RUNNING, Capability.EVICT})
-"""Not CHUNK_LIMIT: the engine takes one token budget for all prefills of a step."""
+"""CHUNK_LIMIT is missing: the engine has one token budget for all prefills of a step."""
 _RUNS_AHEAD: Final = (
     "asynchronous batching schedules a step before the tokens of the last one are there; "
     "set use_async_batching=False, or use a policy that only orders the queue"
@@ -72,21 +72,32 @@ def use_policy(
     observers: Sequence[EngineObserver] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """Register a scheduler under `policy`; the `scheduler_type` that asks for it.
+    """Register a scheduler with `policy`; return its `scheduler_type`.
 
     Args:
-        hints: request id -> what it carries (keys: `request_annotations`); taken out once queued.
+        hints: request id -> annotations (`request_annotations.py`); removed once it is queued.
         think_end: token ids that end thinking, for policies that rank by phase.
-        observers: are told of the engine. The seconds of a step count from the end of the one
-            before: the engine's own Python is in them, but no time without work.
+        observers: of the engine. A step's seconds count from the end of the step before. They
+            include the engine's own Python code, but no time without work.
         clock: of the policy and the observers, seconds.
 
     Raises:
-        UnsupportedByEngine: the policy wants what this engine cannot do, or this version of
-            transformers is laid out otherwise.
-        ConfigError: the policy ranks by phase, and nothing says what ends thinking.
+        UnsupportedByEngine: the engine cannot run the policy, or its version is unknown.
+        ConfigError: the policy ranks by phase, and there is no end of thinking.
     """
-    _require_supported(policy)
+    require_known_layout()
+    require_capabilities(policy, CAPABILITIES, ENGINE)
+    rule = shape_of_first_step(policy)
+    if rule.whole_prompts:
+        raise UnsupportedByEngine(
+            f"policy {policy.name!r} wants prompts whole, and transformers splits them wherever a "
+            "step is too small; run it in vLLM or in the simulator"
+        )
+    if rule.chunk is not None and rule.max_prefills != 1:
+        raise UnsupportedByEngine(
+            f"policy {policy.name!r} limits each of several prefills to {rule.chunk} tokens, and "
+            "transformers has one budget for all; use max_prefills=1, or run it in vLLM"
+        )
     require_think_end(policy, bool(think_end), "give think_end, a list of token ids")
     name = f"lengthwise-{policy.name}-{next(_numbers)}"
     SCHEDULER_MAPPING[name] = partial(
@@ -101,14 +112,14 @@ def use_policy(
 
 
 def require_ours(manager: Any, *, timeout_s: float = 60.0) -> RankedScheduler:
-    """Return the scheduler of a started manager; transformers falls back to FIFO without an error.
+    """Return our scheduler of a started manager; transformers falls back to FIFO without an error.
 
     Args:
-        timeout_s: how long to wait for the manager's thread to make it.
+        timeout_s: most seconds until the manager's thread has made it.
 
     Raises:
-        UnsupportedByEngine: the manager runs another scheduler or none, or it runs ours ahead of
-            the tokens that a plan needs to have seen.
+        UnsupportedByEngine: the manager runs another scheduler or none, or plans steps before the
+            tokens of the last one.
     """
     until_s = time.monotonic() + timeout_s
     while manager.batch_processor is None and manager.is_running() and time.monotonic() < until_s:
@@ -127,7 +138,7 @@ def require_ours(manager: Any, *, timeout_s: float = 60.0) -> RankedScheduler:
 
 
 class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
-    """FIFO over the requests that the policy lets it see."""
+    """FIFO over the requests that the policy shows to it."""
 
     lengthwise: Ranker
     """Policy, load and counters of this engine."""
@@ -145,64 +156,62 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         self._policy = policy
+        self._make_ranker = partial(Ranker, clock=clock, observers=observers, think_end=think_end)
         self._hints = hints
-        self._think_end = think_end
-        self._observers = observers
-        self._clock = clock
         self._measuring = measuring(observers)
         super().__init__(*args, **kwargs)  # which calls reset()
 
     @property
     def follows_steps(self) -> bool:
-        """Return whether the tokens of a step must be there before the next one is scheduled."""
-        return self.planner is not None or bool(self._observers)
+        """Return whether a step's tokens are needed before the next step is scheduled."""
+        return self.planner is not None or bool(self.lengthwise.observers)
 
     def reset(self) -> None:
         super().reset()
-        policy, end = deepcopy(self._policy), self._think_end
-        self.lengthwise = Ranker(policy, self._clock, self._observers, think_end=end)
+        self.lengthwise = self._make_ranker(deepcopy(self._policy))
         self.planner: Planner[RequestState] | None = None
         self._queue: RankedQueue[RequestState] = RankedQueue()
-        if plans_steps(self._policy):
-            border = TransformersBorder(self, self._think_end)
-            self.planner = Planner(self.lengthwise, border, self._queue)
+        if plans_steps(self.lengthwise.policy):
+            self.planner = Planner(self.lengthwise, TransformersView(self), self._queue)
         self._running: Sequence[Any] = ()
         """The requests of a step that has not ended yet."""
         self._step_start_s = 0.0
         self._was_idle = True
-        self._gone: dict[str, RequestState] = {}
+        self._left: dict[str, RequestState] = {}
         """Residents that finished, or lost their blocks, since a step ended."""
         self._stalled = False
 
     def score_arrived(self, request_id: str, hints: Mapping[str, Any]) -> None:
-        """Take the score of a request that was added without: it moves one that waits when the next
-        step is scheduled. Any thread may call this; a score that is not usable is ignored.
+        """Queue the score of a request that was added without one, to be used by the next step.
+
+        Any thread may call this. An unusable score is ignored.
 
         Args:
-            hints: the score, and its quantiles if it has any, by the keys of `request_annotations`.
+            hints: the score and optionally its quantiles, with the keys of
+                `request_annotations.py`.
         """
         if (late := late_score(request_id, hints)) is not None:
             self.lengthwise.late_scores.inbox.append(late)
 
     # The engine's loop: new requests, cancelled ones, schedule_batch, the step itself, and then
-    # finish_request for those that are done. So a step has ended when the next turn begins.
+    # finish_request for each finished request. So a step has ended when the next turn begins.
 
     def add_waiting_request(self, state: RequestState) -> None:
+        sequences = [state]
         if state.is_cpu_offloaded or state._true_initial_tokens:
-            # A resident that lost its blocks; it may come back as another object.
-            tracked: Tracked = self._gone.pop(state.request_id).lengthwise
+            # A resident that lost its blocks; it may return as another object.
+            tracked: RankedRequest = self._left.pop(state.request_id).lengthwise
             state.lengthwise = tracked
             self.lengthwise.requeue(
                 tracked,
                 generated_tokens=len(output_of(state)),
                 preemptions=tracked.view.preemptions + 1,
             )
-            sequences = [state]
         else:
             self._end_step()
             carried, sequences = self._hints.pop(state.request_id, None), _sequences(state)
-            taken = (self.active_requests, self.waiting_requests)
-            if any(each.request_id in those for each in sequences for those in taken):
+            used = self.active_requests.keys() | self.waiting_requests.keys()
+            if any(each.request_id in used for each in sequences):
                 raise SchedulingError(
                     f"id {state.request_id!r} is in use; give the request another"
                 )
@@ -213,44 +222,38 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                     prompt_tokens=len(state.initial_tokens),
                     carried=carried,
                     prompt=state.initial_tokens,
-                    ticket=state.request_id,
+                    key=state.request_id,
                 )
         for each in sequences:
             super().add_waiting_request(each)
-            self._put(each)
+            self._queue.add(each)
 
     def clear_cancelled_requests(self) -> Any:
         self._end_step()
         cancelled = super().clear_cancelled_requests()
-        # After an eviction of its own the engine admits nobody until a resident has left.
+        # After an eviction of its own the engine admits no request until a resident has left.
         self.block_new_requests &= not cancelled
         for state in cancelled:
             self._queue.remove(state.lengthwise.view.number)
             self.lengthwise.late_scores.forget(state.request_id)
             if self.planner is not None:
                 self.planner.residents.left(state.request_id)
-            for observer in self._observers:
+            for observer in self.lengthwise.observers:
                 observer.withdrawn(state.lengthwise.view, self.lengthwise.clock())
         return cancelled
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
-        load = self.lengthwise.load
-        load.now_s = self._step_start_s = self.lengthwise.clock()
-        if self.lengthwise.late_scores.inbox:
-            self.lengthwise.take_late_scores(self._queue)
-        for state in self._queue.pop_expired(load.now_s):
-            self.lengthwise.expire(state.lengthwise)
-            self._put(state)
+        self._step_start_s = self.lengthwise.begin_step(self._queue)
         batch = None
         if self.planner is not None and not self._stalled:
             batch = self._schedule_plan(self.planner.plan(), cache_budget)
         if batch is None or not batch[0]:
-            # No plan, or the engine knows a reason to run none of it: then it gets to see all. It
+            # No plan, or the engine has a reason to run none of it: then it sees all requests. It
             # would take an empty batch for the end of its work.
             if self.planner is not None:
                 self.planner.residents.left_out.clear()
-            most = itertools.islice(self._queue, self.max_requests_per_batch)
-            batch = self._schedule(list(most), token_budget, cache_budget)
+            most = self._queue.first_few(self.max_requests_per_batch)
+            batch = self._schedule(most, token_budget, cache_budget)
         self._stalled = batch[0] is None
         self._running = batch[0] or ()
         return batch
@@ -260,12 +263,12 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         super().finish_request(request_id)
         self.lengthwise.late_scores.forget(request_id)
         if state is not None:
-            self._gone[request_id] = state
+            self._left[request_id] = state
             if self.planner is not None:
-                self.planner.residents.evicted(state)  # the engine finishes those as well
+                self.planner.residents.evicted(state)  # the engine finishes evicted requests too
 
     def _schedule_plan(self, plan: Plan[RequestState] | None, cache_budget: int) -> Any:
-        """Schedule with the planned residents in sight and the others put aside, blocks and all."""
+        """Schedule the planned residents, while the others are put aside with their blocks."""
         if plan is None or not plan.num_tokens:
             return None
         left_out = {state.request_id for state in plan.left_out}
@@ -274,21 +277,19 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         if plan.last is not None:
             shown[plan.last.request_id] = shown.pop(plan.last.request_id)
         if plan.chunk is not None:
-            self._require_common_budget([*shown.values(), *plan.newcomers], plan.chunk)
+            # As in `use_policy`, for a policy whose later rules differ from its first.
+            states = [*shown.values(), *plan.admitted]
+            prefills = [size for each in states if (size := len(each.remaining_prefill_tokens))]
+            if len(prefills) > 1 and max(prefills) > plan.chunk:
+                raise UnsupportedByEngine(
+                    f"policy {self.lengthwise.policy.name!r} now limits each of {len(prefills)} "
+                    f"prefills to {plan.chunk} tokens; give its step rule max_prefills=1"
+                )
         self.active_requests = shown
         try:
-            return self._schedule(plan.newcomers, plan.num_tokens, cache_budget)
+            return self._schedule(plan.admitted, plan.num_tokens, cache_budget)
         finally:
             self.active_requests = residents | self.active_requests
-
-    def _require_common_budget(self, shown: Sequence[RequestState], chunk: int) -> None:
-        # As `_require_supported`, for a policy whose later rules differ from its first.
-        prefills = [size for state in shown if (size := len(state.remaining_prefill_tokens))]
-        if len(prefills) > 1 and max(prefills) > chunk:
-            raise UnsupportedByEngine(
-                f"policy {self._policy.name!r} now limits each of {len(prefills)} prefills to "
-                f"{chunk} tokens; give its step rule max_prefills=1"
-            )
 
     def _schedule(self, offered: list[RequestState], token_budget: int, cache_budget: int) -> Any:
         self.waiting_requests_order = deque(state.request_id for state in offered)
@@ -298,38 +299,41 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                 self._queue.remove(state.lengthwise.view.number)
                 if self.planner is not None:
                     self.planner.residents.admitted(state)
-                self.lengthwise.tell_admitted(state.lengthwise, self._step_start_s)
+                self.lengthwise.admitted(state.lengthwise, self._step_start_s)
         return batch
 
-    def _put(self, state: RequestState) -> None:
-        self._queue.add(state, state.lengthwise.view.number, state.lengthwise.rank)
-
     def _end_step(self) -> None:
-        """Book the step that has ended; nothing happens where none ran."""
+        """Count and report the step that has ended, if any."""
         if not self._running:
             return
-        # Nothing else tells a scheduler of `generate_batch` that its engine is asynchronous.
+        # A scheduler of `generate_batch` learns only here that its engine is asynchronous.
         fresh = [one.state for one in self._running if one.has_new_token]
         if self.follows_steps and any(
             state.request_id in self.active_requests and not state.generated_tokens
             for state in fresh
         ):
             raise UnsupportedByEngine(_RUNS_AHEAD)
-        previous_end_s = self.lengthwise.load.last_step_end_s
-        self.lengthwise.end_step(self._step_start_s)
+        ranker = self.lengthwise
+        began_s = self._step_start_s if self._was_idle else ranker.load.last_step_end_s
+        ranker.end_step(self._step_start_s)
+        now_s = ranker.load.now_s
         if self._measuring:
-            step = self._measured_since(self._step_start_s if self._was_idle else previous_end_s)
+            step = self._measured(now_s - began_s)
             for observer in self._measuring:
                 observer.measured(step)
-        if self._observers:
-            self._tell(fresh)
+        for state in fresh if ranker.observers else ():
+            ranker.emitted(state.lengthwise, output_of(state), 1, now_s)
+        for observer in ranker.observers:
+            for state in self._left.values():
+                observer.finished(state.lengthwise.view, now_s)
+            observer.stepped(now_s)
         self._running = ()
-        self._gone.clear()
+        self._left.clear()
         if self.planner is not None:
             self.planner.residents.step_ended()
 
-    def _measured_since(self, began_s: float) -> StepRecord:
-        """Return the size of the step that has ended now."""
+    def _measured(self, seconds: float) -> StepRecord:
+        """Return the size of the step that has ended."""
         num_decodes = decode_context = 0
         prefills: list[Chunk] = []
         for future in self._running:
@@ -340,22 +344,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                 decode_context += context
             else:
                 prefills.append((context - future.query_length, future.query_length))
-        seconds = self.lengthwise.load.now_s - began_s
         self._was_idle = not self.has_pending_requests()
         return StepRecord.of(num_decodes, decode_context, prefills, seconds)
-
-    def _tell(self, fresh: list[RequestState]) -> None:
-        """Tell the observers of the tokens of a step, and of the requests that finished."""
-        now_s, end = self.lengthwise.load.now_s, self._think_end
-        thought = [state for state in fresh if end and ends_thinking(output_of(state), 1, end)]
-        for observer in self._observers:
-            for state in fresh:
-                observer.emitted(state.lengthwise.view, 1, now_s)
-            for state in thought:
-                observer.thinking_ended(state.lengthwise.view, now_s)
-            for state in self._gone.values():
-                observer.finished(state.lengthwise.view, now_s)
-            observer.stepped(now_s)
 
 
 def _sequences(state: RequestState) -> list[RequestState]:
@@ -365,20 +355,3 @@ def _sequences(state: RequestState) -> list[RequestState]:
     for number, child in enumerate(children):
         child.request_id = f"{state.request_id}__child#{number}"  # as the engine names them
     return [state, *children]
-
-
-def _require_supported(policy: Policy) -> None:
-    """Refuse a policy that this engine, or this version of it, cannot run."""
-    require_known_layout()
-    require_capabilities(policy, CAPABILITIES, ENGINE)
-    rule = shape_of_first_step(policy)
-    if rule.whole_prompts:
-        raise UnsupportedByEngine(
-            f"policy {policy.name!r} wants prompts whole, and transformers splits them wherever a "
-            "step is too small; run it in vLLM or in the simulator"
-        )
-    if rule.chunk is not None and rule.max_prefills != 1:
-        raise UnsupportedByEngine(
-            f"policy {policy.name!r} limits each of several prefills to {rule.chunk} tokens, and "
-            "transformers has one budget for all; use max_prefills=1, or run it in vLLM"
-        )

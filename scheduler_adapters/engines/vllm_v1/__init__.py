@@ -1,7 +1,6 @@
 """vLLM V1 under our policies: `--scheduler-cls scheduler_adapters.engines.vllm_v1.pars`.
 
-A vLLM engine comes in, the same engine with its queue in rank order comes out. Start with
-`rank_scheduler.py`; its factories, one per policy, are names of this package too.
+Start with `rank_scheduler.py`. Its factories, one per policy, are names of this package too.
 """
 
 from functools import partial
@@ -10,12 +9,14 @@ from typing import Any, Final
 from scheduler_adapters.policy import POLICIES
 
 TESTED: Final = "0.26 to 0.32"
-"""The versions of vLLM that decisions and answers were tested with."""
+"""Versions of vLLM in which decisions and answers were tested."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return the factory of a policy by name, "_" for "-", as `--scheduler-cls` looks it up, or the
-    one for which the settings name the policy. vLLM is imported on first use only."""
+    """Return the factory of a policy, with "_" for "-", or the one configured by the settings.
+
+    `--scheduler-cls` calls it. vLLM is imported at the first call.
+    """
     policy = name.replace("_", "-")
     if policy not in POLICIES and name != "scheduler":
         raise AttributeError(f"no policy {policy!r}; use one of {', '.join(sorted(POLICIES))}")

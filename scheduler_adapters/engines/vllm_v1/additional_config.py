@@ -2,7 +2,7 @@
 
     {"lengthwise": {"policy": "pars", "starve_after_s": 60, "think_end": [128014]}}
 
-It is how the settings reach the engine process. Imports no engine.
+It carries the settings to the engine process. Imports no engine.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ _OURS: Final = ("policy", "think_end")
 
 
 def configured_policy(additional_config: Any, name: str | None = None) -> Policy:
-    """Make the policy that `additional_config` names, or the factory's `name`.
+    """Make the policy named by `additional_config` or, as `name`, by the factory.
 
     Raises:
-        ConfigError: no policy is named, two are, or the settings are not the policy's.
+        ConfigError: no policy or two policies are named, or a setting is not the policy's.
     """
     settings = _settings(additional_config)
     named = settings.get("policy", name)
@@ -32,7 +32,7 @@ def configured_policy(additional_config: Any, name: str | None = None) -> Policy
 
 
 def configured_think_end(additional_config: Any) -> tuple[int, ...]:
-    """Return the token ids that end thinking; empty where `additional_config` has none.
+    """Return the configured token ids that end thinking; empty if there are none.
 
     Raises:
         ConfigError: not a list of token ids.

@@ -1,6 +1,6 @@
-"""Bodies of requests to vLLM's server: where the prompt stands, and where hints may stand.
+"""Bodies of requests to vLLM's server: the place of the prompt, and of hints.
 
-Endpoints that generate, of vLLM 0.32, with what a request to them may carry to the scheduler:
+Generation endpoints of vLLM 0.32, with the scheduling parameters of their requests:
 
 | endpoint | scored by | hints stand in |
 |---|---|---|
@@ -8,15 +8,15 @@ Endpoints that generate, of vLLM 0.32, with what a request to them may carry to 
 | /v1/chat/completions, /v1/messages | the user's newest message | vllm_xargs, priority |
 | /v1/chat/completions/batch | those of its conversations, in the same way | vllm_xargs, priority |
 | /v1/responses | its input | vllm_xargs, priority |
-| /invocations | what it holds of these | vllm_xargs, priority |
+| /invocations | its part of these | vllm_xargs, priority |
 | /inference/v1/generate | not: token ids | sampling_params.extra_args, priority |
 | /v1/audio/transcriptions, /v1/audio/translations | not: sound | vllm_xargs of a form |
 | /cohere/v2/chat, /generative_scoring, /v1/systemone | not | priority |
 
-The header X-Vllm-Priority goes before the priority of a body; X-data-parallel-rank chooses one of
-several engines. Pooling endpoints generate nothing; their priority counts too. Prompts of one
-request share their parameters, so one score has to fit them all. More than `MOST_PROMPTS` are not
-scored, nor are token ids. Imports no engine.
+The header X-Vllm-Priority overrides the priority of a body; X-data-parallel-rank chooses one of
+several engines. Pooling endpoints generate nothing, but their priority counts. Prompts of one
+request share their parameters, so they share one score. Token ids are not scored, nor are more than
+`MOST_PROMPTS` prompts. Imports no engine.
 """
 
 import json
@@ -26,22 +26,22 @@ from typing import Any, Final
 
 from lengthwise.tables import prompt_text
 from scheduler_adapters.engines.user_classes import first_header
-from scheduler_adapters.planner.request_annotations import CLIENT_HINTS, TICKET
+from scheduler_adapters.planner.request_annotations import FROM_CLIENTS, REQUEST_KEY
 
 XARGS: Final = "vllm_xargs"
 PRIORITY: Final = "priority"
 HINT_HEADERS: Final = frozenset({b"x-vllm-priority", b"x-data-parallel-rank"})
-"""The second sends a request to an engine of its client's choice."""
+"""Headers for a priority and for the choice of an engine."""
 GENERATE: Final = "/inference/v1/generate"
 MOST_PROMPTS: Final = 16
-"""Of one request that is scored: each takes as long as a request of its own."""
+"""Most prompts of a scored request; each takes the time of a request of its own."""
 Prompts = tuple[str, ...]
 PromptsOf = Callable[[Mapping[str, Any]], Prompts]
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 def _all(texts: Sequence[str | None]) -> Prompts:
-    """Prompts of which each has a text, and that are not too many; else none."""
+    """Return the texts if none is missing and they are not too many, else nothing."""
     found = tuple(text for text in texts if text is not None)
     return found if len(found) == len(texts) <= MOST_PROMPTS else ()
 
@@ -75,8 +75,8 @@ SCORED: Final[Mapping[str, tuple[PromptsOf, tuple[str, ...]]]] = {
     "/invocations": (_of_invocation, ("messages", "prompt")),
     GENERATE: (lambda body: (), ("sampling_params",)),
 }
-"""Endpoint -> its prompts (none where a text cannot be read), and fields of which a body must have
-one: vLLM answers with the number of fields where it lacks."""
+"""Endpoint -> its prompts (none without readable text), and fields of which a body must have one:
+for a body without them vLLM answers with its number of fields."""
 UNSCORED: Final = frozenset(
     {
         "/v1/audio/transcriptions",
@@ -87,9 +87,9 @@ UNSCORED: Final = frozenset(
         "/cohere/v2/chat",
     }
 )
-"""Endpoints that generate, and whose requests are only counted."""
-_GUARDED: Final = "/v1"
-"""Where every vLLM asks for a key, if it has any; elsewhere it may serve everybody."""
+"""Generation endpoints whose requests are only counted."""
+GUARDED: Final = "/v1"
+"""Start of the paths at which every vLLM with API keys requires one."""
 _HINT_START: Final = "lengthwise_"
 _ASCII_ESCAPE: Final = re.compile(rb"\\u00[2-7]")
 _HINT: Final = re.compile(
@@ -98,18 +98,15 @@ _HINT: Final = re.compile(
 
 
 def media_type(headers: Headers) -> bytes:
-    """The media type of a body, without its parameters."""
+    """Return the media type of a body without its parameters."""
     return first_header(headers, b"content-type").partition(b";")[0].strip().lower()
 
 
-def is_guarded(path: str) -> bool:
-    """Whether vLLM refuses requests without one of its keys there."""
-    return path.startswith(_GUARDED)
-
-
 def may_hold_hints(content: bytes) -> bool:
-    """Whether a JSON body may hold hints or a priority, however they are spelled; a search that
-    costs far less than to read it."""
+    """Return whether a JSON body may hold hints or a priority in any spelling.
+
+    The search costs far less than to parse the body.
+    """
     return (
         _HINT_START.encode() in content
         or b'"priority"' in content
@@ -119,7 +116,7 @@ def may_hold_hints(content: bytes) -> bool:
 
 
 def form_may_hold_hints(headers: Headers, content: bytes) -> bool:
-    """Whether a form may hold hints: they are there, or it names an encoding of its own."""
+    """Return whether a form holds hints or declares an encoding of its own."""
     if b"charset" in first_header(headers, b"content-type").lower():
         return True
     is_likely = _HINT_START.encode() in content or _ASCII_ESCAPE.search(content)
@@ -127,7 +124,7 @@ def form_may_hold_hints(headers: Headers, content: bytes) -> bool:
 
 
 def parse(content: bytes, required: tuple[str, ...] = ()) -> dict[str, Any] | None:
-    """A body in which hints can be looked for; None if it is no such, and vLLM will refuse it."""
+    """Return a body as an object; None for a malformed one, which vLLM will refuse."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
@@ -137,37 +134,29 @@ def parse(content: bytes, required: tuple[str, ...] = ()) -> dict[str, Any] | No
     params = body.get("sampling_params")
     if "sampling_params" in required and not isinstance(params, dict):
         return None
-    extra = params.get("extra_args") if isinstance(params, dict) else None
-    is_usable = all(
-        carrier is None or isinstance(carrier, dict) for carrier in (body.get(XARGS), extra)
-    )
+    is_usable = all(each is None or isinstance(each, dict) for each in _places(body))
     return body if is_usable else None
 
 
 def own_hints(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The hints in a body, wherever they stand."""
+    """Return the hints in a body, in every place."""
     return {
-        key: carrier[key] for carrier in _carriers(body) for key in carrier.keys() & CLIENT_HINTS
+        key: carrier[key] for carrier in _carriers(body) for key in carrier.keys() & FROM_CLIENTS
     }
 
 
 def drop_hints(body: dict[str, Any], keys: Iterable[str]) -> bool:
-    """Take hints out of a body, and a ticket in any case. Whether there was one."""
+    """Remove hints and request keys from a body; return whether there was one."""
     dropped = False
     for carrier in _carriers(body):
-        for key in carrier.keys() & {*keys, TICKET}:
+        for key in carrier.keys() & {*keys, REQUEST_KEY}:
             del carrier[key]
             dropped = True
     return dropped
 
 
-def has_priority(body: Mapping[str, Any]) -> bool:
-    """Whether a body asks for another place than that of all others."""
-    return body.get(PRIORITY) not in (None, 0)
-
-
 def attach(body: dict[str, Any], added: Mapping[str, Any], path: str) -> bool:
-    """Put hints where the endpoint takes them; those that are there stay. Whether any was new."""
+    """Add hints that a body lacks at its endpoint's place; return whether there were any."""
     holder, name = (body["sampling_params"], "extra_args") if path == GENERATE else (body, XARGS)
     carried = holder.get(name) or {}
     new = {key: value for key, value in added.items() if key not in carried}
@@ -176,10 +165,10 @@ def attach(body: dict[str, Any], added: Mapping[str, Any], path: str) -> bool:
     return bool(new)
 
 
-def _given(body: Mapping[str, Any]) -> list[Any]:
+def _places(body: Mapping[str, Any]) -> list[Any]:
     params = body.get("sampling_params")
     return [body.get(XARGS), params.get("extra_args") if isinstance(params, dict) else None]
 
 
 def _carriers(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [one for one in _given(body) if isinstance(one, dict)]
+    return [each for each in _places(body) if isinstance(each, dict)]

@@ -1,10 +1,9 @@
 """Features of vLLM that our schedulers refuse, found in its configuration before a model is loaded.
 
-One table, `REFUSALS`; what is not in it works, and docs/vllm-features.md names the test of each.
-Three ask it: `serve-vllm` before it starts vLLM; vLLM itself when it makes its configuration,
-through the entry point `vllm.general_plugins`, whatever names our scheduler (`--scheduler-cls`,
-`LLM(scheduler_cls=...)`); and our scheduler when it is made, for a vLLM started with `VLLM_PLUGINS`
-that leaves us out. Imports no engine.
+The table `REFUSALS` lists them; other features work, and docs/vllm-features.md names the test of
+each. It is checked by `serve-vllm` before vLLM starts. vLLM checks it when it makes a configuration
+with our scheduler, through the entry point `vllm.general_plugins`. Our scheduler checks it again,
+for a vLLM whose `VLLM_PLUGINS` omits our plugin. Imports no engine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,16 +22,16 @@ PACKAGE: Final = "scheduler_adapters.engines.vllm_v1"
 
 
 class Refusal(NamedTuple):
-    """A feature that some policies cannot be served with."""
+    """A feature of vLLM that excludes some policies."""
 
     option: str
-    """Of vLLM's command line; what has none is named."""
+    """Option of vLLM's command line, or a description."""
     is_on: Callable[[Any, StepRule], bool]
-    """Of a `VllmConfig` and the rule of the policy's first step."""
+    """Predicate of a `VllmConfig` and the rule of the policy's first step."""
     why: str
     instead: str
     planning_only: bool = True
-    """Whether policies that only order the queue work with it."""
+    """True if policies that only order the queue work with the feature."""
 
 
 def _max_tokens(config: Any, rule: StepRule) -> float:
@@ -124,36 +123,31 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
 
 
 def require_features(config: Any, policy: Policy) -> None:
-    """Refuse a policy in a vLLM with features that the policy cannot be served with.
+    """Refuse a policy in a vLLM with features that exclude it.
 
     Args:
         config: vLLM's `VllmConfig`.
 
     Raises:
-        UnsupportedByEngine: names the option, why not, and what to do instead.
+        UnsupportedByEngine: with the option, the reason and the remedy.
     """
     plans, rule = plans_steps(policy), shape_of_first_step(policy)
     for refusal in REFUSALS.values():
         if (plans or not refusal.planning_only) and refusal.is_on(config, rule):
-            raise UnsupportedByEngine(message(refusal, policy))
-
-
-def message(refusal: Refusal, policy: Policy) -> str:
-    """Return what an operator is told."""
-    other = ", or use a policy that only orders the queue, as fcfs and pars do"
-    return (
-        f"policy {policy.name!r} cannot be served with {refusal.option}: {refusal.why}; "
-        f"{refusal.instead}{other if refusal.planning_only else ''}"
-    )
+            other = ", or use a policy that only orders the queue, as fcfs and pars do"
+            raise UnsupportedByEngine(
+                f"policy {policy.name!r} cannot be served with {refusal.option}: {refusal.why}; "
+                f"{refusal.instead}{other if refusal.planning_only else ''}"
+            )
 
 
 def read_configuration(options: Sequence[str]) -> Any:
-    """Return the `VllmConfig` that vLLM's server would make of these options; no model is loaded.
+    """Return the `VllmConfig` that vLLM's server makes of these options, without a model.
 
-    None for a vLLM whose server keeps its options elsewhere: then it refuses itself.
+    None for a vLLM whose server defines its options elsewhere; it will check them itself.
 
     Raises:
-        ConfigError: vLLM refuses them.
+        ConfigError: vLLM refuses the options.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs, FlexibleArgumentParser
     from vllm.usage.usage_lib import UsageContext
@@ -170,7 +164,7 @@ def read_configuration(options: Sequence[str]) -> Any:
         return arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
     except LengthwiseError:
         raise
-    except Exception as error:  # of vLLM and of what it asks for the model
+    except Exception as error:  # of vLLM or of the source of the model
         why = " ".join(str(error).partition(" [type=")[0].split())
         raise ConfigError(
             f"vLLM refuses its options ({why}); correct those behind the --"
@@ -178,15 +172,15 @@ def read_configuration(options: Sequence[str]) -> Any:
 
 
 def require_early() -> None:
-    """Have vLLM refuse when it makes its configuration; its plugins are called in every process.
+    """Check `REFUSALS` whenever vLLM makes a configuration; called in every process of vLLM.
 
-    Each process also asks Linux for AMX tiles: vLLM's attention on a CPU takes them without, and is
-    killed where it computes before torch has asked. Nothing else changes for a vLLM without our
-    scheduler. Called again, it does nothing.
+    Nothing but AMX changes for a vLLM without our scheduler. Further calls do nothing.
     """
     import torch
     from vllm.config import VllmConfig
 
+    # vLLM's attention on a CPU uses AMX tiles without requesting them from Linux. The process is
+    # killed if it computes before torch has requested them.
     torch.cpu._init_amx()
 
     made = VllmConfig.__post_init__
@@ -203,12 +197,12 @@ def require_early() -> None:
 
 
 def _is_ours(scheduler_cls: Any) -> bool:
-    """Return whether the scheduler, by its import path or its class, is of this package."""
+    """Return whether a scheduler, given as import path or class, is of this package."""
     where = scheduler_cls if isinstance(scheduler_cls, str) else scheduler_cls.__module__
     return f"{where}.".startswith(f"{PACKAGE}.")
 
 
 def _policy_of(scheduler_cls: Any) -> str | None:
-    """Return the policy that a factory of this package is named after; None if after none."""
+    """Return the policy of a factory of this package; None if its name is not of a policy."""
     name = str(scheduler_cls).removeprefix(f"{PACKAGE}.").replace("_", "-")
     return name if name in POLICIES else None

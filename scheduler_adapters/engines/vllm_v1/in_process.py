@@ -1,7 +1,7 @@
-"""vLLM in this process: its engine, opened and driven.
+"""vLLM's engine in this process, opened and driven.
 
-Each request gets exactly its `output_tokens` (end-of-sequence is ignored), so schedulers are
-compared on the same work. One engine per process: a second one breaks the first one's groups.
+Each request gets exactly its `output_tokens`, end-of-sequence tokens ignored, so that schedulers
+are compared on the same work. Open one engine per process: a second one breaks the first.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import product
+from math import nan
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.driver import (
@@ -35,7 +34,11 @@ from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model,
 from scheduler_adapters.engines.vllm_v1 import TESTED
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.planner.late_scores import LateScore
-from scheduler_adapters.planner.request_annotations import TICKET, HintCounts, hints_of
+from scheduler_adapters.planner.request_annotations import (
+    REQUEST_KEY,
+    AnnotationCounts,
+    annotations_of,
+)
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver, measuring
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
@@ -51,13 +54,13 @@ ENVIRONMENT: Final = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
-    # On CPU: without these two the worker binds itself to the first core, whoever else is on it.
+    # On CPU: without these two the worker binds itself to the first core, even if it is in use.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
-    # The engine core in this process: no child to start, and its scheduler can be looked at.
+    # The engine core in this process: no child to start, and its scheduler can be read.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
-"""The variables that vLLM reads; one that is set already keeps its value."""
+"""Environment variables of vLLM; a variable that is set keeps its value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,28 +68,27 @@ class OfflineConfig:
     """One engine and the scheduler inside it."""
 
     scheduler: str = STOCK
-    """"stock" is vLLM's own; else a policy of ours by name (fcfs, pars, ...) or import path."""
+    """"stock": vLLM's own; else a policy of ours by name (fcfs, pars) or import path."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the policy, e.g. {"starve_after_s": 60}."""
+    """Settings of the policy, such as {"starve_after_s": 60}."""
     max_num_seqs: int = 8
-    """Requests that run at once; below the number of requests it makes a queue."""
+    """Most requests that run at once; further requests wait."""
     max_num_batched_tokens: int = 512
     """Token budget of a step."""
     kv_cache_mib: int = 64
     """Memory for KV blocks of 32 tokens; a token of the tiny model takes 1 KiB, of 7b 512."""
     model: Path | None = None
-    """Folder of a model; left out, a random Llama is made for the run."""
+    """Folder of a model; none: a random Llama is made for the run."""
     shape: str = "tiny"
     """Shape of the random Llama: tiny (1.2 M parameters), small (14 M), 7b (Llama-2-7B)."""
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of vLLM's engine, or others than ours: {"enforce_eager": false} for CUDA
-    graphs, {"dtype": "float32"}."""
+    """Arguments of vLLM's engine, in addition to ours or in place of them: {"enforce_eager": false}
+    for CUDA graphs, {"dtype": "float32"}."""
     clock: ClockKind = "wall"
-    """"cpu" counts this process's CPU seconds and skips idle time: on a shared machine it compares
-    schedulers, where wall time compares neighbours. "steady" is "cpu" on a machine that stays as
-    fast as at first."""
+    """"cpu": CPU seconds of this process without idle time, to compare schedulers on a shared
+    machine. "steady": CPU seconds corrected for changes of the machine's speed."""
     seed: int = 0
-    """Of the random prompts."""
+    """Seed of the random prompts."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_mib"):
@@ -103,7 +105,7 @@ class OfflineConfig:
 def open_driver(config: OfflineConfig, **engine_args: Any) -> Iterator[VllmDriver]:
     """Open an engine as `open_engine` does, warmed up."""
     with open_engine(config, **engine_args) as engine:
-        # The first steps load code and allocate: they belong to nobody's latency.
+        # The first steps load code and allocate: they belong to no request's latency.
         _add_request(engine, "warm-up", [1, 2], 4)
         while engine.has_unfinished_requests():
             engine.step()
@@ -112,7 +114,7 @@ def open_driver(config: OfflineConfig, **engine_args: Any) -> Iterator[VllmDrive
 
 @contextmanager
 def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
-    """Open vLLM's `LLMEngine` in this process, with a random model where `config` names none."""
+    """Open vLLM's `LLMEngine` in this process, with a random model unless `config` has one."""
     set_environment()
     if find_spec("vllm") is None:
         raise UnsupportedByEngine("vLLM is not installed; install vllm " + TESTED)
@@ -127,20 +129,19 @@ def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
 
 
 def set_environment() -> None:
-    """`ENVIRONMENT`, where it is not set already; OpenMP reads it when torch is first imported."""
+    """Set the variables of `ENVIRONMENT` that are unset; OpenMP reads them as torch is imported."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # While it is imported, vLLM logs before it reads what level to log.
+    # vLLM logs during its import, before it reads its log level.
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
 
 
 def scheduler_of(engine: Any) -> Any:
-    """Return the live scheduler of an engine that `open_engine` made."""
+    """Return the scheduler of an engine made by `open_engine`."""
     return engine.engine_core.engine_core.scheduler
 
 
 def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
-    """Return the arguments that name the scheduler; wrong settings fail here, before the engine."""
     if config.scheduler == STOCK:
         if config.settings:
             raise ConfigError(
@@ -148,7 +149,7 @@ def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
             )
         return {}
     additional_config = {SETTINGS: {"policy": config.scheduler, **config.settings}}
-    configured_policy(additional_config)
+    configured_policy(additional_config)  # wrong settings fail here, before the engine
     return {
         "scheduler_cls": "scheduler_adapters.engines.vllm_v1.scheduler",
         "additional_config": additional_config,
@@ -156,7 +157,7 @@ def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
 
 
 def _model_args(config: OfflineConfig, folder: Path) -> dict[str, Any]:
-    """Return the arguments that name the model; a random one is written to `folder`."""
+    """Return the arguments for the model; a random one is written to `folder`."""
     if config.model is None and config.shape == "7b":  # 13.5 GB are not written and read again
         return {"model": str(write_config(folder, config.shape)), "load_format": "dummy"}
     return {"model": str(config.model or make_tiny_model(folder, shape=config.shape))}
@@ -172,7 +173,6 @@ def _make_engine(config: OfflineConfig, engine_args: Mapping[str, Any]) -> Any:
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "kv_cache_memory_bytes": config.kv_cache_mib << 20,
         "use_tqdm_on_load": False,
-        "disable_log_stats": False,  # the time a request was first scheduled comes with them
         **engine_args,
     }
     with warnings.catch_warnings():
@@ -183,28 +183,27 @@ def _make_engine(config: OfflineConfig, engine_args: Mapping[str, Any]) -> Any:
 
 
 class VllmDriver(EngineDriver):
-    """vLLM's engine in this process, under the scheduler that it was opened with.
+    """vLLM's engine in this process, with its scheduler.
 
     Args:
-        shared_tokens: that all prompts have at their beginning.
+        shared_tokens: length of a common prefix of the prompts.
     """
 
     def __init__(self, engine: Any, *, shared_tokens: int = 0) -> None:
-        from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmBorder
+        from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmView
 
         self.engine = engine
+        self.limits = EngineLimits.of(VllmView(scheduler_of(engine)))
         self._shared_tokens = shared_tokens
-        self.limits = EngineLimits.of(VllmBorder(scheduler_of(engine), ()))
 
     @property
-    def hint_counts(self) -> HintCounts | None:
+    def annotation_counts(self) -> AnnotationCounts | None:
         """Requests with and without a usable score; None under the stock scheduler."""
         ranker = getattr(scheduler_of(self.engine), "lengthwise", None)
-        return None if ranker is None else ranker.hint_counts
+        return None if ranker is None else ranker.annotation_counts
 
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
-        device = self.engine.vllm_config.device_config.device_type
-        kind = clock_kind(device, wanted)
+        kind = clock_kind(self.engine.vllm_config.device_config.device_type, wanted)
         return kind, make_clock(kind)
 
     def serve(
@@ -223,32 +222,38 @@ class VllmDriver(EngineDriver):
         if (ranker := getattr(scheduler, "lengthwise", None)) is not None:
             scheduler.lengthwise_start(policy or ranker.policy, observers=observers)
             scheduler.lengthwise.clock = clock
-        with _told_steps(scheduler, measuring(observers)) as took:
-            return _serve(self.engine, requests, prompts, clock, took)
+        with _watched_steps(scheduler, clock, measuring(observers)) as (first_s, took):
+            return _serve(self.engine, requests, prompts, clock, first_s, took)
 
 
 @contextmanager
-def _told_steps(
-    scheduler: Any, observers: Sequence[EngineObserver]
-) -> Iterator[Callable[[float], None]]:
-    """Tell observers the size of each step that a scheduler makes, but of empty ones.
+def _watched_steps(
+    scheduler: Any, clock: EngineClock, observers: Sequence[EngineObserver]
+) -> Iterator[tuple[dict[str, float], Callable[[float], None]]]:
+    """Record when each request is first scheduled, and the size of each non-empty step.
 
-    Gives a function to be called with the seconds of each turn of the engine: sizes are read inside
-    the engine and durations outside, so that vLLM's own scheduler is measured as ours is. A turn is
-    that of the step whose outcome it brings; an asynchronous engine has scheduled the next by then.
+    Yields:
+        The times by the engine's request id, and a function to be called with the seconds of each
+        turn of the engine. It reports to the observers the step whose outcome the turn has brought:
+        an asynchronous engine has scheduled the next step by then.
     """
+    # Sizes are read inside the engine and durations outside: so vLLM's own scheduler is measured in
+    # the same way as ours.
+    first_s: dict[str, float] = {}
     scheduled: deque[StepRecord] = deque()
     ended: list[StepRecord] = []
     schedule, update = scheduler.schedule, scheduler.update_from_output
 
     def noted(*args: Any, **kwargs: Any) -> Any:
+        began_s = clock()
         output = schedule(*args, **kwargs)
-        if output.num_scheduled_tokens:
+        first_s.update((new.req_id, began_s) for new in output.scheduled_new_reqs)
+        if observers and output.num_scheduled_tokens:
             scheduled.append(_size(scheduler, output.num_scheduled_tokens))
         return output
 
     def updated(output: Any, *args: Any, **kwargs: Any) -> Any:
-        if output.num_scheduled_tokens:
+        if observers and output.num_scheduled_tokens:
             ended.append(scheduled.popleft())
         return update(output, *args, **kwargs)
 
@@ -257,12 +262,9 @@ def _told_steps(
             observer.measured(replace(size, seconds=seconds))
         ended.clear()
 
-    if not observers:
-        yield took
-        return
     scheduler.schedule, scheduler.update_from_output = noted, updated
     try:
-        yield took
+        yield first_s, took
     finally:
         del scheduler.schedule, scheduler.update_from_output
 
@@ -304,21 +306,20 @@ def _serve(
     requests: Requests,
     prompts: list[list[int]],
     clock: EngineClock,
+    first_s: Mapping[str, float],
     took: Callable[[float], None],
 ) -> ServedRun:
-    count = len(requests)
+    count, added = len(requests), 0
     token_ids: list[list[int]] = [[] for _ in range(count)]
     token_s: list[list[float]] = [[] for _ in range(count)]
-    scheduled_ts = np.full(count, np.nan)
     held: list[Any] = []  # the engine's own requests
-    marks = [(time.monotonic(), 0.0)]  # instants on vLLM's clock and on ours
     ranker: Any = getattr(scheduler_of(engine), "lengthwise", None)
     late = deque(late_scores_of(requests) if ranker is not None else ())
-    added = 0
+    began_s = clock()
     while added < count or engine.has_unfinished_requests():
         if not engine.has_unfinished_requests():
             clock.wait_until(requests.arrival_s[added])
-            marks.append((time.monotonic(), clock()))
+            began_s = clock()
         while added < count and requests.arrival_s[added] <= clock():
             _add_request(
                 engine,
@@ -326,32 +327,27 @@ def _serve(
                 prompts[added],
                 int(requests.output_tokens[added]),
                 arrival_time=time.time() - (clock() - requests.arrival_s[added]),
-                extra_args=hints_of(requests, added),
+                extra_args=annotations_of(requests, added),
             )
             held.append(next(reversed(scheduler_of(engine).requests.values())))
             added += 1
         while late and late[0][0] <= clock():
             row = late.popleft()[1]
-            score = LateScore(hints_of(requests, row)[TICKET], float(requests.score[row]))
-            ranker.late_scores.inbox.append(score)
+            key = annotations_of(requests, row)[REQUEST_KEY]
+            ranker.late_scores.inbox.append(LateScore(key, float(requests.score[row])))
         clock.note_speed()
-        began_s = marks[-1][1]
-        # Clocks that run apart must not let a request start before it has arrived.
-        marks.append((time.monotonic(), clock()))
         outputs = engine.step()
         now_s = clock()
-        marks.append((time.monotonic(), now_s))
         took(now_s - began_s)
+        began_s = now_s
         for output in outputs:
             row, new = int(output.request_id), output.outputs[0].token_ids
             token_ids[row].extend(new)
             token_s[row].extend([now_s] * len(new))
-            scheduled_ts[row] = output.metrics.scheduled_ts
-    engine_s, clock_s = zip(*marks, strict=True)
     timeline = timeline_from_token_times(
         requests,
         token_s,
-        scheduled_s=np.interp(scheduled_ts, engine_s, clock_s),
+        scheduled_s=[first_s.get(request.request_id, nan) for request in held],
         preemptions=[request.num_preemptions for request in held],
     )
     return ServedRun(timeline=timeline, token_ids=token_ids)

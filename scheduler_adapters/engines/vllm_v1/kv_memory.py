@@ -1,9 +1,9 @@
 """vLLM's KV memory as the planner counts it: blocks shared by prefixes, several groups of layers.
 
-With prefix caching a block may belong to several requests, and a free one keeps its tokens until it
-is taken anew. A hybrid model has a group of blocks per kind of layers; those of a sliding window
-are freed behind it. vLLM's own coordinator of the groups is asked wherever that is not one group of
-full attention; nothing that is asked here leaves a trace in vLLM's counts of cache hits.
+With prefix caching a block may belong to several requests, and a free block keeps its tokens until
+it is taken anew. A hybrid model has a group of blocks per kind of layers; blocks behind a sliding
+window are freed. Unless there is one group of full attention, vLLM's own coordinator counts. No
+count here changes vLLM's statistics of cache hits.
 """
 
 from bisect import bisect_left
@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
+from scheduler_adapters.planner.engine_view import EngineView
 
 Request = Any
 
 
-class VllmMemory(UnsharedBlocks[Request]):
-    """The blocks of one scheduler."""
+class VllmMemory(EngineView[Request]):
+    """The KV blocks of one scheduler."""
 
     def __init__(self, scheduler: Any) -> None:
         manager = self._manager = scheduler.kv_cache_manager
@@ -31,10 +31,9 @@ class VllmMemory(UnsharedBlocks[Request]):
         self._has_connector = scheduler.connector is not None
         self._no_blocks = manager.empty_kv_cache_blocks.blocks
         self._replay: int = getattr(scheduler, "prefix_replay_tokens", 0)
-        """Tokens at the end of a cache hit that are computed anew; a hit of no more is none."""
+        """Tokens at the end of a cache hit that are computed anew; shorter hits do not count."""
         self._hits: dict[str, tuple[Any, int]] = {}
-        """What the prefix cache holds for waiting requests, by request: (blocks per group, tokens).
-        Good until something is computed or evicted."""
+        """Request -> cached prefix (blocks per group, tokens); valid until a step or eviction."""
         self.block_tokens: int = scheduler.block_size
         self.max_growth = len(self._groups)
         self.total_blocks: int = self._pool.num_gpu_blocks - 1  # one is the null block
@@ -65,7 +64,7 @@ class VllmMemory(UnsharedBlocks[Request]):
 
     def most_needed(self, item: Request, more: int = 0) -> tuple[int, int]:
         # A look into the prefix cache takes longer than the rest of most plans. With a connector
-        # tokens that are left over would go to requests of which it has not decided yet.
+        # vLLM would give tokens left over to requests that the connector has not reported yet.
         if self._is_plain and not self._has_connector and not item.num_computed_tokens:
             return super().need(item, more)
         return self.need(item, more)
@@ -73,8 +72,8 @@ class VllmMemory(UnsharedBlocks[Request]):
     def missing(self, item: Request) -> int:
         if self._is_plain:
             return super().missing(item)
-        blocks = self._to_allocate("", self.context(item), whole=True)
-        return max(0, blocks - sum(map(_held, self._tables(item))))
+        held = sum(map(_held, self._coordinator.get_blocks(item.request_id)))
+        return max(0, self._to_allocate("", self.context(item), whole=True) - held)
 
     def growth(self, items: Sequence[Request]) -> int:
         if self._is_async:
@@ -92,7 +91,7 @@ class VllmMemory(UnsharedBlocks[Request]):
         holders = Counter(
             block.block_id
             for item in items
-            for table in self._tables(item)
+            for table in self._coordinator.get_blocks(item.request_id)
             for block in table[len(table) - _held(table) :]
         )
         if hit_by is not None:
@@ -104,17 +103,17 @@ class VllmMemory(UnsharedBlocks[Request]):
     def release(self, items: Iterable[Request]) -> None:
         if self._slides:
             for item in items:
-                # What a step in flight may still read stays, as in vLLM's own call.
+                # Blocks that a step in flight may still read stay, as in vLLM's own call.
                 read = max(0, item.num_computed_tokens - item.num_in_flight_tokens)
                 self._coordinator.remove_skipped_blocks(item.request_id, read)
 
     def _hit(self, item: Request) -> tuple[Any, int]:
-        """Return what the prefix cache holds of a waiting request: (blocks per group, tokens)."""
+        """Return the cached prefix of a waiting request: (blocks per group, tokens)."""
         if not self._manager.enable_caching or item.skip_reading_prefix_cache:
             return self._no_blocks, 0
         hit = self._hits.get(item.request_id)
         if hit is None:
-            # The last token is always computed: what it gives is the next one.
+            # The last token is always computed: its output is the next one.
             most = item.num_tokens - 1
             blocks, tokens, _ = self._coordinator.find_longest_cache_hit(item.block_hashes, most)
             hit = (blocks, tokens) if tokens > self._replay else (self._no_blocks, 0)
@@ -124,11 +123,11 @@ class VllmMemory(UnsharedBlocks[Request]):
     def _to_allocate(
         self, name: str, tokens: int, hit: int = 0, blocks: Any = None, *, whole: bool = False
     ) -> int:
-        """Return the free blocks that a request takes to hold `tokens`, beyond what it holds.
+        """Return the further blocks that a request takes to hold `tokens`.
 
         Args:
             hit: tokens in `blocks` of the prefix cache.
-            whole: whether that is for all its steps until then: a window then counts once.
+            whole: True to count all steps until then, in which a window counts once.
         """
         return int(
             self._coordinator.get_num_blocks_to_allocate(
@@ -143,17 +142,14 @@ class VllmMemory(UnsharedBlocks[Request]):
             )
         )
 
-    def _tables(self, item: Request) -> Any:
-        return self._coordinator.get_blocks(item.request_id)
-
 
 def _is_ending(item: Request) -> bool:
-    """Return whether the step in flight gives the last token, as vLLM's own schedule() asks."""
+    """Return whether the step in flight yields the last token, as in vLLM's own schedule()."""
     placeholders: int = item.num_output_placeholders
     after = item.num_computed_tokens + 2 - placeholders
     return placeholders > 0 and bool(after >= item.num_prompt_tokens + item.max_tokens)
 
 
 def _held(table: Sequence[Any]) -> int:
-    """Return the blocks in a table of one group; those behind a window stand first and are void."""
+    """Return the blocks held in a table of one group; void ones, behind a window, stand first."""
     return len(table) - bisect_left(table, True, key=lambda block: not block.is_null)

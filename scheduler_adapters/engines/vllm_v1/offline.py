@@ -1,4 +1,4 @@
-"""Run requests through vLLM in this process and record when each of their tokens came.
+"""Serve requests by vLLM in this process, and record their token times.
 
     python -m scheduler_adapters.engines.vllm_v1.offline --requests requests.jsonl \\
         --scheduler pars --max-num-seqs 4 --out timeline.jsonl
@@ -23,17 +23,17 @@ from scheduler_adapters.workload.workload import WorkloadConfig
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineOptions:
-    """The requests, and what is written of their run."""
+    """The requests and the output files."""
 
     requests: str
-    """File (.jsonl, .csv, .parquet) with prompt_tokens, output_tokens and, where there are any,
-    arrival_s, score, user_class, tbt_s, prompt."""
+    """File (.jsonl, .csv, .parquet) with prompt_tokens, output_tokens and optionally arrival_s,
+    score, user_class, tbt_s, prompt."""
     num_requests: int | None = None
-    """The first ones only."""
+    """Number of requests, from the first."""
     rate_per_s: float | None = None
-    """Poisson arrivals at this rate; none: the file's, else all at once."""
+    """Rate of Poisson arrivals; none: as in the file, else all at once."""
     scores: str | None = None
-    """Where scores come from, as in `simulate`: trace, oracle, synthetic, bundle:PATH, ...; none:
+    """Source of scores, as in `simulate`: trace, oracle, synthetic, bundle:PATH and others; none:
     the file's column."""
     out: str | None = None
     """Write the timeline here (.jsonl or .parquet)."""
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: OfflineOptions, config: OfflineConfig) -> None:
-    """Serve the requests; write and print what was asked for."""
+    """Serve the requests; write and print the results."""
     workload = WorkloadConfig(
         trace=Path(options.requests),
         num_requests=options.num_requests or sys.maxsize,
@@ -63,7 +63,7 @@ def run(options: OfflineOptions, config: OfflineConfig) -> None:
         requests = workload.scored(requests, by_oracle=config.scheduler == "oracle")
     with open_driver(config, max_model_len=longest_context(requests)) as driver:
         served = driver.serve(requests, clock=make_clock(config.clock), seed=config.seed)
-        counts = driver.hint_counts
+        counts = driver.annotation_counts
     if options.out is not None:
         write_timeline(served.timeline, options.out)
     summary = summarize(served.timeline).to_dict()

@@ -1,4 +1,4 @@
-"""Scores for `LLM.generate` and `LLM.chat`: ask for all prompts at once, before they are submitted.
+"""Scores for `LLM.generate` and `LLM.chat`, requested for all prompts before they are submitted.
 
     llm = LLM(MODEL, scheduler_cls="scheduler_adapters.engines.vllm_v1.pars")
     with ScoringClient("127.0.0.1:50051", timeout_s=5) as client:
@@ -16,14 +16,14 @@ from typing import Any, Protocol, TypeVar
 
 from lengthwise.errors import ConfigError
 from lengthwise.tables import prompt_text
-from scheduler_adapters.planner.request_annotations import SCORE, score_hints
+from scheduler_adapters.planner.request_annotations import SCORE, score_annotations
 from scoring_service.client import Score, ScoringClient
 
 log = logging.getLogger(__name__)
 
 
 class SamplingParams(Protocol):
-    """The part of vLLM's `SamplingParams` that is touched."""
+    """The part of vLLM's `SamplingParams` that is read and set."""
 
     extra_args: dict[str, Any] | None
 
@@ -34,20 +34,21 @@ Params = TypeVar("Params", bound=SamplingParams)
 def score_params(
     params: Params | Sequence[Params], prompts: Sequence[Any], client: ScoringClient
 ) -> list[Params]:
-    """Return parameters for each prompt, with its score where one could be had, and with the
-    quantiles of its length where the client has a `target_model`.
+    """Return parameters with a score for each prompt, if it can be scored.
+
+    They also carry the quantiles of its length if the client has a `target_model`.
 
     Args:
-        params: for all prompts, or one for each; not changed.
-        prompts: as `LLM.generate` takes them (text, {"prompt": text}, token ids) or `LLM.chat`
-            (lists of messages); token ids cannot be scored.
+        params: one for all prompts, or one for each; not changed.
+        prompts: as for `LLM.generate` (text, {"prompt": text}, token ids) or `LLM.chat` (lists of
+            messages); token ids are not scored.
         client: fails open: a prompt without a score is ranked by the median of the others.
 
     Returns:
-        One for each prompt, in their order. A score that was there before is kept.
+        One for each prompt, in their order. An existing score is kept.
 
     Raises:
-        ConfigError: as many parameters as prompts are needed.
+        ConfigError: the number of parameters is not that of the prompts.
     """
     each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
     if len(each) != len(prompts):
@@ -80,5 +81,7 @@ def _text(prompt: Any) -> str | None:
 def _with_score(params: Params, score: Score | None) -> Params:
     made = copy(params)
     if score is not None:
-        made.extra_args = score_hints(score.value, score.quantiles) | (params.extra_args or {})
+        made.extra_args = score_annotations(score.value, score.quantiles) | (
+            params.extra_args or {}
+        )
     return made

@@ -1,7 +1,7 @@
-"""The versions of vLLM that the adapter runs on, and what they have otherwise, 0.26 to 0.32.
+"""Differences between the supported versions of vLLM, 0.26 to 0.32.
 
-A difference is found by looking at the engine, not at its version number, so that the versions
-between those tested run as well. An engine that fits no row of `LAYOUTS` is refused.
+A difference is read off the engine, not off its version number, so that untested versions in
+between run as well. An engine that fits no row of `LAYOUTS` is refused.
 """
 
 import inspect
@@ -27,13 +27,13 @@ __all__ = ["AsyncScheduler", "Request", "RequestQueue", "RequestStatus", "Schedu
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The names of a scheduler's attributes that are not the same in all versions."""
+    """Names of scheduler attributes that differ between versions."""
 
     seats: str
-    """Requests that may run at once."""
+    """Most requests that run at once."""
     second_queue: str
-    """Waiting requests that are served before those in `waiting`: in `kv_holding_waiting` such as
-    hold KV blocks, in `skipped_waiting` also such as could not start in an earlier step."""
+    """Waiting requests served before `waiting`. `kv_holding_waiting` has requests with KV blocks,
+    `skipped_waiting` also requests that could not start in an earlier step."""
 
 
 LAYOUTS: Final = (
@@ -46,7 +46,7 @@ _ALL_HAVE: Final = (
     "_free_request",
 )  # fmt: skip
 _THINK_END: Final = ("natural_reasoning_end_token_ids", "reasoning_end_token_ids")
-"""Of vLLM's reasoning configuration: since 0.28, and in 0.26, which has only the second."""
+"""Attributes of vLLM's reasoning configuration; 0.26 has only the second."""
 
 
 def holds_blocks(request: Any) -> bool:
@@ -65,7 +65,7 @@ def layout_of(scheduler: Any) -> Layout:
 
 
 def require_layout(scheduler: Any) -> None:
-    """Refuse a scheduler that lacks what the adapter uses, or that sorts by itself."""
+    """Refuse a scheduler that lacks attributes of the adapter's, or sorts by another policy."""
     layout_of(scheduler)
     if (own := scheduler.scheduler_config.policy) not in ("fcfs", "priority"):
         raise UnsupportedByEngine(
@@ -75,13 +75,13 @@ def require_layout(scheduler: Any) -> None:
 
 
 def use_queues(scheduler: Any, waiting: Any, holders: Any) -> None:
-    """Replace the queues of a scheduler that holds no request; `holders` is the second one."""
+    """Replace the queues of a scheduler without requests; `holders` is the second one."""
     scheduler.waiting = waiting
     setattr(scheduler, layout_of(scheduler).second_queue, holders)
 
 
 def preempt(scheduler: Any, request: Any) -> None:
-    """Take the KV blocks of a running request and queue it again, before the next step is made."""
+    """Free the KV blocks of a running request and queue it again, before the next step."""
     scheduler.running.remove(request)
     hands_over = getattr(scheduler, "requires_kv_delivery", False)
     drop = {"drop_stale_output": True} if hands_over else {}
@@ -94,7 +94,7 @@ def preempt(scheduler: Any, request: Any) -> None:
 
 
 def parsed_think_end(config: Any) -> tuple[int, ...]:
-    """Return the token ids that end thinking, by the reasoning parser; empty where none is set."""
+    """Return the token ids that end thinking for the reasoning parser; empty without a parser."""
     reasoning = getattr(config, "reasoning_config", None)
     found = [getattr(reasoning, name, None) for name in _THINK_END]
     return tuple(next(filter(None, found), ()))

@@ -19,9 +19,9 @@ from scheduler_adapters.workload.requests import make_requests
 REQUESTS = make_requests(prompt_tokens=[5, 9], output_tokens=[3, 4], request_id=["a", "b"])
 
 
-def test_a_simulated_instance_has_the_limits_that_the_planner_is_told() -> None:
-    border = SimpleNamespace(total_blocks=40, max_num_seqs=3, max_tokens=64, block_tokens=32)
-    limits = EngineLimits.of(border, watermark_fraction=0.25)  # type: ignore[arg-type]
+def test_a_simulated_instance_has_the_limits_that_the_planner_reads() -> None:
+    view = SimpleNamespace(total_blocks=40, max_num_seqs=3, max_tokens=64, block_tokens=32)
+    limits = EngineLimits.of(view, watermark_fraction=0.25)  # type: ignore[arg-type]
     instance = limits.instance(AffineLatency(base_s=0.01))
     assert (instance.kv_blocks, instance.max_num_seqs, instance.max_tokens) == (40, 3, 64)
     assert (instance.block_tokens, instance.watermark_blocks) == (32, 10)

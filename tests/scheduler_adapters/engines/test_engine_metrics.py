@@ -21,7 +21,7 @@ from scheduler_adapters.engines.engine_metrics import (
     write_load,
 )
 from scheduler_adapters.planner.ranking import Ranker
-from scheduler_adapters.planner.request_annotations import HintCounts
+from scheduler_adapters.planner.request_annotations import AnnotationCounts
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
@@ -64,7 +64,7 @@ def scheduler(tokens: TokenClock) -> Any:
         tokens.stepped(now_s)
     return SimpleNamespace(
         lengthwise=SimpleNamespace(
-            hint_counts=HintCounts(scored=5, unscored=2, late=1),
+            annotation_counts=AnnotationCounts(scored=5, unscored=2, late=1),
             num_expired=3,
             clock=Clock(),
             policy=FCFS(),
@@ -85,7 +85,7 @@ def test_counters_advance_to_what_was_counted_and_no_further(
     metrics = EngineMetrics(scheduler, tokens, Path(), registry=registry)
     metrics.export()
     metrics.export()
-    scheduler.lengthwise.hint_counts.scored += 1
+    scheduler.lengthwise.annotation_counts.scored += 1
     metrics.export()
     value = registry.get_sample_value
     assert value("lengthwise_engine_requests_total", {"hint": "scored"}) == 6

@@ -1,4 +1,4 @@
-"""Late scores from one process to another: all arrive, once, and nothing else does."""
+"""Late scores from one process to another: requested, retried, sent once, bounded in number."""
 
 from __future__ import annotations
 
@@ -6,47 +6,54 @@ import asyncio
 import json
 import socket
 import stat
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import pytest
 
+from scheduler_adapters.engines import score_channel
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.score_channel import (
+    RETRIED,
+    LateScoring,
     ScoreReceiver,
-    ScoreSender,
     receiver_from_environment,
 )
 from scheduler_adapters.planner.late_scores import LateScore
-from scheduler_adapters.planner.request_annotations import QUANTILES, SCORE, TICKET
+from scheduler_adapters.planner.request_annotations import QUANTILES, REQUEST_KEY, SCORE
+from scoring_service.client import Score
+from scoring_service.client.fail_open import Answer
 
 
-def ticket(number: int) -> str:
+def key_of(number: int) -> str:
     return f"{number:032x}"
 
 
 @pytest.fixture
-def sender(tmp_path: Path) -> Iterator[ScoreSender]:
-    made = ScoreSender(tmp_path)
+def sender(tmp_path: Path) -> Iterator[LateScoring]:
+    made = LateScoring(tmp_path, late_s=60.0, count=print)
     yield made
     made.close()
 
 
 def test_more_scores_than_a_socket_holds_arrive_at_every_engine(
-    tmp_path: Path, sender: ScoreSender
+    tmp_path: Path, sender: LateScoring
 ) -> None:
     taken: list[Queue[LateScore]] = [Queue(), Queue()]
     receivers = [ScoreReceiver(tmp_path, n, queue.put) for n, queue in enumerate(taken)]
 
     async def send() -> None:
-        hints = ({TICKET: ticket(n), SCORE: n, QUANTILES: [0.5, n]} for n in range(500))
+        hints = ({REQUEST_KEY: key_of(n), SCORE: n, QUANTILES: [0.5, n]} for n in range(500))
         await asyncio.wait_for(asyncio.gather(*map(sender.send, hints)), 60)
 
     asyncio.run(send())
     for queue in taken:
         got = sorted(queue.get(timeout=300) for _ in range(500))
-        assert got == [LateScore(ticket(n), float(n), ((0.5, float(n)),)) for n in range(500)]
+        assert got == [LateScore(key_of(n), float(n), ((0.5, float(n)),)) for n in range(500)]
     for receiver in receivers:
         receiver.close()
 
@@ -60,31 +67,34 @@ def test_only_the_same_user_may_send_and_nothing_is_left_behind(tmp_path: Path) 
 
 
 def test_what_is_no_score_is_dropped_and_the_next_one_is_read(
-    tmp_path: Path, sender: ScoreSender
+    tmp_path: Path, sender: LateScoring
 ) -> None:
     taken: Queue[LateScore] = Queue()
     receiver = ScoreReceiver(tmp_path, 0, taken.put)
     (path,) = tmp_path.iterdir()
     strange = [b"", b"\xff", b"5", b"[" * 9000, b'{"lengthwise_score": 1}']
-    strange += [json.dumps({TICKET: ticket(1), SCORE: "3"}).encode(), b'{"lengthwise_ticket": 1}']
+    strange += [
+        json.dumps({REQUEST_KEY: key_of(1), SCORE: "3"}).encode(),
+        b'{"lengthwise_request_key": 1}',
+    ]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as raw:
         for content in strange:
             raw.sendto(content, str(path))  # blocks while the socket is full
-    asyncio.run(sender.send({TICKET: ticket(2), SCORE: 4}))
-    assert taken.get(timeout=300) == LateScore(ticket(2), 4.0)
+    asyncio.run(sender.send({REQUEST_KEY: key_of(2), SCORE: 4}))
+    assert taken.get(timeout=300) == LateScore(key_of(2), 4.0)
     assert taken.empty()
     receiver.close()
 
 
-def test_an_engine_that_has_gone_is_passed_over(tmp_path: Path, sender: ScoreSender) -> None:
+def test_an_engine_that_has_gone_is_passed_over(tmp_path: Path, sender: LateScoring) -> None:
     gone = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     gone.bind(str(tmp_path / "lengthwise-scores-0.sock"))
     gone.close()  # as after a crash: the file stays
-    asyncio.run(asyncio.wait_for(sender.send({TICKET: ticket(1), SCORE: 1}), 60))
+    asyncio.run(asyncio.wait_for(sender.send({REQUEST_KEY: key_of(1), SCORE: 1}), 60))
     taken: Queue[LateScore] = Queue()
     back = ScoreReceiver(tmp_path, 0, taken.put)
-    asyncio.run(sender.send({TICKET: ticket(2), SCORE: 1}))
-    assert taken.get(timeout=300).ticket == ticket(2)
+    asyncio.run(sender.send({REQUEST_KEY: key_of(2), SCORE: 1}))
+    assert taken.get(timeout=300).key == key_of(2)
     back.close()
 
 
@@ -100,3 +110,132 @@ def test_without_a_shared_folder_or_in_one_that_cannot_be_there_are_no_late_scor
     receiver = receiver_from_environment(0, print)
     assert receiver is not None
     receiver.close()
+
+
+SCORED = Answer(Score(value=7.0, revision="r", prompt_tokens=1, truncated=False), "scored")
+
+
+class Scorer:
+    """Answers in turn what it was given; after that it does not answer."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def ask_async(self, prompt: str, client: str = "") -> Answer:
+        self.asked.append(prompt)
+        if not self.answers:
+            await asyncio.Event().wait()
+        return self.answers.pop(0)
+
+
+class Bench:
+    """One `LateScoring` with a fake scorer, and the scores that it sends."""
+
+    def __init__(self, *answers: Answer, late_s: float = 60.0) -> None:
+        self.scorer, self.counts = Scorer(*answers), Counter[str]()
+        self.sent: list[Any] = []
+        self.num_open = 0
+        self.late = LateScoring(
+            Path(), late_s=late_s, count=lambda outcome: self.counts.update([outcome])
+        )
+        self.late.send = self.send  # type: ignore[method-assign]
+
+    async def send(self, carried: Any) -> None:
+        self.sent.append(carried)
+
+    def start(self) -> str | None:
+        ask = partial(self.scorer.ask_async, "prompt")
+        key = self.late.start(asyncio.ensure_future(ask()), ask, self.end)
+        self.num_open += key is not None
+        return key
+
+    def end(self) -> None:
+        self.num_open -= 1
+
+    async def ended(self) -> Counter[str]:
+        while self.late._tasks:
+            await asyncio.wait(self.late._tasks.values())
+        assert self.num_open == 0
+        self.late.close()
+        return self.counts
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score_channel, "_FIRST_PAUSE_S", 1e-4)
+    monkeypatch.setattr(score_channel, "_LONGEST_PAUSE_S", 1e-3)
+
+
+def test_a_score_is_sent_with_its_key() -> None:
+    async def main() -> None:
+        bench = Bench(SCORED)
+        key = bench.start()
+        assert key is not None
+        assert await bench.ended() == {"sent": 1}
+        assert bench.sent == [{SCORE: 7.0, REQUEST_KEY: key}]
+
+    asyncio.run(main())
+
+
+def test_an_outcome_that_may_change_is_retried() -> None:
+    refused = [Answer(None, outcome) for outcome in sorted(RETRIED)]
+
+    async def main() -> None:
+        bench = Bench(*refused, SCORED)
+        bench.start()
+        assert await bench.ended() == {"sent": 1}
+        assert bench.scorer.asked == ["prompt"] * 5
+
+    asyncio.run(main())
+
+
+def test_a_final_outcome_is_not() -> None:
+    async def main() -> None:
+        bench = Bench(Answer(None, "invalid_prompt"))
+        bench.start()
+        assert await bench.ended() == {"invalid_prompt": 1}
+        assert bench.sent == []
+
+    asyncio.run(main())
+
+
+def test_no_score_is_requested_after_its_time() -> None:
+    async def main() -> None:
+        bench = Bench(Answer(None, "overloaded"), late_s=0.05)  # after that no answer comes
+        bench.start()
+        assert await bench.ended() == {"timeout": 1}
+
+    asyncio.run(main())
+
+
+def test_a_request_that_starts_ends_it() -> None:
+    async def main() -> None:
+        bench = Bench()
+        key = bench.start()
+        assert key is not None
+        await asyncio.sleep(0)
+        bench.late.stop(key)
+        assert await bench.ended() == {"started": 1}
+        bench.late.stop(key)  # no matter how often
+        assert bench.sent == []
+
+    asyncio.run(main())
+
+
+def test_too_many_at_once_stay_without_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score_channel, "MAX_LATE", 2)
+
+    async def main() -> None:
+        bench = Bench()
+        keys = [bench.start() for _ in range(3)]
+        assert keys[2] is None
+        assert len({*keys}) == 3
+        assert bench.counts == {"full": 1}
+        for key in keys[:2]:
+            bench.late.stop(str(key))
+        await asyncio.sleep(0)
+        assert await bench.ended() == {"full": 1, "started": 2}
+        assert bench.start() is not None
+
+    asyncio.run(main())

@@ -32,9 +32,9 @@ def test_a_class_file_says_who_is_who(tmp_path: Path) -> None:
     assert not classes.trusts([(b"authorization", b"Bearer sk-1")])
     assert not classes.trusts([])
     assert classes.of([]) == "batch"
-    assert classes.hints("chat") == {"lengthwise_class": "chat", "lengthwise_tbt_s": 0.05}
-    assert classes.hints("batch") == {"lengthwise_class": "batch"}
-    assert classes.hints(None) == {}
+    assert classes.annotations("chat") == {"lengthwise_class": "chat", "lengthwise_tbt_s": 0.05}
+    assert classes.annotations("batch") == {"lengthwise_class": "batch"}
+    assert classes.annotations(None) == {}
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler_adapters.planner.engine_view import EngineView
 from scheduler_adapters.planner.planner import Planner
-from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
-from scheduler_adapters.planner.request_annotations import hints_of
-from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
+from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
+from scheduler_adapters.planner.request_annotations import annotations_of
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.engines.decisions import Clock, Steps
@@ -25,14 +25,14 @@ class FakeRequest:
     row: int
     prompt_tokens: int
     answer: list[int]
-    """All that it will be answered; `output` is what it has been until now."""
-    tracked: Tracked
+    """All tokens of its answer; `output` holds those generated so far."""
+    lengthwise: RankedRequest
     output: list[int] = field(default_factory=list)
     computed: int = 0
 
 
-class FakeEngine(UnsharedBlocks[FakeRequest]):
-    """One engine under a policy, which is also the border of its planner.
+class FakeEngine(EngineView[FakeRequest]):
+    """One engine under a policy, and the view of it for its planner.
 
     Args:
         priorities: by row, in an engine that sorts by a priority of its own.
@@ -55,7 +55,6 @@ class FakeEngine(UnsharedBlocks[FakeRequest]):
         priorities: Sequence[int] | None = None,
     ) -> None:
         self.priorities = priorities
-        self.think_end = THINK_END if policy.traits.sees_thinking else ()
         self.whole_prompts, self.chunk_limit, self.blocked = whole_prompts, chunk_limit, set[int]()
         self.max_num_seqs, self.max_tokens = seats, budget
         self.block_tokens, self.total_blocks = block_tokens, blocks
@@ -64,11 +63,8 @@ class FakeEngine(UnsharedBlocks[FakeRequest]):
         self.running: list[FakeRequest] = []
         self.queue: RankedQueue[FakeRequest] = RankedQueue()
         by_priority = priorities is not None
-        self.ranker = Ranker(policy, self.clock, by_priority=by_priority, think_end=self.think_end)
+        self.ranker = Ranker(policy, self.clock, by_priority=by_priority, think_end=THINK_END)
         self.planner = Planner(self.ranker, self, self.queue)
-
-    def tracked(self, item: FakeRequest) -> Tracked:
-        return item.tracked
 
     def output(self, item: FakeRequest) -> list[int]:
         return item.output
@@ -79,16 +75,13 @@ class FakeEngine(UnsharedBlocks[FakeRequest]):
     def context(self, item: FakeRequest) -> int:
         return item.prompt_tokens + len(item.output)
 
-    def ending_in(self, items: Iterable[FakeRequest], token: int) -> list[FakeRequest]:
-        return [item for item in items if item.output[-1] == token]
-
     def free_blocks(self) -> int:
         return self.total_blocks - sum(-(-i.computed // self.block_tokens) for i in self.running)
 
     def max_chunk(self) -> int | None:
         return self.chunk_limit
 
-    def is_blocked(self, item: FakeRequest, newcomers: Sequence[FakeRequest]) -> bool:
+    def is_blocked(self, item: FakeRequest, admissions: Sequence[FakeRequest]) -> bool:
         return item.row in self.blocked
 
     def evict(self, item: FakeRequest) -> bool:
@@ -97,15 +90,15 @@ class FakeEngine(UnsharedBlocks[FakeRequest]):
         item.computed = 0
         self.planner.residents.evicted(item)
         self.ranker.requeue(
-            item.tracked,
+            item.lengthwise,
             generated_tokens=len(item.output),
-            preemptions=item.tracked.view.preemptions + 1,
+            preemptions=item.lengthwise.view.preemptions + 1,
         )
-        self._wait(item)
+        self.queue.add(item)
         return True
 
     def start(self, item: FakeRequest, budget: int) -> bool:
-        """Whether a newcomer can start with what a step has left."""
+        """Return whether an admission can start with the rest of a step."""
         return True
 
     def hold(self, item: FakeRequest) -> None:
@@ -114,11 +107,8 @@ class FakeEngine(UnsharedBlocks[FakeRequest]):
     def drop(self, item: FakeRequest) -> None:
         """Free all blocks."""
 
-    def _wait(self, item: FakeRequest) -> None:
-        self.queue.add(item, item.tracked.view.number, item.tracked.rank)
-
     def serve(self, requests: Requests) -> Steps:
-        """Serve the requests as they arrive; the steps that were run."""
+        """Serve the requests as they arrive; return the steps."""
         steps: Steps = []
         added = 0
         while added < len(requests) or self.running or len(self.queue):
@@ -138,28 +128,23 @@ class FakeEngine(UnsharedBlocks[FakeRequest]):
             str(row),
             age_s=self.clock() - float(requests.arrival_s[row]),
             prompt_tokens=int(requests.prompt_tokens[row]),
-            carried=hints_of(requests, row),
+            carried=annotations_of(requests, row),
             priority=self.priorities[row] if self.priorities else 0,
             prompt=() if thinks else (3, *THINK_END, 3),
         )
-        prompt_tokens = int(requests.prompt_tokens[row])
-        self._wait(
-            FakeRequest(row=row, prompt_tokens=prompt_tokens, answer=answer, tracked=tracked)
-        )
+        size = tracked.view.prompt_tokens
+        self.queue.add(FakeRequest(row=row, prompt_tokens=size, answer=answer, lengthwise=tracked))
 
     def _step(self) -> dict[int, int]:
         """Run the planned step: residents first, each with as many tokens as it can get."""
-        started_s = self.ranker.load.now_s = self.clock()
-        for item in self.queue.pop_expired(started_s):
-            self.ranker.expire(item.tracked)
-            self._wait(item)
+        started_s = self.ranker.begin_step(self.queue)
         plan = self.planner.plan()
         assert plan is not None
         self.running.sort(key=lambda item: item is plan.last)
         shown = [item for item in self.running if item not in plan.left_out]
         budget, ran = plan.num_tokens, dict[FakeRequest, int]()
-        for item in [*shown, *plan.newcomers]:
-            if item in plan.newcomers and not self.start(item, budget):
+        for item in [*shown, *plan.admitted]:
+            if item in plan.admitted and not self.start(item, budget):
                 break
             limit = budget if plan.chunk is None else min(budget, plan.chunk)
             size = min(self.context(item) - item.computed, limit)
@@ -170,8 +155,8 @@ class FakeEngine(UnsharedBlocks[FakeRequest]):
             self.hold(item)
         assert ran, "the plan is empty"
         assert budget == 0 or self.shares, "the plan has more tokens than are taken"
-        for item in [item for item in plan.newcomers if item in ran]:
-            self.queue.remove(item.tracked.view.number)
+        for item in [item for item in plan.admitted if item in ran]:
+            self.queue.remove(item.lengthwise.view.number)
             self.running.append(item)
             self.planner.residents.admitted(item)
         assert self.free_blocks() >= 0, "the plan takes more blocks than there are"
@@ -183,7 +168,7 @@ class FakeEngine(UnsharedBlocks[FakeRequest]):
             if len(item.output) == len(item.answer):
                 self.running.remove(item)
                 self.drop(item)
-                self.planner.residents.left(item.tracked.view.request_id)
+                self.planner.residents.left(item.lengthwise.view.request_id)
         self.planner.residents.step_ended()
         return {item.row: size for item, size in ran.items()}
 

@@ -57,19 +57,19 @@ def test_the_greatest_evict_key_not_yet_placed_goes_for_a_decode_without_a_block
     engine, (first, second, third, fourth) = engine_with(1.0, 4.0, 3.0, 2.0)
     step, eviction = begin(engine)
     assert step.free_blocks == 0
-    step.placed.add(second.tracked.view.number)
+    step.placed.add(second.lengthwise.view.number)
     assert eviction.secure_block(step, first)
-    assert step.evicted == {third.tracked.view.number}
+    assert step.evicted == {third.lengthwise.view.number}
     assert third not in engine.running
     assert fourth in engine.running
-    assert third.tracked.view.number in engine.queue
+    assert third.lengthwise.view.number in engine.queue
 
 
 def test_an_asker_that_is_the_worst_evicts_itself() -> None:
     engine, (*_, worst) = engine_with(1.0, 2.0, 3.0, 4.0)
     step, eviction = begin(engine)
     assert not eviction.secure_block(step, worst)
-    assert step.evicted == {worst.tracked.view.number}
+    assert step.evicted == {worst.lengthwise.view.number}
     assert step.free_blocks == 1
 
 
@@ -78,7 +78,7 @@ def test_a_resident_without_evict_key_goes_for_no_other() -> None:
     engine, (asker, *_) = engine_with(1.0, nan, nan, nan)
     step, eviction = begin(engine)
     assert not eviction.secure_block(step, asker)
-    assert step.evicted == {asker.tracked.view.number}
+    assert step.evicted == {asker.lengthwise.view.number}
 
 
 def test_a_resident_of_a_worse_priority_goes_though_it_has_no_evict_key() -> None:
@@ -86,7 +86,7 @@ def test_a_resident_of_a_worse_priority_goes_though_it_has_no_evict_key() -> Non
     engine, (asker, _, _, worse) = engine_with(1.0, nan, nan, nan, priorities=[0, 0, 0, 1])
     step, eviction = begin(engine)
     assert eviction.secure_block(step, asker)
-    assert step.evicted == {worse.tracked.view.number}
+    assert step.evicted == {worse.lengthwise.view.number}
 
 
 def wait(engine: FakeEngine, *scores: float, prompt: int = 10) -> None:
@@ -104,8 +104,8 @@ def test_the_fewest_worst_residents_go_for_a_better_waiting_request() -> None:
     wait(engine, 2.0)
     step, eviction = begin(engine)
     eviction.displace(step)
-    assert [item.tracked.view.score for item in step.displacing] == [2.0]
-    assert step.evicted == {worst.tracked.view.number}
+    assert [item.lengthwise.view.score for item in step.seated] == [2.0]
+    assert step.evicted == {worst.lengthwise.view.number}
     assert (step.free_blocks, step.budget.num_admissions) == (0, 1)
     assert best in engine.running
 
@@ -116,7 +116,7 @@ def test_where_only_a_seat_is_missing_nobody_goes() -> None:
     step, eviction = begin(engine)
     step.free_blocks = 1
     eviction.displace(step)
-    assert (step.displacing, step.evicted) == ([], set())
+    assert (step.seated, step.evicted) == ([], set())
 
 
 def test_nobody_goes_where_that_would_not_make_enough_room() -> None:
@@ -124,7 +124,7 @@ def test_nobody_goes_where_that_would_not_make_enough_room() -> None:
     wait(engine, 2.0, prompt=40)
     step, eviction = begin(engine)
     eviction.displace(step)
-    assert (step.displacing, step.evicted) == ([], set())
+    assert (step.seated, step.evicted) == ([], set())
 
 
 @pytest.mark.parametrize(("limit", "count"), [(0, 0), (1, 1), (2, 2), (None, 3)])
@@ -133,16 +133,16 @@ def test_the_limit_of_admissions_holds_while_displacing(limit: int | None, count
     wait(engine, 2.0, 3.0, 4.0, 5.0)
     step, eviction = begin(engine, StepRule(max_admissions=limit))
     eviction.displace(step)
-    assert len(step.displacing) == len(step.evicted) == count
+    assert len(step.seated) == len(step.evicted) == count
 
 
 def test_a_request_that_was_just_evicted_does_not_displace() -> None:
     engine, (_, second, *_) = engine_with(9.0, 1.0, 8.0, 7.0)
     engine.evict(second)
     step, eviction = begin(engine)
-    step.evicted.add(second.tracked.view.number)
+    step.evicted.add(second.lengthwise.view.number)
     eviction.displace(step)
-    assert step.displacing == []
+    assert step.seated == []
 
 
 def test_a_resident_without_evict_key_goes_for_a_better_priority_only() -> None:
@@ -150,7 +150,7 @@ def test_a_resident_without_evict_key_goes_for_a_better_priority_only() -> None:
     engine, (worst, asker, equal, better) = engine_with(*[nan] * 4, priorities=[9, 5, 5, 1])
     step, eviction = begin(engine)
     assert eviction.secure_block(step, asker)
-    assert step.evicted == {worst.tracked.view.number}
+    assert step.evicted == {worst.lengthwise.view.number}
     step.free_blocks = 0
     assert not eviction.secure_block(step, asker)
     assert asker not in engine.running
@@ -165,5 +165,5 @@ def test_blocks_that_the_engine_cannot_free_now_evict_nobody() -> None:
         monkeypatch.setattr(engine, "evict", lambda item: False)
         assert not eviction.secure_block(step, best)
         eviction.displace(step)
-    assert (step.displacing, step.evicted, step.free_blocks) == ([], set(), 0)
+    assert (step.seated, step.evicted, step.free_blocks) == ([], set(), 0)
     assert len(engine.running) == 4

@@ -1,8 +1,8 @@
-"""Late scores find their requests by ticket, whichever of the two comes first."""
+"""Late scores are matched with their requests by key, in either order."""
 
 from __future__ import annotations
 
-from scheduler_adapters.planner.late_scores import MOST, LateScore, LateScores, late_score
+from scheduler_adapters.planner.late_scores import MAX_KEPT, LateScore, LateScores, late_score
 from scheduler_adapters.planner.request_annotations import QUANTILES, SCORE
 
 
@@ -27,7 +27,7 @@ def test_a_score_that_came_before_its_request_is_kept_for_it_and_for_its_other_s
     assert late.expect("a", "first sample") == late.expect("a", "second") == LateScore("a", 3.0)
 
 
-def test_a_ticket_that_was_forgotten_may_be_used_again() -> None:
+def test_a_key_that_was_forgotten_may_be_used_again() -> None:
     late: LateScores[str] = LateScores()
     late.expect("a", "gone")
     late.inbox.append(LateScore("b", 1.0))
@@ -42,15 +42,15 @@ def test_a_ticket_that_was_forgotten_may_be_used_again() -> None:
 
 def test_only_the_newest_are_remembered() -> None:
     late: LateScores[int] = LateScores()
-    for number in range(MOST + 1):
+    for number in range(MAX_KEPT + 1):
         late.expect(f"waits {number}", number)
         late.inbox.append(LateScore(f"early {number}", 0.0))
-    assert len(late.inbox) == MOST
+    assert len(late.inbox) == MAX_KEPT
     assert not list(late.take())
     late.inbox += [LateScore("waits 0", 1.0), LateScore("waits 1", 1.0)]
     assert [item for item, _ in late.take()] == [1]
     assert late.expect("early 0", -1) is None
-    assert late.expect(f"early {MOST}", -1) is not None
+    assert late.expect(f"early {MAX_KEPT}", -1) is not None
 
 
 def test_a_late_score_is_read_from_hints_or_not_at_all() -> None:

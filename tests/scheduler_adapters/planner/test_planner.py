@@ -1,17 +1,17 @@
-"""The planner beside a border of a few lines: what needs no engine to be seen."""
+"""The planner of an engine of a few lines."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from lengthwise.errors import InvalidDecision
+from scheduler_adapters.planner.engine_view import EngineView
 from scheduler_adapters.planner.planner import Planner
-from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
-from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
+from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policy import Policy
@@ -20,48 +20,40 @@ from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.planner.fake_engine import FakeEngine, FakeRequest
 
 
-class OneBlockEach(UnsharedBlocks[Tracked]):
-    """Requests are their `Tracked`, one block each, and a step makes a token of each that ran."""
+class Waiting(NamedTuple):
+    """A request of an engine that keeps nothing else of it."""
+
+    lengthwise: RankedRequest
+
+
+class OneBlockEach(EngineView[Waiting]):
+    """One block for each request, and a token of each request that ran in a step."""
 
     max_num_seqs = 64
     max_tokens = 64
     block_tokens = 1000
     total_blocks = 1000
     watermark_blocks = 0
-    think_end = ()
-    whole_prompts = False
 
     def __init__(self) -> None:
         self.tokens: dict[int, list[int]] = {}
 
-    def tracked(self, item: Tracked) -> Tracked:
-        return item
+    def output(self, item: Waiting) -> list[int]:
+        return self.tokens.setdefault(item.lengthwise.view.number, [])
 
-    def output(self, item: Tracked) -> list[int]:
-        return self.tokens.setdefault(item.view.number, [])
+    def computed(self, item: Waiting) -> int:
+        return item.lengthwise.view.prompt_tokens if self.output(item) else 0
 
-    def computed(self, item: Tracked) -> int:
-        return item.view.prompt_tokens if self.output(item) else 0
+    def context(self, item: Waiting) -> int:
+        return item.lengthwise.view.prompt_tokens + len(self.output(item))
 
-    def context(self, item: Tracked) -> int:
-        return item.view.prompt_tokens + len(self.output(item))
-
-    def growth(self, items: Sequence[Tracked]) -> int:
+    def growth(self, items: Sequence[Waiting]) -> int:
         return 0
-
-    def ending_in(self, items: Iterable[Tracked], token: int) -> list[Tracked]:
-        return []
 
     def free_blocks(self) -> int:
         return self.total_blocks - sum(map(bool, self.tokens.values()))
 
-    def max_chunk(self) -> None:
-        return None
-
-    def is_blocked(self, item: Tracked, newcomers: Sequence[Tracked]) -> bool:
-        return False
-
-    def evict(self, item: Tracked) -> bool:
+    def evict(self, item: Waiting) -> bool:
         raise AssertionError("there are blocks for all")
 
 
@@ -86,37 +78,38 @@ class Shuffled(Policy):
 
 
 def test_the_first_decodes_in_order_run_and_the_worst_resident_is_known_whoever_moved() -> None:
-    ranker, border = Ranker(Shuffled(), clock=lambda: 0.0), OneBlockEach()
-    queue: RankedQueue[Tracked] = RankedQueue()
-    planner = Planner(ranker, border, queue)
+    ranker, engine = Ranker(Shuffled(), clock=lambda: 0.0), OneBlockEach()
+    queue: RankedQueue[Waiting] = RankedQueue()
+    planner = Planner(ranker, engine, queue)
     dice = random.Random(0)
-    live: dict[str, Tracked] = {}
+    live: dict[str, Waiting] = {}
     for step in range(600):
         while len(queue) < 2:
             new = ranker.track(f"{step} {len(queue)}", age_s=0.0, prompt_tokens=1, carried=None)
-            queue.add(new, new.view.number, new.rank)
+            queue.add(Waiting(new))
         decodes = dict(planner.residents.decoding)
         plan = planner.plan()
         assert plan is not None
         by_rank = sorted(
-            decodes.values(), key=lambda item: (item.rank.lane, item.rank.key, item.view.number)
+            (item.lengthwise for item in decodes.values()),
+            key=lambda one: (one.rank.lane, one.rank.key, one.view.number),
         )
-        left_out = {item.view.number for item in plan.left_out}
-        assert left_out == {item.view.number for item in by_rank[10:]}
-        for new in plan.newcomers:
-            queue.remove(new.view.number)
-            planner.residents.admitted(new)
-            live[new.view.request_id] = new
+        left_out = {item.lengthwise.view.number for item in plan.left_out}
+        assert left_out == {one.view.number for one in by_rank[10:]}
+        for item in plan.admitted:
+            queue.remove(item.lengthwise.view.number)
+            planner.residents.admitted(item)
+            live[item.lengthwise.view.request_id] = item
         for item in live.values():
-            if item.view.number not in left_out:
-                border.output(item).append(0)
+            if item.lengthwise.view.number not in left_out:
+                engine.output(item).append(0)
         ranker.end_step(0.0)
         if dice.random() < 0.5 and planner.residents.decoding:
             gone = dice.choice(list(planner.residents.decoding))
             planner.residents.left(gone)
-            border.tokens.pop(live.pop(gone).view.number)
+            engine.tokens.pop(live.pop(gone).lengthwise.view.number)
         planner.residents.step_ended()
-        keys = [item.rank.evict_key for item in planner.residents]
+        keys = [item.lengthwise.rank.evict_key for item in planner.residents]
         limit = (dice.randint(0, 20),)
         assert planner.residents.any_after(limit) == any(key and key > limit for key in keys)
 
@@ -132,10 +125,10 @@ def test_a_rule_that_is_none_stops_the_step_and_names_the_policy(answer: Any) ->
             return answer
 
     ranker = Ranker(Broken(), clock=lambda: 0.0)
-    queue: RankedQueue[Tracked] = RankedQueue()
+    queue: RankedQueue[Waiting] = RankedQueue()
     planner = Planner(ranker, OneBlockEach(), queue)
     new = ranker.track("0", age_s=0.0, prompt_tokens=1, carried=None)
-    queue.add(new, new.view.number, new.rank)
+    queue.add(Waiting(new))
     with pytest.raises(InvalidDecision, match=r"policy 'broken' .* the rule of step 0"):
         planner.plan()
     assert len(queue) == 1

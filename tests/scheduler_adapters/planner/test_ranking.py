@@ -1,9 +1,10 @@
-"""The queue in rank order, against a list that is sorted anew whenever anybody looks."""
+"""The queue in rank order, against a list that is sorted anew after each operation."""
 
 from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
 
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.late_scores import LateScore
-from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked, ends_thinking
-from scheduler_adapters.planner.request_annotations import TICKET, HintCounts
+from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker, ends_thinking
+from scheduler_adapters.planner.request_annotations import REQUEST_KEY, AnnotationCounts
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -37,34 +38,51 @@ operations = st.lists(
 )
 
 
+@dataclass(eq=False)
+class Waiting:
+    """A waiting request of an engine that keeps nothing else of it."""
+
+    lengthwise: RankedRequest
+
+
+def waiting(number: int, rank: Rank) -> Waiting:
+    view = RequestView(request_id=str(number), number=number, arrival_s=0.0, prompt_tokens=1)
+    return Waiting(RankedRequest(view, rank))
+
+
+def number_of(item: Waiting) -> int:
+    return item.lengthwise.view.number
+
+
 @given(operations=operations)
 def test_the_queue_is_always_what_sorting_would_give(operations: list[tuple[str, Any]]) -> None:
-    queue: RankedQueue[str] = RankedQueue()
+    queue: RankedQueue[Waiting] = RankedQueue()
     model: dict[int, Rank] = {}
     for number, (kind, value) in enumerate(operations):
         if kind == "add":
-            queue.add(f"item {number}", number, value)
+            queue.add(waiting(number, value))
             model[number] = value
         elif kind == "pop" and model:
             first = min(model, key=lambda n: (model[n].lane, model[n].key, n))
-            assert queue.first() == queue.pop_first() == f"item {first}"
+            assert number_of(queue.first()) == number_of(queue.pop_first()) == first
             del model[first]
         elif kind == "remove":
             found = queue.remove(value)
-            assert found == (f"item {value}" if model.pop(value, None) else None)
+            assert (found is not None) == (model.pop(value, None) is not None)
+            assert found is None or number_of(found) == value
         elif kind == "expire":
             due = {n for n, rank in model.items() if rank.valid_until_s <= value}
-            assert set(queue.pop_expired(value)) == {f"item {n}" for n in due}
+            assert {number_of(item) for item in queue.pop_expired(value)} == due
             for n in due:
                 del model[n]
-        in_order = sorted(model, key=lambda n: (model[n].lane, model[n].key, n))
-        assert list(queue) == [f"item {n}" for n in in_order]
+        by_rank = sorted(model, key=lambda n: (model[n].lane, model[n].key, n))
+        assert [number_of(item) for item in queue] == by_rank
         assert len(queue) == len(model)
         assert all(n in queue for n in model)
 
 
 def test_an_empty_queue_says_so() -> None:
-    queue: RankedQueue[str] = RankedQueue()
+    queue: RankedQueue[Waiting] = RankedQueue()
     with pytest.raises(IndexError):
         queue.first()
     with pytest.raises(IndexError):
@@ -72,14 +90,11 @@ def test_an_empty_queue_says_so() -> None:
 
 
 def test_timers_do_not_keep_a_removed_item_alive_and_do_not_pile_up() -> None:
-    class Item:
-        pass
-
-    queue: RankedQueue[Item] = RankedQueue()
-    last = Item()
-    gone = weakref.ref(last)
+    queue: RankedQueue[Waiting] = RankedQueue()
     for number in range(10_000):
-        queue.add(last, number, Rank(valid_until_s=1e9 + number))
+        last = waiting(number, Rank(valid_until_s=1e9 + number))
+        gone = weakref.ref(last)
+        queue.add(last)
         queue.remove(number)
     del last
     gc.collect()
@@ -97,30 +112,32 @@ class Clock:
         return self.now_s
 
 
-def track(ranker: Ranker, score: float | None, *, age_s: float = 0.0) -> Tracked:
+def track(ranker: Ranker, score: float | None, *, age_s: float = 0.0) -> RankedRequest:
     carried = None if score is None else {"lengthwise_score": score}
     return ranker.track("request", age_s=age_s, prompt_tokens=3, carried=carried)
 
 
-def fill(queue: RankedQueue[Tracked], *requests: Tracked) -> None:
+def fill(queue: RankedQueue[Waiting], *requests: RankedRequest) -> None:
     for tracked in requests:
-        queue.add(tracked, tracked.view.number, tracked.rank)
+        queue.add(Waiting(tracked))
+
+
+def in_order(queue: RankedQueue[Waiting]) -> list[RankedRequest]:
+    return [item.lengthwise for item in queue]
 
 
 def test_a_starving_request_outranks_a_shorter_one() -> None:
     clock = Clock()
     ranker = Ranker(pars(starve_after_s=120.0), clock)
-    queue: RankedQueue[Tracked] = RankedQueue()
+    queue: RankedQueue[Waiting] = RankedQueue()
     long, short = track(ranker, 900.0), track(ranker, 5.0)
     fill(queue, long, short)
-    assert queue.first() is short
+    assert queue.first().lengthwise is short
     clock.now_s += 120.0
-    newcomer = track(ranker, 1.0)
-    fill(queue, newcomer)
-    for tracked in queue.pop_expired(clock()):
-        ranker.expire(tracked)
-        fill(queue, tracked)
-    assert list(queue) == [long, short, newcomer]
+    arrival = track(ranker, 1.0)
+    fill(queue, arrival)
+    ranker.begin_step(queue)
+    assert in_order(queue) == [long, short, arrival]
     assert ranker.num_expired == 2
 
 
@@ -133,7 +150,7 @@ def test_the_age_of_a_request_counts_from_its_arrival_at_the_front_end() -> None
 
 def test_the_engines_priority_goes_before_lane_and_key_and_arrival_ends_ties() -> None:
     ranker = Ranker(pars(starve_after_s=120.0), Clock(), by_priority=True)
-    queue: RankedQueue[Tracked] = RankedQueue()
+    queue: RankedQueue[Waiting] = RankedQueue()
     lowest, middle, starving, first, twin, negative = (
         ranker.track(
             "request",
@@ -152,7 +169,7 @@ def test_the_engines_priority_goes_before_lane_and_key_and_arrival_ends_ties() -
         )
     )
     fill(queue, lowest, middle, starving, first, twin, negative)
-    assert list(queue) == [negative, twin, first, starving, middle, lowest]
+    assert in_order(queue) == [negative, twin, first, starving, middle, lowest]
     # The policy sees its own rank, and what follows it is still to be put behind the priority.
     assert first.view.previous == first.rank.then._replace(
         key=(5.0,), valid_until_s=first.rank.valid_until_s, then=first.rank.then
@@ -201,57 +218,57 @@ def test_clocks_that_disagree_make_no_request_arrive_in_the_future() -> None:
 
 def test_requests_without_a_score_stand_at_the_median_of_those_before_them() -> None:
     ranker = Ranker(pars(), Clock())
-    queue: RankedQueue[Tracked] = RankedQueue()
+    queue: RankedQueue[Waiting] = RankedQueue()
     first, low, high = track(ranker, None), track(ranker, 1.0), track(ranker, 9.0)
     unscored, other, lower = track(ranker, None), track(ranker, None), track(ranker, 0.5)
     fill(queue, other, high, lower, unscored, low, first)
-    assert list(queue) == [first, lower, low, unscored, other, high]
+    assert in_order(queue) == [first, lower, low, unscored, other, high]
 
 
 def test_a_late_score_moves_a_request_that_waits_and_no_other() -> None:
     ranker = Ranker(pars(), Clock())
-    queue: RankedQueue[Tracked] = RankedQueue()
+    queue: RankedQueue[Waiting] = RankedQueue()
     middle = track(ranker, 5.0)
     waits, started, early = (
-        ranker.track(ticket, age_s=0, prompt_tokens=3, carried=None, ticket=ticket)
-        for ticket in ("waits", "started", "early")
+        ranker.track(key, age_s=0, prompt_tokens=3, carried=None, key=key)
+        for key in ("waits", "started", "early")
     )
     fill(queue, middle, waits, early)
-    assert list(queue) == [middle, waits, early]
+    assert in_order(queue) == [middle, waits, early]
     quantiles = ((0.5, 1.0),)
     inbox = ranker.late_scores.inbox
     inbox += [LateScore("early", 1.0, quantiles), LateScore("started", 0.0), LateScore("next", 2.0)]
-    ranker.take_late_scores(queue)
-    assert list(queue) == [early, middle, waits]
+    ranker.begin_step(queue)
+    assert in_order(queue) == [early, middle, waits]
     assert (early.view.score, early.view.quantiles) == (1.0, quantiles)
     assert started.view.score is None
-    assert ranker.hint_counts == HintCounts(scored=1, unscored=3, late=1)
-    after = ranker.track("next", age_s=0, prompt_tokens=3, carried=None, ticket="next")
+    assert ranker.annotation_counts == AnnotationCounts(scored=1, unscored=3, late=1)
+    after = ranker.track("next", age_s=0, prompt_tokens=3, carried=None, key="next")
     fill(queue, after)
-    assert list(queue) == [early, after, middle, waits]
-    assert ranker.hint_counts.late == 2
+    assert in_order(queue) == [early, after, middle, waits]
+    assert ranker.annotation_counts.late == 2
     inbox.append(LateScore("waits", -9.0))
-    ranker.take_late_scores(queue)
-    assert list(queue) == [waits, early, after, middle]
+    ranker.begin_step(queue)
+    assert in_order(queue) == [waits, early, after, middle]
 
 
 def test_a_score_that_comes_while_its_request_runs_counts_once_that_waits_again() -> None:
     ranker = Ranker(pars(), Clock())
-    queue: RankedQueue[Tracked] = RankedQueue()
+    queue: RankedQueue[Waiting] = RankedQueue()
     first = track(ranker, 5.0)
-    runs = ranker.track("runs", age_s=0, prompt_tokens=3, carried=None, ticket="runs")
+    runs = ranker.track("runs", age_s=0, prompt_tokens=3, carried=None, key="runs")
     fill(queue, first)
     runs.view.phase = Phase.PREFILL
     ranker.late_scores.inbox.append(LateScore("runs", 9.0, ((0.5, 1.0),)))
-    ranker.take_late_scores(queue)
+    ranker.begin_step(queue)
     runs.view.phase = Phase.ANSWERING
     ranker.rerank(runs)
-    assert (runs.view.score, ranker.hint_counts.late) == (None, 0)
+    assert (runs.view.score, ranker.annotation_counts.late) == (None, 0)
     ranker.requeue(runs, generated_tokens=2, preemptions=1)
     fill(queue, runs)
     assert (runs.view.score, runs.view.quantiles) == (9.0, ((0.5, 1.0),))
-    assert list(queue) == [first, runs]  # the median stood where the first does
-    assert (runs.rank.key, ranker.hint_counts.late) == ((9.0,), 1)
+    assert in_order(queue) == [first, runs]  # the median stood where the first does
+    assert (runs.rank.key, ranker.annotation_counts.late) == ((9.0,), 1)
     for _ in range(3):  # the median of four scores, once there are so many
         ranker.track("other", age_s=0, prompt_tokens=3, carried={"lengthwise_score": 9.0})
     assert track(ranker, None).rank.key == (9.0,)
@@ -263,15 +280,14 @@ def test_a_score_that_comes_while_its_request_runs_counts_once_that_waits_again(
 def test_a_late_score_counts_for_the_median_and_the_guard_still_counts_from_the_arrival() -> None:
     clock = Clock()
     ranker = Ranker(pars(starve_after_s=120.0), clock)
-    queue: RankedQueue[Tracked] = RankedQueue()
-    late = ranker.track("a", age_s=0, prompt_tokens=3, carried={TICKET: "0" * 32})
+    queue: RankedQueue[Waiting] = RankedQueue()
+    late = ranker.track("a", age_s=0, prompt_tokens=3, carried={REQUEST_KEY: "0" * 32})
     fill(queue, late)
     clock.now_s += 50.0
-    ranker.load.now_s = clock()
     ranker.late_scores.inbox.append(LateScore("0" * 32, 7.0))
-    ranker.take_late_scores(queue)
+    ranker.begin_step(queue)
     assert (late.rank.key, late.rank.valid_until_s) == ((7.0,), 1120.0)
-    assert queue.first_end_s == 1120.0
+    assert not queue.pop_expired(1119.9)
     assert track(ranker, None).rank.key == (7.0,)
 
 
@@ -305,15 +321,13 @@ class Hearing(EngineObserver):
 
 
 def test_observers_hear_of_arrivals_and_evictions_with_the_load_of_the_engine() -> None:
-    clock, hearing, late = Clock(), Hearing(), Hearing()
+    clock, hearing = Clock(), Hearing()
     ranker = Ranker(pars(), clock, [hearing])
     tracked = track(ranker, 3.0)
     tracked.view.phase = Phase.ANSWERING
-    ranker.attach([late])
     ranker.requeue(tracked, generated_tokens=2, preemptions=1)
     assert hearing.heard == [("queued", 1000.0), ("evicted 2 WAITING", 1000.0)]
-    assert late.heard == hearing.heard[1:]
-    assert hearing.load is late.load is ranker.load
+    assert hearing.load is ranker.load
     assert tracked.view.preemptions == 1
 
 
@@ -360,10 +374,10 @@ def test_a_thought_at_the_end_of_the_prompt_is_over_before_the_first_token(
         def thinking_ended(self, request: RequestView, now_s: float) -> None:
             self.told.append("thinking ended")
 
-    def tracked(**settings: Any) -> Tracked:
+    def tracked(**settings: Any) -> RankedRequest:
         ranker = Ranker(pars(), Clock(), [Thoughts()], **settings)
         tracked = ranker.track("r", age_s=0.0, prompt_tokens=3, carried=None, prompt=prompt)
-        ranker.tell_admitted(tracked, 1.0)
+        ranker.admitted(tracked, 1.0)
         return tracked
 
     assert not tracked().thinking_over

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from scheduler_adapters.planner.request_annotations import (
     QUANTILES,
+    REQUEST_KEY,
     SCORE,
     TBT_S,
-    TICKET,
     USER_CLASS,
-    HintCounts,
-    hints_of,
-    score_hints,
-    ticket_of,
+    AnnotationCounts,
+    annotations_of,
+    request_key,
+    score_annotations,
 )
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
 
-HINTS = [SCORE, USER_CLASS, TBT_S, QUANTILES, TICKET]
+HINTS = [SCORE, USER_CLASS, TBT_S, QUANTILES, REQUEST_KEY]
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text("nai1. ") | st.binary(),
@@ -35,7 +35,7 @@ anything = st.recursive(
 def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(
     carried: dict[str, Any],
 ) -> None:
-    counts = HintCounts()
+    counts = AnnotationCounts()
     hints = counts.read(carried)
     assert counts.scored + counts.unscored == 1
     assert counts.scored == ("score" in hints)
@@ -47,20 +47,20 @@ def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(
 
 @pytest.mark.parametrize("score", [0, 0.0, -3, 217.5, 10**300])
 def test_any_finite_number_is_a_score(score: float) -> None:
-    counts = HintCounts()
+    counts = AnnotationCounts()
     assert counts.read({SCORE: score}) == {"score": float(score)}
     assert (counts.scored, counts.unscored, counts.invalid) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), 10**400, "217", [217.5], True])
 def test_an_unusable_score_counts_as_invalid_and_unscored(score: object) -> None:
-    counts = HintCounts()
+    counts = AnnotationCounts()
     assert counts.read({SCORE: score}) == {}
     assert (counts.scored, counts.unscored, counts.invalid) == (0, 1, 1)
 
 
 def test_a_request_without_hints_is_unscored_and_not_invalid() -> None:
-    counts = HintCounts()
+    counts = AnnotationCounts()
     assert counts.read(None) == counts.read({}) == {}
     assert (counts.scored, counts.unscored, counts.invalid) == (0, 2, 0)
 
@@ -68,15 +68,15 @@ def test_a_request_without_hints_is_unscored_and_not_invalid() -> None:
 def test_class_and_target_are_read_beside_the_score() -> None:
     carried = {SCORE: 1, USER_CLASS: "paying", TBT_S: 0.1}
     expected = {"score": 1.0, "user_class": "paying", "tbt_s": 0.1}
-    assert HintCounts().read(carried) == expected
+    assert AnnotationCounts().read(carried) == expected
 
 
 def test_quantiles_read_as_they_were_written() -> None:
-    carried = score_hints(3.0, {0.9: 640.0, 0.5: 210.0})
+    carried = score_annotations(3.0, {0.9: 640.0, 0.5: 210.0})
     assert carried[QUANTILES] == [0.5, 210.0, 0.9, 640.0]
     quantiles = ((0.5, 210.0), (0.9, 640.0))
-    assert HintCounts().read(carried) == {"score": 3.0, "quantiles": quantiles}
-    assert score_hints(3.0, {}) == {SCORE: 3.0}
+    assert AnnotationCounts().read(carried) == {"score": 3.0, "quantiles": quantiles}
+    assert score_annotations(3.0, {}) == {SCORE: 3.0}
 
 
 @pytest.mark.parametrize(
@@ -99,29 +99,29 @@ def test_quantiles_read_as_they_were_written() -> None:
     ],
 )
 def test_unusable_quantiles_count_as_invalid_and_the_score_still_counts(quantiles: object) -> None:
-    counts = HintCounts()
+    counts = AnnotationCounts()
     assert counts.read({SCORE: 1.0, QUANTILES: quantiles}) == {"score": 1.0}
     assert (counts.scored, counts.invalid) == (1, 1)
 
 
 def test_a_class_of_more_than_a_hundred_characters_counts_as_invalid() -> None:
-    counts = HintCounts()
+    counts = AnnotationCounts()
     assert counts.read({USER_CLASS: "c" * 100}) == {"user_class": "c" * 100}
     assert counts.invalid == 0
     assert counts.read({USER_CLASS: "c" * 101}) == {}
     assert counts.invalid == 1
 
 
-@given(carried=st.none() | st.dictionaries(st.just(TICKET), anything))
+@given(carried=st.none() | st.dictionaries(st.just(REQUEST_KEY), anything))
 def test_no_ticket_that_a_client_makes_up_raises(carried: dict[str, Any] | None) -> None:
-    assert ticket_of(carried) is None
+    assert request_key(carried) is None
 
 
 @pytest.mark.parametrize("ticket", ["0123456789abcdef" * 2, "f" * 32])
 def test_a_ticket_is_32_hex_digits(ticket: str) -> None:
-    assert ticket_of({TICKET: ticket}) == ticket
+    assert request_key({REQUEST_KEY: ticket}) == ticket
     for wrong in (ticket[1:], ticket + "0", ticket[1:] + "G", ticket[1:] + "\n", ticket.upper()):
-        assert wrong == ticket or ticket_of({TICKET: wrong}) is None
+        assert wrong == ticket or request_key({REQUEST_KEY: wrong}) is None
 
 
 def test_of_a_score_that_comes_later_a_request_carries_the_ticket() -> None:
@@ -131,6 +131,8 @@ def test_of_a_score_that_comes_later_a_request_carries_the_ticket() -> None:
         scores=[3.0, 4.0, float("nan"), 5.0],
         score_s=[0.0, 0.5, 0.5, float("inf")],
     )
-    kinds = [sorted({SCORE, TICKET} & hints_of(requests, row).keys()) for row in range(4)]
-    assert kinds == [[SCORE], [TICKET], [], [TICKET]]
-    assert ticket_of(hints_of(requests, 1)) is not None
+    kinds = [
+        sorted({SCORE, REQUEST_KEY} & annotations_of(requests, row).keys()) for row in range(4)
+    ]
+    assert kinds == [[SCORE], [REQUEST_KEY], [], [REQUEST_KEY]]
+    assert request_key(annotations_of(requests, 1)) is not None

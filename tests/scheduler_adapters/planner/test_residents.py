@@ -81,7 +81,7 @@ def test_blocks_of_a_prefill_in_progress_are_promised_and_counted_as_held() -> N
     engine._submit(make_requests(prompt_tokens=[40], output_tokens=[2]), 0)
     engine._step()
     residents, (item,) = engine.planner.residents, engine.running
-    assert item.tracked.view.phase is Phase.PREFILL
+    assert item.lengthwise.view.phase is Phase.PREFILL
     assert residents.left_to_prefill(item) == 32
     assert residents.freed_blocks([item]) == 3
     assert (engine.free_blocks(), residents.free_blocks()) == (8, 6)

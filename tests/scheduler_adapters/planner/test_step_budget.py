@@ -158,5 +158,5 @@ def test_tokens_of_padded_prefills_cost_more_than_they_are() -> None:
 
 
 def test_a_plan_leaves_nobody_out_unless_it_says_so() -> None:
-    plan: Plan[str] = Plan(num_tokens=3, newcomers=["a"])
+    plan: Plan[str] = Plan(num_tokens=3, admitted=["a"])
     assert (list(plan.left_out), plan.last, plan.chunk) == ([], None, None)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from scheduler_adapters.engines.driver import EngineDriver, EngineLimits, ServedRun, TokenTimes
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, WallClock
-from scheduler_adapters.planner.ranking import RankedQueue, Ranker, Tracked
-from scheduler_adapters.planner.request_annotations import hints_of
+from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
+from scheduler_adapters.planner.request_annotations import annotations_of
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -39,14 +39,14 @@ class VirtualClock(WallClock):
 class Served:
     """A request inside the engine."""
 
-    tracked: Tracked
+    lengthwise: RankedRequest
     output_tokens: int
     computed: int = 0
     emitted: int = 0
 
     @property
     def left(self) -> int:
-        return self.tracked.view.prompt_tokens + self.emitted - self.computed
+        return self.lengthwise.view.prompt_tokens + self.emitted - self.computed
 
 
 class PlainEngine(EngineDriver):
@@ -86,15 +86,12 @@ class PlainEngine(EngineDriver):
                     str(requests.request_id[added]),
                     age_s=clock() - float(requests.arrival_s[added]),
                     prompt_tokens=int(requests.prompt_tokens[added]),
-                    carried=hints_of(requests, added),
+                    carried=annotations_of(requests, added),
                 )
                 served = Served(tracked, int(requests.output_tokens[added]))
-                queue.add(served, tracked.view.number, tracked.rank)
+                queue.add(served)
                 added += 1
-            ranker.load.now_s = clock()
-            for served in queue.pop_expired(clock()):
-                ranker.expire(served.tracked)
-                queue.add(served, served.tracked.view.number, served.tracked.rank)
+            ranker.begin_step(queue)
             self._step(ranker, queue, running, clock)
         return ServedRun(timeline=times.timeline(requests), token_ids=[])
 
@@ -117,7 +114,7 @@ class PlainEngine(EngineDriver):
             ran[served] = min(served.left, budget)
             budget -= ran[served]
             for observer in ranker.observers:
-                observer.admitted(served.tracked.view, started_s)
+                observer.admitted(served.lengthwise.view, started_s)
         decodes = [served for served in ran if served.emitted]
         prefills = [(served.computed, size) for served, size in ran.items() if not served.emitted]
         context = sum(served.computed + 1 for served in decodes)
@@ -130,11 +127,11 @@ class PlainEngine(EngineDriver):
                 continue
             served.emitted += 1
             for observer in ranker.observers:
-                observer.emitted(served.tracked.view, 1, clock())
+                observer.emitted(served.lengthwise.view, 1, clock())
             if served.emitted == served.output_tokens:
                 running.remove(served)
                 for observer in ranker.observers:
-                    observer.finished(served.tracked.view, clock())
+                    observer.finished(served.lengthwise.view, clock())
         for observer in ranker.observers:
             observer.stepped(clock())
             observer.measured(StepRecord.of(len(decodes), context, prefills, seconds))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.engines.transformers_batching.planner_view import PAGE_SETTING
-from scheduler_adapters.planner.request_annotations import hints_of
+from scheduler_adapters.planner.request_annotations import annotations_of
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.rad import RAD, RADTwin
@@ -121,7 +121,7 @@ def _steps_of_engine(
         if not scheduler.has_pending_requests():
             clock.now_s = max(clock.now_s, float(requests.arrival_s[added]))
         while added < len(requests) and requests.arrival_s[added] <= clock.now_s:
-            hints[str(added)] = hints_of(requests, added)
+            hints[str(added)] = annotations_of(requests, added)
             manager.add_request(
                 prompt_of(requests, added, think_end),
                 request_id=str(added),

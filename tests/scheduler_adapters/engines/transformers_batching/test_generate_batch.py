@@ -10,10 +10,10 @@ import pytest
 from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.engines.transformers_batching.planner_view import (
     PAGE_SETTING,
-    TransformersBorder,
+    TransformersView,
 )
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
-from scheduler_adapters.planner.request_annotations import HintCounts
+from scheduler_adapters.planner.request_annotations import AnnotationCounts
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
@@ -155,7 +155,7 @@ def test_each_sequence_is_ranked_and_takes_a_seat(model: Any) -> None:
     order = [result.request_id for result in finish(manager)]
     assert order == ["short", "short__child#0", "long", "long__child#0"]
     ranker = manager.batch_processor.scheduler.lengthwise
-    assert ranker.hint_counts == HintCounts(scored=4)
+    assert ranker.annotation_counts == AnnotationCounts(scored=4)
     assert not hints
 
 
@@ -206,8 +206,8 @@ def test_a_request_is_cancelled_in_every_state(
     assert not scheduler._queue
     assert not scheduler.active_requests
     assert scheduler.planner is None or not scheduler.planner.residents
-    border = TransformersBorder(scheduler, ())
-    assert border.free_blocks() == border.total_blocks
+    view = TransformersView(scheduler)
+    assert view.free_blocks() == view.total_blocks
 
 
 def test_others_go_on_where_all_residents_are_cancelled_after_an_eviction(model: Any) -> None:

@@ -12,7 +12,7 @@ from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.transformers_batching import planner_view as transformers_border
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import require_ours, use_policy
-from scheduler_adapters.planner.request_annotations import HintCounts
+from scheduler_adapters.planner.request_annotations import AnnotationCounts
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
@@ -117,7 +117,7 @@ def test_requests_that_lose_their_blocks_keep_score_answer_and_times(
     timeline = read_timeline(tmp_path / "timeline.jsonl")
     assert answers == stock
     assert timeline.preemptions.sum() > 0
-    assert scheduler.lengthwise.hint_counts == HintCounts(scored=len(LENGTHS))
+    assert scheduler.lengthwise.annotation_counts == AnnotationCounts(scored=len(LENGTHS))
     assert sorted(timeline.requests.output_tokens) == sorted(LENGTHS)
     assert (timeline.requests.score == timeline.requests.output_tokens).all()
     assert (timeline.requests.arrival_s <= timeline.scheduled_s).all()
@@ -274,6 +274,6 @@ def test_in_a_burst_those_that_start_after_their_score_came_start_by_rank(model:
         assert result.error is None
         done.append(result.request_id)
     manager.stop(block=True)
-    counts = scheduler.lengthwise.hint_counts
+    counts = scheduler.lengthwise.annotation_counts
     assert counts.unscored == 40
     assert counts.late >= by_rank.num_scored > 10

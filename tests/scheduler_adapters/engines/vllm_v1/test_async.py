@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
-from scheduler_adapters.engines.vllm_v1.kv_memory import VllmMemory
 from scheduler_adapters.planner.request_annotations import SCORE, TBT_S
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
@@ -204,7 +203,7 @@ def test_a_request_whose_last_token_is_on_its_way_asks_for_no_block(
     first, _ = scheduler.schedule(), scheduler.schedule()
     scheduler.update_from_output(first, ModelRunnerOutput(["0"], {"0": 0}, [[9]]))
     assert request.num_computed_tokens == scheduler.block_size
-    assert VllmMemory(scheduler).growth([request]) == blocks
+    assert scheduler._lengthwise_planner.residents.view.growth([request]) == blocks
 
 
 def test_a_prefill_whose_first_token_is_on_its_way_is_a_decode(settings: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from scheduler_adapters.benchmarks.engine import settings_of
 from scheduler_adapters.engines.random_model import llama_config, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.capabilities import require_capabilities
-from scheduler_adapters.planner.request_annotations import hints_of
+from scheduler_adapters.planner.request_annotations import annotations_of
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
@@ -155,7 +155,7 @@ def steps_of_engine(
                 ignore_eos=True,
                 detokenize=False,
             )
-            params.extra_args = hints_of(requests, added)
+            params.extra_args = annotations_of(requests, added)
             engine.add_request(
                 str(added),
                 {"prompt_token_ids": next(prompts)},

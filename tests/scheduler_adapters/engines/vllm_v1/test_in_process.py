@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from lengthwise.errors import ConfigError
+from scheduler_adapters.engines.engine_clock import WallClock
 from scheduler_adapters.engines.vllm_v1.in_process import (
     ENVIRONMENT,
     OfflineConfig,
     _model_args,
     _scheduler_args,
-    _told_steps,
+    _watched_steps,
     set_environment,
 )
 from scheduler_adapters.timeline.steps import StepRecord
@@ -68,6 +69,9 @@ def test_a_variable_that_is_set_keeps_its_value(monkeypatch: pytest.MonkeyPatch)
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
 
 
+CLOCK = WallClock()
+
+
 class Scheduler:
     """Schedules what it is given, as (request, tokens before the step, tokens in it)."""
 
@@ -79,7 +83,9 @@ class Scheduler:
             self.requests[name] = SimpleNamespace(
                 num_computed_tokens=before + tokens, num_prompt_tokens=10
             )
-        return SimpleNamespace(num_scheduled_tokens={name: tokens for name, _, tokens in ran})
+        new = [SimpleNamespace(req_id=name) for name, before, _ in ran if not before]
+        sizes = {name: tokens for name, _, tokens in ran}
+        return SimpleNamespace(num_scheduled_tokens=sizes, scheduled_new_reqs=new)
 
     def update_from_output(self, scheduled: Any) -> None:
         """Nothing to do."""
@@ -90,7 +96,7 @@ class Scheduler:
 
 def test_the_sizes_of_steps_are_told_with_their_durations_and_empty_ones_are_not() -> None:
     scheduler, recorder = Scheduler(), StepRecorder()
-    with _told_steps(scheduler, [recorder]) as took:
+    with _watched_steps(scheduler, CLOCK, [recorder]) as (first_s, took):
         scheduler.step(("a", 0, 6), ("b", 14, 1))
         took(0.5)
         scheduler.step()
@@ -102,16 +108,18 @@ def test_the_sizes_of_steps_are_told_with_their_durations_and_empty_ones_are_not
         StepRecord.of(1, 15, [(0, 6)], 0.5),
         StepRecord.of(1, 11, [(9, 1)], 0.125),
     ]
-    with _told_steps(scheduler, []) as took:
+    assert first_s.keys() == {"a"}
+    with _watched_steps(scheduler, CLOCK, []) as (first_s, took):
         scheduler.step(("a", 0, 6))
         took(1.0)
     assert len(recorder.steps) == 2
+    assert first_s.keys() == {"a"}
 
 
 def test_a_step_lasts_until_its_outcome_though_the_next_is_scheduled_before() -> None:
     """As asynchronous engines do: a turn schedules a step and brings the outcome of the last."""
     scheduler, recorder = Scheduler(), StepRecorder()
-    with _told_steps(scheduler, [recorder]) as took:
+    with _watched_steps(scheduler, CLOCK, [recorder]) as (_, took):
         first = scheduler.schedule(("a", 0, 6))
         took(0.25)  # nothing has ended
         second = scheduler.schedule(("a", 10, 1))

@@ -53,7 +53,11 @@ class Engine:
         self.hasher = get_request_block_hasher(SIZE, sha256)
         parts = {"kv_cache_manager": self.manager, "block_size": SIZE, "connector": None}
         config = SimpleNamespace(async_scheduling=False)
-        self.memory = VllmMemory(SimpleNamespace(**parts, scheduler_config=config))
+
+        class Memory(VllmMemory):
+            output = evict = None  # type: ignore[assignment]
+
+        self.memory = Memory(SimpleNamespace(**parts, scheduler_config=config))
 
     def request(self, name: str, tokens: int, *, shared: int = 0) -> Any:
         """A request whose first tokens are those of every other one."""

@@ -10,14 +10,14 @@ import pytest
 
 from scheduler_adapters.engines.engine_clock import make_clock
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
-from scheduler_adapters.engines.score_channel import ScoreSender
+from scheduler_adapters.engines.score_channel import LateScoring
 from scheduler_adapters.engines.vllm_v1.in_process import (
     OfflineConfig,
     VllmDriver,
     open_engine,
     scheduler_of,
 )
-from scheduler_adapters.planner.request_annotations import SCORE, TICKET
+from scheduler_adapters.planner.request_annotations import REQUEST_KEY, SCORE
 from tests.scheduler_adapters.late_burst import SEATS, ByRank, late_burst
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -46,7 +46,7 @@ def test_those_that_start_after_their_score_came_start_by_rank(engine: Any) -> N
         requests, clock=make_clock("cpu"), seed=0, observers=[by_rank]
     )
     assert [len(tokens) for tokens in served.token_ids] == requests.output_tokens.tolist()
-    counts = scheduler.lengthwise.hint_counts
+    counts = scheduler.lengthwise.annotation_counts
     assert (counts.scored, counts.unscored, counts.invalid) == (0, 200, 0)
     assert counts.late == by_rank.num_scored > 50
     assert by_rank.num_scored + by_rank.num_unscored == 200
@@ -62,7 +62,7 @@ def test_a_score_that_another_process_sends_moves_a_request_that_waits(
 
     scheduler = scheduler_of(engine)
     scheduler.lengthwise_start(scheduler.lengthwise.policy)
-    ticket = "ab" * 16
+    key = "ab" * 16
 
     def add(name: str, tokens: int, **extra: Any) -> None:
         params = SamplingParams(
@@ -74,10 +74,10 @@ def test_a_score_that_another_process_sends_moves_a_request_that_waits(
         add(f"first {number}", 20, **{SCORE: 1.0})
     for number in range(20):
         add(f"middle {number}", 20, **{SCORE: 5.0})
-    add("late", 3, **{TICKET: ticket})
+    add("late", 3, **{REQUEST_KEY: key})
     engine.step()
-    sender = ScoreSender(folder)
-    asyncio.run(sender.send({TICKET: ticket, SCORE: 0.5}))
+    sender = LateScoring(folder, late_s=60.0, count=print)
+    asyncio.run(sender.send({REQUEST_KEY: key, SCORE: 0.5}))
     sender.close()
     inbox = scheduler.lengthwise.late_scores.inbox
     while not inbox:  # the thread of the receiver fills it
@@ -89,4 +89,4 @@ def test_a_score_that_another_process_sends_moves_a_request_that_waits(
     while engine.has_unfinished_requests():
         done += [output.request_id for output in engine.step() if output.finished]
     assert done.index("late") < min(at for at, name in enumerate(done) if name[:6] == "middle")
-    assert scheduler.lengthwise.hint_counts.late == 1
+    assert scheduler.lengthwise.annotation_counts.late == 1

@@ -7,6 +7,8 @@ import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,17 +19,16 @@ from prometheus_client import CollectorRegistry
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, write_load
+from scheduler_adapters.engines.score_channel import LateScoring
 from scheduler_adapters.engines.user_classes import UserClasses
 from scheduler_adapters.engines.vllm_v1 import middleware
 from scheduler_adapters.engines.vllm_v1.client_bodies import HINT_HEADERS, MOST_PROMPTS
-from scheduler_adapters.engines.vllm_v1.late_asking import LateAsking
 from scheduler_adapters.engines.vllm_v1.middleware import (
-    KEPT_BACK,
+    UNSCORABLE,
     VARIABLE,
     MiddlewareConfig,
     ScoreMetrics,
     ScoreMiddleware,
-    ScorePlaces,
     VllmScores,
     hash_of,
 )
@@ -107,12 +108,26 @@ class Server:
 class Bench:
     """A middleware with a fake server behind it, and what it counted."""
 
-    def __init__(self, scorer: Any, **settings: Any) -> None:
+    def __init__(
+        self,
+        scorer: Any,
+        classes: UserClasses | None = None,
+        metrics_folder: Path | None = None,
+        **settings: Any,
+    ) -> None:
         self.server = Server()
         self.registry = CollectorRegistry()
         self.middleware = ScoreMiddleware(
-            self.server, scorer=scorer, metrics=ScoreMetrics(self.registry), **settings
+            self.server,
+            MiddlewareConfig(**settings),
+            scorer=scorer,
+            metrics=ScoreMetrics(self.registry),
+            classes=classes or UserClasses(),
+            metrics_folder=metrics_folder,
         )
+
+    def configure(self, **settings: Any) -> None:
+        self.middleware.config = replace(self.middleware.config, **settings)
 
     def post(self, body: Any, path: str = "/v1/completions", **settings: Any) -> dict[str, Any]:
         """Send `body` in pieces; the body that reached the server."""
@@ -244,7 +259,7 @@ HINTS = {
     "lengthwise_quantiles": [0.5, 1.0],
     "lengthwise_class": "chat",
     "lengthwise_tbt_s": 0.001,
-    "lengthwise_ticket": "0" * 32,
+    "lengthwise_request_key": "0" * 32,
 }
 
 
@@ -549,21 +564,21 @@ def test_a_client_has_no_more_than_its_share_of_the_scores(
     classes = UserClasses(
         tbt_s={"chat": None}, api_keys={"sk-a": "chat", "sk-b": "chat"}, trusted_keys=("sk-gate",)
     )
-    bench = Bench(None, classes=classes, places=ScorePlaces(4), deadline_s=60)
+    bench = Bench(None, classes=classes, max_scores_per_key=4, deadline_s=59)
     held(bench, 10, first, second)
     assert bench.count("scored") == scored
     assert bench.count("unscored", "budget") == 20 - scored
-    assert bench.middleware.places._taken == {}
+    assert bench.middleware.scores_in_progress == {}
 
 
 def test_a_late_score_holds_its_place_until_it_is_asked_for_no_more() -> None:
     async def main() -> None:
         bench, _ = late_bench(SlowScorer())
-        bench.middleware.places = ScorePlaces(1)
+        bench.configure(max_scores_per_key=1)
         seen: list[Any] = []
 
         async def engine(scope: Any, receive: Any, send: Any) -> None:
-            seen.append(dict(bench.middleware.places._taken))
+            seen.append(dict(bench.middleware.scores_in_progress))
             if len(seen) == 1:
                 await bench.call(b'{"prompt": "second"}', "/v1/completions")
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -573,7 +588,7 @@ def test_a_late_score_holds_its_place_until_it_is_asked_for_no_more() -> None:
         await asyncio.sleep(0.01)
         assert seen == [{"10.1.2.3": 1}, {"10.1.2.3": 1}]
         assert bench.count("unscored", "budget") == 1
-        assert bench.middleware.places._taken == {}
+        assert bench.middleware.scores_in_progress == {}
 
     asyncio.run(main())
 
@@ -586,7 +601,7 @@ def test_hints_of_a_client_are_dropped_where_no_score_comes_either(outcome: str)
 
 def test_a_trusted_key_may_send_hints_and_the_class_of_a_key_stays() -> None:
     bench = Bench(FakeScorer(), classes=CLASSES)
-    given = {key: value for key, value in HINTS.items() if key != "lengthwise_ticket"}
+    given = {key: value for key, value in HINTS.items() if key != "lengthwise_request_key"}
     gate = {"Authorization": "Bearer sk-gate"}
     assert bench.post({"prompt": "x", "vllm_xargs": HINTS}, headers=gate)["vllm_xargs"] == given
     assert (hints_counted(bench, "dropped"), hints_counted(bench, "kept")) == (0, 1)
@@ -682,27 +697,27 @@ def test_a_prompt_without_text_is_not_scored_and_ranks_behind_all_that_are(promp
     last = plain | {"lengthwise_score": 40.0}
     assert bench.post({"prompt": prompt})["vllm_xargs"] == last
     assert bench.post({"prompt": prompt}, **key("sk-gate"))["vllm_xargs"] == plain
-    bench.middleware.unscored_last = False
+    bench.configure(unscored_last=False)
     assert bench.post({"prompt": prompt})["vllm_xargs"] == plain
     assert scorer.asked == ["x" * 40, "hello"]
     assert bench.count("unscored", "no_text") == 4
 
 
-@pytest.mark.parametrize("outcome", sorted({"error", "unavailable", "timeout"} | KEPT_BACK))
+@pytest.mark.parametrize("outcome", sorted({"error", "unavailable", "timeout"} | UNSCORABLE))
 def test_only_what_is_in_a_clients_hands_puts_its_request_behind_all(outcome: str) -> None:
     bench = Bench(FakeScorer(outcome))
     bench.middleware.highest_score = 40.0
     if outcome == "budget":
-        bench.middleware.places = ScorePlaces(0)
+        bench.middleware.scores_in_progress["10.1.2.3"] = 512
     sent = {"prompt": [1] if outcome == "no_text" else "hello"}
     hints = bench.post(sent).get("vllm_xargs", {})
-    assert hints == ({"lengthwise_score": 40.0} if outcome in KEPT_BACK else {})
+    assert hints == ({"lengthwise_score": 40.0} if outcome in UNSCORABLE else {})
 
 
 def test_of_several_prompts_the_longest_answer_counts_and_each_takes_a_place() -> None:
-    bench = Bench(FakeScorer(), places=ScorePlaces(3))
+    bench = Bench(FakeScorer(), max_scores_per_key=3)
     assert bench.post({"prompt": ["a", "bbb", "cc"]})["vllm_xargs"] == {"lengthwise_score": 3.0}
-    assert bench.middleware.places._taken == {}
+    assert bench.middleware.scores_in_progress == {}
     bench.post({"prompt": ["a", "b", "c", "d"]})
     assert (bench.count("scored"), bench.count("unscored", "budget")) == (1, 1)
     for outcome in ("overloaded", "invalid_prompt"):
@@ -798,34 +813,35 @@ class SlowScorer(FakeScorer):
         return await super().ask_async(prompt, client)
 
 
-class Sender:
-    """Notes what is sent to the engines."""
+class Sending(LateScoring):
+    """Notes the scores sent to the engines."""
 
-    def __init__(self) -> None:
-        self.sent: list[dict[str, Any]] = []
+    def __init__(self, count: Any) -> None:
+        super().__init__(Path(), late_s=60, count=count)
+        self.close()
+        self.sent: list[Any] = []
 
-    async def send(self, hints: dict[str, Any]) -> None:
-        self.sent.append(hints)
+    async def send(self, carried: Any) -> None:
+        self.sent.append(carried)
 
 
-def late_bench(scorer: Any) -> tuple[Bench, Sender]:
-    """A middleware that waits a moment for a score, and sends what comes after it."""
-    bench, sender = Bench(scorer, deadline_s=0.01), Sender()
-    count = bench.middleware.metrics.count_late
-    bench.middleware.late = LateAsking(sender, late_s=60, count=count)  # type: ignore[arg-type]
-    return bench, sender
+def late_bench(scorer: Any) -> tuple[Bench, Sending]:
+    """A middleware with a short deadline, and the late scores that it sends."""
+    bench = Bench(scorer, deadline_s=0.01)
+    bench.middleware.late = late = Sending(bench.middleware.metrics.count_late)
+    return bench, late
 
 
 def test_a_score_that_misses_the_deadline_is_sent_after_its_request() -> None:
     async def main() -> None:
         scorer = SlowScorer()
-        bench, sender = late_bench(scorer)
+        bench, late = late_bench(scorer)
         reached = asyncio.Event()
 
         async def engine(scope: Any, receive: Any, send: Any) -> None:
             await bench.server(scope, receive, lambda message: asyncio.sleep(0))
             reached.set()
-            while not sender.sent:  # it waits in the queue
+            while not late.sent:  # it waits in the queue
                 await asyncio.sleep(0.001)
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"a", "more_body": False})
@@ -835,9 +851,9 @@ def test_a_score_that_misses_the_deadline_is_sent_after_its_request() -> None:
         await asyncio.wait_for(reached.wait(), 60)
         scorer.ready.set()
         assert (await asyncio.wait_for(call, 60))[-1]["body"] == b"a"
-        ticket = json.loads(bench.server.content)["vllm_xargs"]["lengthwise_ticket"]
-        assert sender.sent == [{"lengthwise_score": 5.0, "lengthwise_ticket": ticket}]
-        assert len(ticket) == 32
+        request_key = json.loads(bench.server.content)["vllm_xargs"]["lengthwise_request_key"]
+        assert late.sent == [{"lengthwise_score": 5.0, "lengthwise_request_key": request_key}]
+        assert len(request_key) == 32
         assert bench.count("late", "timeout") == 1
         assert late_count(bench, "sent") == 1
         # What its client keeps from being scored ranks behind late scores, too.
@@ -856,7 +872,7 @@ def late_count(bench: Bench, outcome: str) -> float | None:
 def test_with_the_first_bytes_of_the_answer_the_score_is_asked_for_no_more() -> None:
     async def main() -> None:
         scorer = SlowScorer()
-        bench, sender = late_bench(scorer)
+        bench, late = late_bench(scorer)
         seen = []
 
         async def engine(scope: Any, receive: Any, send: Any) -> None:
@@ -875,7 +891,7 @@ def test_with_the_first_bytes_of_the_answer_the_score_is_asked_for_no_more() -> 
         assert (await asyncio.wait_for(call, 60))[-1]["body"] == b"b"
         assert seen == [1]
         assert late_count(bench, "started") == 1
-        assert sender.sent == []
+        assert late.sent == []
 
     asyncio.run(main())
 
@@ -899,7 +915,7 @@ def test_a_request_that_fails_is_asked_for_no_more() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["invalid_prompt", "error"])
-def test_a_prompt_that_cannot_be_scored_gets_no_ticket(outcome: str) -> None:
+def test_a_prompt_that_cannot_be_scored_gets_no_request_key(outcome: str) -> None:
     bench, _ = late_bench(FakeScorer(outcome))
     sent = {"prompt": "hello"}
     assert bench.post(sent) == sent
@@ -907,8 +923,8 @@ def test_a_prompt_that_cannot_be_scored_gets_no_ticket(outcome: str) -> None:
 
 
 @pytest.mark.parametrize("scorer", [None, FakeScorer(), FakeScorer("error")])
-def test_a_ticket_of_the_clients_own_is_dropped(scorer: Any) -> None:
-    sent = {"prompt": "hello", "vllm_xargs": {"lengthwise_ticket": "f" * 32, "other": 1}}
+def test_a_request_key_of_the_clients_own_is_dropped(scorer: Any) -> None:
+    sent = {"prompt": "hello", "vllm_xargs": {"lengthwise_request_key": "f" * 32, "other": 1}}
     reached = Bench(scorer).post(sent)["vllm_xargs"]
     assert reached.pop("lengthwise_score", 5.0) == 5.0
     assert reached == {"other": 1}
@@ -979,11 +995,11 @@ def test_a_service_that_never_answers_is_soon_left_alone(
     asyncio.run(main())
     assert bench.count("late", "timeout") == 3
     assert bench.count("unscored", "breaker_open") == 2
-    assert made.places._taken == {}
+    assert made.scores_in_progress == {}
     proceed.set()
     made.scorer.close()
     assert made.late is not None
-    made.late._sender.close()
+    made.late.close()
     service.stop()
 
 
@@ -1026,7 +1042,7 @@ def test_late_scores_need_a_folder_that_the_engines_share(
         assert made.scorer._timeout_s == (5.05 if is_late else 0.05)
         made.scorer.close()
         if made.late is not None:
-            made.late._sender.close()
+            made.late.close()
 
 
 @pytest.mark.parametrize(
@@ -1054,10 +1070,10 @@ def test_a_router_with_a_key_is_answered_here_and_nothing_else_is(tmp_path: Any)
         await bench.middleware(scope, receive, send)
         return sent
 
-    bench.middleware.key_hashes = [hash_of("sk-1")]
+    bench.configure(key_hashes=[hash_of("sk-1")])
     start, _ = asyncio.run(get("/lengthwise/load"))
     assert start["status"] == 401
-    bench.middleware.open_load = True
+    bench.configure(open_load=True)
     start, body = asyncio.run(get("/lengthwise/load"))
     assert start["status"] == 200
     assert json.loads(body["body"]) == [{"engine": 0, "waiting": 3}]

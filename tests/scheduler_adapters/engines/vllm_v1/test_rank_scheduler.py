@@ -22,7 +22,7 @@ from scheduler_adapters.engines.vllm_v1.in_process import (
 )
 from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.recent_median import RecentMedian
-from scheduler_adapters.planner.request_annotations import HintCounts
+from scheduler_adapters.planner.request_annotations import AnnotationCounts
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.validation.recording import Queued, record
@@ -55,7 +55,11 @@ class Clock:
 def engine(live_engine: Any) -> Iterator[Any]:
     """The engine, empty before and after, with fresh counters and a clock that stands still."""
     ranker = scheduler_of(live_engine).lengthwise
-    ranker.clock, ranker.hint_counts, ranker._median = Clock(), HintCounts(), RecentMedian()
+    ranker.clock, ranker.annotation_counts, ranker._median = (
+        Clock(),
+        AnnotationCounts(),
+        RecentMedian(),
+    )
     yield live_engine
     finish(live_engine)
     assert not scheduler_of(live_engine).requests
@@ -100,7 +104,7 @@ def test_requests_with_oracle_scores_finish_in_order_of_length(engine: Any) -> N
     for tokens in lengths:
         scored(engine, str(tokens), tokens, float(tokens))
     assert finish(engine) == [str(tokens) for tokens in sorted(lengths)]
-    assert scheduler_of(engine).lengthwise.hint_counts == HintCounts(scored=6)
+    assert scheduler_of(engine).lengthwise.annotation_counts == AnnotationCounts(scored=6)
 
 
 def test_a_running_request_is_not_displaced_by_a_shorter_one(engine: Any) -> None:
@@ -125,7 +129,7 @@ def test_without_scores_the_order_is_arrival(engine: Any) -> None:
     for name, tokens in (("a", 9), ("b", 3), ("c", 6)):
         add(engine, name, tokens)
     assert finish(engine) == ["a", "b", "c"]
-    assert scheduler_of(engine).lengthwise.hint_counts == HintCounts(unscored=3)
+    assert scheduler_of(engine).lengthwise.annotation_counts == AnnotationCounts(unscored=3)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf"), "12", [12], {"a": 1}, True, None])
@@ -138,7 +142,7 @@ def test_a_request_with_a_bad_score_stands_at_the_median_of_those_before_it(
     scored(engine, "short", 3, 3)
     scored(engine, "later", 5, 5)
     assert finish(engine) == ["short", "middle", "bad", "later", "long"]
-    counts = scheduler_of(engine).lengthwise.hint_counts
+    counts = scheduler_of(engine).lengthwise.annotation_counts
     assert (counts.scored, counts.unscored, counts.invalid) == (4, 1, int(bad is not None))
 
 
@@ -186,20 +190,20 @@ def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does
 def test_a_resident_whose_blocks_come_free_only_later_is_not_evicted(
     pending: bool, can_be_freed: bool, hands_over: bool, evicts: bool
 ) -> None:
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmBorder
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmView
 
     told: list[Any] = []
-    border = object.__new__(VllmBorder)
-    border.begin_step = lambda: None
-    border._scheduler = SimpleNamespace(
+    view = object.__new__(VllmView)
+    view.begin_step = lambda: None
+    view._scheduler = SimpleNamespace(
         running=["resident"],
         connector=SimpleNamespace(has_pending_block_frees=lambda: pending),
         requires_kv_delivery=hands_over,
         _request_blocks_can_be_freed=lambda request: can_be_freed,
         _preempt_request=lambda request, now_s, **kwargs: told.append((request, kwargs)),
     )
-    assert border.evict("resident") == evicts
-    assert border._scheduler.running == ([] if evicts else ["resident"])
+    assert view.evict("resident") == evicts
+    assert view._scheduler.running == ([] if evicts else ["resident"])
     how = {"drop_stale_output": True} if hands_over else {}
     assert told == ([("resident", how)] if evicts else [])
 

@@ -1,20 +1,31 @@
-"""Blocks of requests that share none, counted from their tokens."""
+"""Blocks of requests without shared blocks, counted from their tokens."""
 
 from __future__ import annotations
 
-from scheduler_adapters.planner.unshared_blocks import UnsharedBlocks
+from typing import Any
+
+from scheduler_adapters.planner.engine_view import EngineView
 
 
-class Blocks(UnsharedBlocks[tuple[int, int]]):
-    """Requests are (tokens, those that are computed)."""
+class Blocks(EngineView[Any]):
+    """Requests are (tokens, computed tokens)."""
 
     block_tokens = 16
 
-    def context(self, item: tuple[int, int]) -> int:
-        return item[0]
+    def context(self, item: Any) -> int:
+        return int(item[0])
 
-    def computed(self, item: tuple[int, int]) -> int:
-        return item[1]
+    def computed(self, item: Any) -> int:
+        return int(item[1])
+
+    def output(self, item: Any) -> list[int]:
+        return []
+
+    def free_blocks(self) -> int:
+        return 0
+
+    def evict(self, item: Any) -> bool:
+        return False
 
 
 def test_a_waiting_request_needs_all_its_tokens_and_a_block_for_each_sixteen() -> None:
