@@ -88,14 +88,9 @@ def _compiled(
     if not wants or find_spec("numba") is None:
         return None
     # Imported late: numba takes a second, and most runs do without it.
-    from scheduler_adapters.simulator.compiled.loop import run_compiled
-    from scheduler_adapters.simulator.compiled.quanta import run_compiled_quanta
-    from scheduler_adapters.simulator.compiled.slai import run_compiled_slai
+    from scheduler_adapters.simulator.compiled.run import run_compiled
 
-    for run in (run_compiled, run_compiled_slai, run_compiled_quanta):
-        if (timeline := run(requests, policy, instance)) is not None:
-            return timeline
-    return None
+    return run_compiled(requests, policy, instance)
 
 
 def simulate_replicas(

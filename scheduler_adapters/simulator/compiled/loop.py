@@ -1,202 +1,51 @@
-"""The rules of `reference.py` for policies whose ranks never change, compiled with numba.
+"""The step rules of the simulated engine, compiled with numba: one loop for all policies.
 
-Such a policy has `Traits.is_static`. It is asked once per request and phase beforehand, its answers
-become arrays (`static_ranks.py`), and the whole run is one compiled loop: all decodes are one
-`DecodeBatch`. Other runs are left to `slai.py` and to plain Python (`engine/`).
-
-The loop is one function on purpose: cut into a dozen, inlined or not, the same code takes 3.4 to
-5.7 times as long, because numba counts references at each array in a call.
+A step in which every decode has a token is a common step. It changes no record of a decode: fields
+that would change in each of them are stored less the number of common steps.
 """
 
 # numba infers the types: typed code would only say float64 everywhere.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,arg-type,misc"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
 
-from collections.abc import Callable
-from concurrent.futures import Future
-from heapq import heappop, heappush
-from threading import Thread
-from typing import Any
+from heapq import heapify, heappop
 
 import numpy as np
-from numba import njit
 
-from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.compiled.static_ranks import static_ranks
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AFFINE, KERNELS, ROOFLINE, TABLES
-from scheduler_adapters.timeline.columns import timeline_of_columns
-from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import StepRule
-from scheduler_adapters.workload.requests import Ints, Requests
-
-DONE, LEAVE_TO_PYTHON = 0, 1
-WAITING, RESIDENT, FINISHED = 0, 1, 2
-NO_LIMIT = 2**60
-
-
-def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Timeline | None:
-    """Return the timeline, or None where this run needs the engine in plain Python."""
-    latency = instance.latency.compiled()
-    ranks = None if latency is None else static_ranks(requests, policy, instance)
-    if ranks is None:
-        return None
-    rule = ranks.rule
-    limits = limits_of(
-        instance,
-        rule,
-        *map(as_number, (rule.chunk, rule.max_prefills, rule.max_admissions)),
-        *(rule.mixed, rule.whole_prompts, rule.padded_tokens, ranks.prefill_first),
-    )
-    if limits[SEATS] > limits[BUDGET]:
-        return None  # decodes would have to take turns
-    return run_loop(_run, requests, instance, ranks.key, ranks.starves_s, limits, latency)
-
-
-def limits_of(instance: Instance, rule: StepRule, *others: int) -> Ints:
-    """Return the limits of an instance joined with those of a rule, and others behind them."""
-    limits = (
-        instance.kv_blocks,
-        instance.watermark_blocks,
-        instance.decode_headroom_blocks,
-        instance.block_tokens,
-        min(as_number(instance.max_tokens), as_number(rule.max_tokens)),
-        min(instance.max_num_seqs, as_number(rule.max_resident)),
-    )
-    return np.array([*limits, *others], dtype=np.int64)
-
-
-def run_loop(
-    loop: Callable[..., Any], requests: Requests, instance: Instance, *arguments: Any
-) -> Timeline | None:
-    """Return the timeline of a compiled loop, or None where it leaves the run to plain Python."""
-    prompt_tokens, output_tokens = requests.prompt_tokens, requests.output_tokens
-    rejected = instance.cannot_hold(prompt_tokens, output_tokens)
-    status, columns, ticks, runs = _in_a_thread(
-        loop, requests.arrival_s, prompt_tokens, output_tokens, rejected, *arguments
-    )
-    if status != DONE:
-        return None
-    return timeline_of_columns(requests, rejected, *columns, tick_s=ticks, runs=runs)
-
-
-def _in_a_thread(loop: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of compiled code, run in a thread of its own.
-
-    Compiled code cannot be interrupted; the thread that waits for it can. The thread of the code
-    ends with the loop or with the process.
-    """
-    outcome: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(loop(*arguments))
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    Thread(target=run, daemon=True).start()
-    return outcome.result()
-
-
-def as_number(limit: int | None) -> int:
-    """Return the limit, or for None a number beyond any."""
-    return NO_LIMIT if limit is None else limit
-
-
-BLOCKS, WATERMARK, HEADROOM, BLOCK_TOKENS, BUDGET, SEATS = range(6)
-CHUNK, MAX_PREFILLS, MAX_ADMISSIONS, MIXED, WHOLE, PADDED, PREFILL_FIRST = range(6, 13)
-"""Places in the array of limits."""
-
-jit: Any = njit(cache=True, nogil=True)
-"""Compiles, and keeps the code until this file changes: after an edit of a function that is called
-by another file's loop, touch that file too."""
-
-
-@jit
-def ceil_div(number, divisor):
-    return -(-number // divisor)
-
-
-@jit
-def step_s(kind, numbers, dense, decode, prefill, count, context, chunks, num_chunks):
-    """Return the seconds of a step by one of the latency models; -1 where its tables end.
-
-    Of each chunk: the tokens before it, and its own.
-    """
-    tokens = count
-    for i in range(num_chunks):
-        tokens += chunks[i, 1]
-    if kind == TABLES:
-        return _table_s(numbers, dense, decode, prefill, count, context, tokens, chunks, num_chunks)
-    if kind == KERNELS:
-        return _kernels_s(
-            numbers, dense, decode, prefill, count, context, tokens, chunks, num_chunks
-        )
-    pairs = 0.0
-    for i in range(num_chunks):
-        pairs += chunks[i, 1] * (chunks[i, 0] + chunks[i, 1] / 2)
-    if kind == AFFINE:
-        return numbers[0] + tokens * numbers[1] + context * numbers[2] + pairs * numbers[3]
-    if kind == ROOFLINE:
-        base_s = numbers[0] + max(numbers[1], tokens * numbers[2])
-        return base_s + context * numbers[3] + pairs * numbers[4]
-    return -1.0
-
-
-@jit
-def _table_s(numbers, dense, decode, prefill, count, context, tokens, chunks, num_chunks):
-    if tokens >= len(dense):
-        return -1.0
-    layer_ms = dense[tokens]
-    if count:
-        column = ceil_div(context // count, 64)
-        if count >= decode.shape[0] or column >= decode.shape[1]:
-            return -1.0
-        layer_ms += decode[count, column]
-    if num_chunks:
-        row, squares = 0, 0
-        for i in range(num_chunks):
-            row += ceil_div(chunks[i, 0], 64)
-            squares += chunks[i, 1] * chunks[i, 1]
-        column = int(np.rint(np.sqrt(squares)))
-        if row >= prefill.shape[0] or column >= prefill.shape[1]:
-            return -1.0
-        attention_ms = prefill[row, column]
-        layer_ms += attention_ms * 1.1 if num_chunks > 1 else attention_ms
-    return layer_ms * numbers[0] * 1e-3
-
-
-@jit
-def _kernels_s(
-    by_sequences, by_tokens, decode, prefill, count, context, tokens, chunks, num_chunks
-):
-    sequences = count + num_chunks
-    if tokens >= len(by_tokens) or sequences >= len(by_sequences):
-        return -1.0
-    seconds = 0.0
-    for i in range(num_chunks):
-        seconds += _grid_at(prefill, chunks[i, 1], chunks[i, 0])
-    if count:
-        seconds += _grid_at(decode, count, context / count)
-    return seconds + by_tokens[tokens] + by_sequences[sequences]
-
-
-@jit
-def _grid_at(packed, x, y):
-    """`Grid2.at` of a packed grid, whose axes start at 1 and are open at both ends."""
-    row = 2 + np.searchsorted(packed[2:-1, 0], x, "right")
-    column = 2 + np.searchsorted(packed[0, 2:-1], y, "right")
-    share_x = _share(packed[row - 1, 0], packed[row, 0], x)
-    share_y = _share(packed[0, column - 1], packed[0, column], y)
-    first = packed[row - 1, column - 1]
-    at_low = first + share_y * (packed[row - 1, column] - first)
-    first = packed[row, column - 1]
-    at_high = first + share_y * (packed[row, column] - first)
-    return at_low + share_x * (at_high - at_low)
-
-
-@jit
-def _share(start, end, value):
-    return (value - start) / (end - start) if value > start else 0.0
+from scheduler_adapters.simulator.compiled.quanta import displace, enter_level
+from scheduler_adapters.simulator.compiled.residents import (
+    BLOCK_TOKENS,
+    BLOCKS,
+    BUDGET,
+    CHUNK,
+    DECODE_LANE,
+    HEADROOM,
+    KIND,
+    LANE,
+    LAST,
+    MAX_ADMISSIONS,
+    MAX_DECODES,
+    MAX_PREFILLS,
+    MIXED,
+    NO_LIMIT,
+    PADDED,
+    PREFILL_LANE,
+    QUANTA,
+    QUANTUM,
+    SEATS,
+    SLAI,
+    WATERMARK,
+    WHOLE,
+    ceil_div,
+    count_decode,
+    enter_queue,
+    evict,
+    insert,
+    jit,
+    last_resident,
+)  # fmt: skip
+from scheduler_adapters.simulator.compiled.slai import CRITICAL, DEFERRED, needs_ranks, rank_decodes
+from scheduler_adapters.simulator.compiled.step_times import step_s
+from scheduler_adapters.simulator.engine.memory import MAX_EVICTIONS_PER_REQUEST
 
 
 @jit
@@ -208,38 +57,103 @@ def _cost(padded, num_chunks, longest, tokens):
 
 
 @jit
-def _chunk(limits, tokens, budget, num_placed, num_chunks, longest):
-    """Return how many of `tokens` a further prefill computes in this step; 0 for none."""
-    if (num_placed and not limits[MIXED]) or num_chunks >= limits[MAX_PREFILLS]:
+def _chunk(limits, state, tokens):
+    """Return the part of `tokens` that a further prefill computes in this step."""
+    if (state.decodes and not limits[MIXED]) or state.chunks >= limits[MAX_PREFILLS]:
         return 0
     if limits[WHOLE]:
-        fits = num_chunks == 0 or _cost(limits[PADDED], num_chunks, longest, tokens) <= budget
-        return tokens if fits else 0
-    return max(0, min(tokens, limits[CHUNK], budget))
+        cost = _cost(limits[PADDED], state.chunks, state.longest, tokens)
+        return tokens if state.chunks == 0 or cost <= state.budget else 0
+    return max(0, min(tokens, limits[CHUNK], state.budget))
 
 
 @jit
-def _write_runs(runs, row, joined, counter, run_counters, run_ticks):
-    """Record the ticks of a member's steps: those with a counter in (joined, counter]."""
-    since = max(0, len(run_counters) - 1)
-    while since > 0 and run_counters[since] > joined + 1:
-        since -= 1
-    for i in range(since, len(run_counters)):
-        start = max(run_counters[i], joined + 1)
-        end = run_counters[i + 1] - 1 if i + 1 < len(run_counters) else counter
-        if start <= end:
-            runs.append(
-                (row, run_ticks[i] + start - run_counters[i], run_ticks[i] + end - run_counters[i])
-            )
+def _place_decodes(requests, lanes, growing, limits, waiting, prefilling, decoding, state, lane):
+    """Place decodes one by one in order, and evict requests where blocks are missing."""
+    size = limits[BLOCK_TOKENS]
+    ranks = [(requests[i].level, requests[i].turn, i) for i in decoding if requests[i].lane == lane]
+    heapify(ranks)
+    while len(ranks) and state.budget > 0 and state.decodes < limits[MAX_DECODES]:
+        rank = heappop(ranks)
+        request = requests[rank[2]]
+        needed = 1 if request.bucket == state.common % size else 0
+        while not request.waits and limits[BLOCKS] - state.used < max(needed, limits[HEADROOM]):
+            # All decodes and chunks of the step so far have lower ranks.
+            victim = rank
+            if limits[KIND] != SLAI:
+                victim = last_resident(requests, prefilling, decoding, rank, LAST)
+            elif len(prefilling) > state.continued:
+                victim = prefilling[-1]
+            evict(requests, lanes, growing, limits, waiting, prefilling, decoding, state, victim[2])
+        if not request.waits:
+            request.placed_tick = state.tick
+            state.used += needed
+            state.budget -= 1
+            state.decodes += 1
+            state.decode_context += request.context + state.common
 
 
 @jit
-def joined_runs(runs, count_all):
-    """Return the runs (R, 3) in order of (row, tick); those without a gap between them become one.
+def _extend_run(runs, request, row, last_tick, tick):
+    """Record a token at `tick`; the request's previous token was at `last_tick`."""
+    if last_tick != tick - 1:
+        if last_tick >= 0:
+            runs.append((row, request.first_tick, last_tick))
+        request.first_tick = tick
 
-    The runs of one row come by tick.
-    """
-    places = np.zeros(count_all + 1, np.int64)
+
+@jit
+def _emit_placed(requests, lanes, growing, limits, decoding, state, runs):
+    """Give a token to each decode in the step."""
+    for row in decoding:
+        request = requests[row]
+        if state.tick in (request.placed_tick, lanes[request.lane].placed_tick):
+            last_tick = max(request.own_tick, state.common_tick)
+            _extend_run(runs, request, row, last_tick, state.tick)
+            request.own_tick = state.tick
+            count_decode(lanes, growing, request, -1)
+            request.context += 1
+            request.bucket = (request.bucket or limits[BLOCK_TOKENS]) - 1
+            count_decode(lanes, growing, request, 1)
+            request.due -= 1
+            state.soonest = min(state.soonest, request.due)
+
+
+@jit
+def _finish(request, row, limits, state, runs):
+    state.used -= ceil_div(request.end - 1, limits[BLOCK_TOKENS])
+    request.finished_s = state.now_s
+    runs.append((row, request.first_tick, state.tick))
+
+
+@jit
+def _update_due(requests, lanes, growing, limits, decoding, state, runs):
+    """Finish the decodes that are complete, and compute ranks anew that end here."""
+    state.soonest = NO_LIMIT
+    i = len(decoding)
+    while i > 0:
+        i -= 1
+        row = decoding[i]
+        request = requests[row]
+        if request.due <= state.common:
+            count_decode(lanes, growing, request, -1)
+            context = request.context + state.common
+            if context == request.end:
+                _finish(request, row, limits, state, runs)
+                decoding[i] = decoding[-1]
+                decoding.pop()
+                continue
+            generated = context - request.prompt
+            until = enter_level(request, limits[QUANTUM], generated, state.now_s)
+            request.due = until - request.context
+            count_decode(lanes, growing, request, 1)
+        state.soonest = min(state.soonest, request.due)
+
+
+@jit
+def _sorted_runs(runs, num_requests):
+    """Return the runs (R, 3) in order of row; the runs of one row keep their order."""
+    places = np.zeros(num_requests + 1, np.int64)
     for row, _, _ in runs:
         places[row + 1] += 1
     places = np.cumsum(places)
@@ -247,234 +161,182 @@ def joined_runs(runs, count_all):
     for row, first, last in runs:
         columns[places[row], 0], columns[places[row], 1], columns[places[row], 2] = row, first, last
         places[row] += 1
-    count = 0
-    for i in range(len(columns)):
-        if (
-            count
-            and columns[count - 1, 0] == columns[i, 0]
-            and columns[count - 1, 2] + 1 == columns[i, 1]
-        ):
-            columns[count - 1, 2] = columns[i, 2]
-        else:
-            columns[count] = columns[i]
-            count += 1
-    return columns[:count]
+    return columns
 
 
 @jit
-def _run(arrival_s, prompt, output, rejected, first_key, starves_s, limits, latency):
-    kind, numbers, dense, decode, prefill = latency
-    count_all = len(arrival_s)
-    size = limits[BLOCK_TOKENS]
-    scheduled_s = np.full(count_all, np.nan)
-    first_token_s = np.full(count_all, np.nan)
-    finished_s = np.full(count_all, np.nan)
-    preemptions = np.zeros(count_all, np.int64)
-    state = np.zeros(count_all, np.int8)
-    key = first_key.copy()
-    context = prompt.copy()  # of decodes: less the batch's counter
-    left = np.zeros(count_all, np.int64)
-    joined = np.zeros(count_all, np.int64)
-    growth = np.zeros(size, np.int64)
-    events = [(np.int64(0), np.int64(0))][:0]
-    waiting = [(0.0, np.int64(0))][:0]
-    prefilling = [np.int64(0)][:0]  # rows, ascending
-    decoding = [np.int64(0)][:0]  # rows, for walks only; the finished stay until the next walk
+def run(requests, state, limits, offsets, latency):
+    """Run all requests; their results become fields of `requests` (N,).
+
+    `state` is a zeroed record that the caller keeps: numba counts no references to records.
+
+    Returns:
+        Whether the run is complete, the ticks (K,) in seconds, and the runs of tokens (R, 3).
+    """
+    # Arrays and lists in a call cost reference counts. So the parts of every step stand here, and
+    # the functions above are called only in steps that need them.
+    model, numbers, dense, decode, prefill = latency
+    kind, blocks, size = limits[KIND], limits[BLOCKS], limits[BLOCK_TOKENS]
+    waiting = [(0.0, 0.0, np.int64(0))][:0]  # heap of (key, turn, row)
+    prefilling = waiting[:0]  # ranks, ascending
+    decoding = [np.int64(0)][:0]  # rows in any order
+    lanes = np.zeros(3, LANE)
+    growing = np.zeros((3, size), np.int64)  # decodes by lane and bucket
+    chunks = np.zeros((limits[SEATS], 3), np.int64)  # tokens before, tokens, row
     runs = [(np.int64(0), np.int64(0), np.int64(0))][:0]
-    run_counters = [np.int64(0)][:0]
-    run_ticks = [np.int64(0)][:0]
     ticks = [0.0][:0]
-    chunk_rows = np.zeros(limits[SEATS] + 1, np.int64)
-    chunks = np.zeros((limits[SEATS] + 1, 2), np.int64)  # tokens before, tokens
-    now_s, used, counter, num_decodes, decode_context = 0.0, 0, 0, 0, 0
-    num_residents, num_waiting, coming, starving = 0, 0, 0, 0
-    last_decode_tick = -2
-    status = DONE
+    margins = [0.0][:0]  # SLAI's offset by tick, in seconds
+    state.common_tick, state.soonest = -2, NO_LIMIT
+    coming, starving, mean_s = 0, 0, 0.0
     while True:
-        while coming < count_all and rejected[coming]:
+        if len(waiting) + len(prefilling) + len(decoding) == 0:
+            while coming < len(requests) and requests[coming].rejected:
+                coming += 1
+            if coming == len(requests):
+                return True, np.array(ticks), _sorted_runs(runs, len(requests))
+            state.now_s = max(state.now_s, requests[coming].arrival_s)
+        while coming < len(requests) and requests[coming].arrival_s <= state.now_s:
+            if not requests[coming].rejected:
+                if kind == QUANTA:
+                    enter_level(requests[coming], limits[QUANTUM], 0, state.now_s)
+                enter_queue(waiting, requests[coming], coming, state.now_s)
             coming += 1
-        if coming == count_all and num_waiting == 0 and num_residents == 0:
-            break
-        if num_waiting == 0 and num_residents == 0 and arrival_s[coming] > now_s:
-            now_s = arrival_s[coming]
-        while coming < count_all and arrival_s[coming] <= now_s:
-            if not rejected[coming]:
-                if starves_s[coming] <= now_s:
-                    key[coming] = -np.inf
-                heappush(waiting, (key[coming], coming))
-                num_waiting += 1
-            coming += 1
-        while starving < coming and starves_s[starving] <= now_s:
-            if state[starving] == WAITING and key[starving] > -np.inf and not rejected[starving]:
-                key[starving] = -np.inf
-                heappush(waiting, (key[starving], starving))
+        while starving < coming and requests[starving].starves_s <= state.now_s:
+            if requests[starving].waits and requests[starving].key > -np.inf:
+                enter_queue(waiting, requests[starving], starving, state.now_s)
             starving += 1
-        budget = limits[BUDGET]
-        num_placed, num_chunks, longest, admissions = 0, 0, 0, 0
-        closed = False
-        for half in range(2):
-            if (half == 1) == limits[PREFILL_FIRST]:
-                if num_decodes == 0 or (num_chunks and not limits[MIXED]):
-                    continue
-                needed = growth[counter % size]
-                if used + needed + limits[HEADROOM] <= limits[BLOCKS]:
-                    used += needed
-                else:
-                    # One by one, by arrival; the latest arrival is evicted.
-                    alive = [r for r in decoding if joined[r] >= 0]
-                    decoding = sorted(alive)
-                    place = 0
-                    while place < len(decoding):
-                        row = decoding[place]
-                        grows = (context[row] + counter - 1) % size == 0
-                        needed = 1 if grows else 0
-                        gone = False
-                        while limits[BLOCKS] - used < max(needed, limits[HEADROOM]):
-                            victim = decoding[-1]
-                            if len(prefilling) and prefilling[-1] > victim:
-                                victim = prefilling.pop()
-                                used -= ceil_div(context[victim], size)
-                            else:
-                                decoding.pop()
-                                _write_runs(
-                                    runs, victim, joined[victim], counter, run_counters, run_ticks
-                                )
-                                joined[victim] = -1
-                                total = context[victim] + counter
-                                growth[(counter + 1 - total) % size] -= 1
-                                used -= ceil_div(total - 1, size)
-                                context[victim] = total
-                                decode_context -= total
-                                num_decodes -= 1
-                                gone = victim == row
-                            state[victim] = WAITING
-                            num_residents -= 1
-                            num_waiting += 1
-                            preemptions[victim] += 1
-                            if starves_s[victim] <= now_s:
-                                key[victim] = -np.inf
-                            heappush(waiting, (key[victim], victim))
-                            if gone:
-                                break
-                        if gone:
-                            break
-                        used += needed
-                        place += 1
-                num_placed = num_decodes
-                budget -= num_decodes
-                continue
-            for row in prefilling:
-                chunk = _chunk(limits, left[row], budget, num_placed, num_chunks, longest)
-                if chunk == 0:
-                    break
-                budget -= _cost(limits[PADDED], num_chunks, longest, chunk)
-                longest = max(longest, chunk)
-                chunk_rows[num_chunks] = row
-                chunks[num_chunks, 1] = chunk
-                num_chunks += 1
-            while len(waiting) and not closed:
-                top_key, row = waiting[0]
-                if state[row] != WAITING or key[row] != top_key:
-                    heappop(waiting)
-                    continue
-                chunk = _chunk(limits, context[row], budget, num_placed, num_chunks, longest)
-                blocks = ceil_div(context[row], size)
+
+        state.tick, state.budget = len(ticks), limits[BUDGET]
+        state.decodes = state.decode_context = 0
+        state.chunks = state.continued = state.longest = 0
+        phase = state.common % size
+        if kind == SLAI and needs_ranks(
+            limits,
+            state,
+            len(prefilling),
+            len(decoding),
+            growing[CRITICAL, phase] + growing[DEFERRED, phase],
+            requests[waiting[0][2]].context if len(waiting) else NO_LIMIT,
+        ):
+            rank_decodes(requests, lanes, growing, decoding, state, ticks, margins)
+        elif kind == QUANTA and len(waiting):
+            displace(requests, lanes, growing, limits, waiting, prefilling, decoding, state)
+        for i in range(3):
+            lane = lanes[i]
+            if lane.count and (state.chunks == 0 or limits[MIXED]):
+                needed = growing[i, phase]
                 if (
-                    num_residents >= limits[SEATS]
-                    or admissions >= limits[MAX_ADMISSIONS]
-                    or used + blocks + limits[WATERMARK] > limits[BLOCKS]
-                    or chunk == 0
+                    lane.count <= min(state.budget, limits[MAX_DECODES] - state.decodes)
+                    and state.used + needed + limits[HEADROOM] <= blocks
                 ):
-                    closed = True
+                    lane.placed_tick = state.tick
+                    state.used += needed
+                    state.budget -= lane.count
+                    state.decodes += lane.count
+                    state.decode_context += lane.context + lane.count * state.common
+                else:
+                    _place_decodes(
+                        requests, lanes, growing, limits, waiting, prefilling, decoding, state, i
+                    )
+            while True:
+                is_new = state.continued == len(prefilling)
+                if not is_new:
+                    row = prefilling[state.continued][2]
+                elif len(waiting) and i == limits[PREFILL_LANE]:
+                    key, _, row = waiting[0]
+                    if key != requests[row].key:
+                        heappop(waiting)  # it has starved since
+                        continue
+                else:
                     break
-                heappop(waiting)
-                state[row] = RESIDENT
-                left[row] = context[row]
-                used += blocks
-                num_residents += 1
-                num_waiting -= 1
-                admissions += 1
-                budget -= _cost(limits[PADDED], num_chunks, longest, chunk)
-                longest = max(longest, chunk)
-                chunk_rows[num_chunks] = row
-                chunks[num_chunks, 1] = chunk
-                num_chunks += 1
-        if num_placed == 0 and num_chunks == 0:
-            status = LEAVE_TO_PYTHON
+                request = requests[row]
+                tokens = _chunk(limits, state, request.left)
+                if tokens == 0 or request.lane != i:
+                    break
+                if is_new:
+                    needed = ceil_div(request.context, size)
+                    num_new = state.chunks - state.continued
+                    if (
+                        len(prefilling) + len(decoding) + num_new >= limits[SEATS]
+                        or num_new >= limits[MAX_ADMISSIONS]
+                        or state.used + needed + limits[WATERMARK] > blocks
+                    ):
+                        break
+                    heappop(waiting)
+                    request.waits = False
+                    state.used += needed
+                    if kind == SLAI:
+                        request.turn = state.admissions
+                        state.admissions += 1
+                else:
+                    state.continued += 1
+                if np.isnan(request.scheduled_s):
+                    request.scheduled_s = state.now_s
+                state.budget -= _cost(limits[PADDED], state.chunks, state.longest, tokens)
+                state.longest = max(state.longest, tokens)
+                chunk = chunks[state.chunks]
+                chunk[0], chunk[1], chunk[2] = request.context - request.left, tokens, row
+                state.chunks += 1
+
+        num_live = len(waiting) + len(prefilling) + len(decoding)
+        is_endless = state.evictions > MAX_EVICTIONS_PER_REQUEST * num_live
+        if state.decodes + state.chunks == 0 or is_endless:
             break
-        for i in range(num_chunks):
-            row = chunk_rows[i]
-            chunks[i, 0] = context[row] - left[row]
-            if np.isnan(scheduled_s[row]):
-                scheduled_s[row] = now_s
-        step_context = decode_context if num_placed else 0
         duration_s = step_s(
-            kind, numbers, dense, decode, prefill, num_placed, step_context, chunks, num_chunks
+            *(model, numbers, dense, decode, prefill),
+            *(state.decodes, state.decode_context, chunks, state.chunks),
         )
         if not duration_s > 0:
-            status = LEAVE_TO_PYTHON
             break
-        now_s = now_s + duration_s
-        tick = len(ticks)
-        ticks.append(now_s)
-        if num_placed:
-            counter += 1
-            decode_context += num_decodes
-            if last_decode_tick != tick - 1:
-                run_counters.append(counter)
-                run_ticks.append(tick)
-            last_decode_tick = tick
-            while len(events) and events[0][0] <= counter:
-                _, row = heappop(events)
-                if (
-                    joined[row] < 0
-                    or state[row] != RESIDENT
-                    or context[row] + counter != prompt[row] + output[row]
-                ):
-                    continue
-                _write_runs(runs, row, joined[row], counter, run_counters, run_ticks)
-                joined[row] = -1
-                total = context[row] + counter
-                growth[(counter + 1 - total) % size] -= 1
-                used -= ceil_div(total - 1, size)
-                decode_context -= total
-                num_decodes -= 1
-                num_residents -= 1
-                state[row] = FINISHED
-                finished_s[row] = now_s
-        for i in range(num_chunks):
-            row = chunk_rows[i]
-            is_first = left[row] == context[row]
-            left[row] -= chunks[i, 1]
-            if left[row]:
-                if is_first:
-                    place = len(prefilling)
-                    prefilling.append(row)
-                    while place and prefilling[place - 1] > row:
-                        prefilling[place] = prefilling[place - 1]
-                        place -= 1
-                    prefilling[place] = row
+        state.now_s += duration_s
+        ticks.append(state.now_s)
+
+        if state.decodes:
+            state.evictions = 0
+        if state.decodes == len(decoding):
+            if state.common_tick != state.tick - 1:
+                for row in decoding:
+                    last_tick = max(requests[row].own_tick, state.common_tick)
+                    _extend_run(runs, requests[row], row, last_tick, state.tick)
+            state.common += 1
+            state.common_tick = state.tick
+        elif state.decodes:
+            _emit_placed(requests, lanes, growing, limits, decoding, state, runs)
+        if state.soonest <= state.common:
+            _update_due(requests, lanes, growing, limits, decoding, state, runs)
+        for i in range(state.chunks):
+            row = chunks[i, 2]
+            request = requests[row]
+            request.left -= chunks[i, 1]
+            if request.left > 0:
+                if i >= state.continued:
+                    insert(prefilling, (request.level, request.turn, row))
                 continue
-            if not is_first:
-                prefilling.remove(row)
-            runs.append((row, tick, tick))
-            context[row] += 1
-            if context[row] == prompt[row] + 1:
-                first_token_s[row] = now_s
-            if context[row] == prompt[row] + output[row]:
-                used -= ceil_div(context[row] - 1, size)
-                num_residents -= 1
-                state[row] = FINISHED
-                finished_s[row] = now_s
+            if i < state.continued:
+                prefilling.remove((request.level, request.turn, row))
+            state.evictions = 0
+            _extend_run(runs, request, row, request.own_tick, state.tick)
+            request.own_tick = state.tick
+            request.context += 1
+            if request.context == request.prompt + 1:
+                request.first_token_s = state.now_s
+            if request.context == request.end:
+                _finish(request, row, limits, state, runs)
                 continue
-            growth[(counter + 1 - context[row]) % size] += 1
-            decode_context += context[row]
-            num_decodes += 1
-            joined[row] = counter
-            heappush(events, (counter + prompt[row] + output[row] - context[row], row))
-            context[row] -= counter
+            until = request.end
+            if kind == QUANTA:
+                generated = request.context - request.prompt
+                until = enter_level(request, limits[QUANTUM], generated, state.now_s)
+            else:
+                request.lane = limits[DECODE_LANE]
+            request.bucket = (state.common + 1 - request.context) % size
+            request.context -= state.common
+            request.due = until - request.context
+            state.soonest = min(state.soonest, request.due)
+            count_decode(lanes, growing, request, 1)
             decoding.append(row)
-        if len(decoding) > 4 * num_decodes + 64:
-            decoding = [r for r in decoding if joined[r] >= 0 and state[r] == RESIDENT]
-    columns = scheduled_s, first_token_s, finished_s, preemptions
-    return status, columns, np.array(ticks), joined_runs(runs, count_all)
+        if kind == SLAI:
+            mean_s += (duration_s - mean_s) / len(ticks)
+            is_full = state.used >= offsets[2] * blocks
+            margins.append(mean_s * (offsets[1] if is_full else offsets[0]))
+    return False, np.array(ticks), _sorted_runs(runs, len(requests))

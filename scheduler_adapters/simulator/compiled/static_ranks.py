@@ -1,7 +1,6 @@
 """All ranks of a policy whose ranks never change, as columns."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
@@ -9,27 +8,17 @@ import numpy as np
 
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
+from scheduler_adapters.simulator.compiled.residents import STATIC, CompiledPolicy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.columns import none_for_nan
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
-from scheduler_adapters.workload.requests import Floats, Requests
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
+from scheduler_adapters.workload.requests import Requests
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StaticRanks:
-    """The ranks and the rule of a static policy, as columns."""
+def static_policy(requests: Requests, policy: Policy, instance: Instance) -> CompiledPolicy | None:
+    """Return the compiled part of a policy with static ranks; None if they have another form.
 
-    key: Floats
-    """Key (N,) while waiting; -inf for ()."""
-    starves_s: Floats
-    """When (N,) the key of a waiting request becomes (); ascending, inf for never."""
-    rule: StepRule
-    prefill_first: bool
-    """Whether decodes are in a later lane than prefills; else they share one."""
-
-
-def static_ranks(requests: Requests, policy: Policy, instance: Instance) -> StaticRanks | None:
-    """Return all ranks of a static policy, or None where they do not fit into these columns.
+    Waiting requests have keys of one number that may change once, to (); residents have one rank.
 
     Raises:
         InvalidDecision: the policy raised, or ranked with NaN.
@@ -37,7 +26,7 @@ def static_ranks(requests: Requests, policy: Policy, instance: Instance) -> Stat
     if not policy.traits.is_static or not len(requests) or requests.score_delay_s.any():
         return None
     rule = ask_rule(policy, LoadView(total_blocks=instance.kv_blocks))
-    if rule.displace or rule.offload or rule.max_decodes is not None:
+    if rule.displace or rule.offload:
         return None
     keys, starves_s, resident = [], [], None
     rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
@@ -60,11 +49,12 @@ def static_ranks(requests: Requests, policy: Policy, instance: Instance) -> Stat
         or any(later < earlier for earlier, later in pairwise(starves_s))
     ):
         return None
-    return StaticRanks(
-        key=np.array(keys, dtype=np.float64),
-        starves_s=np.array(starves_s),
+    return CompiledPolicy(
+        kind=STATIC,
         rule=rule,
-        prefill_first=prefill_first,
+        columns={"key": np.array(keys, np.float64), "starves_s": np.array(starves_s)},
+        prefill_lane=0,
+        decode_lane=int(prefill_first),
     )
 
 

@@ -1,40 +1,28 @@
-"""The compiled loops against the engine that walks every request. Slow: numba compiles first."""
+"""The compiled loop against the engine that walks every request. Slow: numba compiles first."""
 
 from __future__ import annotations
-
-import hashlib
-import os
-import signal
-from dataclasses import replace
-from functools import partial
-from threading import active_count
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
+from lengthwise.errors import SchedulingError
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst
-from scheduler_adapters.policies.rad import RAD
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.compiled import loop as compiled
-from scheduler_adapters.simulator.compiled.loop import run_compiled
-from scheduler_adapters.simulator.compiled.quanta import run_compiled_quanta
-from scheduler_adapters.simulator.compiled.slai import run_compiled_slai
+from scheduler_adapters.simulator.compiled.run import run_compiled
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.kernels.grid import Grid2
 from scheduler_adapters.simulator.latency.kernels.kernel_latency import KernelLatency
-from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel, RooflineLatency
-from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.simulator.latency.models import AffineLatency, RooflineLatency
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.views import LoadView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.simulator.any_policy import serve
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
@@ -88,7 +76,7 @@ instances = st.builds(
     latency=st.sampled_from([LATENCY, ROOFLINE, KERNELS]),
     kv_blocks=st.sampled_from([8, 14, 20, 40, 400]),
     max_num_seqs=st.sampled_from([1, 3, 8]),
-    max_tokens=st.sampled_from([None, 32, 200]),
+    max_tokens=st.sampled_from([None, 4, 32, 200]),
     watermark_fraction=st.sampled_from([0.0, 0.05]),
     decode_headroom_blocks=st.integers(0, 1),
 )
@@ -108,111 +96,82 @@ def assert_equal(one: Timeline, other: Timeline) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
 
 
-def static_policies() -> st.SearchStrategy[Policy]:
-    return st.one_of(
-        st.builds(FCFS),
-        st.builds(pars, starve_after_s=st.sampled_from([None, 0.2, 1.0])),
-        st.builds(Sarathi, order=st.sampled_from(["fcfs", "spf"]), max_tokens=st.integers(8, 200)),
-        st.builds(PrefillFirst, max_tokens=st.integers(8, 300), padded=st.booleans()),
-        st.builds(
-            Orca, max_batch=st.integers(1, 9), reserved_blocks=st.sampled_from([None, 3, 50])
-        ),
-    )
+class Limited(FCFS):
+    """FCFS with decodes that take turns."""
+
+    def step_rule(self, load: LoadView) -> StepRule:
+        return StepRule(max_decodes=2)
 
 
-@settings(max_examples=200, deadline=None)
-@given(workloads(), static_policies(), instances)
-def test_the_compiled_loop_does_what_walking_does(requests, policy, instance):
+static_policies = st.one_of(
+    st.builds(FCFS),
+    st.builds(Limited),
+    st.builds(pars, starve_after_s=st.sampled_from([None, 0.2, 1.0])),
+    st.builds(Sarathi, order=st.sampled_from(["fcfs", "spf"]), max_tokens=st.integers(8, 200)),
+    st.builds(PrefillFirst, max_tokens=st.integers(8, 300), padded=st.booleans()),
+    st.builds(Orca, max_batch=st.integers(1, 9), reserved_blocks=st.sampled_from([None, 3, 50])),
+)
+
+slai_policies = st.builds(
+    SLAI,
+    order=st.sampled_from(["spf", "fcfs"]),
+    offset=st.sampled_from([None, 0.0, 1.0, 5, 10]),
+    memory_limit=st.sampled_from([0.0, 0.5, 0.96]),
+    paying_first=st.booleans(),
+    max_tokens=st.sampled_from([1, 8, 64, 512]),
+    max_resident=st.sampled_from([2, 128]),
+    max_decodes=st.sampled_from([1, 3, 128]),
+)
+
+quanta_policies = st.one_of(
+    st.builds(RoundRobin, quantum_tokens=st.sampled_from([1, 3, 20, 500])),
+    st.builds(
+        Pascal,
+        quantum_tokens=st.sampled_from([1, 3, 20, 500]),
+        demote_above_tokens=st.sampled_from([10, 60, 5000]),
+        max_decodes=st.sampled_from([None, 1, 3]),
+    ),
+)
+
+
+@settings(max_examples=700, deadline=None)
+@given(workloads(), static_policies | slai_policies | quanta_policies, instances)
+def test_the_compiled_loop_gives_the_timeline_of_the_reference(requests, policy, instance):
     compiled = run_compiled(requests, policy, instance)
+    reference = ReferenceEngine(policy, instance)
     if compiled is not None:
-        assert_equal(compiled, ReferenceEngine(policy, instance).run(requests))
+        assert_equal(compiled, reference.run(requests))
+    elif isinstance(policy, RoundRobin | Pascal):
+        with pytest.raises(SchedulingError):
+            reference.run(requests)
 
 
-def test_large_runs_take_the_compiled_loop_and_give_the_same_bytes():
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(FCFS(), pars(), Sarathi(order="spf"), PrefillFirst(), Orca()),
+        *(SLAI(order="fcfs", offset=10), SLAI(offset=10), SLAI(offset=5), SLAI()),
+        SLAI(paying_first=True),
+        RoundRobin(quantum_tokens=9),
+        Pascal(quantum_tokens=9, demote_above_tokens=50, max_decodes=9),
+    ],
+    ids=lambda policy: policy.name,
+)
+def test_the_compiled_loop_takes_these_policies(policy):
+    is_paying = np.arange(50) % 2 == 0
     requests = make_requests(
-        prompt_tokens=np.full(20_000, 30),
-        output_tokens=np.arange(20_000) % 40 + 1,
-        arrival_s=poisson_arrivals_s(20_000, rate_per_s=20, seed=0),
-    )
-    instance = Instance(latency=LATENCY, kv_blocks=200, max_num_seqs=32)
-    assert_equal(
-        simulate(requests, FCFS(), instance), simulate(requests, FCFS(), instance, loop="python")
-    )
-
-
-@pytest.mark.parametrize("policy", [FCFS(), pars(), Sarathi(order="spf"), PrefillFirst(), Orca()])
-def test_the_compiled_loop_takes_the_static_policies(policy):
-    requests = make_requests(
-        prompt_tokens=[40] * 50, output_tokens=np.arange(1, 51), scores=np.arange(50)
+        prompt_tokens=np.arange(60, 10, -1),
+        output_tokens=np.arange(1, 51),
+        reasoning_tokens=np.arange(50) // 2,
+        scores=np.arange(50),
+        user_class=np.where(is_paying, "paying", "free"),
+        tbt_s=np.where(is_paying, 0.1, 0.5),
     )
     for latency in (LATENCY, ROOFLINE, KERNELS):
         instance = Instance(latency=latency, kv_blocks=30, max_num_seqs=16, max_tokens=512)
         compiled = run_compiled(requests, policy, instance)
         assert compiled is not None
         assert compiled.preemptions.sum() > 0
+        if isinstance(policy, SLAI):
+            assert len(compiled.runs) > 60, "some decodes are deferred"
         assert_equal(compiled, serve(Engine(policy, instance), requests))
-
-
-def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python():
-    requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[3] * 3)
-    instance = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16, max_tokens=512)
-    assert run_compiled(requests, RoundRobin(), instance) is None
-    host = HostLink(kv_bytes_per_token=1)
-    assert run_compiled(requests, OffloadingFCFS(), replace(instance, host=host)) is None
-    assert run_compiled(requests, FCFS(), replace(instance, max_tokens=8)) is None
-    assert run_compiled(requests, FCFS(), replace(instance, latency=NotCompiled())) is None
-    short = replace(KERNELS, tokens_s=KERNELS.tokens_s[:4])
-    assert run_compiled(requests, FCFS(), replace(instance, latency=short)) is None
-    timeline = simulate(requests, RAD(), instance, loop="compiled")
-    assert np.isfinite(timeline.finished_s).all()
-
-
-@pytest.mark.parametrize(
-    ("run", "policy"),
-    [
-        (run_compiled, FCFS()),
-        (run_compiled_slai, SLAI()),
-        (run_compiled_quanta, RoundRobin()),
-    ],
-)
-def test_the_compiled_loops_take_requests_that_are_all_rejected(run, policy):
-    requests = make_requests(prompt_tokens=[5000] * 3, output_tokens=[3] * 3)
-    instance = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16)
-    compiled = run(requests, policy, instance)
-    assert compiled is not None
-    assert_equal(compiled, serve(Engine(policy, instance), requests))
-
-
-@pytest.mark.parametrize("policy", [FCFS(), SLAI(), RoundRobin()])
-def test_an_instance_that_gets_no_request_has_an_empty_timeline(policy):
-    nobody = make_requests(prompt_tokens=[5], output_tokens=[3]).take(np.array([False]))
-    instance = Instance(latency=LATENCY, kv_blocks=60)
-    assert len(simulate(nobody, policy, instance, loop="compiled").tick_s) == 0
-
-
-class NotCompiled(LatencyModel):
-    def step_s(self, num_decodes, decode_context, prefills):
-        return 0.01
-
-
-def test_ctrl_c_is_answered_while_compiled_code_runs(monkeypatch):
-    # Lets go of the interpreter as the compiled loop does, and hears no signal either.
-    deaf = partial(hashlib.pbkdf2_hmac, "sha256", b"", b"", 4_000_000)
-
-    def run(*_):
-        os.kill(os.getpid(), signal.SIGINT)  # not before the code runs
-        return deaf()
-
-    monkeypatch.setattr(compiled, "_run", run)
-    num_threads = active_count()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_compiled(
-                make_requests(prompt_tokens=[1], output_tokens=[1]),
-                FCFS(),
-                Instance(latency=LATENCY, kv_blocks=20),
-            )
-        assert active_count() > num_threads, "it is still running"
-    finally:
-        signal.signal(signal.SIGINT, before)

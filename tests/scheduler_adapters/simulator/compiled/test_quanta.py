@@ -1,80 +1,20 @@
-"""The compiled loop of round-robin and PASCAL against the engine that walks every request. Slow."""
+"""The compiled part of round-robin and PASCAL, and what is left to plain Python."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lengthwise.errors import SchedulingError
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.simulator.compiled.quanta import run_compiled_quanta
-from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.host_link import HostLink
-from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.compiled.quanta import enter_level, quanta_policy
+from scheduler_adapters.simulator.compiled.residents import REQUEST
 from scheduler_adapters.views import LoadView, Rank, RequestView
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.any_policy import serve
-from tests.scheduler_adapters.simulator.compiled.test_loop import (
-    KERNELS,
-    LATENCY,
-    ROOFLINE,
-    NotCompiled,
-    assert_equal,
-    instances,
-    workloads,
-)
-from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
-pytestmark = pytest.mark.slow
-
-
-policies = st.one_of(
-    st.builds(RoundRobin, quantum_tokens=st.sampled_from([1, 3, 20, 500])),
-    st.builds(
-        Pascal,
-        quantum_tokens=st.sampled_from([1, 3, 20, 500]),
-        demote_above_tokens=st.sampled_from([10, 60, 5000]),
-        max_decodes=st.sampled_from([None, 1, 3]),
-    ),
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(workloads(), policies, instances)
-def test_so_does_the_loop_for_quanta(requests, policy, instance):
-    compiled = run_compiled_quanta(requests, policy, instance)
-    walking = ReferenceEngine(policy, instance)
-    if compiled is None:
-        with pytest.raises(SchedulingError):
-            walking.run(requests)
-    else:
-        assert_equal(compiled, walking.run(requests))
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [RoundRobin(quantum_tokens=9), Pascal(quantum_tokens=9, demote_above_tokens=50, max_decodes=9)],
-    ids=lambda policy: policy.name,
-)
-def test_the_compiled_loop_takes_both_policies(policy):
-    requests = make_requests(
-        prompt_tokens=np.arange(60, 10, -1),
-        output_tokens=np.arange(1, 51),
-        reasoning_tokens=np.arange(50) // 2,
-    )
-    for latency in (LATENCY, ROOFLINE, KERNELS):
-        instance = Instance(latency=latency, kv_blocks=30, max_num_seqs=16)
-        compiled = run_compiled_quanta(requests, policy, instance)
-        assert compiled is not None
-        assert compiled.preemptions.sum() > 0
-        assert_equal(compiled, serve(Engine(policy, instance), requests))
+REQUESTS = make_requests(prompt_tokens=[5, 20], output_tokens=[3] * 2, reasoning_tokens=[2, 0])
 
 
 class Hurried(Pascal):
@@ -82,11 +22,28 @@ class Hurried(Pascal):
         return super().rank(request, load)._replace(lane=0)
 
 
+def test_columns_are_the_phases_of_pascal():
+    part = quanta_policy(REQUESTS, Pascal(demote_above_tokens=9))
+    assert part is not None
+    assert part.columns["thinking"].tolist() == [2, 0]
+    assert part.columns["demoted_at"].tolist() == [5, 0]
+
+
 def test_what_else_has_quanta_is_left_to_python():
-    requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[3] * 3)
-    instance = Instance(latency=LATENCY, kv_blocks=60, host=HostLink(kv_bytes_per_token=1))
     others = [ClassPriority(Pascal()), Hurried(), Sarathi()]
     for policy in [*others, Pascal(offload=True), RoundRobin(offload=True)]:
-        assert run_compiled_quanta(requests, policy, instance) is None
-    assert run_compiled_quanta(requests, Pascal(), replace(instance, latency=NotCompiled())) is None
-    assert run_compiled_quanta(requests, Pascal(), instance) is not None
+        assert quanta_policy(REQUESTS, policy) is None
+    assert quanta_policy(REQUESTS, Pascal()) is not None
+
+
+@pytest.mark.parametrize(
+    ("generated", "lane", "until"),
+    [(0, 0, 14), (4, 0, 17), (7, 1, 19), (9, 1, 23), (13, 1, 27), (19, 1, 30)],
+)
+def test_a_level_ends_with_its_quantum_or_its_phase(generated, lane, until):
+    request = np.zeros(1, REQUEST).view(np.recarray)[0]
+    request.prompt, request.end, request.phase = 10, 30, -2
+    request.demoted_at, request.thinking = 7, 9
+    # The plain function: arithmetic needs no compiler.
+    assert enter_level.py_func(request, 4, generated, 1.0) == until
+    assert (request.lane, request.turn) == (lane, 1.0)

@@ -1,4 +1,4 @@
-"""The compiled loop of SLAI against the engine that walks every request. Slow: numba compiles."""
+"""The compiled part of SLAI, and what is left to plain Python."""
 
 from __future__ import annotations
 
@@ -6,79 +6,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
-from scheduler_adapters.simulator.compiled.slai import run_compiled_slai
-from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.compiled.run import run_compiled
+from scheduler_adapters.simulator.compiled.slai import slai_policy
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import LoadView, Rank, RequestView
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.any_policy import serve
-from tests.scheduler_adapters.simulator.compiled.test_loop import (
-    KERNELS,
-    LATENCY,
-    ROOFLINE,
-    NotCompiled,
-    assert_equal,
-    instances,
-    workloads,
+
+REQUESTS = make_requests(
+    prompt_tokens=[7, 5, 6],
+    output_tokens=[3] * 3,
+    user_class=["paying", "free", "free"],
+    tbt_s=[0.1, np.nan, 0.3],
 )
-from tests.scheduler_adapters.simulator.reference import ReferenceEngine
-
-pytestmark = pytest.mark.slow
-
-
-slai_policies = st.builds(
-    SLAI,
-    order=st.sampled_from(["spf", "fcfs"]),
-    offset=st.sampled_from([None, 0.0, 1.0, 5, 10]),
-    memory_limit=st.sampled_from([0.0, 0.5, 0.96]),
-    paying_first=st.booleans(),
-    max_tokens=st.sampled_from([1, 8, 64, 512]),
-    max_resident=st.sampled_from([2, 128]),
-    max_decodes=st.sampled_from([1, 3, 128]),
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(workloads(), slai_policies, instances)
-def test_so_does_the_loop_for_slai(requests, policy, instance):
-    compiled = run_compiled_slai(requests, policy, instance)
-    if compiled is not None:
-        assert_equal(compiled, ReferenceEngine(policy, instance).run(requests))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"order": "fcfs", "offset": 10},
-        {"offset": 10},
-        {"offset": 5},
-        {},
-        {"paying_first": True},
-    ],
-    ids=str,
-)
-def test_the_compiled_loop_takes_every_variant_of_slai(settings):
-    is_paying = np.arange(50) % 2 == 0
-    requests = make_requests(
-        prompt_tokens=np.arange(60, 10, -1),
-        output_tokens=np.arange(1, 51),
-        user_class=np.where(is_paying, "paying", "free"),
-        tbt_s=np.where(is_paying, 0.1, 0.5),
-    )
-    for latency in (LATENCY, ROOFLINE, KERNELS):
-        instance = Instance(latency=latency, kv_blocks=30, max_num_seqs=16)
-        compiled = run_compiled_slai(requests, SLAI(**settings), instance)
-        assert compiled is not None
-        assert compiled.preemptions.sum() > 0
-        assert len(compiled.runs) > 60, "somebody's decode was put off"
-        assert_equal(compiled, serve(Engine(SLAI(**settings), instance), requests))
 
 
 class Hurried(SLAI):
@@ -86,14 +31,32 @@ class Hurried(SLAI):
         return super().rank(request, load)._replace(lane=0)
 
 
-def test_only_slai_itself_takes_its_compiled_loop():
-    requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[3] * 3)
-    instance = Instance(latency=LATENCY, kv_blocks=60)
+@pytest.mark.parametrize(
+    ("policy", "key"),
+    [
+        (SLAI(order="fcfs"), [0, 1, 2]),
+        (SLAI(), [2, 0, 1]),
+        (SLAI(paying_first=True), [0, 1, 2]),
+    ],
+)
+def test_keys_are_places_in_the_queue_of_all_requests(policy, key):
+    part = slai_policy(REQUESTS, policy)
+    assert part is not None
+    assert part.columns["key"].tolist() == key
+    assert part.columns["tbt_s"].tolist() == [0.1, 0.2, 0.3]
+
+
+def test_subclasses_wrappers_and_other_rules_are_left_to_python():
     ruled = SLAI()
     ruled.rule = replace(ruled.rule, mixed=False)
-    for policy in (Hurried(), StarvationGuard(SLAI()), ClassPriority(SLAI()), ruled, FCFS()):
-        assert run_compiled_slai(requests, policy, instance) is None
-    assert run_compiled_slai(requests, SLAI(), replace(instance, latency=NotCompiled())) is None
-    assert run_compiled_slai(requests, SLAI(offset=np.inf), instance) is None
-    ruled.rule = replace(SLAI().rule, max_decodes=0)
-    assert run_compiled_slai(requests, ruled, instance) is None, "an empty step"
+    others = (Hurried(), StarvationGuard(SLAI()), ClassPriority(SLAI()), ruled, FCFS())
+    for policy in (*others, SLAI(offset=np.inf)):
+        assert slai_policy(REQUESTS, policy) is None
+
+
+@pytest.mark.slow
+def test_an_empty_step_is_left_to_python():
+    ruled = SLAI()
+    ruled.rule = replace(ruled.rule, max_decodes=0)
+    instance = Instance(latency=AffineLatency(base_s=0.01), kv_blocks=60)
+    assert run_compiled(REQUESTS, ruled, instance) is None

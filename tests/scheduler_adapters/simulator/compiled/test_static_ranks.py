@@ -12,7 +12,7 @@ from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.simulator.compiled.static_ranks import static_ranks, waiting_views
+from scheduler_adapters.simulator.compiled.static_ranks import static_policy, waiting_views
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.workload.requests import make_requests
@@ -38,34 +38,34 @@ REQUESTS = make_requests(
     ],
 )
 def test_the_ranks_of_a_static_policy_are_two_columns(policy, key, starves_s):
-    ranks = static_ranks(REQUESTS, policy, INSTANCE)
+    part = static_policy(REQUESTS, policy, INSTANCE)
     if key is None:
-        assert ranks is None
+        assert part is None
     else:
-        assert ranks is not None
-        assert ranks.key.tolist() == key
-        assert ranks.starves_s.tolist() == starves_s
+        assert part is not None
+        assert part.columns["key"].tolist() == key
+        assert part.columns["starves_s"].tolist() == starves_s
 
 
 @pytest.mark.parametrize(("policy", "first"), [(FCFS(), False), (PrefillFirst(), True)])
 def test_decodes_in_a_later_lane_than_prefills_are_noticed(policy, first):
-    ranks = static_ranks(REQUESTS, policy, INSTANCE)
-    assert ranks is not None
-    assert ranks.prefill_first is first
+    part = static_policy(REQUESTS, policy, INSTANCE)
+    assert part is not None
+    assert part.decode_lane == first
 
 
 @pytest.mark.parametrize("policy", [SLAI(), RoundRobin(), OffloadingFCFS()])
 def test_what_changes_its_ranks_or_moves_blocks_has_no_columns(policy):
-    assert static_ranks(REQUESTS, policy, INSTANCE) is None
+    assert static_policy(REQUESTS, policy, INSTANCE) is None
 
 
 def test_a_request_without_a_score_has_the_median_and_one_that_is_rejected_does_not_count():
     requests = make_requests(
         prompt_tokens=[5, 9999, 5, 5], output_tokens=[1] * 4, scores=[np.nan, 1.0, 8.0, np.nan]
     )
-    ranks = static_ranks(requests, pars(None), INSTANCE)
-    assert ranks is not None
-    assert ranks.key.tolist() == [-np.inf, 1, 8, 8]
+    part = static_policy(requests, pars(None), INSTANCE)
+    assert part is not None
+    assert part.columns["key"].tolist() == [-np.inf, 1, 8, 8]
 
 
 def test_views_are_those_of_arriving_requests():

@@ -11,7 +11,7 @@ import pytest
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pars
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.compiled.static_ranks import static_ranks
+from scheduler_adapters.simulator.compiled.static_ranks import static_policy
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
@@ -224,5 +224,5 @@ def test_a_request_that_was_handed_over_alone_may_have_a_late_score_too():
 
 
 def test_the_compiled_loop_leaves_late_scores_to_python():
-    assert static_ranks(late_burst(), pars(), FAST) is None
-    assert static_ranks(late_burst(over_s=0.0), pars(), FAST) is not None
+    assert static_policy(late_burst(), pars(), FAST) is None
+    assert static_policy(late_burst(over_s=0.0), pars(), FAST) is not None

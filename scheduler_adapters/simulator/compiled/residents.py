@@ -1,0 +1,174 @@
+"""The state of the compiled loop: requests, decodes, limits; and evictions."""
+
+# numba infers the types: typed code would only say float64 everywhere.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
+
+from dataclasses import dataclass
+from heapq import heappush
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from scheduler_adapters.views import StepRule
+
+jit: Any = njit(cache=True, nogil=True)
+"""Compiles a function and caches the machine code.
+
+The cache is checked against the file of the outermost function only: after an edit of another file,
+touch `loop.py` as well.
+"""
+
+REQUEST = np.dtype(
+    [
+        ("arrival_s", "f8"),
+        ("prompt", "i8"),  # tokens
+        ("end", "i8"),  # context in tokens when complete
+        ("rejected", "?"),
+        # Given by the policy.
+        ("key", "f8"),  # in the queue
+        ("starves_s", "f8"),  # time from which the key is -inf
+        ("tbt_s", "f8"),
+        ("thinking", "i8"),  # tokens
+        ("demoted_at", "i8"),  # tokens
+        # Ranks of residents are (level, turn, row).
+        ("level", "f8"),
+        ("turn", "f8"),
+        ("lane", "i8"),
+        ("phase", "i8"),
+        ("waits", "?"),
+        ("context", "i8"),  # tokens; of decodes less the common steps
+        ("left", "i8"),  # prompt tokens to compute; 0 in decode
+        ("due", "i8"),  # number of common steps at which it is complete or its rank changes
+        ("bucket", "i8"),  # common steps, modulo the block size, at which it needs a block
+        ("placed_tick", "i8"),
+        ("first_tick", "i8"),  # of the current run
+        ("own_tick", "i8"),  # of the last token outside a common step
+        ("evicted_s", "f8"),
+        # Results.
+        ("scheduled_s", "f8"),
+        ("first_token_s", "f8"),
+        ("finished_s", "f8"),
+        ("preemptions", "i8"),
+    ],
+    align=True,
+)
+LANE = np.dtype([("count", "i8"), ("context", "i8"), ("placed_tick", "i8")])
+"""Decodes of one `Rank.lane`: number, sum of `context`, last tick at which all were placed."""
+STATE = np.dtype(
+    [
+        ("now_s", "f8"),
+        ("tick", "i8"),
+        ("used", "i8"),  # blocks
+        ("evictions", "i8"),  # since the last token
+        ("admissions", "i8"),
+        ("common", "i8"),  # number of common steps
+        ("common_tick", "i8"),  # of the last common step
+        ("soonest", "i8"),  # lower bound of `due`
+        # The current step.
+        ("budget", "i8"),  # tokens
+        ("decodes", "i8"),
+        ("decode_context", "i8"),
+        ("chunks", "i8"),
+        ("continued", "i8"),  # chunks of prefills that were resident before
+        ("longest", "i8"),  # tokens of the longest chunk
+    ]
+)
+
+STATIC, SLAI, QUANTA = range(3)
+"""Kinds of policies."""
+(
+    KIND, BLOCKS, WATERMARK, HEADROOM, BLOCK_TOKENS, BUDGET, SEATS, MAX_DECODES, CHUNK,
+    MAX_PREFILLS, MAX_ADMISSIONS, MIXED, WHOLE, PADDED, PREFILL_LANE, DECODE_LANE, QUANTUM,
+) = range(17)  # fmt: skip
+"""Places in the array of limits."""
+NO_LIMIT = 2**60
+NO_LANE = -1
+LAST = (np.inf, np.inf, NO_LIMIT)
+"""Rank behind all others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompiledPolicy:
+    """The part of a policy in the compiled loop."""
+
+    kind: int
+    rule: StepRule
+    columns: dict[str, NDArray[Any]]
+    """Fields (N,) of `REQUEST`."""
+    prefill_lane: int
+    """`Rank.lane` before the first token; `NO_LANE` if it changes with the request."""
+    decode_lane: int
+    quantum_tokens: int = 0
+    offsets: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Of SLAI: below the memory limit, above it, and the limit as a share of the blocks."""
+
+
+@jit
+def ceil_div(number, divisor):
+    return -(-number // divisor)
+
+
+@jit
+def enter_queue(waiting, request, row, now_s):
+    if request.starves_s <= now_s:
+        request.key = -np.inf
+    request.waits = True
+    request.left = request.context
+    heappush(waiting, (request.key, request.turn, row))
+
+
+@jit
+def insert(prefilling, rank):
+    place = len(prefilling)
+    prefilling.append(rank)
+    while place and prefilling[place - 1] > rank:
+        prefilling[place] = prefilling[place - 1]
+        place -= 1
+    prefilling[place] = rank
+
+
+@jit
+def count_decode(lanes, growing, request, change):
+    lane = lanes[request.lane]
+    lane.count += change
+    lane.context += change * request.context
+    growing[request.lane, request.bucket] += change
+
+
+@jit
+def last_resident(requests, prefilling, decoding, above, below):
+    """Return the greatest rank of a resident between two ranks; `above` where there is none."""
+    found = above
+    for rank in prefilling:
+        if found < rank < below:
+            found = rank
+    for row in decoding:
+        rank = (requests[row].level, requests[row].turn, row)
+        if found < rank < below:
+            found = rank
+    return found
+
+
+@jit
+def evict(requests, lanes, growing, limits, waiting, prefilling, decoding, state, row):
+    """Evict a decode or the last prefill, and free its blocks."""
+    request = requests[row]
+    if request.left > 0:
+        prefilling.pop()
+        tokens = request.context
+    else:
+        decoding.remove(row)
+        count_decode(lanes, growing, request, -1)
+        request.context += state.common
+        request.own_tick = max(request.own_tick, state.common_tick)
+        # The KV of the last token is computed with the next one.
+        tokens = request.context - 1
+        if limits[PREFILL_LANE] != NO_LANE:
+            request.lane = limits[PREFILL_LANE]
+    state.used -= ceil_div(tokens, limits[BLOCK_TOKENS])
+    state.evictions += 1
+    request.preemptions += 1
+    request.evicted_s = state.now_s
+    enter_queue(waiting, request, row, state.now_s)
