@@ -2,11 +2,11 @@
 
     from scheduler_adapters.checks import check_policy
 
-    check_policy(ShortestPrompt)          # raises InvalidDecision, naming the law that was broken
+    check_policy(ShortestPrompt)          # raises InvalidDecision with the name of the broken law
     check_policy("my_package.policies:ShortestPrompt")
 
-Small workloads (a burst, steady arrivals, scarce KV memory, missing scores) run in the simulator
-under any policy, or on three instances under any placement, of this package or of a user.
+Small workloads run in the simulator under any policy, or on three instances under any placement: a
+burst, steady arrivals, scarce KV memory, missing scores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.errors import ConfigError, InvalidDecision
-from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, load_placement
+from scheduler_adapters.placement import Placement, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import (
     Policy,
@@ -38,7 +38,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency, Chunk, La
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import InstanceView, LoadView, Rank, RequestView
+from scheduler_adapters.views import LoadView, Rank, RequestView
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 
@@ -114,17 +114,17 @@ _OUTAGES = (
 def _laws_of_placements(
     run: Callable[..., ClusterRun], made: _CheckedPlacement, make: Callable[[], Placement]
 ) -> dict[str, str]:
-    """Return the complaint of each law, "" where it is kept, of two runs that should be equal."""
+    """Return the complaint of each law about two equal runs, "" where it is kept."""
     try:
-        one, other = run(placement=made).timeline, run(placement=make()).timeline
+        one, other = run(placement=made), run(placement=make())
     except InvalidDecision as error:
         return {"decisions_can_be_carried_out": str(error)}
-    same = np.array_equal(_decided(one), _decided(other), equal_nan=True)
+    same = np.array_equal(_decided(one.timeline), _decided(other.timeline), equal_nan=True)
+    laws = (every_request_finishes_once_with_all_its_tokens, times_are_in_order)
     return {
         "decisions_can_be_carried_out": "",
         "views_are_only_read": made.complaint,
-        "every_request_finishes_once_with_all_its_tokens": _unfinished(one),
-        "times_are_in_order": _disorder(one),
+        **{law.__name__: law(one) for law in laws},
         "equal_runs_are_equal": "" if same else "a second run differs; seed what is random",
     }
 
@@ -134,11 +134,30 @@ def _decided(timeline: Timeline) -> NDArray[Any]:
 
 
 Made = TypeVar("Made")
-Chosen = TypeVar("Chosen", InstanceId, InstanceId | None)
+
+
+def _checked(method: str) -> Any:
+    """Return a method that calls the placement's own and notes whether it changed a view."""
+
+    def call(self: _CheckedPlacement, *arguments: Any) -> Any:
+        first, *_, instances = arguments
+        is_tick = method == "tick"
+        before = first if is_tick else _shown(first), [replace(view) for view in instances]
+        answer = getattr(self.placement, method)(*arguments)
+        if (first if is_tick else _shown(first), list(instances)) != before:
+            what = f"the tick at {first} s" if is_tick else f"deciding on {first.request_id!r}"
+            self.complaint = self.complaint or f"{what} changed one"
+        return answer
+
+    return call
 
 
 class _CheckedPlacement(Placement):
-    """A placement that may not change what it is shown."""
+    """A placement whose calls must not change the views."""
+
+    place = _checked("place")
+    at_phase_change = _checked("at_phase_change")
+    at_prefill_end = _checked("at_prefill_end")
 
     def __init__(self, placement: Placement) -> None:
         if not isinstance(placement, Placement):
@@ -149,45 +168,11 @@ class _CheckedPlacement(Placement):
         self.watches_prefills = placement.watches_prefills
         self.hands_over_from, self.tick_s = placement.hands_over_from, placement.tick_s
 
-    def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
-        before = _shown(request), [replace(view) for view in instances]
-        return self._kept(before, request, instances, self.placement.place(request, instances))
-
-    def at_phase_change(
-        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
-    ) -> InstanceId:
-        before = _shown(request), [replace(view) for view in instances]
-        chosen = self.placement.at_phase_change(request, instance, instances)
-        return self._kept(before, request, instances, chosen)
-
-    def at_prefill_end(
-        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
-    ) -> InstanceId | None:
-        before = _shown(request), [replace(view) for view in instances]
-        chosen = self.placement.at_prefill_end(request, instance, instances)
-        return self._kept(before, request, instances, chosen)
-
-    def _kept(
-        self,
-        before: tuple[RequestView, list[InstanceView]],
-        request: RequestView,
-        instances: Sequence[InstanceView],
-        chosen: Chosen,
-    ) -> Chosen:
-        if (_shown(request), list(instances)) != before:
-            self.complaint = self.complaint or f"deciding on {request.request_id!r} changed one"
-        return chosen
-
 
 class _CheckedTicks(_CheckedPlacement):
-    """One that is asked at ticks, too: then waiting requests are asked for again."""
+    """A placement with ticks, at which prefilled requests are offered again."""
 
-    def tick(self, now_s: float, instances: Sequence[InstanceView]) -> Sequence[Move | SetRole]:
-        before = [replace(view) for view in instances]
-        changes = self.placement.tick(now_s, instances)
-        if list(instances) != before:
-            self.complaint = self.complaint or f"the tick at {now_s} s changed one"
-        return changes
+    tick = _checked("tick")
 
 
 def _maker(made: Callable[[], Made] | str, load: Callable[[str], Made]) -> Callable[[], Made]:
@@ -195,13 +180,13 @@ def _maker(made: Callable[[], Made] | str, load: Callable[[str], Made]) -> Calla
         return partial(load, made)
     if not callable(made):
         raise ConfigError(
-            f"the check was given {made!r}; every run wants a fresh one, so give its "
+            f"the check was given {made!r}; every run needs a fresh one, so give its "
             "class, a function that makes one, or its import path"
         )
     return made
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Run:
     """One run of a policy: the input of a law."""
 
@@ -210,10 +195,9 @@ class Run:
     timeline: Timeline
     steps: Sequence[StepSize]
     make_policy: MakePolicy
-    """Makes another fresh policy."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StepSize:
     """Size and duration of one engine step."""
 
@@ -228,29 +212,28 @@ class StepSize:
 
 @dataclass(frozen=True)
 class ObservedLatency(LatencyModel):
-    """A latency model that records the steps it is asked about."""
+    """A latency model that records its steps."""
 
     latency: LatencyModel
     steps: list[StepSize] = field(default_factory=list)
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
         duration_s = self.latency.step_s(num_decodes, decode_context, prefills)
-        chunks = tuple(prefills)
-        self.steps.append(StepSize(num_decodes=num_decodes, prefills=chunks, duration_s=duration_s))
+        self.steps.append(StepSize(num_decodes, tuple(prefills), duration_s))
         return duration_s
 
 
 class _Checked(PolicyWrapper):
-    """A policy each of whose ranks is checked as it is given."""
+    """A policy whose ranks are checked one by one."""
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         before = _shown(request), replace(load)
         rank = ask_rank(self.policy, request, load)
-        flaw = flaw_of(rank)  # engines look at less, since they ask often
+        flaw = flaw_of(rank)  # engines check less, for speed
         if (_shown(request), load) != before:
             flaw = "rank() changed a view; views are read-only"
         elif not flaw and rank.valid_until_s <= load.now_s:
-            flaw = f"the rank ended at {rank.valid_until_s} s, asked at {load.now_s} s; end later"
+            flaw = f"the rank ended at {rank.valid_until_s} s, given at {load.now_s} s; end later"
         if flaw:
             raise InvalidDecision(
                 f"policy {describe(self.policy)}, request {request.request_id!r}: {flaw}"
@@ -259,7 +242,7 @@ class _Checked(PolicyWrapper):
 
 
 def _shown(request: RequestView) -> RequestView:
-    """Return a copy of the engine's fields; `enqueued_s` may change its own two."""
+    """Return a copy without the two fields that `enqueued_s` may change."""
     return replace(request, queue=None, queue_entered_s=0.0)
 
 
@@ -270,20 +253,11 @@ def _runs(make_policy: MakePolicy) -> Iterator[tuple[str, Run]]:
             raise ConfigError(f"{make_policy!r} made {made!r}; it must make a Policy")
         observed = ObservedLatency(instance.latency)
         timeline = simulate(requests, _Checked(made), replace(instance, latency=observed))
-        yield (
-            name,
-            Run(
-                policy=made,
-                instance=instance,
-                timeline=timeline,
-                steps=observed.steps,
-                make_policy=make_policy,
-            ),
-        )
+        yield name, Run(made, instance, timeline, observed.steps, make_policy)
 
 
 def _workloads() -> dict[str, tuple[Requests, Instance]]:
-    """Return small workloads; each has broken a scheduler before."""
+    """Return small workloads; each has exposed a faulty scheduler before."""
     latency = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-7)
     # Copies take no time, so that no step waits for one and the laws hold for all policies.
     host = HostLink(kv_bytes_per_token=1, bytes_per_s=1e18)
@@ -315,12 +289,8 @@ def _requests(count: int, *, seed: int) -> Requests:
     )
 
 
-def every_request_finishes_once_with_all_its_tokens(run: Run) -> str:
-    return _unfinished(run.timeline)
-
-
-def _unfinished(timeline: Timeline) -> str:
-    wanted, (row, first, last) = timeline.requests.output_tokens, timeline.runs.T
+def every_request_finishes_once_with_all_its_tokens(run: Run | ClusterRun) -> str:
+    wanted, (row, first, last) = run.timeline.requests.output_tokens, run.timeline.runs.T
     emitted = np.bincount(row, last - first + 1, len(wanted))
     for wrong in np.flatnonzero(emitted != wanted):
         return f"request {wrong} got {emitted[wrong]:.0f} of {wanted[wrong]} tokens"
@@ -336,11 +306,8 @@ def work_is_neither_lost_nor_invented(run: Run) -> str:
     return f"{done} tokens were processed, {needed} are needed, with {evictions} evictions"
 
 
-def times_are_in_order(run: Run) -> str:
-    return _disorder(run.timeline)
-
-
-def _disorder(timeline: Timeline) -> str:
+def times_are_in_order(run: Run | ClusterRun) -> str:
+    timeline = run.timeline
     first_s, answer_s = timeline.first_token_s, timeline.first_answer_s
     # Nothing but reasoning: there is no first answering token.
     answer_s = np.where(np.isnan(answer_s), first_s, answer_s)

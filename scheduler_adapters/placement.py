@@ -6,8 +6,8 @@
         def place(self, request, instances):
             return min(instances, key=lambda view: view.num_requests).instance_id
 
-is a whole placement. It runs in the simulated cluster by name (`load_placement("least-kv")`) or by
-import path; router and endpoint picker are to call the same object.
+is a whole placement. It runs in the simulated cluster, by name (`load_placement("least-kv")`) or by
+import path.
 """
 
 from abc import ABC, abstractmethod
@@ -25,18 +25,18 @@ MoveHow = Literal["copy", "live", "recompute"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Move:
-    """A request is to leave its instance for another one."""
+    """Move of a request to another instance."""
 
     request_id: str
     to: InstanceId
     how: MoveHow = "copy"
-    """copy: it stops while its KV is copied; live: most is copied while it decodes; recompute: the
-    KV stays behind, so prompt and generated tokens are prefilled anew."""
+    """copy: the request stops while its KV is copied; live: most KV is copied while it decodes;
+    recompute: prompt and generated tokens are prefilled again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetRole:
-    """An instance is to take new requests for this part of their work only."""
+    """Change of the phase whose new requests an instance serves."""
 
     instance: InstanceId
     role: Role
@@ -44,75 +44,71 @@ class SetRole:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watch:
-    """Limits by which instances count requests for `InstanceView`, as PASCAL does."""
+    """Limits by which `InstanceView` counts requests, as PASCAL does."""
 
     quantum_tokens: int = 500
-    """Answering tokens up to which a request is fresh."""
+    """Answering tokens up to which an answer is fresh."""
     demote_above_tokens: int = 5000
-    """Context above which a request that thinks is not counted."""
+    """Context above which a thinking request is not counted."""
     pace_s: float = 0.1
     """Time in which a reader reads one token; a late token delays all later reading times."""
-    ttfat_s: float | None = None
-    """Time from the end of reasoning after which a reader without any token waits; None: never."""
 
     def __post_init__(self) -> None:
         require_at_least(1, quantum_tokens=self.quantum_tokens)
         require_at_least(1, demote_above_tokens=self.demote_above_tokens)
         require("pace_s", self.pace_s, self.pace_s > 0, "seconds above 0")
-        ttfat_s = self.ttfat_s
-        require("ttfat_s", ttfat_s, ttfat_s is None or ttfat_s >= 0, "seconds >= 0, or null")
 
 
 class Placement(ABC):
-    """Assigns requests to instances. No clock and no I/O; randomness from an own seed only.
+    """Assigns requests to instances. No clock and no I/O; randomness from a seed of its own only.
 
-    Times are those of the views: a request is placed at its `arrival_s`, and changes its phase at
-    its `last_token_s`. One that is placed later than it arrived, since an instance has died, is
-    placed at its `last_token_s` too.
+    The views give the time: a request is placed at its `arrival_s` and changes its phase at its
+    `last_token_s`. A request placed late, because an instance has failed, is placed at its
+    `last_token_s`.
     """
 
     name: str
-    """In tables and messages."""
+    """Name in tables and messages."""
     watch: Watch | None = None
-    """For placements that read the counts which need one."""
+    """Limits for the counts of `InstanceView` that need a watch."""
     watches_prefills: bool = False
-    """Whether views are to say how much is to be prefilled (`InstanceView.prefill_tokens`)."""
+    """Needs `InstanceView.prefill_tokens` and `prefill_squares`."""
     tick_s: float = 0.05
     """Time between two ticks."""
     hands_over_from: tuple[Role, ...] = ("prefill",)
-    """Roles of the instances for which `at_prefill_end` is asked."""
+    """Roles of the instances from which `at_prefill_end` is called."""
     made_for: tuple[str | None, str | None] = None, None
-    """Model and device that its numbers were measured on; others are refused. None: any."""
+    """Model and device on which its numbers were measured; others are refused. None: any."""
 
     @abstractmethod
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
-        """Return the instance for a request that arrives; there is at least one."""
+        """Return the instance for a request that arrives; at least one is given."""
 
     def at_phase_change(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
     ) -> InstanceId:
-        """Return the instance for a request that ended its thinking in `instance`: to stay."""
+        """Return the instance in which a request answers after its thinking in `instance`."""
         return instance
 
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
     ) -> InstanceId | None:
-        """Return where a request goes on that was prefilled in an instance of role prefill.
+        """Return the instance that decodes a request prefilled in `instance`.
 
-        None: nowhere yet. It holds its KV blocks, and it is asked for again, the first one first,
-        whenever a request ends, a prefill ends, a transfer lands, an instance comes, views that
-        have an age are renewed, or at a tick. Where this is not overridden requests stay. In
-        instances of other roles, where `hands_over_from` has them, None lets it stay.
+        Without an override requests stay. None in an instance of role prefill: no instance yet.
+        The request then holds its KV blocks, and the call is repeated, in order of the prefills:
+        when a request or a prefill ends, a transfer lands, an instance recovers, a snapshot is
+        taken, and at ticks. None in an instance of another role: the request stays.
         """
         return instance
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> Sequence[Move | SetRole]:
-        """Return what is to change now; asked at regular times."""
+        """Return the changes to be made now; called at regular times."""
         return ()
 
 
 def of_role(role: Role, instances: Iterable[InstanceView]) -> list[InstanceView]:
-    """Return the instances that have a role, or have both; none where all of these are dead."""
+    """Return the instances that serve a role; an instance of role both serves either."""
     return [view for view in instances if view.role in (role, "both")]
 
 

@@ -29,17 +29,17 @@ class Traits:
     requires: frozenset[Capability] = frozenset()
     """Compared with the capabilities of the engine (`UnsupportedByEngine`)."""
     sees_thinking: bool = False
-    """The rank differs between reasoning and answering: the engine must watch for that change."""
+    """The rank differs between reasoning and answering, so the engine must detect the change."""
     is_static: bool = False
-    """The rank depends on the request's fixed fields and its phase only, up to a `then`, and the
-    step rule on the size of the KV memory at most: a fast simulator may ask beforehand."""
+    """The rank depends only on the request's fixed fields and its phase, up to a `then`, and the
+    step rule at most on the size of the KV memory. Fast simulators compute such ranks once."""
 
 
 class Policy(ABC):
     """Orders the requests of one instance. Pure: no clock, randomness, I/O or per-request state."""
 
     name: str
-    """In tables and messages; left out, the name of the class."""
+    """Name in tables and messages; by default that of the class."""
     traits: Traits = Traits()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -55,21 +55,21 @@ class Policy(ABC):
 
     @abstractmethod
     def rank(self, request: RequestView, load: LoadView) -> Rank:
-        """Return how urgent `request` is now. Lower keys are served first.
+        """Return the present urgency of `request`. Lower keys are served first.
 
-        `request.score` is None where no score could be had: such a request wants a rank too, and
+        `request.score` is None without a prediction. Such a request needs a rank too;
         `request.median_score` is a fair one.
         """
 
     def step_rule(self, load: LoadView) -> StepRule:
-        """Return the shape of the next step; asked exactly once per engine step."""
+        """Return the limits of the next step; called exactly once per engine step."""
         return UNLIMITED
 
 
 class PolicyWrapper(Policy):
-    """A policy around another one, with its traits and its step rule. Override `rank`.
+    """A policy around another one, with its traits and its step rule; override `rank`.
 
-    `suffix` follows the name of the wrapped policy in tables and messages.
+    The name is that of the wrapped policy and `suffix`.
     """
 
     def __init__(self, policy: Policy, *, suffix: str = "") -> None:
@@ -82,15 +82,15 @@ class PolicyWrapper(Policy):
 
 
 def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
-    """Return `policy.rank(...)`, checked: engines ask for ranks by this function.
+    """Return `policy.rank(...)`, checked, for engines.
 
     Raises:
-        InvalidDecision: the policy raised, or a key holds what has no place in an order (None, a
-            NaN, text), or it is valid for no token; the same of the ranks that follow by `then`.
+        InvalidDecision: the policy raised, a key holds no number (None, NaN, text), or the rank is
+            valid for no token. Later ranks (`then`) are checked as well.
     """
     try:
         rank = policy.rank(request, load)
-    except InvalidDecision:  # a wrapper has asked in this way
+    except InvalidDecision:  # of a wrapper that calls this function
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}; correct its rank()"
@@ -113,7 +113,7 @@ def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
 
 
 def flaw_of(rank: object) -> str:
-    """Return what is wrong with a rank and what to do instead; empty for a good one."""
+    """Return the flaw of a rank and its correction; empty for a valid rank."""
     if not isinstance(rank, Rank):
         return f"rank() returned {rank!r}; return a Rank"
     evict_key = () if rank.evict_key is None else rank.evict_key
@@ -123,17 +123,17 @@ def flaw_of(rank: object) -> str:
         for number in key:
             if number is None:
                 return f"{name} holds None; rank requests without a score too, e.g. `Rank()`"
-            if not _has_a_place(number):
+            if not _is_number(number):
                 return f"{name} holds {number!r}; use numbers, and no NaN"
     for name in ("lane", "valid_until_s", "valid_tokens"):
-        if not _has_a_place(getattr(rank, name)):
+        if not _is_number(getattr(rank, name)):
             return f"{name} is {getattr(rank, name)!r}; use a number, and no NaN"
     if not rank.valid_tokens > 0:
         return f"valid_tokens is {rank.valid_tokens}; use 1 or more"
     return "" if rank.then is None else flaw_of(rank.then)
 
 
-def _has_a_place(number: object) -> bool:
+def _is_number(number: object) -> bool:
     return isinstance(number, Real) and number == number
 
 
@@ -144,7 +144,7 @@ def _no_rank(policy: Policy, request: RequestView, why: str) -> InvalidDecision:
 
 
 def describe(policy: Policy) -> str:
-    """Return the name of a policy for a message, with its import path if it is not ours."""
+    """Return the name of a policy for a message; a user's policy with its import path."""
     made = type(policy)
     path = f"{made.__module__}:{made.__qualname__}"
     return f"{policy.name!r}" + ("" if path.startswith("scheduler_adapters.") else f" ({path})")
@@ -154,7 +154,7 @@ def ask_rule(policy: Policy, load: LoadView) -> StepRule:
     """Return `policy.step_rule(...)`, checked.
 
     Raises:
-        InvalidDecision: the policy raised, or answered with something else.
+        InvalidDecision: the policy raised, or returned another object.
     """
     try:
         rule = policy.step_rule(load)
@@ -166,7 +166,7 @@ def ask_rule(policy: Policy, load: LoadView) -> StepRule:
 
 
 def no_rule(policy: Policy, load: LoadView, instead: object) -> InvalidDecision:
-    """Return the error for a `step_rule` that raised or gave something else `instead`."""
+    """Return the error for a `step_rule` that raised or returned `instead` of a rule."""
     if isinstance(instead, Exception):
         why = f"{type(instead).__name__}: {instead}; correct its step_rule()"
     else:

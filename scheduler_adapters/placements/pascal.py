@@ -19,7 +19,7 @@ class PascalPlacement(Placement):
             the choice (NonAdaptive); never: answer where it reasoned (NoMigration).
         reserve_tokens: that an instance must hold beside the context to have memory enough.
         quantum_tokens, demote_above_tokens: those of the policy in the instances.
-        pace_s, ttfat_s: how readers read, as in `Watch`.
+        pace_s: time in which a reader reads one token.
 
     Source: PASCAL, Algorithms 1 and 2 and the section on adaptive migration. New requests that wait
     for KV blocks count with their prompts, else a burst would go to one instance.
@@ -35,7 +35,6 @@ class PascalPlacement(Placement):
         quantum_tokens: int = 500,
         demote_above_tokens: int = 5000,
         pace_s: float = 0.1,
-        ttfat_s: float | None = None,
     ) -> None:
         modes = ("adaptive", "always", "never")
         require("migration", repr(migration), migration in modes, "one of " + ", ".join(modes))
@@ -46,7 +45,6 @@ class PascalPlacement(Placement):
             quantum_tokens=quantum_tokens,
             demote_above_tokens=demote_above_tokens,
             pace_s=pace_s,
-            ttfat_s=ttfat_s,
         )
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:

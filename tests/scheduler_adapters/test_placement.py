@@ -35,11 +35,6 @@ def test_a_move_takes_the_kv_along_unless_it_says_otherwise():
     assert Move(request_id="a", to=1).how == "copy"
 
 
-def test_shares_and_sums_of_a_view_follow_from_its_counts():
-    assert VIEW.kv_usage_fraction == 0.25
-    assert VIEW.num_requests == 0
-
-
 def test_placements_are_made_by_name_or_by_import_path():
     for name in PLACEMENTS:
         assert load_placement(name).name == name

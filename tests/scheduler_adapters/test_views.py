@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.views import LoadView, RequestView, StepRule, require_at_least
+from scheduler_adapters.views import RequestView, StepRule, require_at_least
 
 
 def test_a_view_remembers_when_its_queue_was_entered():
@@ -14,10 +14,6 @@ def test_a_view_remembers_when_its_queue_was_entered():
     assert view.enqueued_s((1, 0), 9.0) == 3.0
     assert view.enqueued_s((1, 1), 9.0) == 9.0
     assert view.enqueued_s((1, 0), 12.0) == 12.0
-
-
-def test_kv_usage_is_a_fraction_of_all_blocks():
-    assert LoadView(used_blocks=30, total_blocks=120).kv_usage_fraction == 0.25
 
 
 AT_LEAST_ONE = ("max_tokens", "max_resident", "chunk")

@@ -14,6 +14,7 @@ from math import inf, nextafter
 import numpy as np
 
 from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry
+from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import Carried, simulated_request
 from scheduler_adapters.workload.requests import Requests
 
@@ -99,11 +100,13 @@ class ClusterClock:
             if quiet_s < inf:
                 heappush(self.quiet, (quiet_s, instance))
 
-    def catch_up(self, instance: int) -> None:
-        """Run an instance's steps that start before now."""
+    def current(self, instance: int) -> Engine:
+        """Return an engine that has run all its steps that start before now."""
+        engine = self.engines[instance]
         # A stalled engine notes the time: a later change lets nothing start earlier.
-        if self.next_s[instance] < self.now_s or self.engines[instance].is_stalled:
+        if self.next_s[instance] < self.now_s or engine.is_stalled:
             self._advance(instance, self.now_s)
+        return engine
 
     def changed(self, instance: int) -> None:
         """Note that an engine was changed from outside."""
@@ -124,6 +127,5 @@ class ClusterClock:
 
     def release(self, instance: int, blocks: int) -> None:
         """Free blocks of an instance that a leaving or an expected request has held."""
-        self.catch_up(instance)
-        self.engines[instance].release(blocks, self.now_s)
+        self.current(instance).release(blocks, self.now_s)
         self.changed(instance)

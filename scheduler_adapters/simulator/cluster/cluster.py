@@ -158,7 +158,7 @@ class Cluster:
     def _is_pending(self) -> bool:
         """Return whether anything is pending for which the next tick or snapshot may matter."""
         for instance in range(len(self.clock.engines)):
-            self.clock.catch_up(instance)
+            self.clock.current(instance)
         # A tick matters to a snapshot, but not the other way round. Failures alone do not matter,
         # and recoveries matter only to requests without a place.
         idle = {LANDED, FAILED, SNAPSHOT}
@@ -201,8 +201,7 @@ class Cluster:
         if move.how not in ("copy", "live", "recompute"):
             raise self._invalid_tick(move, "use how='copy', 'live' or 'recompute'")
         instance, own_row = self.clock.last_at[row].tolist()
-        self.clock.catch_up(instance)
-        state = self.clock.engines[instance].requests[own_row]
+        state = self.clock.current(instance).requests[own_row]
         self.calls.check(move.to, state.view)
         if state.is_gone or move.to == instance or self.migrations.is_moved_live(state):
             return

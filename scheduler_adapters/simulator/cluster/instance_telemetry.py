@@ -128,8 +128,6 @@ class Telemetry(EngineObserver):
         self.requests, self.load = engine.requests, engine.load
         self.num_booked = self.booked_blocks = self.booked_thinking = self.booked_fresh = 0
         self.thinking, self.fresh = BelowLimit(engine), BelowLimit(engine)
-        self.answering: set[int] = set()
-        """Rows of requests that have ended their thinking and have not left."""
         self.dry: list[tuple[float, int, int]] = []
         """Heap of (time when all is read, row, tokens) of answers without KV blocks."""
         self.prefills = PrefillQueue(engine) if watches_prefills else None
@@ -175,10 +173,8 @@ class Telemetry(EngineObserver):
             self.thinking.add(state, limit)
 
     def _answers(self, state: RequestState, watch: Watch) -> None:
-        if state.row not in self.answering:
-            self.answering.add(state.row)
-            self.thinking.discard(state.row)
-            self.fresh.add(state, state.reasoning_tokens + watch.quantum_tokens)
+        self.thinking.discard(state.row)
+        self.fresh.add(state, state.reasoning_tokens + watch.quantum_tokens)
 
     def prefill_ended(self, request: RequestView, now_s: float) -> None:
         if request.phase is Phase.ANSWERING:
@@ -191,7 +187,6 @@ class Telemetry(EngineObserver):
     def finished(self, request: RequestView, now_s: float) -> None:
         self.thinking.discard(request.number)
         self.fresh.discard(request.number)
-        self.answering.discard(request.number)
 
     withdrawn = finished
 
@@ -199,28 +194,13 @@ class Telemetry(EngineObserver):
         if self.watch is not None:
             self._note_dry(self.requests[request.number], self.watch)
 
-    def _has_answered(self, state: RequestState) -> bool:
-        is_answering = state.row in self.answering
-        return is_answering and generated_tokens(state) > state.reasoning_tokens
-
     def _note_dry(self, state: RequestState, watch: Watch) -> None:
-        if self._has_answered(state):
-            entry = self._dry_s(state, watch), state.row, generated_tokens(state)
-            heappush(self.dry, entry)
+        if (tokens := generated_tokens(state)) > state.reasoning_tokens:
+            heappush(self.dry, (self._dry_s(state, watch), state.row, tokens))
 
     def _dry_s(self, state: RequestState, watch: Watch) -> float:
         token_s = self.engine.token_s(state)[state.reasoning_tokens :]
         return read_all_s(np.array(token_s), watch.pace_s)
-
-    def _first_answer_due_s(self, ttfat_s: float) -> float:
-        """Return the earliest time at which a reader without any token begins to wait."""
-        states = (self.requests[row] for row in self.answering)
-        ended_s = (
-            self.engine.token_s(state)[state.reasoning_tokens - 1]
-            for state in states
-            if generated_tokens(state) == state.reasoning_tokens
-        )
-        return min(ended_s, default=inf) + ttfat_s
 
     def paced_until_s(self, *, for_later: bool = False) -> float:
         """Return the earliest time at which a reader has read all tokens.
@@ -237,8 +217,6 @@ class Telemetry(EngineObserver):
                 break
             heappop(dry)
         first_s = dry[0][0] if dry else inf
-        if watch.ttfat_s is not None:
-            first_s = min(first_s, self._first_answer_due_s(watch.ttfat_s))
         for level in self.engine.levels:
             for batch in level.batches:
                 is_newest = batch.last_tick == load.step - 1 and self.engine.step.is_steady
@@ -247,7 +225,7 @@ class Telemetry(EngineObserver):
                 for state in batch.members.values():
                     last_s = batch.last_s if batch.counter > state.joined else state.last_token_s
                     is_left = for_later or last_s != load.last_step_end_s
-                    if is_left and self._has_answered(state):
+                    if is_left and generated_tokens(state) > state.reasoning_tokens:
                         first_s = min(first_s, self._dry_s(state, watch))
         return first_s
 

@@ -53,10 +53,10 @@ class Outages:
                 raise ConfigError(f"{one} begins during {before}; let one end before the other")
 
     def _fail(self, instance: int) -> None:
-        clock, engine = self.clock, self.clock.engines[instance]
-        self.calls.views.hide(instance)
+        clock = self.clock
+        self.calls.views.set_living(instance, False)
         lost = self.migrations.lose(instance)
-        clock.catch_up(instance)
+        engine = clock.current(instance)
         for state in [state for state in engine.requests if not state.is_gone]:
             carried = engine.withdraw(state)
             lost.append((clock.rows[instance][state.row], replace(state.view), carried))
@@ -66,6 +66,6 @@ class Outages:
             self.calls.place(row, view, carried)
 
     def _recover(self, instance: int) -> None:
-        self.calls.views.show(instance)
+        self.calls.views.set_living(instance, True)
         self.calls.place_unplaced()
         self.migrations.hand_over_prefilled()

@@ -1,10 +1,8 @@
 """The instances of a cluster as a placement sees them: as they are, or as of the last snapshot."""
 
-from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from operator import attrgetter
 from typing import Any
 
 from lengthwise.errors import require
@@ -40,19 +38,17 @@ class InstanceViews(Sequence[InstanceView]):
     def __init__(self, clock: ClusterClock) -> None:
         self.clock = clock
         self.by_number = [engine.own_view for engine in clock.engines]
+        self.living = set(range(len(self.by_number)))
         self.shown = list(self.by_number)
         """Views of living instances, by number."""
-        self.living = set(range(len(self.shown)))
 
-    def hide(self, instance: int) -> None:
-        """Leave out an instance that has failed."""
-        self.living.discard(instance)
-        self.shown = [view for view in self.shown if view.instance_id != instance]
+    def set_living(self, instance: int, is_living: bool) -> None:
+        """Leave out an instance that has failed, or show one that has recovered."""
+        (self.living.add if is_living else self.living.discard)(instance)
+        self._show_living()
 
-    def show(self, instance: int) -> None:
-        """Show an instance that has recovered."""
-        self.living.add(instance)
-        insort(self.shown, self.by_number[instance], key=attrgetter("instance_id"))
+    def _show_living(self) -> None:
+        self.shown = [self.by_number[instance] for instance in sorted(self.living)]
 
     def set_role(self, instance: int, role: Role) -> None:
         """Change the role of an instance."""
@@ -76,7 +72,7 @@ class InstanceViews(Sequence[InstanceView]):
 
     def _refresh(self, instance: int) -> None:
         clock, telemetry = self.clock, self.clock.telemetry[instance]
-        clock.catch_up(instance)
+        clock.current(instance)
         if instance in clock.outdated:
             telemetry.view(clock.now_s)
             if not telemetry.is_changing(clock.now_s):
@@ -116,7 +112,7 @@ class Snapshots(InstanceViews):
         self.taken_s = self.clock.now_s
         for instance in range(len(self.by_number)):
             self._renew(instance)
-        self.shown = [self.by_number[view.instance_id] for view in self.shown]
+        self._show_living()
 
     def _renew(self, instance: int) -> None:
         self._refresh(instance)
@@ -128,9 +124,10 @@ class Snapshots(InstanceViews):
             decodes=lambda: decodes,
         )
 
-    def show(self, instance: int) -> None:
-        self._renew(instance)
-        super().show(instance)
+    def set_living(self, instance: int, is_living: bool) -> None:
+        if is_living:
+            self._renew(instance)
+        super().set_living(instance, is_living)
 
     @property
     def age_s(self) -> float:

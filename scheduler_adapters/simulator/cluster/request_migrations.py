@@ -65,7 +65,8 @@ class RequestMigrations:
 
     def __init__(self, calls: PlacementCalls, fabric: Fabric | None) -> None:
         self.calls, self.clock = calls, calls.clock
-        self.transfers = None if fabric is None else Transfers(fabric)
+        self.has_fabric = fabric is not None
+        self.transfers = Transfers(fabric or Fabric(kv_bytes_per_token=1))
         self.under_way: dict[int, OngoingMigration] = {}
         """Migrations by number."""
         self.num_sent = self.num_events = self.num_aborted = 0
@@ -79,8 +80,7 @@ class RequestMigrations:
         self, source: int, state: RequestState, *, keeps_kv: bool = True
     ) -> OngoingMigration:
         """Stop a request; with its KV it holds its blocks until that has been copied."""
-        clock, engine = self.clock, self.clock.engines[source]
-        clock.catch_up(source)
+        clock, engine = self.clock, self.clock.current(source)
         carried = engine.withdraw(state, holds_blocks=keeps_kv)
         if not keeps_kv:
             carried = replace(carried, kv_tokens=0)
@@ -123,8 +123,7 @@ class RequestMigrations:
 
     def _end_of_step_s(self, instance: int) -> float:
         """Return the end of the step under way; now, if there is none."""
-        self.clock.catch_up(instance)
-        return max(self.clock.now_s, self.clock.engines[instance].load.now_s)
+        return max(self.clock.now_s, self.clock.current(instance).load.now_s)
 
     def _expect_start(self, number: int, start_s: float) -> None:
         if start_s > self.clock.now_s:
@@ -150,20 +149,19 @@ class RequestMigrations:
             self._arrive(number)
             return
         migration.stages += 1
-        if self.transfers is None:
+        if not self.has_fabric:
             raise ConfigError(
                 f"placement {self.calls.placement.name!r} moves requests, and nothing is between "
                 "the instances; give a fabric"
             )
         num_bytes = tokens * self.transfers.fabric.kv_bytes_per_token
-        now_s = self.clock.now_s
-        self.transfers.start(now_s, number, migration.source, migration.to, num_bytes)
-        self._expect_landing(self.transfers)
+        ends = migration.source, migration.to
+        self.transfers.start(self.clock.now_s, number, *ends, num_bytes)
+        self._expect_landing()
 
     def _start_stage(self, number: int, migration: OngoingMigration) -> None:
         """Copy the tokens decoded since the last stage began; stop the request if they are few."""
-        self.clock.catch_up(migration.source)
-        engine, state = self.clock.engines[migration.source], migration.state
+        engine, state = self.clock.current(migration.source), migration.state
         is_lost = state.is_gone or state.batch is None
         is_lost = is_lost or state.view.preemptions != migration.preemptions
         if is_lost or not self._reserve(migration):
@@ -182,8 +180,7 @@ class RequestMigrations:
 
     def _reserve(self, migration: OngoingMigration) -> bool:
         """Return whether the destination could reserve blocks for all computed tokens."""
-        self.clock.catch_up(migration.to)
-        engine = self.clock.engines[migration.to]
+        engine = self.clock.current(migration.to)
         needed = engine.instance.blocks(migration.state.computed_tokens)
         if not engine.reserve(needed - migration.reserved_blocks):
             return False
@@ -198,35 +195,33 @@ class RequestMigrations:
         self.num_aborted += 1
         self.clock.release(migration.to, migration.reserved_blocks)
 
-    def _expect_landing(self, transfers: Transfers) -> None:
+    def _expect_landing(self) -> None:
         """Schedule the next landing; an earlier event for it is void."""
         self.num_events += 1
-        if transfers.next_landing_s < inf:
-            action = partial(self._land, transfers, self.num_events)
-            self.clock.push(transfers.next_landing_s, LANDED, self.num_events, 0, action)
+        if (at_s := self.transfers.next_landing_s) < inf:
+            action = partial(self._land, self.num_events)
+            self.clock.push(at_s, LANDED, self.num_events, 0, action)
 
-    def _land(self, transfers: Transfers, event: int) -> None:
+    def _land(self, event: int) -> None:
         if event != self.num_events:
             return
-        for number in transfers.land(self.clock.now_s):
+        for number in self.transfers.land(self.clock.now_s):
             migration = self.under_way[number]
             if migration.carried is None:
                 self._expect_start(number, self._end_of_step_s(migration.source))
             else:
                 self._arrive(number)
-        self._expect_landing(transfers)
+        self._expect_landing()
         self.hand_over_prefilled()
 
     def _arrive(self, number: int) -> None:
         """Submit a request to its destination, and free the blocks that it held."""
         migration, now_s = self.under_way.pop(number), self.clock.now_s
+        self._leave(migration)
         assert migration.carried is not None
-        self._leave(migration, migration.carried)
+        reserved_blocks = migration.reserved_blocks
         carried = replace(
-            migration.carried,
-            available_s=now_s,
-            held_blocks=0,
-            reserved_blocks=migration.reserved_blocks,
+            migration.carried, available_s=now_s, held_blocks=0, reserved_blocks=reserved_blocks
         )
         self.calls.submit_moved(migration.row, migration.to, carried)
         if migration.to != migration.source:
@@ -244,12 +239,16 @@ class RequestMigrations:
                 )
             )
 
-    def _leave(self, migration: OngoingMigration, carried: Carried) -> None:
+    def _leave(self, migration: OngoingMigration) -> None:
         """Free the blocks held in the source, and cancel the booking at the destination."""
         self._count(migration, -1)
-        self.clock.release(migration.source, carried.held_blocks)
+        self._release_source(migration)
         booked = 0 if migration.reserved_blocks else migration.blocks
         self.calls.views.book(migration.to, migration.state, booked, sign=-1)
+
+    def _release_source(self, migration: OngoingMigration) -> None:
+        assert migration.carried is not None
+        self.clock.release(migration.source, migration.carried.held_blocks)
 
     def lose(self, instance: int) -> list[tuple[int, RequestView, Carried]]:
         """Abort the migrations of an instance that fails; return the requests between instances.
@@ -260,22 +259,19 @@ class RequestMigrations:
         for number, migration in list(self.under_way.items()):
             if instance not in (migration.source, migration.to):
                 continue
-            if self.transfers is not None:
-                self.transfers.cancel(self.clock.now_s, number)
+            self.transfers.cancel(self.clock.now_s, number)
             if migration.carried is None:
                 self._abort(number)
                 continue
             del self.under_way[number]
-            self._leave(migration, migration.carried)
+            self._leave(migration)
             self.clock.release(migration.to, migration.reserved_blocks)
             lost.append(migration)
         for migration in [one for one in self.prefilled if one.source == instance]:
             self.prefilled.remove(migration)
-            assert migration.carried is not None
-            self.clock.release(instance, migration.carried.held_blocks)
+            self._release_source(migration)
             lost.append(migration)
-        if self.transfers is not None:
-            self._expect_landing(self.transfers)
+        self._expect_landing()
         return [(one.row, one.state.view, one.carried) for one in lost if one.carried]
 
     def hand_over_prefilled(self) -> None:

@@ -536,8 +536,6 @@ class ReferenceCluster:
                 read_s = max(at_s, read_s + watch.pace_s)
             if answer_s:
                 view.paced_until_s = min(view.paced_until_s, read_s + watch.pace_s)
-            elif watch.ttfat_s is not None and len(token_s) == live.reasoning_tokens > 0:
-                view.paced_until_s = min(view.paced_until_s, token_s[-1] + watch.ttfat_s)
 
 
 def count_one(view: InstanceView, live: RequestState, watch: Watch) -> None:

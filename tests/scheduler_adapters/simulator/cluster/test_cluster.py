@@ -176,7 +176,6 @@ placements = st.one_of(
         quantum_tokens=st.just(5),
         demote_above_tokens=st.just(40),
         pace_s=st.sampled_from([0.1, 0.02]),
-        ttfat_s=st.sampled_from([None, 0.0, 0.05]),
     ),
     st.builds(load_placement, st.sampled_from(sorted(set(PLACEMENTS) - {"pascal"}))),
 )
