@@ -59,11 +59,7 @@ class ClientSecurity:
         return () if token is None else (("authorization", f"Bearer {token}"),)
 
     def open(self, target: str) -> grpc.Channel:
-        """Open a channel to `target`.
-
-        Raises:
-            ConfigError: no target, an unreadable file, or a token without TLS to another machine.
-        """
+        """Open a channel. Raises ConfigError e.g. for a token without TLS to another machine."""
         credentials = self._credentials(target)
         if credentials is None:
             return grpc.insecure_channel(target, options=OPTIONS)
@@ -87,10 +83,7 @@ PLAINTEXT: Final = ClientSecurity()
 
 
 class Connection:
-    """Channel with its stub, deadline and target model; arguments as of `ScoringClient`.
-
-    As a context manager it closes the channel at the end.
-    """
+    """Channel with its stub, deadline and target model; a context manager that closes it."""
 
     def __init__(
         self,

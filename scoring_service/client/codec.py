@@ -131,8 +131,7 @@ def _item(item: pb.ItemResult, revision: str) -> Score | ScoringError:
 def chunks(prompts: Sequence[str], limits: ServiceInfo) -> Iterator[Sequence[str]]:
     """Yield parts of `prompts` that keep the service's limits on count and bytes.
 
-    Raises:
-        InvalidPrompt: `prompts` is one string, which reads as a list of characters.
+    Raises InvalidPrompt for one string, which reads as a list of characters.
     """
     if isinstance(prompts, str):
         raise InvalidPrompt("prompts is one string; put it into a list, or use `score`")

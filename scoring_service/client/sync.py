@@ -60,10 +60,7 @@ class ScoringClient(Connection):
         return scores
 
     def report(self, observed: Sequence[Observed], *, timeout_s: float | None = None) -> int:
-        """Report observed response lengths; return the number of those of the served revision.
-
-        At most `ServiceInfo.max_batch_prompts` at once. Raises as `score` does.
-        """
+        """Report at most `max_batch_prompts` lengths; return the number of the served revision."""
         return int(self._call("Report", codec.write_report(observed), timeout_s).accepted)
 
     def info(self, *, timeout_s: float | None = None) -> ServiceInfo:

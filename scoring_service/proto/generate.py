@@ -12,11 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def generate(out: Path) -> None:
-    """Write stubs of `scoring.proto` and descriptors of `open_inference.proto` under `out`.
-
-    Raises:
-        RuntimeError: protoc failed; it has printed the reason.
-    """
+    """Write stubs of `scoring.proto` and descriptors of `open_inference.proto` under `out`."""
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
     stubs = [f"--{plugin}_out={out}" for plugin in ("python", "pyi", "grpc_python")]
     _protoc("scoring.proto", *stubs)

@@ -36,11 +36,7 @@ class RankerModel:
 
     @classmethod
     def load(cls, bundle: ModelBundle, precision: str = "auto") -> Self:
-        """Load a verified bundle, check that its parts fit, and time it on this machine.
-
-        Raises:
-            BundleError: a file is no tokenizer or model, or the two do not fit each other.
-        """
+        """Load a verified bundle and time it on this machine. Raises BundleError for a misfit."""
         manifest = bundle.manifest
         tokenizer = PromptTokenizer(bundle.tokenizer_path, manifest.max_prompt_tokens)
         scorer, loaded = _load_scorer(bundle, precision, tokenizer.pad_id)

@@ -26,10 +26,7 @@ logger = logging.getLogger(__name__)
 class OnnxScorer:
     """A loaded model. Threads may call it at once; each run takes one core.
 
-    On a GPU that cannot be used the model runs on the CPU; see `device`.
-
-    Raises:
-        BundleError: not an ONNX model, or not one with the bundle's inputs and output.
+    Without a usable GPU it runs on the CPU; see `device`. Raises BundleError for a wrong model.
     """
 
     def __init__(self, path: Path, *, pad_id: int = 0, device: Device = "cpu") -> None:
@@ -46,11 +43,7 @@ class OnnxScorer:
         self.device: Device = "gpu" if self._session.get_providers()[0] == _CUDA else "cpu"
 
     def score(self, prompts: Sequence[Sequence[int]]) -> list[float]:
-        """Return the scores of tokenized prompts, padded to the longest one; higher = longer.
-
-        Raises:
-            ScoringError: the runtime failed, or a score is not finite.
-        """
+        """Return the scores of tokenized prompts; higher = longer. Raises ScoringError."""
         try:
             (scores,) = self._session.run([_OUTPUT], self._feed(prompts))
         except Exception as error:  # onnxruntime's exceptions share no base class

@@ -126,18 +126,13 @@ class CallLifecycle:
         method = _method(request_type)
         try:
             request = read(parse(request_type, serialized))
-            call = self.call(direct.deadline_s)
+            default_s = self.service.config.default_deadline_s
+            call = Call(direct.deadline_s or time.monotonic() + default_s)
             direct.on_cancel = call.cancel
             end = partial(self._end, direct, method, request.write)
             self.service.begin(request.prompts, request.target_model, call, end)
         except Exception as error:
             self._fail(direct, method, error)
-
-    def call(self, deadline_s: float | None) -> Call:
-        """Return a call with a deadline on `time.monotonic`; None: the service's default."""
-        if deadline_s is None:
-            deadline_s = time.monotonic() + self.service.config.default_deadline_s
-        return Call(deadline_s)
 
     def _end(
         self,

@@ -32,11 +32,7 @@ class _Watcher:
 
 
 class Health:
-    """Health of a server, the same for all of its services.
-
-    Args:
-        services: full names; "" for the server as a whole is added.
-    """
+    """Health of a server, the same for all of its services, given by their full names."""
 
     def __init__(self, services: Iterable[str], *, max_watchers: int = MAX_WATCHERS) -> None:
         self._services = frozenset(("", *services))

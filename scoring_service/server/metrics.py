@@ -110,7 +110,7 @@ class _ServiceState(Collector):
         )
         family.add_metric([model.manifest.name, model.revision, model.precision], 1)
         yield family
-        quality = self._service.quality()
+        quality = self._service.reports.quality()
         for name, text, field in (
             ("observed_responses", "In the rolling window.", "num_observed"),
             ("live_tau_b", "Scores against observed lengths.", "tau_b"),

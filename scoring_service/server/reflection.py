@@ -36,12 +36,7 @@ class _Pools:
 
 
 class Reflection:
-    """Handler of `grpc.reflection.v1alpha.ServerReflection`.
-
-    Args:
-        services: full names of the services to list.
-        tokens: tokens accepted for a call; None accepts every call.
-    """
+    """Handler of `grpc.reflection.v1alpha.ServerReflection` for services by their full names."""
 
     def __init__(self, services: Sequence[str], tokens: BearerTokens | None) -> None:
         self._tokens = tokens

@@ -21,11 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def server_credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
-    """Return TLS credentials that are renewed with their files; None where plaintext is allowed.
-
-    Raises:
-        ConfigError: plaintext for other machines without `allow_plaintext`, or an unreadable file.
-    """
+    """Return TLS credentials that are renewed with their files; None where plaintext is allowed."""
     if config.tls_certificate_file is None:
         if not is_loopback(config.address) and not config.allow_plaintext:
             raise ConfigError(

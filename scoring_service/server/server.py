@@ -42,12 +42,7 @@ _END_S: Final = 0.5
 
 
 class ScoringServer:
-    """A model served over gRPC.
-
-    Raises:
-        ConfigError: an address cannot be bound, a file cannot be used, or this grpcio lacks the
-            internals that `transport/direct.py` needs.
-    """
+    """A model served over gRPC. Raises ConfigError for an unusable address, file or grpcio."""
 
     def __init__(
         self, model: RankerModel, config: ServerConfig, locate: Locate | None = None
@@ -88,11 +83,6 @@ class ScoringServer:
         """HOST:PORT for clients."""
         return f"{self._config.address.rpartition(':')[0]}:{self.port}"
 
-    @property
-    def metrics_port(self) -> int | None:
-        """Port for Prometheus; None without metrics_address."""
-        return None if self._scrapes is None else self._scrapes.port
-
     def start(self) -> None:
         """Answer calls, and set health to SERVING."""
         self._server.start()
@@ -104,7 +94,7 @@ class ScoringServer:
         self.health.set_serving(True)
 
     def stop(self) -> None:
-        """Set health to NOT_SERVING, refuse new calls, finish the calls in flight, stop.
+        """Refuse new calls, finish the calls in flight, and stop.
 
         Takes at most the notice, the grace and about a second, whatever clients do.
         """
@@ -120,7 +110,7 @@ class ScoringServer:
             self._reloader.stop(_END_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._workers.close()
-        self.service.close()
+        self.service.reports.close()
         if self._scrapes is not None:
             self._scrapes.close()
 

@@ -35,13 +35,8 @@ _PORT_S: Final = 2.0
 def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
     """Run `config.processes` servers until SIGTERM or SIGINT; restart each one that dies or hangs.
 
-    Args:
-        config: settings of the service, whose cores the processes share.
-        arguments: further options of each process, as on the command line.
-
-    Raises:
-        ConfigError: the port is in use.
-        ServiceUnavailable: a process did not start; it has printed the reason.
+    `arguments` are further options of each process. Raises ServiceUnavailable if one does not
+    start, and ConfigError if the port is in use.
     """
     end = EndRequest.on_signals()
     with _hold_port(config.address, config.drain_notice_s + _PORT_S) as held:

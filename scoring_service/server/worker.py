@@ -65,12 +65,10 @@ def end_with_parent(parent_pid: int) -> None:
 
 
 def use_short_slices() -> None:
-    """Shorten the time slices of this thread and of the threads that it starts; only on Linux.
-
-    Linux lets a running thread finish its slice, by default some milliseconds, before a woken
-    thread takes its core. With every core busy in the model, a call that passes through five
-    threads waits five times. From Linux 6.12 on a thread may shorten its slices unprivileged.
-    """
+    """Shorten the time slices of this thread and of the threads that it starts; only on Linux."""
+    # A running thread finishes its slice, by default some milliseconds, before a woken thread takes
+    # its core. With every core busy in the model, a call through five threads waits five times.
+    # From Linux 6.12 on this needs no privilege.
     number = _SCHED_SETATTR.get(platform.machine())
     if platform.system() != "Linux" or number is None:
         return

@@ -166,10 +166,7 @@ class MicroBatcher:
         _deliver(dropped)
 
     def refuse_early(self, call: Call) -> ServiceOverloaded | None:
-        """Return the refusal that every prompt of `call` would get, whatever its length, or None.
-
-        It costs less than tokenizing.
-        """
+        """Return the refusal of every prompt of `call`, whatever its length, or None."""
         if self._free > self.num_queued:
             return None
         with self._lock:

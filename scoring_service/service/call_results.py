@@ -57,6 +57,7 @@ class CallResults:
     def _compute(self, flights: Sequence[Flight]) -> None:
         error: ScoringError | None
         try:
+            # It costs less than tokenizing.
             if (error := self._batcher.refuse_early(self._call)) is None:
                 started_s = time.monotonic()
                 tokenized = self._model.tokenizer.tokenize([self._prompts[f.key] for f in flights])

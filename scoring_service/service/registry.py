@@ -27,14 +27,9 @@ _SOURCE_OF_ALIAS: Final = """
 
 
 class RegistrySource:
-    """Place of the bundle to which an alias points.
+    """Place of the bundle to which NAME@ALIAS, the `model`, points.
 
-    Args:
-        model: NAME@ALIAS.
-        mlruns: folder of the MLflow store, or http(s) address of an MLflow server.
-
-    Raises:
-        ConfigError: `model` is not of that form.
+    `mlruns` is the folder of the MLflow store, or the http(s) address of an MLflow server.
     """
 
     def __init__(self, model: str, mlruns: str = "mlruns") -> None:

@@ -50,16 +50,9 @@ class _Seen(NamedTuple):
 
 
 class ReportLog:
-    """Appends lines to a file that only this user may read.
+    """Appends lines to a file that only this user may read. Several processes may share it.
 
-    At half the limit the file becomes PATH.1 and replaces the older one. Several processes may
-    append to one file.
-
-    Args:
-        max_bytes: size of the file and the older one together.
-
-    Raises:
-        ConfigError: the file cannot be written.
+    At half of `max_bytes` the file becomes PATH.1 and replaces the older one.
     """
 
     def __init__(self, path: str, max_bytes: int) -> None:
@@ -108,11 +101,7 @@ class ReportLog:
 
 
 class ReportBook:
-    """Keeps the last observations per target model, and logs the observations with a prompt.
-
-    Args:
-        log: file of one {"prompt", "model", "output_tokens", ...} per line, ready to train on.
-    """
+    """Keeps the last observations per target model, and logs the observations with a prompt."""
 
     # The figures are computed when observations arrive, so that reading them costs nothing.
     def __init__(self, log: ReportLog | None = None) -> None:
@@ -127,11 +116,8 @@ class ReportBook:
     ) -> int:
         """Record observations while `revision` is served; return the number of those of it.
 
-        Args:
-            curves: calibration of the served revision, for each observation's target model.
-
-        Raises:
-            ScoringError: the log cannot be written; the figures are up to date.
+        `curves` holds that revision's calibration for each target model. Raises ScoringError if the
+        log cannot be written; the figures are then up to date.
         """
         current = [seen for seen in observations if seen.revision == revision]
         with self._lock:

@@ -14,7 +14,7 @@ from scoring_service.service.batching import Call, MicroBatcher
 from scoring_service.service.cache import Key, ScoreCache, Scored
 from scoring_service.service.call_results import CallResults, Result
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.reports import LiveQuality, Observation, ReportBook, ReportLog
+from scoring_service.service.reports import Observation, ReportBook, ReportLog
 
 _MAX_LOGGED: Final = 65_536
 """Logged characters of a reported prompt: far more than any ranker reads."""
@@ -56,7 +56,7 @@ class ScoringService:
         self._calls = threading.BoundedSemaphore(config.max_concurrent_calls)
         path = config.report_log
         log = None if path is None else ReportLog(path, config.max_report_log_bytes)
-        self._reports = ReportBook(log)
+        self.reports = ReportBook(log)
 
     def begin(
         self,
@@ -124,10 +124,8 @@ class ScoringService:
     def report(self, observations: Sequence[Observation]) -> int:
         """Record observed lengths; return the number of those of the served revision.
 
-        Raises:
-            InvalidPrompt: more than `max_batch_prompts`, a target model without calibration, an
-                impossible score, or a prompt beyond the limit.
-            ScoringError: the lengths are counted, but the log cannot be written.
+        Raises InvalidPrompt if one observation is impossible or beyond a limit, and ScoringError if
+        the log cannot be written; the lengths are then counted.
         """
         limit = self.config.max_batch_prompts
         if len(observations) > limit:
@@ -145,15 +143,7 @@ class ScoringService:
             if seen.prompt and (refusal := self._refusal(seen.prompt)) is not None:
                 raise refusal
             kept.append(seen._replace(prompt=seen.prompt[:_MAX_LOGGED]))
-        return self._reports.add(kept, model.revision, model.length_curves)
-
-    def quality(self) -> dict[str, LiveQuality]:
-        """Return the rolling quality of the served revision by target model."""
-        return self._reports.quality()
-
-    def close(self) -> None:
-        """Close the report log."""
-        self._reports.close()
+        return self.reports.add(kept, model.revision, model.length_curves)
 
     def _refusal(self, prompt: str) -> InvalidPrompt | None:
         if not prompt:

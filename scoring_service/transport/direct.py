@@ -33,6 +33,8 @@ _NEEDED: Final = (
     "SendMessageOperation",
     "SendStatusFromServerOperation",
 )
+_NEEDED_OF_CORE: Final = ("register_method", "request_registered_call")
+_NEEDED_OF_STATE: Final = ("completion_queue", "lock", "rpc_states", "stage")
 FOREVER_S: Final = 1e9
 """Time left beyond which a call has no deadline; gRPC then gives 292 billion years."""
 _NO_FLAGS: Final = 0
@@ -46,14 +48,11 @@ Handle: TypeAlias = "Callable[[DirectCall, bytes], None]"
 
 def supports(server: grpc.Server) -> bool:
     """Return whether grpcio and `server` have the internals that this module uses."""
-    state = getattr(server, "_state", None)
-    core = getattr(server, "_cy_server", None)
+    core, state = getattr(server, "_cy_server", None), getattr(server, "_state", None)
     return (
         all(hasattr(cygrpc, name) for name in _NEEDED)
-        and all(hasattr(core, name) for name in ("register_method", "request_registered_call"))
-        and all(
-            hasattr(state, name) for name in ("completion_queue", "lock", "rpc_states", "stage")
-        )
+        and all(hasattr(core, name) for name in _NEEDED_OF_CORE)
+        and all(hasattr(state, name) for name in _NEEDED_OF_STATE)
     )
 
 

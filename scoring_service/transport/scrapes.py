@@ -17,16 +17,9 @@ Page = Callable[[str], tuple[bytes, str]]
 
 
 class ScrapeEndpoint:
-    """Answers GET /metrics, and closes each connection.
+    """Answers GET /metrics, and closes each connection after `timeout_s` at most.
 
-    Args:
-        page: called on the endpoint's thread.
-        timeout_s: longest time for one request and its answer.
-        max_connections: number of connections beyond which the oldest one is closed.
-        may_read: decides by the value of a request's Authorization header.
-
-    Raises:
-        ConfigError: the address cannot be listened on.
+    Beyond `max_connections` the oldest one is closed. `may_read` checks the Authorization header.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.fail_open import FailOpenScorer
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
+from tests.scoring_service.waiting import wait_until
 
 
 @pytest.fixture
@@ -50,10 +51,7 @@ def test_concurrent_callers_share_calls(server, scorer, monkeypatch):
     prompts = [f"essay {n}" for n in range(40)]
     with ThreadPoolExecutor(40) as pool:
         asked = [pool.submit(scorer.score, prompt) for prompt in prompts]
-        deadline_s = time.monotonic() + 60
-        while sum(sizes) + sum(map(len, scorer._waiting.values())) < 40:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.001)
+        wait_until(lambda: sum(sizes) + sum(map(len, scorer._waiting.values())) >= 40)
         gathered.set()
         assert all(isinstance(one.result(60), Score) for one in asked)
     assert sum(sizes) == 40
@@ -190,10 +188,7 @@ def test_it_recovers_when_the_service_is_back(tiny_model):
             assert scorer.score("no") is None
         again = ScoringServer(tiny_model, ServerConfig(address=server.target))
         again.start()
-        deadline_s = time.monotonic() + 60
-        while scorer.score("poem") is None:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        wait_until(lambda: scorer.score("poem"))
         assert scorer.score("essay") is not None
         again.stop()
 

@@ -31,6 +31,7 @@ from tests.scoring_service.attacks import (
     honest_callers,
     stalled_calls,
 )
+from tests.scoring_service.waiting import wait_until
 from tests.soak import soak
 
 
@@ -117,10 +118,7 @@ def test_stalled_calls_take_no_place_of_a_score_and_are_ended(tiny_model):
             asked += 1
         attack.result()
     assert asked
-    deadline_s = time.monotonic() + 60
-    while any(method.num_open for method in server._direct):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until(lambda: not any(method.num_open for method in server._direct))
     server.stop()
 
 
@@ -192,10 +190,7 @@ def test_a_stop_does_not_wait_for_a_call_without_its_message(tiny_model, name):
 
     with grpc.insecure_channel(server.target) as channel:
         call = channel.stream_unary(f"/{SERVICE}/{name}").future(nothing(), timeout=60)
-        deadline_s = time.monotonic() + 60
-        while not server._blocked.unsent:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
+        wait_until(lambda: server._blocked.unsent)
         server.stop()
         gate.set()
         assert call.code() is not grpc.StatusCode.OK

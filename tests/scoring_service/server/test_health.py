@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 
 import grpc
 import pytest
@@ -14,6 +13,7 @@ from scoring_service.client import Score
 from scoring_service.server import health as module
 from scoring_service.server import oip
 from scoring_service.server.rpc import SERVICE
+from tests.scoring_service.waiting import wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -122,8 +122,5 @@ def test_a_watcher_that_left_is_forgotten(server, stub):
     for call in calls:
         next(call)
         call.cancel()
-    deadline_s = time.monotonic() + 60
-    while server.health._watchers or any(method.num_open for method in server._direct):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until(lambda: not server.health._watchers and not any(m.num_open for m in server._direct))
     assert module.MAX_WATCHERS >= 1000

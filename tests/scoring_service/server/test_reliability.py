@@ -26,6 +26,7 @@ from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
+from tests.scoring_service.waiting import wait_until
 
 OK_OR_INVALID = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
 
@@ -124,10 +125,7 @@ def test_clients_that_vanish_in_mid_call_take_no_one_s_place(tiny_model, monkeyp
             client._stub.Score.future(pb.ScoreRequest(prompt=f"poem {n}"))
         client.close()
     with ScoringClient(server.target, timeout_s=60) as client:
-        deadline_s = time.monotonic() + 60
-        while not isinstance(client.score_batch(["yes"])[0], Score):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_until(lambda: isinstance(client.score_batch(["yes"])[0], Score))
     server.stop()
 
 
@@ -145,10 +143,7 @@ def test_more_calls_than_places_are_refused_and_health_still_answers(tiny_model,
         ScoringClient(server.target, timeout_s=60) as client,
     ):
         rpcs = [client._stub.Score.future(pb.ScoreRequest(prompt=f"poem {n}")) for n in range(6)]
-        deadline_s = time.monotonic() + 60
-        while sum(rpc.done() for rpc in rpcs) < 4:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_until(lambda: sum(rpc.done() for rpc in rpcs) >= 4)
         refused = [rpc for rpc in rpcs if rpc.done()]
         served = [rpc for rpc in rpcs if not rpc.done()]
         assert {rpc.code() for rpc in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}

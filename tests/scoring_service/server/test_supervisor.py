@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from scoring_service.client import Score, ScoringClient
 from scoring_service.commands.serve import ServeOptions, serve
 from scoring_service.server.supervisor import as_options
 from scoring_service.service.config import ServerConfig
+from tests.scoring_service.waiting import wait_until
 
 
 def children_of(pid: int) -> list[int]:
@@ -73,12 +73,9 @@ def test_two_processes_share_a_port_survive_a_death_and_end_together(supervisor)
     assert all(answers(target))
 
     os.kill(children[0], signal.SIGKILL)
-    deadline_s = time.monotonic() + 60
-    while not (len(children_of(process.pid)) == 2 and children[0] not in children_of(process.pid)):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
-    while not all(answers(target)):
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: children[0] not in children_of(process.pid))
+    wait_until(lambda: len(children_of(process.pid)) == 2)
+    wait_until(lambda: all(answers(target)))
 
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
@@ -90,13 +87,6 @@ def exists(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def wait_until(condition, timeout_s=60.0):
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -125,9 +115,7 @@ def test_a_hung_process_is_killed_at_the_end_and_replaced_before(supervisor):
     wait_until(lambda: hung not in children_of(process.pid))
     wait_until(lambda: len(children_of(process.pid)) == 2)
     assert well in children_of(process.pid)
-    deadline_s = time.monotonic() + 60
-    while not all(answers(target)):
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: all(answers(target)))
     os.kill(well, signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0

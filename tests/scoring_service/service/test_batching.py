@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
 from scoring_service.cost_table import CostTable
 from scoring_service.service.batching import Call, Job, MicroBatcher
+from tests.scoring_service.waiting import wait_until
 
 ALONE = CostTable((8, 64), {1: (0.001, 0.008)})
 TOGETHER = CostTable((8, 64), {1: (0.001, 0.008), 8: (0.002, 0.070)})
@@ -108,10 +109,7 @@ class Held:
 
 
 def idle(batcher):
-    deadline_s = time.monotonic() + 60
-    while batcher._free < batcher._num_runners:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
+    wait_until(lambda: batcher._free == batcher._num_runners)
 
 
 def test_who_submits_does_not_wait():

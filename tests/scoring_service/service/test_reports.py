@@ -77,7 +77,7 @@ def test_an_observation_that_cannot_be_is_refused_with_its_call(tiny_model, chan
     service = ScoringService(tiny_model, ServerConfig())
     with pytest.raises(InvalidPrompt, match=message):
         service.report([seen(1.0, 5), seen(1.0, 5)._replace(**change)])
-    assert service.quality() == {}
+    assert service.reports.quality() == {}
 
 
 def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_path):
@@ -106,7 +106,7 @@ def server(tiny_model, tmp_path):
 
 
 def scrape(server) -> dict[str, float]:
-    url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    url = f"http://127.0.0.1:{server._scrapes.port}/metrics"
     with urllib.request.urlopen(url, timeout=60) as response:
         lines = response.read().decode().splitlines()
     return {
@@ -157,12 +157,6 @@ def test_calls_stages_cache_and_model_are_in_the_metrics(server, tiny_bundle):
     revision = tiny_bundle.manifest.revision
     info = f'scoring_model_info{{name="tiny",precision="fp32",revision="{revision}"}}'
     assert metrics[info] == 1
-
-
-def test_a_metrics_port_in_use_is_refused(tiny_model, server):
-    config = ServerConfig(address="127.0.0.1:0", metrics_address=f"127.0.0.1:{server.metrics_port}")
-    with pytest.raises(ConfigError, match="metrics"):
-        ScoringServer(tiny_model, config)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from scoring_service.transport.direct import ClientBlocked, DirectMethod, supports
+from tests.scoring_service.waiting import wait_until
 
 METHOD = "/test.Service/Method"
 
@@ -57,12 +58,6 @@ class Echo:
         else:
             call.send(b"%d" % number, lambda: self.count(call, number + 1))
 
-    def wait_for(self, condition):
-        deadline_s = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.002)
-
     @property
     def num_open(self):
         return self.method.num_open
@@ -89,7 +84,7 @@ def test_a_call_is_answered_from_any_thread(echo):
     assert echo.call(b"x" * 100_000, timeout=60) == b"x" * 100_000
     assert echo.call(b"", timeout=60) == b""
     assert echo.call(b"elsewhere", timeout=60) == b"elsewhere"
-    echo.wait_for(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.num_open == 0)
 
 
 def test_a_call_that_comes_as_the_server_begins_to_stop_is_answered_and_others_go_on(echo):
@@ -103,7 +98,7 @@ def test_a_call_that_comes_as_the_server_begins_to_stop_is_answered_and_others_g
 
     echo = echo(admit=admit)
     first = echo.call.future(b"hold", timeout=60)
-    echo.wait_for(lambda: echo.held)
+    wait_until(lambda: echo.held)
     assert echo.call(b"second", timeout=60) == b"second"
     echo.held.pop().respond(b"first")
     assert first.result(60) == b"first"
@@ -131,11 +126,11 @@ def test_a_handler_that_raises_ends_its_call_only(echo, caplog):
 def test_a_caller_that_leaves_is_noticed_and_an_answer_to_it_goes_nowhere(echo):
     echo = echo()
     future = echo.call.future(b"hold", timeout=60)
-    echo.wait_for(lambda: echo.held)
+    wait_until(lambda: echo.held)
     future.cancel()
-    echo.wait_for(lambda: echo.cancelled == [b"hold"])
+    wait_until(lambda: echo.cancelled == [b"hold"])
     echo.held[0].respond(b"too late")
-    echo.wait_for(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.num_open == 0)
     assert echo.call(b"next", timeout=60) == b"next"
 
 
@@ -146,11 +141,11 @@ def test_a_passed_deadline_cancels_the_call_and_is_known_to_the_handler(echo):
         echo.call(b"hold", timeout=0.5)
     ended_s = time.monotonic()
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    echo.wait_for(lambda: echo.cancelled)
+    wait_until(lambda: echo.cancelled)
     # The wall clock, which carries deadlines, is read to the millisecond.
     assert begun_s + 0.4 < echo.held[0].deadline_s < ended_s + 0.1
     unlimited = echo.call.future(b"hold")
-    echo.wait_for(lambda: len(echo.held) == 2)
+    wait_until(lambda: len(echo.held) == 2)
     assert echo.held[1].deadline_s is None
     echo.held[1].respond(b"at last")
     assert unlimited.result(60) == b"at last"
@@ -172,10 +167,10 @@ def stalled(channel):
 def test_a_call_whose_message_does_not_come_is_ended(echo):
     echo = echo(timeout_s=0.05)
     call = stalled(echo.channel)
-    echo.wait_for(lambda: echo.blocked.unsent.cancel_overdue() or call.done())
+    wait_until(lambda: echo.blocked.unsent.cancel_overdue() or call.done())
     assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "message of the call did not arrive" in call.details()
-    echo.wait_for(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.num_open == 0)
     assert echo.call(b"next", timeout=60) == b"next"
 
 
@@ -184,14 +179,14 @@ def test_of_too_many_calls_without_a_message_the_oldest_is_ended(echo):
     calls = []
     for number in range(1, 5):
         calls.append(stalled(echo.channel))
-        echo.wait_for(lambda number=number: echo.num_open == min(number, 2))
-    echo.wait_for(lambda: calls[0].done() and calls[1].done())
+        wait_until(lambda number=number: echo.num_open == min(number, 2))
+    wait_until(lambda: calls[0].done() and calls[1].done())
     assert [call.done() for call in calls] == [True, True, False, False]
     assert {call.code() for call in calls[:2]} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert echo.call(b"next", timeout=60) == b"next"
     for call in calls:
         call.cancel()
-    echo.wait_for(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.num_open == 0)
 
 
 def test_a_call_that_is_not_admitted_is_answered_before_its_message_is_read(echo):
@@ -201,9 +196,9 @@ def test_a_call_that_is_not_admitted_is_answered_before_its_message_is_read(echo
 
     echo = echo(admit=refuse)
     for call in (stalled(echo.channel), echo.call.future(b"x" * 1_000_000, timeout=60)):
-        echo.wait_for(call.done)
+        wait_until(call.done)
         assert call.code() is grpc.StatusCode.PERMISSION_DENIED
-    echo.wait_for(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.num_open == 0)
     assert not echo.blocked.unsent
 
 
@@ -219,8 +214,8 @@ def test_an_answer_that_its_client_does_not_take_is_broken_off(echo):
     options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(echo.target, options) as channel:
         call = channel.stream_stream(METHOD)(messages(), timeout=60)
-        echo.wait_for(lambda: len(echo.blocked.unread) == 1)
-        echo.wait_for(lambda: echo.blocked.unread.cancel_overdue() or echo.num_open == 0)
+        wait_until(lambda: len(echo.blocked.unread) == 1)
+        wait_until(lambda: echo.blocked.unread.cancel_overdue() or echo.num_open == 0)
         stopped.set()
         call.cancel()
     assert echo.call(b"next", timeout=60) == b"next"
@@ -230,7 +225,7 @@ def test_a_call_may_have_several_answers(echo):
     echo = echo()
     call = echo.channel.unary_stream(METHOD)(b"count", timeout=60)
     assert list(call) == [b"0", b"1", b"2", b"3", b"4"]
-    echo.wait_for(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.num_open == 0)
 
 
 def test_a_call_without_its_message_is_refused(echo):
@@ -251,7 +246,7 @@ def test_other_methods_are_served_as_ever(echo):
 def test_a_stopping_server_waits_for_open_calls(echo):
     echo = echo()
     future = echo.call.future(b"hold", timeout=120)
-    echo.wait_for(lambda: echo.held)
+    wait_until(lambda: echo.held)
     stopped = echo.server.stop(120)
     assert not stopped.is_set()
     echo.held[0].respond(b"done")
@@ -263,7 +258,7 @@ def test_a_stopping_server_waits_for_open_calls(echo):
 def test_a_call_that_outlasts_the_grace_is_cancelled(echo, grace_s):
     echo = echo()
     future = echo.call.future(b"hold", timeout=120)
-    echo.wait_for(lambda: echo.held)
+    wait_until(lambda: echo.held)
     with ThreadPoolExecutor(1) as pool:
         stopped = pool.submit(lambda: echo.server.stop(grace_s).wait(60))
         code = future.exception(60).code()
@@ -290,7 +285,7 @@ def test_a_storm_of_callers_leaves_nothing_behind(echo):
     with ThreadPoolExecutor(16) as callers:
         answers = list(callers.map(one, range(600)))
     assert any(isinstance(answer, bytes) for answer in answers)
-    echo.wait_for(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.num_open == 0)
     assert echo.server._state.rpc_states == {echo.method}
     assert echo.call(b"well", timeout=60) == b"well"
 

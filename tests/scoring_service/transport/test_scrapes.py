@@ -6,12 +6,12 @@ import contextlib
 import http.client
 import socket
 import threading
-import time
 
 import pytest
 
 from lengthwise.errors import ConfigError
 from scoring_service.transport.scrapes import ScrapeEndpoint
+from tests.scoring_service.waiting import wait_until
 
 
 @pytest.fixture
@@ -94,13 +94,8 @@ def test_what_is_no_request_is_closed(serve, sent):
 def test_an_answer_that_nobody_reads_is_dropped(serve):
     endpoint = serve(lambda accept: (b"x" * 50_000_000, "text/plain"), timeout_s=0.2)
     connection = connect(endpoint, b"GET /metrics HTTP/1.1\r\n\r\n")
-    deadline_s = time.monotonic() + 60
-    while not endpoint._open:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.002)
-    while endpoint._open:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until(lambda: endpoint._open)
+    wait_until(lambda: not endpoint._open)
     connection.close()
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from scoring_service.transport.workers import Workers
+from tests.scoring_service.waiting import wait_until
 
 
 @pytest.fixture
@@ -15,13 +15,6 @@ def workers():
     workers = Workers(2, max_tasks=3, max_bytes=100)
     yield workers
     workers.close()
-
-
-def wait_until(condition):
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.002)
 
 
 def test_tasks_beyond_the_limit_are_not_taken_until_others_end(workers):
