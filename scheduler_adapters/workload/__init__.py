@@ -1,4 +1,4 @@
-"""Workloads: arrays, traces and settings come in; `Requests` with arrivals and scores go out.
+"""Workloads: from arrays, traces and settings to `Requests` with arrivals and scores.
 
 Start with `requests.py`, then `workload.py`.
 """

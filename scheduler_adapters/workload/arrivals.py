@@ -1,16 +1,12 @@
-"""Arrival processes, and the random streams that an experiment's draws are taken from."""
+"""Arrival processes, and the random streams of an experiment's draws."""
 
 import numpy as np
 
 from lengthwise.errors import require
 from scheduler_adapters.workload.requests import Floats
 
-ARRIVAL_STREAM = 1
-LENGTH_STREAM = 2
-SCORE_STREAM = 3
-ORDER_STREAM = 4
-CLASS_STREAM = 5
-"""Given to the generator beside the seed, so that draws with one seed share no random numbers."""
+ARRIVAL_STREAM, LENGTH_STREAM, SCORE_STREAM, ORDER_STREAM, CLASS_STREAM = range(1, 6)
+"""Second seeds of the generator, so that draws with one seed share no random numbers."""
 
 
 def poisson_arrivals_s(count: int, *, rate_per_s: float, seed: int) -> Floats:

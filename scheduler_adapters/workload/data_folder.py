@@ -1,4 +1,4 @@
-"""The folder of measured data: the one that is given, else the one $LENGTHWISE_DATA names."""
+"""Folder of measured data: the given one, else that of $LENGTHWISE_DATA."""
 
 import os
 from os import PathLike
@@ -9,7 +9,7 @@ from lengthwise.errors import ConfigError, DataError
 
 ENVIRONMENT: Final = "LENGTHWISE_DATA"
 DataDir = str | PathLike[str] | None
-"""A folder; None: the one the environment names."""
+"""A folder; None: the one in the environment."""
 
 
 def data_file(relative: str, data_dir: DataDir = None) -> Path:
@@ -17,7 +17,7 @@ def data_file(relative: str, data_dir: DataDir = None) -> Path:
 
     Raises:
         ConfigError: neither `data_dir` nor the environment names a folder.
-        DataError: the folder does not hold it.
+        DataError: the folder lacks the file.
     """
     folder = os.environ.get(ENVIRONMENT) if data_dir is None else data_dir
     if not folder:
@@ -27,9 +27,7 @@ def data_file(relative: str, data_dir: DataDir = None) -> Path:
         )
     path = Path(folder) / relative
     if not path.exists():
-        raise DataError(
-            f"no such file or folder; point --data-dir or ${ENVIRONMENT} at the folder that "
-            f"holds {relative.partition('/')[0]}/",
-            path=path,
-        )
+        holds = f"holds {relative.partition('/')[0]}/"
+        advice = f"point --data-dir or ${ENVIRONMENT} at the folder that {holds}"
+        raise DataError(f"no such file or folder; {advice}", path=path)
     return path

@@ -1,12 +1,11 @@
-"""Named lengths of requests that reason: fitted distributions, and lengths that were recorded.
+"""Named lengths of requests that reason, by fitted distributions.
 
     requests = draw_lengths("alpaca-eval", 2000, seed=0)
 
 The lengths behind PASCAL's evaluation (o4-mini on AlpacaEval 2.0, Arena-Hard, MATH, GPQA and
 LiveCodeBench) are not public. The fits here are log-normal; prompt, reasoning and answer are drawn
-independently of each other. Each fit names the recorded lengths that its medians and spreads are
-of. They keep the one figure that the paper gives: more than 70% of the chats have fewer than 1,000
-reasoning tokens.
+independently. Each fit names the recorded lengths of its medians and spreads. They keep the one
+figure of the paper: more than 70% of the chats have fewer than 1,000 reasoning tokens.
 """
 
 from __future__ import annotations
@@ -18,83 +17,53 @@ import numpy as np
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM
-from scheduler_adapters.workload.data_folder import DataDir, data_file
 from scheduler_adapters.workload.requests import Ints, Requests, make_requests
-from scheduler_adapters.workload.table_files import read_table
 
 _LONGEST: Final = 16_384
 """Tokens of the longest prompt, reasoning and answer."""
-_CHARACTERS_PER_TOKEN: Final = 4
-"""Of recorded prompts, whose tokens were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """A log-normal distribution of token counts."""
+    """A log-normal distribution of token counts; `sigma` is that of the logarithm."""
 
     median: float
     sigma: float
-    """Of the logarithm."""
 
     def draw(self, count: int, random: np.random.Generator) -> Ints:
         drawn = random.lognormal(np.log(self.median), self.sigma, count)
         return np.clip(np.rint(drawn), 1, _LONGEST).astype(np.int64)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReasoningMix:
-    """Lengths of one kind of request."""
-
-    prompt: LogNormal
-    reasoning: LogNormal
-    answer: LogNormal
-
-
-MIXES: Final = {
+MIXES: Final[dict[str, tuple[LogNormal, LogNormal, LogNormal]]] = {
     # Prompts: AlpacaEval's (median 22, P90 74 tokens). Answers: GPT-4o mini's to them (422, 782).
     # Reasoning: Gemini 2.5 Pro's on the short questions of MisguidedAttention (median 498), spread
     # as Gemini 2.5 Flash's and Claude 3.7's there; 82% below 1,000.
-    "alpaca-eval": ReasoningMix(
-        prompt=LogNormal(22, 0.95), reasoning=LogNormal(498, 0.75), answer=LogNormal(422, 0.48)
-    ),
+    "alpaca-eval": (LogNormal(22, 0.95), LogNormal(498, 0.75), LogNormal(422, 0.48)),
     # Prompts: Arena-Hard's (median 32, P90 246). Answers: o1-preview's to them, whose reasoning is
     # not in them (1,130, 2,023). Reasoning: median set so that the paper's 70% are below 1,000.
-    "arena-hard": ReasoningMix(
-        prompt=LogNormal(32, 1.59), reasoning=LogNormal(650, 0.80), answer=LogNormal(1130, 0.45)
-    ),
+    "arena-hard": (LogNormal(32, 1.59), LogNormal(650, 0.80), LogNormal(1130, 0.45)),
     # MATH, GPQA, LiveCodeBench. Prompts and answers: MATH level 5 in ZeroEval, by o1-preview (151
     # and 437). Reasoning: DeepSeek-R1's billed tokens on PlanBench (median 2,045).
-    "reasoning-heavy": ReasoningMix(
-        prompt=LogNormal(151, 0.37), reasoning=LogNormal(2045, 1.10), answer=LogNormal(437, 0.48)
-    ),
+    "reasoning-heavy": (LogNormal(151, 0.37), LogNormal(2045, 1.10), LogNormal(437, 0.48)),
 }
-"""Fits. Spreads are by the 90% quantile, those of reasoning by the standard deviation of logs."""
+"""Prompt, reasoning and answer; spreads are fitted to the 90% quantile, those of reasoning to the
+deviation of logarithms."""
 HALF_HEAVY: Final = "half-reasoning-heavy"
-"""Every other request, at random, of `arena-hard`, the others of `reasoning-heavy`."""
-RECORDED: Final = {
-    "misguided-attention": "reasoning/MisguidedAttention",
-    "planbench": "reasoning/PlanBench",
-    "pm-llm-benchmark": "reasoning/pm-llm-benchmark",
-}
-"""Recorded lengths of many models, and their files in the data folder."""
-REASONING_LENGTHS: Final = (*MIXES, HALF_HEAVY, *RECORDED)
+"""Each request at random of `arena-hard` or of `reasoning-heavy`."""
+REASONING_LENGTHS: Final = (*MIXES, HALF_HEAVY)
 
 
-def draw_lengths(name: str, count: int, *, seed: int, data_dir: DataDir = None) -> Requests:
+def draw_lengths(name: str, count: int, *, seed: int) -> Requests:
     """Return `count` requests at 0 s with lengths of this name in `REASONING_LENGTHS`.
 
-    Raises:
-        ConfigError: no such name, or a data folder is needed and none is named.
-        DataError: the folder lacks the recorded lengths.
+    Raises ConfigError for another name.
     """
     random = np.random.default_rng((seed, LENGTH_STREAM))
-    if name in RECORDED:
-        recorded = _recorded(RECORDED[name], data_dir)
-        prompt, reasoning, answer = random.choice(recorded, count, axis=1)
-    elif name in MIXES:
-        prompt, reasoning, answer = _drawn(MIXES[name], count, random)
+    if name in MIXES:
+        prompt, reasoning, answer = _drawn(name, count, random)
     elif name == HALF_HEAVY:
-        chats, heavy = (_drawn(MIXES[kind], count, random) for kind in _HALVES)
+        chats, heavy = (_drawn(kind, count, random) for kind in ("arena-hard", "reasoning-heavy"))
         prompt, reasoning, answer = np.where(random.random(count) < 0.5, chats, heavy)
     else:
         raise ConfigError(f"no lengths named {name!r}; use one of {', '.join(REASONING_LENGTHS)}")
@@ -103,20 +72,6 @@ def draw_lengths(name: str, count: int, *, seed: int, data_dir: DataDir = None) 
     )
 
 
-_HALVES = ("arena-hard", "reasoning-heavy")
-
-
-def _drawn(mix: ReasoningMix, count: int, random: np.random.Generator) -> Ints:
+def _drawn(name: str, count: int, random: np.random.Generator) -> Ints:
     """Return prompt, reasoning and answer tokens, (3, count)."""
-    fits = (mix.prompt, mix.reasoning, mix.answer)
-    return np.stack([fit.draw(count, random) for fit in fits])
-
-
-def _recorded(stem: str, data_dir: DataDir) -> Ints:
-    """Return prompt, reasoning and answer tokens of the rows whose reasoning was seen, (3, N)."""
-    lengths = read_table(data_file(f"{stem}_lengths.parquet", data_dir))
-    prompts = read_table(data_file(f"{stem}_prompts.parquet", data_dir)).set_index("prompt_id")
-    rows = lengths[lengths["reasoning_visible"] & (lengths["answer_tokens"] > 0)]
-    prompt = prompts["prompt"].str.len().loc[rows["prompt_id"]] // _CHARACTERS_PER_TOKEN
-    columns = (prompt, rows["reasoning_tokens"], rows["answer_tokens"])
-    return np.stack([np.clip(tokens.to_numpy(np.int64), 1, _LONGEST) for tokens in columns])
+    return np.stack([fit.draw(count, random) for fit in MIXES[name]])

@@ -7,6 +7,7 @@ requests = make_requests(..., arrival_s=poisson_arrivals_s(1000, rate_per_s=6.45
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from typing import Any
@@ -24,16 +25,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Requests:
-    """N requests in order of arrival; every field is a column of N values.
+    """N requests in order of arrival; each field is a column of N values.
 
-    Made by `make_requests`, which checks them. A missing score or TBT target is NaN.
+    `make_requests` makes and checks them. A missing score or TBT target is NaN.
     """
 
     request_id: NDArray[np.str_]
     arrival_s: Floats
     prompt_tokens: Ints
     output_tokens: Ints
-    """Tokens the response will have; known to the engine, not to policies."""
+    """Tokens of the response, hidden from policies."""
     reasoning_tokens: Ints
     """Output tokens before the end of thinking."""
     score: Floats
@@ -42,7 +43,7 @@ class Requests:
     tbt_s: Floats
     """Target time between tokens."""
     score_delay_s: Floats
-    """From the arrival until the score is known; 0: it comes with the request, inf: never."""
+    """Time from the arrival to the score; 0: the request has its score, inf: never."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -52,7 +53,7 @@ class Requests:
         return Requests(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     def with_scores(self, score: ArrayLike) -> Requests:
-        """Return the same requests with other scores, (N,) or one for all; NaN means none."""
+        """Return the requests with other scores, (N,) or one for all; NaN means none."""
         return replace(self, score=_Columns(len(self), None).optional("score", score))
 
 
@@ -60,7 +61,7 @@ def make_requests(
     *,
     prompt_tokens: ArrayLike,
     output_tokens: ArrayLike,
-    arrival_s: ArrayLike | None = None,
+    arrival_s: ArrayLike = 0.0,
     reasoning_tokens: ArrayLike = 0,
     scores: ArrayLike = np.nan,
     request_id: ArrayLike | None = None,
@@ -71,29 +72,37 @@ def make_requests(
 ) -> Requests:
     """Return checked columns in order of arrival (stable; sorting is logged).
 
-    Left out: all arrive at 0 s, nothing is reasoning, no scores, ids 0, 1, ..., one class.
-    A request without a class is of the class "". `score_s` is when a score is known: before the
-    arrival it comes with the request; NaN or infinity means never.
+    Args:
+        arrival_s: seconds; without it all requests arrive at 0 s.
+        request_id: names; without them the numbers from 0.
+        user_class: "" for a request without a class.
+        score_s: time of each score. A time before the arrival counts as the arrival; NaN and
+            infinity mean never.
+        path: file of the columns, for errors.
 
     Raises:
-        DataError: a column is missing values, or a length, time or score cannot be; names the row,
-            and `path` where the columns came from a file.
+        DataError: a column lacks values, or a length, time or score is impossible.
     """
     count = len(np.atleast_1d(np.asarray(output_tokens)))
     check = _Columns(count, path)
     ids = np.arange(count) if request_id is None else request_id
     requests = Requests(
         request_id=check.names("request_id", ids),
-        arrival_s=check.seconds("arrival_s", 0.0 if arrival_s is None else arrival_s),
+        arrival_s=check.numbers(
+            "arrival_s", arrival_s, "seconds >= 0", lambda c: (c >= 0) & np.isfinite(c)
+        ),
         prompt_tokens=check.tokens("prompt_tokens", prompt_tokens, least=1),
         output_tokens=check.tokens("output_tokens", output_tokens, least=1),
         reasoning_tokens=check.tokens("reasoning_tokens", reasoning_tokens, least=0),
         score=check.optional("score", scores),
         user_class=check.names("user_class", user_class),
         tbt_s=check.optional("tbt_s", tbt_s),
-        score_delay_s=check.moments("score_s", score_s),
+        score_delay_s=check.numbers(
+            "score_s", score_s, "seconds >= 0, or NaN for never", lambda c: ~(c < 0)
+        ),
     )
-    np.maximum(requests.score_delay_s - requests.arrival_s, 0.0, out=requests.score_delay_s)
+    delay_s = np.maximum(requests.score_delay_s - requests.arrival_s, 0.0)
+    requests.score_delay_s[:] = np.nan_to_num(delay_s, nan=np.inf, posinf=np.inf)
     check.refuse(requests.tbt_s <= 0, "tbt_s", requests.tbt_s, "seconds above 0, or NaN for none")
     check.refuse(
         requests.reasoning_tokens > requests.output_tokens,
@@ -115,31 +124,31 @@ class _Columns:
         if count == 0:
             raise DataError("there are no requests; give at least one", path=path)
 
+    def numbers(
+        self, name: str, values: ArrayLike, wanted: str, is_right: Callable[[Floats], Any]
+    ) -> Floats:
+        """Return a column of numbers, each right; `wanted` names the right ones."""
+        try:
+            column = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            text = f"{name} holds no numbers ({error}); give a number per request"
+            raise DataError(text, path=self.path) from error
+        column = self._shaped(name, column)
+        self.refuse(~is_right(column), name, column, wanted)
+        return column
+
     def tokens(self, name: str, values: ArrayLike, *, least: int) -> Ints:
-        column = self._numbers(name, values)
-        # NaN compares false, so it is refused together with what is too small.
-        self.refuse(~(column >= least), name, column, f"a whole number >= {least}")
+        column = self.numbers(name, values, f"a whole number >= {least}", lambda c: c >= least)
         self.refuse(column != np.floor(column), name, column, "a whole number")
         self.refuse(column > 2**31, name, column, "a whole number below 2**31")
         return column.astype(np.int64)
 
-    def seconds(self, name: str, values: ArrayLike) -> Floats:
-        column = self._numbers(name, values)
-        self.refuse(~((column >= 0) & np.isfinite(column)), name, column, "seconds >= 0")
-        return column
-
-    def moments(self, name: str, values: ArrayLike) -> Floats:
-        column = self._numbers(name, values)
-        self.refuse(column < 0, name, column, "seconds >= 0, or NaN for never")
-        return np.where(np.isnan(column), np.inf, column)
-
     def optional(self, name: str, values: ArrayLike) -> Floats:
-        column = self._numbers(name, values)
-        self.refuse(np.isinf(column), name, column, "a finite number, or NaN for none")
-        return column
+        right = "a finite number, or NaN for none"
+        return self.numbers(name, values, right, lambda column: ~np.isinf(column))
 
     def names(self, name: str, values: ArrayLike) -> NDArray[np.str_]:
-        import pandas as pd  # late: a scheduler that only asks a scoring service has no pandas
+        import pandas as pd  # late: a scheduler that only calls a scoring service has no pandas
 
         column = np.asarray(values)
         return self._shaped(name, np.where(pd.isna(column), "", column.astype(np.str_)))
@@ -147,21 +156,13 @@ class _Columns:
     def refuse(self, bad: NDArray[np.bool_], name: str, column: NDArray[Any], wanted: str) -> None:
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
-            said = f"{name} is {column[row]}; it must be {wanted}"
-            raise DataError(said, path=self.path, row=row)
-
-    def _numbers(self, name: str, values: ArrayLike) -> Floats:
-        try:
-            column = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            said = f"{name} holds no numbers ({error}); give a number per request"
-            raise DataError(said, path=self.path) from error
-        return self._shaped(name, column)
+            text = f"{name} is {column[row]}; it must be {wanted}"
+            raise DataError(text, path=self.path, row=row)
 
     def _shaped(self, name: str, column: NDArray[Any]) -> NDArray[Any]:
         if column.ndim == 0:
             return np.full(self.count, column)
         if column.shape != (self.count,):
-            said = f"{name} has shape {column.shape}; output_tokens has {self.count} values"
-            raise DataError(said, path=self.path)
+            text = f"{name} has shape {column.shape}; output_tokens has {self.count} values"
+            raise DataError(text, path=self.path)
         return column

@@ -1,7 +1,7 @@
 """Scores of requests: from a scoring service, a bundle, or drawn with a given tau-b.
 
-A score is higher for a longer response; NaN where none could be had: such a request is ranked by
-the median of the others.
+A score is higher for a longer response. A request without a score (NaN) is ranked by the median of
+the others.
 
     requests = requests.with_scores(synthetic_scores(requests.output_tokens, tau_b=0.75))
     requests = read_trace("with_prompts.parquet", scorer=open_prompt_scorer("bundle:run/bundle"))
@@ -31,17 +31,16 @@ def synthetic_scores(lengths: Ints, *, tau_b: float, seed: int = 0) -> Floats:
     """Draw scores (N,) whose Kendall tau-b with `lengths` is `tau_b`, within .002 for N >= 2,000.
 
     A Gaussian copula over the ranks of the lengths: rho = sin(pi * tau / 2), corrected on the same
-    noise until the achieved tau-b is right. Ties among the lengths can put a very high tau-b out of
-    reach; `achieved_tau_b` returns what was reached.
+    noise until the achieved tau-b is right. Ties among the lengths can make a very high tau-b
+    impossible; `achieved_tau_b` returns the value of the scores.
 
-    Raises:
-        ConfigError: `tau_b` is not in [-1, 1].
+    Raises ConfigError for a `tau_b` outside [-1, 1].
     """
     require("tau_b", tau_b, -1 <= tau_b <= 1, "a number in [-1, 1]")
     noise = np.random.default_rng((seed, SCORE_STREAM)).standard_normal(len(lengths))
     normal = _normal_scores(lengths)
     has_order = len(np.unique(lengths)) > 1
-    # The closed form holds for n -> infinity without ties: correct it by what it misses here.
+    # The closed form holds for n -> infinity without ties: correct it by its error here.
     asked, best, best_error = tau_b, np.empty(0), inf
     for _ in range(_CORRECTIONS):
         rho = sin(pi * asked / 2)
@@ -57,7 +56,7 @@ _CORRECTIONS = 6
 
 
 def achieved_tau_b(scores: Floats, lengths: Ints) -> float:
-    """Return Kendall's tau-b of scores and true lengths, in [-1, 1]; without a score left out."""
+    """Return Kendall's tau-b of scores and true lengths, in [-1, 1]; NaN scores are left out."""
     known = ~np.isnan(scores)
     return agreement.tau_b(scores[known], lengths[known])
 
@@ -73,12 +72,12 @@ def _normal_scores(lengths: Ints) -> Floats:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PromptScores:
-    """Scores and lengths of N prompts; NaN where the ranker gave none."""
+    """Scores and lengths of N prompts; NaN for a missing one."""
 
     values: Floats
     """Scores, higher = longer."""
     prompt_tokens: Floats
-    """Tokens by the ranker's tokenizer, which is not that of the model that answers."""
+    """Tokens by the ranker's tokenizer, which differs from that of the served model."""
 
 
 class PromptScorer(Protocol):
@@ -91,7 +90,7 @@ def open_prompt_scorer(name: str) -> PromptScorer:
     """Load a ModelBundle (`bundle:PATH`), or connect to a running service (`service:HOST:PORT`).
 
     Raises:
-        ConfigError: neither of the two, or this installation cannot run a bundle.
+        ConfigError: another name, or this installation cannot run a bundle.
         BundleError: the bundle is missing or damaged.
     """
     kind, _, place = name.partition(":")
@@ -103,11 +102,11 @@ def open_prompt_scorer(name: str) -> PromptScorer:
 
 
 _PATIENT_S = 60.0
-"""Deadline of a batch of prompts that are scored before a run."""
+"""Deadline of a batch of prompts before a run."""
 
 
 class BundleScores:
-    """A trained ranker in this process; an empty prompt gets no score.
+    """A trained ranker in this process; an empty prompt has no score.
 
     Raises:
         ConfigError: onnxruntime or tokenizers is not installed.
@@ -115,7 +114,7 @@ class BundleScores:
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        try:  # a scheduler that only asks the service has no model runtime
+        try:  # a scheduler with a service only has no model runtime
             from tokenizers import Tokenizer
 
             from scoring_service.ranker.model import RankerModel
@@ -135,49 +134,34 @@ class BundleScores:
         values, tokens = np.full((2, len(prompts)), np.nan)
         given = [row for row, prompt in enumerate(prompts) if prompt]
         texts = [prompts[row] for row in given]
-        # One by one: a score must not depend on the other prompts of a batch.
-        tokenized = self.model.tokenizer.tokenize(texts)
-        values[given] = [self.model.score([prompt.ids])[0] for prompt in tokenized]
+        values[given] = self.model.score_texts(texts)
         tokens[given] = [len(whole) for whole in self.whole_tokenizer.encode_batch_fast(texts)]
         return PromptScores(values=values, prompt_tokens=tokens)
 
 
 class ServiceScores:
-    """A scoring service, asked with a deadline; requests go on without a score where it fails.
-
-    Failures are counted in `num_failed` and the first one is logged: requests without a score are
-    ranked by the median of the others.
-    """
+    """A scoring service with a deadline; the first failure is logged."""
 
     def __init__(self, target: str, *, timeout_s: float = 1.0) -> None:
         self.client = ScoringClient(target, timeout_s=timeout_s)
-        self.num_scored = 0
-        self.num_failed = 0
-
-    def score(self, prompt: str) -> float | None:
-        """Return the score of one prompt, or None when the service gives none in time."""
-        try:
-            return self._keep(self.client.score(prompt))
-        except ScoringError as error:
-            return self._keep(error)
 
     def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
-        """Return scores (N,), and the tokens of each prompt up to where it was cut."""
+        """Return scores (N,), and the tokens of each prompt that the ranker reads."""
         results = self.client.score_batch(prompts)
-        values = np.array([self._keep(result) for result in results], dtype=np.float64)
-        tokens = [r.prompt_tokens if isinstance(r, Score) else np.nan for r in results]
-        return PromptScores(values=values, prompt_tokens=np.array(tokens))
+        values, tokens = np.full((2, len(prompts)), np.nan)
+        failure: Score | ScoringError | None = None
+        for row, result in enumerate(results):
+            if isinstance(result, Score):
+                tokens[row] = result.prompt_tokens
+            if isinstance(result, Score) and isfinite(result.value):
+                values[row] = result.value
+            else:
+                failure = failure or result
+        if failure is not None:
+            text = "no score from %s (%s): requests without a score are ranked by the median"
+            log.warning(text, self.client.target, failure)
+        return PromptScores(values=values, prompt_tokens=tokens)
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         self.client.close()
-
-    def _keep(self, result: Score | ScoringError) -> float | None:
-        if isinstance(result, Score) and isfinite(result.value):
-            self.num_scored += 1
-            return result.value
-        self.num_failed += 1
-        if self.num_failed == 1:
-            text = "no score from %s (%s): requests without a score are ranked by the median"
-            log.warning(text, self.client.target, result)
-        return None

@@ -1,4 +1,4 @@
-"""Tables of files: parquet, CSV, JSON and logs of requests, read and written whole."""
+"""Files of tables: parquet, CSV, JSON and logs of requests, read and written whole."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,12 +18,11 @@ def read_table(
     paths: Sequence[str] = (),
     on_bad_rows: OnBadRows = "error",
 ) -> pd.DataFrame:
-    """Return the table of a file with at least these columns; `lengthwise.tables` reads it.
+    """Return the table of a file with at least these columns, by `lengthwise.tables.reading`.
 
-    `paths` that are no columns are looked up in the cells (`usage.completion_tokens`).
+    `paths` are further columns, also inside cells (`usage.completion_tokens`).
 
-    Raises:
-        DataError: no such file, another format, or a column is missing.
+    Raises DataError for an absent file, another format, or a missing column.
     """
     table = reading.read_table(path, columns=paths, on_bad_rows=on_bad_rows)
     require_columns(table, columns, path)
@@ -31,10 +30,9 @@ def read_table(
 
 
 def write_whole(path: Path, write: Callable[[Path], object], *, make_folder: bool = False) -> Path:
-    """Let `write` fill a file beside `path` and move it there: it appears whole or not at all.
+    """Write a file whole or not at all: `write` fills a file beside `path`, which takes its place.
 
-    Raises:
-        DataError: the place cannot be written.
+    Raises DataError if the place cannot be written.
     """
     part = path.with_name(f".part-{path.name}")
     try:

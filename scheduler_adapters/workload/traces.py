@@ -1,4 +1,4 @@
-"""Requests of trace files and logs: the columns of public traces under our names, times in seconds.
+"""Requests of trace files and logs: columns under our names, times in seconds.
 
 requests = read_trace("trace.parquet")
 requests = read_trace("gateway.jsonl", columns={"output_tokens": "response.usage.total_tokens"})
@@ -53,8 +53,8 @@ COLUMN_NAMES: Final = {
     "tbt_s": ("tbt_s",),
     "score_s": ("score_s",),
 }
-"""Our columns, and the names that public traces give them; the first one found is read. Numbers in
-a column called timestamp are not read: some traces mean seconds, others milliseconds."""
+"""Our columns, and their names in public traces; the first present name is read. Numbers in a
+column called timestamp are not read: their unit differs between traces."""
 
 
 def read_trace(
@@ -67,23 +67,26 @@ def read_trace(
 ) -> Requests:
     """Return the requests of a table with both token columns, or of a log.
 
-    Column names of common public traces are understood (`COLUMN_NAMES`); `columns` gives others for
-    ours, also paths into nested cells. A trace without arrival times arrives at 0 s, which is
-    logged. `limit` keeps the first rows, which is logged too. With a `scorer` the column `prompt`
-    is scored, and its tokens are counted where there is no column of prompt tokens. A row without a
-    number of tokens or a time is an error, or left out and counted.
+    A trace without times arrives at 0 s, which is logged.
+
+    Args:
+        limit: number of rows to keep, from the first; a cut is logged.
+        scorer: ranker of the column `prompt`; it also counts missing prompt tokens.
+        columns: our column -> its name or path in the trace, beside `COLUMN_NAMES`.
+        on_bad_rows: effect of a row without tokens or time.
 
     Raises:
-        DataError: no such file, another format, a missing column, an id that is there twice, or a
-            value that cannot be.
-        ScoringError: not one prompt could be scored.
+        DataError: an absent file, another format, a missing column, a repeated id, or an
+            impossible value.
+        ScoringError: no prompt has a score.
     """
     path = Path(path)
     given = dict(columns or {})
     table = read_table(path, paths=list(given.values()), on_bad_rows=on_bad_rows)
     if limit is not None and limit < len(table):
-        num_there = f"{len(table):,}"
-        log.info("the first %s of %s requests of %s are read", f"{limit:,}", num_there, path)
+        log.info(
+            "the first %s of %s requests of %s are read", f"{limit:,}", f"{len(table):,}", path
+        )
         table = table.iloc[:limit]
     if scorer is not None:
         table = _scored(table, scorer, path, given.get("prompt", "prompt"))
@@ -95,9 +98,8 @@ def read_trace(
         values["arrival_s"] = _in_seconds(names["arrival_s"], table[names["arrival_s"]], path)
     else:
         log.info(
-            "no arrival times among the columns %s: all requests arrive at 0 s where no rate is "
-            "given; times are read from arrival_s (seconds), timestamp_ms, or TIMESTAMP (wall "
-            "clock)",
+            "no arrival times among the columns %s: all requests arrive at 0 s without a rate; "
+            "times are read from arrival_s (seconds), timestamp_ms, or TIMESTAMP (wall clock)",
             ", ".join(map(str, table.columns)),
         )
     repeated = pd.Series(values.get("request_id", [])).duplicated().to_numpy()
@@ -105,16 +107,13 @@ def read_trace(
         del values["request_id"]  # several answers to one prompt are requests of their own
     elif repeated.any():
         row = int(repeated.argmax())
-        raise DataError(
-            f"request_id is {values['request_id'][row]}; it must be another one for each request",
-            path=path,
-            row=row,
-        )
+        text = f"request_id is {values['request_id'][row]}; it must be another one for each request"
+        raise DataError(text, path=path, row=row)
     return make_requests(**values, path=path)
 
 
 def _names_of(table: pd.DataFrame, path: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """The names in `table` of those of our columns that it has; `given` ones must be there."""
+    """Return the names in `table` of our columns; `given` names must be present."""
     has_unit = {name: str(name).lower() != "timestamp" for name in table}
     clear = [name for name, said in has_unit.items() if said or not is_numeric_dtype(table[name])]
     found = {
@@ -133,38 +132,36 @@ def _names_of(table: pd.DataFrame, path: Path, given: Mapping[str, str]) -> dict
 
 
 def _without_bad_rows(table: pd.DataFrame, names: Mapping[str, str], path: Path) -> pd.DataFrame:
-    """Return the rows whose tokens and time can be read; the others are counted and logged."""
-    reasons: Counter[str] = Counter()
-    good = np.full(len(table), True)
-    for ours in ("prompt_tokens", "output_tokens"):
-        column = names[ours]
-        is_count = np.array([(count_of(cell) or 0) > 0 for cell in table[column]])
-        reasons[f"{column} is no whole number of tokens >= 1"] += int((good & ~is_count).sum())
-        good &= is_count
+    """Return the rows with tokens and time; the others are counted and logged."""
+    checks = {
+        f"{names[ours]} is no whole number of tokens >= 1": [
+            (count_of(cell) or 0) > 0 for cell in table[names[ours]]
+        ]
+        for ours in ("prompt_tokens", "output_tokens")
+    }
     if "arrival_s" in names:
-        has_time = table[names["arrival_s"]].notna().to_numpy()
-        reasons[f"{names['arrival_s']} is missing"] += int((good & ~has_time).sum())
-        good &= has_time
-    log_left_out(reasons, len(table), path)
-    return table[good]
+        checks[f"{names['arrival_s']} is missing"] = table[names["arrival_s"]].notna().to_list()
+    wrong = ~np.array(list(checks.values()))
+    is_bad, first = wrong.any(axis=0), wrong.argmax(axis=0)
+    log_left_out(Counter(list(checks)[row] for row in first[is_bad]), len(table), path)
+    return table[~is_bad]
 
 
 def _scored(table: pd.DataFrame, scorer: PromptScorer, path: Path, column: str) -> pd.DataFrame:
-    """Return the table with the scores of its prompts; how many have none is logged."""
+    """Return the table with the scores of its prompts; missing scores are counted and logged."""
     require_columns(table, [column], path, {column: PROMPT})
-    # To a scorer a missing prompt is empty.
     prompts = [prompt_of(prompt) or "" for prompt in table[column]]
     log.info("scoring %d prompts", len(prompts))
     scored = scorer.score_prompts(prompts)
     num_unscored = int(np.isnan(scored.values).sum())
     if num_unscored == len(prompts):
         raise ScoringError(
-            f"not one of the {len(prompts)} prompts of {path} could be scored; see to the ranker, "
-            "or use other --scores"
+            f"not one of the {len(prompts)} prompts of {path} has a score; check the ranker, or use "
+            "other --scores"
         )
     if num_unscored:
-        counts = num_unscored, len(prompts)
-        log.warning("%d of %d prompts have no score and are ranked by the median", *counts)
+        text = "%d of %d prompts have no score and are ranked by the median"
+        log.warning(text, num_unscored, len(prompts))
     table = table.assign(score=scored.values)
     if not any(name in table for name in COLUMN_NAMES["prompt_tokens"]):
         log.info("prompt tokens are counted by the ranker's tokenizer")
@@ -175,7 +172,7 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: Path, column: str) 
 def _in_seconds(name: str, column: pd.Series[Any], path: Path) -> NDArray[Any]:
     """Convert milliseconds, or wall-clock times since the first one, to seconds."""
     if not is_datetime64_any_dtype(column):
-        with suppress(TypeError, ValueError):  # what is no number may be a time of day
+        with suppress(TypeError, ValueError):  # a text may be a time of day
             numbers = column.to_numpy(dtype=np.float64)
             numbers = numbers / 1e3 if name.endswith("_ms") else numbers
             return numbers - numbers.min() if numbers.min() > _SINCE_1970 else numbers

@@ -1,4 +1,4 @@
-"""The requests of an experiment as settings: which trace, which arrivals, which scores.
+"""Requests of an experiment as settings: trace, arrivals and scores.
 
 workload = WorkloadConfig(trace=Path("chats.csv"), rate_per_s=4)
 requests = workload.scored(workload.load())
@@ -29,21 +29,21 @@ _SHOCK: Final = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class TraceColumns:
-    """Where a trace or log has what, and what becomes of rows without it."""
+    """Columns of a trace or log, and the effect of bad rows."""
 
     prompt_column: str | None = None
-    """The prompts of the trace: a column, or a path into it; default: prompt."""
+    """Prompts of the trace: a column, or a path into it; default: prompt."""
     length_column: str | None = None
-    """Output tokens, also by path (usage.completion_tokens); default: as public traces name it."""
+    """Output tokens, also by path (usage.completion_tokens); default: any name in public traces."""
     prompt_tokens_column: str | None = None
-    """Prompt tokens, also by path; default: as public traces name it."""
+    """Prompt tokens, also by path; default: any name in public traces."""
     arrival_column: str | None = None
-    """Seconds, or times of day; default: as public traces name it."""
+    """Seconds, or times of day; default: any name in public traces."""
     on_bad_rows: OnBadRows = "error"
-    """What a row without tokens or time does: end the command, or be left out and counted."""
+    """Effect of a row without tokens or time: an error, or a row that is left out and counted."""
 
     def columns(self) -> dict[str, str]:
-        """The columns that are named, under our names."""
+        """Return our columns with the given names."""
         named = {
             "prompt": self.prompt_column,
             "output_tokens": self.length_column,
@@ -55,28 +55,27 @@ class TraceColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadConfig(TraceColumns):
-    """Requests, their arrivals and their scores."""
+    """Requests with their arrivals and scores."""
 
     trace: Path | None = None
     """.csv, .parquet or .jsonl (also .gz, .zst) with token columns, or a log (of an OpenAI-style
     gateway, vLLM, LiteLLM, Langfuse); none: seeded lengths."""
     lengths: str = "chat"
-    """Lengths where there is no trace: chat, which does not reason (log-normal); with reasoning the
-    fits alpaca-eval, arena-hard, reasoning-heavy and half-reasoning-heavy, or, from the data folder
-    that $LENGTHWISE_DATA names, misguided-attention, planbench and pm-llm-benchmark."""
+    """Lengths without a trace: chat (log-normal, no reasoning), or with reasoning the fits
+    alpaca-eval, arena-hard, reasoning-heavy and half-reasoning-heavy."""
     num_requests: int = 2000
-    """At most this many requests of the trace."""
+    """Largest number of requests of the trace."""
     rate_per_s: float | None = None
     """Arrivals per second; none: the trace's own times, or all at once."""
     arrivals: Literal["poisson", "gamma", "shock"] = "poisson"
-    """How requests arrive at that rate; shock: five times the rate in the middle fifth."""
+    """Arrival process at that rate; shock: five times the rate in the middle fifth."""
     cv: float = 3.0
     """Coefficient of variation of the gaps between gamma arrivals; 1 is Poisson."""
     scores: str | None = None
-    """Where scores come from: synthetic (of quality tau_b), trace (its column score), oracle,
-    constant, or, for a trace with a column prompt, a ranker as bundle:PATH or service:HOST:PORT;
-    none: the trace's column score where there is one, else synthetic. The policy oracle always
-    takes the true lengths."""
+    """Source of scores: synthetic (of quality tau_b), trace (its column score), oracle, constant,
+    or, for a trace with a column prompt, a ranker as bundle:PATH or service:HOST:PORT; none: the
+    trace's column score if present, else synthetic. The policy oracle always takes the true
+    lengths."""
     tau_b: float = 0.75
     """Kendall tau-b of synthetic scores with the true lengths."""
     classes: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -84,7 +83,7 @@ class WorkloadConfig(TraceColumns):
     0.95, "tbt_s": 0.5}}: shares sum to 1; tbt_s, the target between tokens, may be left out. None:
     the trace's columns user_class and tbt_s."""
     seed: int = 0
-    """Of arrivals, synthetic lengths and synthetic scores."""
+    """Seed of arrivals, synthetic lengths and synthetic scores."""
 
     def __post_init__(self) -> None:
         at_least("num_requests", self.num_requests, 1)
@@ -101,7 +100,7 @@ class WorkloadConfig(TraceColumns):
             raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --trace FILE")
 
     def need_rate(self, has_rate: bool) -> None:
-        """Refuse an arrival process without a rate to follow."""
+        """Raise ConfigError for an arrival process without a rate."""
         if self.arrivals != "poisson" and not has_rate:
             raise ConfigError(
                 f"arrivals is {self.arrivals!r}, but no arrivals have a rate here; add "
@@ -110,14 +109,13 @@ class WorkloadConfig(TraceColumns):
 
     @property
     def scores_prompts(self) -> bool:
-        """Whether the prompts of the trace are scored when it is read."""
+        """True if a ranker scores the prompts of the trace."""
         return self.scores is not None and self.scores.startswith(("bundle:", "service:"))
 
     def load(self) -> Requests:
-        """Return the requests of the trace, or synthetic ones, with arrivals, without new scores.
+        """Return the requests of the trace, or synthetic requests, before `scored`.
 
-        Raises:
-            DataError, ScoringError: as `read_trace`; the trace has no scores that are asked for.
+        Raises DataError and ScoringError as `read_trace`, and DataError for a trace without scores.
         """
         if self.trace is None and self.lengths != "chat":
             requests = draw_lengths(self.lengths, self.num_requests, seed=self.seed)
@@ -152,18 +150,18 @@ class WorkloadConfig(TraceColumns):
 
     @property
     def banner(self) -> str | None:
-        """What must stand above the figures, if the scores are those of an invented data set."""
+        """Warning above the figures if the scores are those of an invented data set, else None."""
         kind, _, place = (self.scores or "").partition(":")
         return read_manifest(Path(place)).banner if kind == "bundle" else None
 
     def score_source(self, requests: Requests) -> str:
-        """Return where scores come from: as asked for, else the trace, else synthetic ones."""
+        """Return the source of scores: the setting, else the trace, else synthetic."""
         if self.scores is not None:
             return self.scores
         return "synthetic" if np.isnan(requests.score).all() else "trace"
 
     def scored(self, requests: Requests, *, by_oracle: bool = False) -> Requests:
-        """Return the requests with the scores that are asked for, or with the true lengths."""
+        """Return the requests with the scores of the setting, or with the true lengths."""
         source = "oracle" if by_oracle else self.score_source(requests)
         lengths = requests.output_tokens
         if source == "oracle":
@@ -173,7 +171,7 @@ class WorkloadConfig(TraceColumns):
         return requests.with_scores(0.0) if source == "constant" else requests
 
     def _classified(self, requests: Requests) -> Requests:
-        """The requests with classes drawn by their shares, and the targets of their classes."""
+        """Return the requests with classes drawn by their shares, and with the targets of these."""
         shares = np.array([own["share"] for own in self.classes.values()])
         targets_s = np.array([own.get("tbt_s", np.nan) for own in self.classes.values()])
         random = np.random.default_rng((self.seed, CLASS_STREAM))
@@ -194,7 +192,7 @@ def _check_classes(classes: dict[str, dict[str, float]]) -> None:
 
 
 def synthetic_requests(count: int, *, seed: int) -> Requests:
-    """Log-normal lengths like those of a chat service: medians 200 prompt and 160 output tokens."""
+    """Return chat requests with log-normal lengths: medians 200 prompt and 160 output tokens."""
     random = np.random.default_rng((seed, LENGTH_STREAM))
     prompt_tokens, output_tokens = (
         np.clip(random.lognormal(np.log(median), 1.0, count), 1, 4096).astype(np.int64)

@@ -1,9 +1,8 @@
-"""Named lengths: what the fits keep of their sources, and recorded lengths as they are."""
+"""Named lengths keep the figures of their sources."""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from lengthwise.errors import ConfigError
@@ -21,15 +20,14 @@ def test_drawn_lengths_have_the_medians_of_their_fit(name):
     requests = draw_lengths(name, 20_000, seed=1)
     answer = requests.output_tokens - requests.reasoning_tokens
     drawn = (requests.prompt_tokens, requests.reasoning_tokens, answer)
-    fits = (MIXES[name].prompt, MIXES[name].reasoning, MIXES[name].answer)
-    for tokens, fit in zip(drawn, fits, strict=True):
+    for tokens, fit in zip(drawn, MIXES[name], strict=True):
         assert np.median(tokens) == pytest.approx(fit.median, rel=0.05)
         assert tokens.min() >= 1
 
 
 def test_the_half_heavy_mix_has_half_of_each():
     median = np.median(draw_lengths("half-reasoning-heavy", 20_000, seed=0).reasoning_tokens)
-    chats, heavy = (MIXES[name].reasoning.median for name in ("arena-hard", "reasoning-heavy"))
+    chats, heavy = (MIXES[name][1].median for name in ("arena-hard", "reasoning-heavy"))
     assert chats < median < heavy
 
 
@@ -38,25 +36,6 @@ def test_a_seed_is_one_sequence_of_lengths(name):
     first, same, other = (draw_lengths(name, 50, seed=seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first.output_tokens, same.output_tokens)
     assert (first.output_tokens != other.output_tokens).any()
-
-
-def test_recorded_lengths_are_those_of_rows_whose_reasoning_was_seen(tmp_path):
-    (tmp_path / "reasoning").mkdir()
-    lengths = pd.DataFrame(
-        {
-            "prompt_id": ["a", "b", "a"],
-            "reasoning_visible": [True, False, True],
-            "reasoning_tokens": [30, 0, 50],
-            "answer_tokens": [7, 8, 0],
-        }
-    )
-    prompts = pd.DataFrame({"prompt_id": ["a", "b"], "prompt": ["x" * 40, "y" * 80]})
-    lengths.to_parquet(tmp_path / "reasoning/PlanBench_lengths.parquet")
-    prompts.to_parquet(tmp_path / "reasoning/PlanBench_prompts.parquet")
-    requests = draw_lengths("planbench", 5, seed=0, data_dir=tmp_path)
-    assert set(requests.prompt_tokens.tolist()) == {10}
-    assert set(requests.reasoning_tokens.tolist()) == {30}
-    assert set(requests.output_tokens.tolist()) == {37}
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
