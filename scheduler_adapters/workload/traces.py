@@ -141,10 +141,11 @@ def _without_bad_rows(table: pd.DataFrame, names: Mapping[str, str], path: Path)
     }
     if "arrival_s" in names:
         checks[f"{names['arrival_s']} is missing"] = table[names["arrival_s"]].notna().to_list()
-    wrong = ~np.array(list(checks.values()))
-    is_bad, first = wrong.any(axis=0), wrong.argmax(axis=0)
-    log_left_out(Counter(list(checks)[row] for row in first[is_bad]), len(table), path)
-    return table[~is_bad]
+    is_right = np.array(list(checks.values()))
+    good: NDArray[np.bool_] = is_right.all(axis=0)
+    first_wrong = is_right.argmin(axis=0)
+    log_left_out(Counter(list(checks)[row] for row in first_wrong[~good]), len(table), path)
+    return table[good]
 
 
 def _scored(table: pd.DataFrame, scorer: PromptScorer, path: Path, column: str) -> pd.DataFrame:
@@ -155,10 +156,8 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: Path, column: str) 
     scored = scorer.score_prompts(prompts)
     num_unscored = int(np.isnan(scored.values).sum())
     if num_unscored == len(prompts):
-        raise ScoringError(
-            f"not one of the {len(prompts)} prompts of {path} has a score; check the ranker, or use "
-            "other --scores"
-        )
+        advice = "check the ranker, or use other --scores"
+        raise ScoringError(f"not one of the {len(prompts)} prompts of {path} has a score; {advice}")
     if num_unscored:
         text = "%d of %d prompts have no score and are ranked by the median"
         log.warning(text, num_unscored, len(prompts))
