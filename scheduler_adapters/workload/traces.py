@@ -142,7 +142,7 @@ def _without_bad_rows(table: pd.DataFrame, names: Mapping[str, str], path: Path)
     if "arrival_s" in names:
         checks[f"{names['arrival_s']} is missing"] = table[names["arrival_s"]].notna().to_list()
     is_right = np.array(list(checks.values()))
-    good: NDArray[np.bool_] = is_right.all(axis=0)
+    good: NDArray[np.bool_] = np.logical_and.reduce(is_right)
     first_wrong = is_right.argmin(axis=0)
     log_left_out(Counter(list(checks)[row] for row in first_wrong[~good]), len(table), path)
     return table[good]
