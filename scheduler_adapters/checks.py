@@ -32,10 +32,9 @@ from scheduler_adapters.policy import (
 )
 from scheduler_adapters.simulator.cluster import ClusterRun, overrides, simulate_cluster
 from scheduler_adapters.simulator.cluster.outages import Outage
-from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, Chunk, LatencyModel
-from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Rank, RequestView

@@ -41,7 +41,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "planner",
         "simulator.latency",
         "simulator.latency.kernels",
-        "simulator.presets simulator.host_link",
+        "simulator.presets simulator.links",
         "simulator.instance",
         "simulator.engine",
         "simulator.compiled",

@@ -9,9 +9,8 @@ from lengthwise.progress import Progress
 from scheduler_adapters.placements.pascal import PascalPlacement
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.simulator.cluster import simulate_cluster
-from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.simulator.observers import ProgressLine
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.mixes import draw_lengths

@@ -16,10 +16,9 @@ from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
-from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import UNLIMITED_BLOCKS
-from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.simulator.simulate import simulate

@@ -6,7 +6,7 @@ import numpy as np
 
 from lengthwise.errors import at_least
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.request_state import simulated_requests
+from scheduler_adapters.simulator.engine.simulated_request import simulated_requests
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import Requests

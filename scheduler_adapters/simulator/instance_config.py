@@ -6,8 +6,8 @@ from math import inf
 from typing import Literal
 
 from lengthwise.errors import ConfigError, require
-from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.workload.requests import Requests
 
 log = logging.getLogger(__name__)

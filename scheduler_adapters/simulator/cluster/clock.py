@@ -15,7 +15,7 @@ import numpy as np
 
 from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.request_state import Carried, simulated_request
+from scheduler_adapters.simulator.engine.simulated_request import Carried, simulated_request
 from scheduler_adapters.workload.requests import Requests
 
 LANDED, STARTED, RECOVERED, FAILED, SNAPSHOT, PHASE_ENDED, ARRIVED, TICKED = range(8)

@@ -35,7 +35,8 @@ from scheduler_adapters.simulator.cluster.placement_views import (
 )
 from scheduler_adapters.simulator.cluster.request_migrations import RequestMigrations
 from scheduler_adapters.simulator.engine.engine import Engine, uncollected
-from scheduler_adapters.simulator.engine.request_state import RequestState, simulated_request
+from scheduler_adapters.simulator.engine.request_state import RequestState
+from scheduler_adapters.simulator.engine.simulated_request import simulated_request
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import EngineKind, Interrupted

@@ -8,7 +8,7 @@ from typing import Any
 from lengthwise.errors import InvalidDecision, LengthwiseError, SchedulingError
 from scheduler_adapters.placement import InstanceId, Placement, fewest_requests, of_role
 from scheduler_adapters.simulator.cluster.placement_views import InstanceViews
-from scheduler_adapters.simulator.engine.request_state import Carried
+from scheduler_adapters.simulator.engine.simulated_request import Carried
 from scheduler_adapters.views import InstanceView, Phase, RequestView
 
 

@@ -24,7 +24,8 @@ import numpy as np
 from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.cluster.clock import LANDED, STARTED
 from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls
-from scheduler_adapters.simulator.engine.request_state import Carried, RequestState
+from scheduler_adapters.simulator.engine.request_state import RequestState
+from scheduler_adapters.simulator.engine.simulated_request import Carried
 from scheduler_adapters.simulator.links import Fabric, Transfers
 from scheduler_adapters.timeline.migrations import Migration
 from scheduler_adapters.views import RequestView
@@ -154,7 +155,7 @@ class RequestMigrations:
                 f"placement {self.calls.placement.name!r} moves requests, and nothing is between "
                 "the instances; give a fabric"
             )
-        num_bytes = tokens * self.transfers.fabric.kv_bytes_per_token
+        num_bytes = tokens * self.transfers.link.kv_bytes_per_token
         ends = migration.source, migration.to
         self.transfers.start(self.clock.now_s, number, *ends, num_bytes)
         self._expect_landing()

@@ -1,13 +1,12 @@
 """One simulated instance that is driven from outside: requests in, time forward, requests out.
 
-Decodes that advance together form a batch (`batch.py`), so a step costs the same for two of them
-as for two hundred; while nothing happens to anybody, steps are repeated without being filled anew
-(`stepping.py`). The rules of a step stand in `planner/step_budget.py` and, in the plainest form, in
-`tests/scheduler_adapters/simulator/reference.py`.
+Decodes that advance together form a batch (`request_state.py`), so a step costs the same for two of
+them as for two hundred. While nothing changes, steps are repeated without being filled again
+(`step_execution.py`). The rules of a step stand in `planner/step_budget.py` and, in the plainest
+form, in `tests/scheduler_adapters/simulator/reference.py`.
 """
 
 import gc
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,43 +16,38 @@ from math import inf
 import numpy as np
 
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.engine.arrivals import Arrivals
 from scheduler_adapters.simulator.engine.memory import KvMemory
-from scheduler_adapters.simulator.engine.offload import StoredBlocks
+from scheduler_adapters.simulator.engine.observed_events import ObservedEvents
 from scheduler_adapters.simulator.engine.ranked_requests import RankedRequests
-from scheduler_adapters.simulator.engine.request_state import (
-    GONE,
-    Carried,
-    RequestState,
-    SimulatedRequest,
-)
-from scheduler_adapters.simulator.engine.state import EngineState
+from scheduler_adapters.simulator.engine.request_state import GONE, PriorityLevel, RequestState
+from scheduler_adapters.simulator.engine.simulated_request import Carried, SimulatedRequest
+from scheduler_adapters.simulator.engine.step_contents import StepContents
 from scheduler_adapters.simulator.engine.step_execution import StepExecutor
 from scheduler_adapters.simulator.engine.step_scheduling import StepScheduler
-from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.timeline.columns import none_for_nan
+from scheduler_adapters.timeline.columns import TimelineRecord, none_for_nan
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import InstanceView, RequestView
+from scheduler_adapters.views import InstanceView, LoadView, RequestView
 from scheduler_adapters.workload.requests import Requests
 
 
 class Engine:
     """Serves requests under a policy on one instance, in virtual time.
 
-    The clock belongs to the caller: `submit` requests, also such as arrive later, and `advance`.
-    Equal calls give equal bytes, in however many pieces the time passes.
+    The clock belongs to the caller: `submit` requests, future ones included, and `advance`. Equal
+    calls give equal bytes, in however many pieces the time passes.
 
     Args:
-        vllm: whether steps are planned ahead and preempted prefixes kept, as vLLM does.
-        observers: are told what happens, in order (`timeline/observer.py`).
-        instance_id: of the views that placements see.
+        vllm: whether to follow two defaults of vLLM, async scheduling and prefix caching.
+        observers: of the engine's events, in order (`timeline/observer.py`).
+        instance_id: of the views that placements read.
     """
 
     __slots__ = (
-        "earlier_tokens", "filler", "habits", "inbox", "instance", "is_stalled", "levels", "load",
-        "memory", "own_view", "queued", "ranks", "record", "requests", "runner", "state", "step",
-        "stored",
+        "arrivals", "earlier_tokens", "events", "executor", "instance", "is_stalled", "load",
+        "memory", "own_view", "ranked", "record", "scheduler", "step",
     )  # fmt: skip
 
     def __init__(
@@ -66,18 +60,18 @@ class Engine:
         instance_id: int = 0,
     ) -> None:
         instance.check(policy)
-        state = self.state = EngineState(policy, instance, observers)
-        self.habits = habits = VllmHabits() if vllm else None
-        self.ranks = RankedRequests(state)
-        self.stored = StoredBlocks(state, self.ranks)
-        self.memory = KvMemory(state, self.ranks, self.stored, habits)
-        self.filler = StepScheduler(state, self.ranks, self.memory)
-        self.runner = StepExecutor(state, self.filler)
-        self.load, self.instance, self.requests = state.load, instance, state.lives
-        self.record, self.step, self.levels = state.record, self.filler.step, self.ranks.lanes
-        self.queued = state.events.queued
-        self.inbox: deque[RequestState] = deque()
-        """Requests that have not joined the queue yet, by (time of joining, row)."""
+        self.instance = instance
+        self.load = LoadView(total_blocks=instance.kv_blocks)
+        self.record = TimelineRecord()
+        self.events = ObservedEvents.of(observers)
+        self.arrivals = Arrivals(async_scheduling=vllm)
+        self.ranked = RankedRequests(policy, self.load, self.record, instance.block_tokens)
+        self.step = StepContents(instance)
+        self.memory = KvMemory(
+            instance, self.load, self.ranked, self.step, self.events, keeps_prefixes=vllm
+        )
+        self.scheduler = StepScheduler(policy, self.memory)
+        self.executor = StepExecutor(self.scheduler, self.arrivals)
         self.own_view = InstanceView(
             instance_id=instance_id,
             now_s=0.0,
@@ -87,332 +81,294 @@ class Engine:
             decodes=self.decodes,
         )
         self.earlier_tokens: dict[int, int] = {}
-        """Tokens that came out in the instances before, by row."""
+        """Number of tokens in earlier instances, by row."""
         self.is_stalled = False
         """Whether nothing can run before the next arrival or landing."""
 
+    @property
+    def requests(self) -> list[RequestState]:
+        """All requests by row, future ones included; `GONE` for those that have left."""
+        return self.ranked.requests
+
+    @property
+    def levels(self) -> list[PriorityLevel]:
+        """The priority levels in the order in which they are served."""
+        return self.ranked.levels
+
     def observe(self, observer: EngineObserver) -> None:
-        """Tell an observer from now on."""
-        self.filler.step.repeats = False
-        self.state.events.add(observer)
+        """Report events to an observer from now on."""
+        self.step.repeats = False
+        self.events.add(observer)
 
     def submit_all(self, requests: Requests) -> None:
-        """Hand over requests that arrive in this order; each has the next row of the timeline."""
-        state = self.state
-        lives = _lives(requests, first_row=len(state.lives))
-        state.lives += lives
-        state.record.add_rows(len(lives))
-        rejected = state.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+        """Submit requests in order of arrival; each has the next row of the timeline."""
+        states = _states(requests, first_row=len(self.requests))
+        self.requests.extend(states)
+        self.record.add_rows(len(states))
+        rejected = self.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+        for row in np.flatnonzero(rejected).tolist():
+            states[row].is_gone = True
         for row in np.flatnonzero((requests.score_delay_s > 0) & ~rejected).tolist():
-            self.ranks.delay_score(lives[row], float(requests.score_delay_s[row]))
-        if rejected.any():
-            for live, is_rejected in zip(lives, rejected.tolist(), strict=True):
-                live.is_gone = is_rejected
-            lives = [live for live in lives if not live.is_gone]
-        self._expect(lives)
+            self.ranked.delay_score(states[row], requests.score_delay_s.item(row))
+        self.arrivals.add([state for state in states if not state.is_gone])
 
     def submit(self, request: SimulatedRequest, *, carried: Carried | None = None) -> bool:
-        """Hand over a request, which arrives at its `arrival_s` or, if that has passed, now.
+        """Submit a request, which arrives at its `arrival_s` or, if that has passed, now.
 
-        Returns False, and rejects it, if the KV memory cannot hold it even alone. With `carried`
-        it goes on where it was, from `available_s` on, as soon as there are blocks for the KV it
-        brings. The timeline has those of its tokens that come out here.
+        Return False, and reject the request, if the KV memory cannot hold it even alone. With
+        `carried` it continues from `available_s` on, as soon as there are blocks for its KV. The
+        timeline has the tokens of this instance only.
         """
-        state, row = self.state, len(self.state.lives)
-        live = RequestState(row, request.view(row), request.output_tokens, request.reasoning_tokens)
-        state.lives.append(live)
-        state.record.add_rows(1)
-        if state.instance.cannot_hold(request.prompt_tokens, request.output_tokens):
-            live.is_gone = True
+        row = len(self.requests)
+        state = RequestState(
+            row,
+            request.view(row),
+            request.output_tokens,
+            request.reasoning_tokens,
+            request.arrival_s,
+            request.prompt_tokens,
+        )
+        self.requests.append(state)
+        self.record.add_rows(1)
+        if self.instance.cannot_hold(request.prompt_tokens, request.output_tokens):
+            state.is_gone = True
             return False
         if request.score_delay_s:
-            self.ranks.delay_score(live, request.score_delay_s)
+            self.ranked.delay_score(state, request.score_delay_s)
         if carried is not None:
-            self._resume(live, carried)
-        self._expect([live])
+            self._resume(state, carried)
+        self.arrivals.add([state])
         return True
 
-    def _resume(self, live: RequestState, carried: Carried) -> None:
-        """Give a request its progress in the instances before."""
-        view, record = live.view, self.state.record
-        live.joins_s = max(live.joins_s, carried.available_s)
-        live.context += carried.generated_tokens
-        live.last_token_s = carried.last_token_s
-        view.preemptions = record.preemptions[live.row] = carried.preemptions
+    def _resume(self, request: RequestState, carried: Carried) -> None:
+        """Give a request its progress in earlier instances."""
+        view, record = request.view, self.record
+        request.joins_s = max(request.joins_s, carried.available_s)
+        request.context += carried.generated_tokens
+        request.last_token_s = carried.last_token_s
+        view.preemptions = record.preemptions[request.row] = carried.preemptions
         view.queue, view.queue_entered_s = carried.queue, carried.queue_entered_s
-        live.other_token_s = carried.token_s
-        self.earlier_tokens[live.row] = len(carried.token_s)
+        request.other_token_s = carried.token_s
+        self.earlier_tokens[request.row] = len(carried.token_s)
         if carried.scheduled_s is not None:
-            record.scheduled_s[live.row] = carried.scheduled_s
+            record.scheduled_s[request.row] = carried.scheduled_s
         if carried.token_s:
-            record.first_token_s[live.row] = carried.token_s[0]
-        live.reserved_blocks = carried.reserved_blocks
+            record.first_token_s[request.row] = carried.token_s[0]
+        request.reserved_blocks = carried.reserved_blocks
         if carried.kv_tokens:
-            self.stored.bring(live, self.state.instance.blocks(carried.kv_tokens))
-            live.prefill_left = live.context - carried.kv_tokens
-            if live.prefill_left == 1 and carried.generated_tokens:
-                live.prefill_left = 0  # the newest token's KV is computed by its next step
+            self.memory.stored.bring(request, self.instance.blocks(carried.kv_tokens))
+            request.prefill_left = request.context - carried.kv_tokens
+            if request.prefill_left == 1 and carried.generated_tokens:
+                request.prefill_left = 0  # the newest token's KV is computed by its next step
 
-    def _expect(self, lives: Iterable[RequestState]) -> None:
-        """Put requests into the inbox, which mostly is at its end."""
-        inbox = self.inbox
-        for live in lives:
-            if not inbox or inbox[-1].joins_s <= live.joins_s:
-                inbox.append(live)
-                continue
-            at = len(inbox) - 1
-            while at and inbox[at - 1].joins_s > live.joins_s:
-                at -= 1
-            inbox.insert(at, live)
-        self._look_at_inbox()
-
-    def _look_at_inbox(self) -> None:
-        self.state.next_arrival_s = self.inbox[0].joins_s if self.inbox else inf
-
-    def withdraw(self, live: RequestState, *, holds_blocks: bool = False) -> Carried:
+    def withdraw(self, request: RequestState, *, holds_blocks: bool = False) -> Carried:
         """Remove an unfinished request with its progress, and with its KV if it has any.
 
-        With `holds_blocks` its blocks stay reserved until they are given to `release`, as its KV
-        is still to be copied.
+        With `holds_blocks` its blocks stay reserved until `release`, as its KV is still to be
+        copied.
         """
-        state, used_blocks = self.state, self.state.load.used_blocks
-        kv_tokens = live.computed_tokens if not live.is_waiting or live.stored_blocks else 0
-        if live.rank is None:
-            self.inbox.remove(live)
-            self._look_at_inbox()
-            self._unreserve(live)
-            self.stored.free(live)
+        load, memory, used_blocks = self.load, self.memory, self.load.used_blocks
+        has_kv = not request.is_waiting or request.stored_blocks
+        kv_tokens = request.computed_tokens if has_kv else 0
+        if request.rank is None:
+            self.arrivals.remove(request)
+            memory.unreserve(request)
         else:
-            self._release(live)
-        live.version += 1
-        live.is_gone = True
-        self.is_stalled = self.filler.step.repeats = False
-        held_blocks = used_blocks - state.load.used_blocks if holds_blocks else 0
-        state.load.used_blocks += held_blocks
-        state.held_blocks += held_blocks
-        state.count()
-        view = live.sync_view()
-        for tell in state.events.withdrawn:
-            tell(view, state.load.now_s)
-        state.lives[live.row] = GONE
-        scheduled_s = state.record.scheduled_s[live.row]
+            memory.remove(request)
+        memory.stored.free(request)
+        request.version += 1
+        request.is_gone = True
+        self.is_stalled = self.step.repeats = False
+        held_blocks = used_blocks - load.used_blocks if holds_blocks else 0
+        memory.hold(held_blocks)
+        memory.update_load()
+        view = request.sync_view()
+        for tell in self.events.withdrawn:
+            tell(view, load.now_s)
+        self.requests[request.row] = GONE
+        scheduled_s = self.record.scheduled_s[request.row]
         return Carried(
-            available_s=state.load.now_s,
+            available_s=load.now_s,
             generated_tokens=view.generated_tokens,
             thinking_tokens=view.thinking_tokens,
             kv_tokens=kv_tokens,
             preemptions=view.preemptions,
             scheduled_s=None if scheduled_s != scheduled_s else scheduled_s,
-            token_s=tuple(self.token_s(live)),
-            last_token_s=live.last_token_s,
+            token_s=tuple(self.token_s(request)),
+            last_token_s=request.last_token_s,
             queue=view.queue,
             queue_entered_s=view.queue_entered_s,
             held_blocks=held_blocks,
         )
 
-    def token_s(self, live: RequestState) -> list[float]:
-        """Return when the tokens of a request came out so far, here and in instances before."""
-        record, batch = self.state.record, live.batch
-        token_s = [*live.other_token_s, *record.token_s(live.run_ticks)]
-        if batch is not None and batch.counter > live.joined:
-            token_s += record.token_s(batch.ticks_of(live))
+    def token_s(self, request: RequestState) -> list[float]:
+        """Return the times of a request's tokens so far, in this instance and in earlier ones."""
+        batch = request.batch
+        token_s = [*request.other_token_s, *self.record.token_s(request.run_ticks)]
+        if batch is not None and batch.counter > request.joined:
+            token_s += self.record.token_s(batch.ticks_of(request))
         return token_s
 
     def reserve(self, blocks: int) -> bool:
-        """Keep free blocks for a request whose KV is being copied here; returns whether there are
-        so many. Give them back by `release`, or with the request as `Carried.reserved_blocks`.
+        """Reserve free blocks for a request whose KV is being copied here.
+
+        Return False if there are too few. They are freed by `release`, or become the request's
+        by `Carried.reserved_blocks`.
         """
-        state, memory = self.state, self.memory
-        spare = max(state.instance.watermark_blocks, memory.headroom)
-        if blocks and state.load.used_blocks + blocks + spare > memory.total_blocks:
+        instance = self.instance
+        spare = max(self.memory.watermark_blocks, instance.decode_headroom_blocks)
+        if blocks and self.load.used_blocks + blocks + spare > instance.kv_blocks:
             return False
-        state.held_blocks += blocks
-        state.load.used_blocks += blocks
-        self.filler.step.repeats = False
+        self.memory.hold(blocks)
+        self.step.repeats = False
         return True
 
     def release(self, blocks: int, now_s: float) -> None:
-        """Give back blocks that a request has held until now which left, or did not come."""
-        state = self.state
-        state.held_blocks -= blocks
-        state.load.used_blocks -= blocks
-        self.filler.step.repeats = False
+        """Free blocks held for a request that has left, or reserved for one that was cancelled."""
+        self.memory.hold(-blocks)
+        self.step.repeats = False
         if self.is_stalled:
             self.is_stalled = False
-            state.load.now_s = max(state.load.now_s, now_s)
-
-    def _unreserve(self, live: RequestState) -> None:
-        """Free the blocks that were kept for a request."""
-        self.state.held_blocks -= live.reserved_blocks
-        self.state.load.used_blocks -= live.reserved_blocks
-        live.reserved_blocks = 0
-
-    def _release(self, live: RequestState) -> None:
-        """Free the seat and the blocks of a request that leaves."""
-        state = self.state
-        if live.is_waiting or live.is_moving:
-            state.num_waiting -= 1
-            state.waiting_tokens -= live.view.prompt_tokens
-        if not live.is_waiting:
-            blocks = self.memory.blocks_of(live)
-            state.load.used_blocks -= blocks
-            if self.habits is not None:
-                self.habits.freed(blocks)
-            del state.residents[live.row]
-            state.num_returning -= live.is_moving
-            if not live.is_moving:
-                state.num_prefilling -= live.prefill_left > 0
-                self.ranks.unplace(live)
-        if live.stored_blocks:
-            self.stored.free(live)
+            self.load.now_s = max(self.load.now_s, now_s)
 
     def advance(self, until_s: float) -> float:
         """Run every step that starts before `until_s`; return when the next one would, or inf.
 
-        A step may end after `until_s`. What is submitted then with an earlier arrival takes part
-        in the step after that, as it would have. An observer may `stop` the run.
+        A step may end after `until_s`. A request submitted then with an earlier arrival takes part
+        in the step after it. An observer may `stop` the run.
 
         Raises:
             InvalidDecision: the policy raised, or ranked with NaN.
             SchedulingError: requests evict each other for ever.
         """
-        state, load, step = self.state, self.state.load, self.filler.step
-        residents, stored = state.residents, self.stored
-        filler, runner, ranks, timers = self.filler, self.runner, self.ranks, self.ranks.timers
-        state.until_s = until_s
+        load, step, memory, arrivals = self.load, self.step, self.memory, self.arrivals
+        residents, stored, executor = memory.residents, memory.stored, self.executor
+        ranked, timers = self.ranked, self.ranked.timers
+        executor.until_s = until_s
         while True:
             start_s = load.now_s
-            if not state.num_waiting and not residents:
-                start_s = max(start_s, state.next_arrival_s)
+            if not ranked.num_waiting and not residents:
+                start_s = max(start_s, arrivals.next_s)
             elif self.is_stalled:
-                wakes_s = min(state.next_arrival_s, ranks.next_score_s)
+                wakes_s = min(arrivals.next_s, ranked.next_score_s)
                 start_s = max(start_s, min(stored.next_landing_s, wakes_s))
-                self.is_stalled = start_s >= state.until_s
-                if self.is_stalled and state.until_s < inf:
-                    # Whatever the caller does about it is done then, not earlier.
-                    load.now_s = max(load.now_s, state.until_s)
-                elif self.habits is not None:
-                    self.habits.awake_since_s = start_s
-            if start_s >= state.until_s:
+                self.is_stalled = start_s >= executor.until_s
+                if not self.is_stalled:
+                    arrivals.busy_since_s = start_s
+                elif executor.until_s < inf:
+                    # The caller may free blocks at `until_s`, not earlier.
+                    load.now_s = max(load.now_s, executor.until_s)
+            if start_s >= executor.until_s:
                 return start_s
             load.now_s = start_s
             if stored.next_landing_s <= start_s:
                 step.repeats = False
-                stored.land()
-            if ranks.late_scores and ranks.next_score_s <= start_s:
+                memory.land()
+            if ranked.late_scores and ranked.next_score_s <= start_s:
                 step.repeats = False
-                ranks.take_late_scores()
-            if state.next_arrival_s <= start_s:
+                ranked.take_late_scores()
+            if arrivals.next_s <= start_s:
                 self._deliver()
             if timers and timers[0][0] <= start_s:
                 step.repeats = False
-                ranks.expire()
-            if step.repeats and runner.repeat():
+                ranked.expire()
+            if step.repeats and executor.repeat():
                 continue
-            evictions = state.evictions_without_token
-            filler.fill()
-            if step.placed or step.chunks:
-                runner.run()
+            evictions = memory.evictions_without_token
+            self.scheduler.fill()
+            if step.batches or step.chunks:
+                executor.run()
             else:
-                self._stall(has_evicted=state.evictions_without_token > evictions)
+                self._stall(has_evicted=memory.evictions_without_token > evictions)
 
     def stop(self) -> None:
         """Let `advance` return before the next step."""
-        self.state.until_s = -inf
+        self.executor.until_s = -inf
 
     def quiet_until_s(self, start_s: float, *, heeds_ends: bool = False) -> float:
         """Return a time up to which no prefill, no thinking and, if heeded, no request ends here.
 
         `start_s` is that of the next step, which `advance` has returned.
         """
-        state = self.state
-        if state.num_waiting or state.num_prefilling or self.inbox:
+        ranked, memory, instance = self.ranked, self.memory, self.instance
+        if ranked.num_waiting or memory.num_prefilling or self.arrivals.pending:
             return start_s
-        if not state.num_reasoning and not (heeds_ends and state.residents):
+        if not ranked.num_reasoning and not (heeds_ends and memory.residents):
             return inf
-        batches = [batch for lane in self.ranks.lanes for batch in lane.batches]
-        steps = min(batch.steps_to_event() for batch in batches)
+        steps = min(batch.steps_to_event() for level in ranked.levels for batch in level.batches)
         if heeds_ends:
-            # Whoever is evicted may be admitted to the same step, and end its second prefill.
-            free_blocks = self.memory.total_blocks - self.memory.headroom - state.load.used_blocks
-            growths = max(0, free_blocks) // len(state.residents)
-            steps = min(steps, 1 + growths * state.instance.block_tokens)
+            # An evicted request may be admitted to the same step, and end its second prefill.
+            spare = memory.decode_blocks - self.load.used_blocks
+            growths = max(0, spare) // len(memory.residents)
+            steps = min(steps, 1 + growths * instance.block_tokens)
         # A little less, as sums of step times are rounded.
-        return start_s + steps * state.instance.latency.shortest_step_s * (1 - 1e-9)
+        return start_s + steps * instance.latency.shortest_step_s * (1 - 1e-9)
 
     def _stall(self, *, has_evicted: bool) -> None:
         """Note an empty step: all requests were evicted from it, or all are being copied."""
-        awaits_blocks = self.stored.next_landing_s < inf or self.state.held_blocks
+        awaits_blocks = self.memory.stored.next_landing_s < inf or self.memory.held_blocks
         if awaits_blocks and not has_evicted:
             self.is_stalled = True
         else:
-            self.state.evictions_without_token += 1
+            self.memory.evictions_without_token += 1
             self.memory.refuse_endless_eviction("none")
-        self.state.count()
+        self.memory.update_load()
 
     def _deliver(self) -> None:
-        """Let the requests that have arrived join the queue, all before the first is ranked."""
-        state, load, inbox, ranks = self.state, self.state.load, self.inbox, self.ranks
-        known_s = now_s = load.now_s
-        if self.habits is not None:
-            is_idle = not state.residents and not state.num_waiting
-            known_s = self.habits.known_s(now_s, state.record.tick_s, is_idle=is_idle)
-            if state.next_arrival_s > known_s:
-                return
-        self.filler.step.repeats = False
-        fresh = []
-        while state.next_arrival_s <= known_s:
-            live = inbox.popleft()
-            fresh.append(live)
-            state.waiting_tokens += live.view.prompt_tokens
-            state.next_arrival_s = inbox[0].joins_s if inbox else inf
-        state.num_waiting += len(fresh)
-        state.count()
-        load.now_s = known_s
-        for live in fresh:
-            ranks.arrive(live)
-            if live.reserved_blocks:
-                self._unreserve(live)
-                if len(state.residents) < self.filler.step.budget.seats:
-                    self.memory.admit(live)
-            if self.queued:
-                for tell in self.queued:
-                    tell(live.sync_view(), known_s)
+        """Put the requests that have arrived into the queue, all before the first is ranked."""
+        load, memory, ranked = self.load, self.memory, self.ranked
+        now_s, is_idle = load.now_s, not memory.residents and not ranked.num_waiting
+        planned_s = self.arrivals.planned_s(now_s, self.record.tick_s, is_idle=is_idle)
+        if not (arrived := self.arrivals.take(planned_s)):
+            return
+        self.step.repeats = False
+        for request in arrived:
+            ranked.count_waiting(request)
+        memory.update_load()
+        load.now_s = planned_s
+        for request in arrived:
+            ranked.arrive(request)
+            if request.reserved_blocks:
+                memory.unreserve(request)
+                if len(memory.residents) < self.step.budget.seats:
+                    memory.admit(request)
+            for tell in self.events.queued:
+                tell(request.sync_view(), planned_s)
         load.now_s = now_s
 
     def view(self) -> InstanceView:
-        """Return what a placement may see: one object, brought up to date."""
-        state, load, view = self.state, self.state.load, self.own_view
-        num_decoding = len(state.residents) - state.num_prefilling - state.num_returning
-        view.now_s = load.last_step_end_s
-        view.used_blocks = load.used_blocks
-        view.used_host_blocks = self.stored.used_host_blocks
-        view.brought_blocks = self.stored.brought_blocks
-        view.stored_prompt_tokens = self.stored.prompt_tokens
-        view.num_waiting = state.num_waiting + len(self.inbox)
-        view.num_prefilling = state.num_prefilling
-        view.num_reasoning = state.num_reasoning
-        view.num_answering = num_decoding - state.num_reasoning
-        view.waiting_prompt_tokens = state.waiting_tokens
-        for live in self.inbox:
-            view.waiting_prompt_tokens += live.view.prompt_tokens
-        view.mean_step_s = load.mean_step_s
+        """Return the view for placements: one object, brought up to date."""
+        ranked, memory, stored, view = self.ranked, self.memory, self.memory.stored, self.own_view
+        num_decoding = len(memory.residents) - memory.num_prefilling - memory.num_returning
+        view.now_s = self.load.last_step_end_s
+        view.used_blocks = self.load.used_blocks
+        view.used_host_blocks = stored.used_host_blocks
+        view.brought_blocks = stored.brought_blocks
+        view.stored_prompt_tokens = stored.prompt_tokens
+        view.num_waiting = ranked.num_waiting + len(self.arrivals.pending)
+        view.num_prefilling = memory.num_prefilling
+        view.num_reasoning = ranked.num_reasoning
+        view.num_answering = num_decoding - ranked.num_reasoning
+        view.waiting_prompt_tokens = ranked.waiting_tokens
+        for request in self.arrivals.pending:
+            view.waiting_prompt_tokens += request.view.prompt_tokens
+        view.mean_step_s = self.load.mean_step_s
         return view
 
     def decodes(self) -> list[RequestView]:
         """Return the requests that decode, as copies."""
-        lives = self.state.residents.values()
-        return [replace(live.sync_view()) for live in lives if live.batch is not None]
+        residents = self.memory.residents.values()
+        return [replace(one.sync_view()) for one in residents if one.batch is not None]
 
     def timeline(self, requests: Requests) -> Timeline:
-        """Return what happened so far to the requests that were submitted, in that order.
+        """Return the timeline so far of the submitted requests, in the order of submission.
 
         Tokens of requests that still decode are not in it.
         """
-        rejected = self.state.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+        rejected = self.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
         earlier_tokens = np.zeros(len(requests), dtype=np.int64)
         earlier_tokens[list(self.earlier_tokens)] = list(self.earlier_tokens.values())
-        return self.state.record.timeline(requests, rejected, earlier_tokens=earlier_tokens)
+        return self.record.timeline(requests, rejected, earlier_tokens=earlier_tokens)
 
 
 @contextmanager
@@ -427,21 +383,18 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _lives(requests: Requests, *, first_row: int) -> list[RequestState]:
+def _states(requests: Requests, *, first_row: int) -> list[RequestState]:
     """Return the requests as the engine keeps them, by row."""
+    arrival_s, prompt_tokens = requests.arrival_s.tolist(), requests.prompt_tokens.tolist()
     views = map(
         RequestView,
         requests.request_id.tolist(),
         count(first_row),
-        requests.arrival_s.tolist(),
-        requests.prompt_tokens.tolist(),
+        arrival_s,
+        prompt_tokens,
         none_for_nan(requests.score),
         requests.user_class.tolist(),
         none_for_nan(requests.tbt_s),
     )
-    output_tokens, reasoning_tokens = requests.output_tokens, requests.reasoning_tokens
-    return list(
-        map(
-            RequestState, count(first_row), views, output_tokens.tolist(), reasoning_tokens.tolist()
-        )
-    )
+    lengths = requests.output_tokens.tolist(), requests.reasoning_tokens.tolist()
+    return list(map(RequestState, count(first_row), views, *lengths, arrival_s, prompt_tokens))

@@ -1,187 +1,219 @@
-"""The KV memory of one instance: admission to it, eviction from it, and displacement."""
+"""The KV memory of one instance: its residents, admission, eviction, displacement."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from lengthwise.errors import SchedulingError
 from scheduler_adapters.planner.step_budget import evict_order, fewest_victims
+from scheduler_adapters.simulator.engine.observed_events import ObservedEvents
 from scheduler_adapters.simulator.engine.offload import StoredBlocks
 from scheduler_adapters.simulator.engine.ranked_requests import RankedRequests
-from scheduler_adapters.simulator.engine.request_state import RequestState, rank_of
-from scheduler_adapters.simulator.engine.state import EngineState, StepInProgress
-
-if TYPE_CHECKING:
-    from scheduler_adapters.simulator.engine.vllm_habits import VllmHabits
+from scheduler_adapters.simulator.engine.request_state import RequestState
+from scheduler_adapters.simulator.engine.step_contents import StepContents
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.views import LoadView
 
 MAX_EVICTIONS_PER_REQUEST = 10
-"""Without any token in between; more is a loop."""
+"""Limit without any token in between; a greater number is a loop."""
 
 
 class KvMemory:
-    """Blocks of the residents. Evictions are rare, so residents are walked one by one."""
+    """Blocks of the residents. Evictions are rare, so they walk the residents one by one."""
 
     __slots__ = (
-        "admitted", "block_tokens", "habits", "headroom", "load", "ranks", "residents", "state",
-        "step", "stored", "total_blocks",
+        "decode_blocks", "events", "evictions_without_token", "held_blocks", "instance", "load",
+        "num_prefilling", "num_returning", "prefixes", "ranked", "residents", "step", "stored",
+        "watermark_blocks",
     )  # fmt: skip
 
     def __init__(
         self,
-        state: EngineState,
-        ranks: RankedRequests,
-        stored: StoredBlocks,
-        habits: VllmHabits | None,
+        instance: Instance,
+        load: LoadView,
+        ranked: RankedRequests,
+        step: StepContents,
+        events: ObservedEvents,
+        *,
+        keeps_prefixes: bool,
     ) -> None:
-        instance = state.instance
-        self.state = state
-        self.load = state.load
-        self.residents = state.residents
-        self.admitted = state.events.admitted
-        self.ranks = ranks
-        self.stored = stored
-        self.step = StepInProgress()
-        self.habits = habits
-        self.block_tokens = instance.block_tokens
-        self.total_blocks = instance.kv_blocks
-        self.headroom = instance.decode_headroom_blocks
-        """Free blocks a decode insists on even when it needs none."""
+        self.instance = instance
+        self.load = load
+        self.ranked = ranked
+        self.step = step
+        self.events = events
+        self.stored = StoredBlocks(instance, load)
+        # Both are computed once, as they are used at every step.
+        self.watermark_blocks = instance.watermark_blocks
+        """Free blocks that an admission must leave."""
+        self.decode_blocks = instance.kv_blocks - instance.decode_headroom_blocks
+        """Blocks that decodes may fill."""
+        self.prefixes = FreedPrefixes() if keeps_prefixes else None
+        self.residents: dict[int, RequestState] = {}
+        self.num_prefilling = 0
+        self.num_returning = 0
+        """Residents that are being copied back, and so wait as well."""
+        self.held_blocks = 0
+        """Used blocks of requests that are elsewhere: KV that is copied away, or to be copied here.
+        """
+        self.evictions_without_token = 0
 
-    def admit(self, live: RequestState) -> None:
+    def update_load(self) -> None:
+        """Bring the counts of the policy's view up to date."""
+        load = self.load
+        load.num_waiting = self.ranked.num_waiting
+        load.num_prefilling = self.num_prefilling
+        load.num_decoding = len(self.residents) - self.num_prefilling - self.num_returning
+
+    def admit(self, request: RequestState) -> None:
         """Give a request its seat and its blocks, to be computed or copied back."""
-        state, load = self.state, self.load
-        self.step.is_steady = False  # the next step may admit more, whatever stopped this one
-        self.step.budget.num_admissions += 1
+        load, step = self.load, self.step
+        blocks = -(-request.context // self.instance.block_tokens)
+        step.is_steady = False  # the next step may admit more, whatever stopped this one
+        step.budget.num_admissions += 1
         load.num_started += 1
-        live.view.admission_number = load.num_started
-        live.is_waiting = False
-        self.residents[live.row] = live
-        if live.stored_blocks:
-            is_whole = not live.prefill_left
-            load.used_blocks += (
-                live.stored_blocks if is_whole else -(-live.context // self.block_tokens)
-            )
-            state.num_returning += 1
-            self.stored.reload(live)
+        request.view.admission_number = load.num_started
+        request.is_waiting = False
+        self.residents[request.row] = request
+        if request.stored_blocks:
+            load.used_blocks += blocks if request.prefill_left else request.stored_blocks
+            self.num_returning += 1
+            self.stored.reload(request)
         else:
-            live.prefill_left = live.context
-            if self.habits is not None:
-                self.habits.keep_prefix(live, load.used_blocks, self.block_tokens)
-            load.used_blocks += -(-live.context // self.block_tokens)
-            state.num_waiting -= 1
-            state.waiting_tokens -= live.view.prompt_tokens
-            state.num_prefilling += 1
-        if self.admitted:
-            for tell in self.admitted:
-                tell(live.sync_view(), load.now_s)
+            request.prefill_left = request.context
+            if self.prefixes is not None:
+                self.prefixes.keep(request, load.used_blocks, self.instance.block_tokens)
+            load.used_blocks += blocks
+            self.ranked.count_waiting(request, -1)
+            self.num_prefilling += 1
+        for tell in self.events.admitted:
+            tell(request.sync_view(), load.now_s)
 
-    def blocks_of(self, live: RequestState) -> int:
-        """Return the blocks that a resident holds which is not in the step yet."""
-        if live.is_moving and not live.prefill_left:
-            return live.stored_blocks
-        context = live.now_context - (live.batch is not None)
-        return -(-context // self.block_tokens)
+    def blocks_of(self, request: RequestState) -> int:
+        """Return the blocks of a resident that is not in the step yet."""
+        if request.is_moving and not request.prefill_left:
+            return request.stored_blocks
+        return self.instance.blocks(request.now_context - (request.batch is not None))
 
-    def growth_of(self, live: RequestState) -> int:
+    def growth_of(self, request: RequestState) -> int:
         """Return the blocks that the next token of a resident needs: 1 or 0."""
-        return int(live.batch is not None and (live.now_context - 1) % self.block_tokens == 0)
+        batch = request.batch
+        return batch is not None and (request.offset + batch.counter - 1) % batch.block_tokens == 0
 
-    def _is_placed(self, live: RequestState) -> bool:
-        if live.placed_step == self.load.step:
-            return True
-        if live.batch is not None:
-            return live.batch in self.step.placed
-        return any(other is live for other, _ in self.step.chunks)
+    def free(self, blocks: int) -> None:
+        """Free blocks of a request that leaves the instance."""
+        self.load.used_blocks -= blocks
+        if self.prefixes is not None:
+            self.prefixes.freed_blocks += blocks
 
-    def secure_block(self, live: RequestState) -> bool:
-        """Take the block for the next token of a decode, by eviction where need be."""
-        needed = self.growth_of(live)
-        while self.total_blocks - self.load.used_blocks < max(needed, self.headroom):
-            order = _evict_order(live)
-            victims = [
-                other
+    def remove(self, request: RequestState) -> None:
+        """Free the seat and the blocks of an unfinished request that leaves."""
+        if request.is_waiting or request.is_moving:
+            self.ranked.count_waiting(request, -1)
+        if not request.is_waiting:
+            self.free(self.blocks_of(request))
+            del self.residents[request.row]
+            self.num_returning -= request.is_moving
+            if not request.is_moving:
+                self.num_prefilling -= request.prefill_left > 0
+                self.ranked.unplace(request)
+
+    def hold(self, blocks: int) -> None:
+        """Hold blocks for a request that is elsewhere; below 0 to free them."""
+        self.held_blocks += blocks
+        self.load.used_blocks += blocks
+
+    def unreserve(self, request: RequestState) -> None:
+        """Free the blocks that were reserved for a request."""
+        self.hold(-request.reserved_blocks)
+        request.reserved_blocks = 0
+
+    def land(self) -> None:
+        """End the copies that have landed; requests that are back on the device run again."""
+        back = self.stored.land()
+        for request in back:
+            self.num_returning -= 1
+            self.ranked.count_waiting(request, -1)
+            self.num_prefilling += request.prefill_left > 0
+        self.update_load()
+        for request in back:
+            self.ranked.ask(request)
+            self.ranked.place(request)
+
+    def secure_block(self, request: RequestState) -> bool:
+        """Take the block for the next token of a decode, by eviction if necessary."""
+        needed, instance, load = self.growth_of(request), self.instance, self.load
+        while instance.kv_blocks - load.used_blocks < max(needed, instance.decode_headroom_blocks):
+            order = _evict_order(request)
+            worse = [
+                (place, other)
                 for other in self.residents.values()
-                if _evict_order(other)[0]
-                and _evict_order(other) > order
+                if (place := _evict_order(other)) > order
+                and place[0]
                 and not other.is_moving
-                and not self._is_placed(other)
+                and not self.step.contains(other)
             ]
-            victim = max(victims, key=_evict_order, default=live)
+            victim = max(worse)[1] if worse else request
             self._evict(victim)
-            if victim is live:
+            if victim is request:
                 return False
-        self.load.used_blocks += needed
+        load.used_blocks += needed
         return True
 
-    def _evict(self, live: RequestState) -> None:
-        state, load, blocks = self.state, self.load, self.blocks_of(live)
+    def _evict(self, request: RequestState) -> None:
+        load, blocks = self.load, self.blocks_of(request)
         self.step.is_steady = False
-        if self.habits is not None:
-            self.habits.evicted(live, blocks, load)
+        if self.prefixes is not None:
+            self.prefixes.evicted(request, blocks, load)
         load.used_blocks -= blocks
         if self.step.offloads:
-            self.stored.offload(live, -(-live.computed_tokens // self.block_tokens))
-        if live.batch is None:
-            state.num_prefilling -= 1
-        self.ranks.unplace(live)
-        live.is_waiting = True
-        live.evicted_s = load.now_s
-        live.view.preemptions += 1
-        state.record.preemptions[live.row] += 1
-        del self.residents[live.row]
-        state.num_waiting += 1
-        state.waiting_tokens += live.view.prompt_tokens
-        state.evictions_without_token += 1
-        self.refuse_endless_eviction(live.view.request_id)
-        for tell in state.events.evicted:
-            tell(live.sync_view(), load.now_s)
-        self.ranks.wait_again(live)
+            self.stored.offload(request, self.instance.blocks(request.computed_tokens))
+        if request.batch is None:
+            self.num_prefilling -= 1
+        self.ranked.unplace(request)
+        request.is_waiting = True
+        request.evicted_s = load.now_s
+        request.view.preemptions += 1
+        self.ranked.record.preemptions[request.row] += 1
+        del self.residents[request.row]
+        self.ranked.count_waiting(request)
+        self.evictions_without_token += 1
+        self.refuse_endless_eviction(request.view.request_id)
+        for tell in self.events.evicted:
+            tell(request.sync_view(), load.now_s)
+        self.ranked.wait_again(request)
 
     def refuse_endless_eviction(self, request_id: str) -> None:
         """Raise `SchedulingError` after too many evictions without a token; name the last."""
-        state = self.state
-        num_live = len(self.residents) + state.num_waiting - state.num_returning
-        if state.evictions_without_token > MAX_EVICTIONS_PER_REQUEST * num_live:
+        unfinished = len(self.residents) + self.ranked.num_waiting - self.num_returning
+        if self.evictions_without_token > MAX_EVICTIONS_PER_REQUEST * unfinished:
             raise SchedulingError(
-                f"policy {state.policy.name!r} evicts without end at {self.load.now_s} s, last "
-                f"request {request_id!r}; let a request run before it can be evicted"
+                f"policy {self.ranked.policy.name!r} evicts without end at {self.load.now_s} s, "
+                f"last request {request_id!r}; let a request run before it can be evicted"
             )
 
     def displace(self) -> None:
         """Admit the best waiting requests, evicting worse residents if that makes enough room."""
-        while (best := self._best_waiting()) is not None:
+        while (best := self.ranked.best_waiting()) is not None:
             if best.evicted_s == self.load.now_s:
                 self.step.is_steady = False  # it may displace others in the next step
                 return
             if best.is_moving or not self._make_room(best):
                 return
             self.admit(best)
-            self.ranks.place(best)
-
-    def _best_waiting(self) -> RequestState | None:
-        for lane in self.ranks.lanes:
-            waiting = lane.waiting
-            while waiting:
-                _, row, version = waiting[0]
-                live = self.state.lives[row]
-                if live.version == version and live.is_waiting:
-                    return live
-                heappop(waiting)
-        return None
+            self.ranked.place(best)
 
     def _make_room(self, best: RequestState) -> bool:
-        """Evict the fewest worst residents that let `best` in; none where that is impossible."""
+        """Evict the fewest worst residents that make room for `best`; none if impossible."""
         budget = self.step.budget
         if budget.num_admissions >= budget.max_admissions:
             return False
-        room = self.total_blocks - self.load.used_blocks - self._blocks_for(best)
-        for lane in self.ranks.lanes:
-            for batch in lane.batches:
-                room -= batch.growth[batch.counter % self.block_tokens]
+        room = self.instance.kv_blocks - self.load.used_blocks - self._blocks_for(best)
+        for level in self.ranked.levels:
+            room -= sum([batch.grows() for batch in level.batches])
         seats = budget.seats - len(self.residents) - 1
-        if room >= 0 and seats >= 0:  # as mostly
+        if room >= 0 and seats >= 0:  # the frequent case
             return True
         victims = fewest_victims(room, seats, self._worse_than(best))
         for victim in victims or ():
@@ -189,41 +221,94 @@ class KvMemory:
         return victims is not None
 
     def _blocks_for(self, best: RequestState) -> int:
-        """Return the blocks that admit a waiting request, its next token's included."""
-        blocks = -(-best.next_context // self.block_tokens)
-        return blocks + self.headroom if best.stored_blocks else blocks
+        """Return the blocks for a waiting request and its next token."""
+        if not best.stored_blocks:
+            return self.instance.blocks(best.context + 1)
+        blocks = self.instance.blocks(best.context + (best.prefill_left > 0))
+        return blocks + self.instance.decode_headroom_blocks
 
     def blocks_awaited(self) -> int:
-        """Return how many free blocks keep the best waiting request from displacing anybody.
+        """Return how many free blocks keep the best waiting request from displacing a resident.
 
         0 where none displaces. It has no seat; once blocks are missing as well, it may evict.
         """
         step, load = self.step, self.load
-        if not step.rule.displace or len(self.residents) < step.budget.seats:
+        if len(self.residents) < step.budget.seats:
             return 0
-        best = self._best_waiting()
+        best = self.ranked.best_waiting()
         # Decodes that are not in the step may need blocks as well.
         others = load.num_decoding - step.budget.num_decodes
         return 0 if best is None else self._blocks_for(best) + others
 
     def _worse_than(self, best: RequestState) -> Iterator[tuple[RequestState, int]]:
-        """Yield the residents that may go for `best`, worst first, and the blocks freed so far."""
+        """Yield the residents that `best` may evict, worst first, and the blocks freed so far."""
         assert best.rank is not None
         limit = best.rank.evict_key
         if limit is None:
             return
         worse, freed_blocks = [], 0
-        for row, live in self.residents.items():
-            batch = live.batch  # not a call of `rank_of`: this is most of an eviction
-            rank = live.rank if batch is None else batch.rank or live.rank
+        for row, request in self.residents.items():
+            # Not `current_rank`: this loop is most of an eviction.
+            batch = request.batch
+            rank = request.rank if batch is None else batch.rank or request.rank
             assert rank is not None
             key = rank.evict_key
-            if key is not None and key > limit and not live.is_moving:
-                worse.append((key, row, live))
-        for _, _, live in sorted(worse, reverse=True):
-            freed_blocks += self.blocks_of(live) + self.growth_of(live)
-            yield live, freed_blocks
+            if key is not None and key > limit and not request.is_moving:
+                worse.append((key, row, request))
+        for _, _, request in sorted(worse, reverse=True):
+            freed_blocks += self.blocks_of(request) + self.growth_of(request)
+            yield request, freed_blocks
 
 
-def _evict_order(live: RequestState) -> tuple[bool, tuple[float, ...], int]:
-    return evict_order(rank_of(live), live.row)
+def _evict_order(request: RequestState) -> tuple[bool, tuple[float, ...], int]:
+    return evict_order(request.current_rank, request.row)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _FreedPrefix:
+    """State at an eviction, from which the blocks taken since then are counted."""
+
+    blocks: int
+    computed_tokens: int
+    """Fewer tokens than the blocks hold if the eviction was during the prefill."""
+    free_blocks_before: int
+    taken_blocks: int
+
+
+class FreedPrefixes:
+    """KV of preempted requests in blocks that are free: prefix caching, vLLM's default.
+
+    Freed blocks keep their content until they are taken, oldest first and the end of a request
+    before its start. A preempted request prefills only what was taken by then. Prefixes shared
+    between requests are not modelled.
+    """
+
+    def __init__(self) -> None:
+        self.freed_blocks = 0
+        self.prefixes: dict[int, _FreedPrefix] = {}
+
+    def evicted(self, request: RequestState, blocks: int, load: LoadView) -> None:
+        """Note the computed tokens of an evicted request, before its blocks are freed."""
+        self.prefixes[request.row] = _FreedPrefix(
+            blocks=blocks,
+            computed_tokens=request.now_context - request.prefill_left,
+            free_blocks_before=load.total_blocks - load.used_blocks,
+            taken_blocks=load.used_blocks + self.freed_blocks,
+        )
+        self.freed_blocks += blocks
+
+    def keep(self, request: RequestState, used_blocks: int, block_tokens: int) -> None:
+        """Shorten the prefill of an admitted request by whole blocks that still exist.
+
+        The last token is computed again.
+        """
+        request.kept_tokens = 0
+        prefix = self.prefixes.pop(request.row, None)
+        if prefix is None:
+            return
+        # Blocks handed out since the eviction, counted again whenever handed out again.
+        taken = used_blocks + self.freed_blocks - prefix.taken_blocks - prefix.free_blocks_before
+        kept_blocks = prefix.blocks - max(0, taken)
+        whole_blocks = min(prefix.computed_tokens, request.context - 1) // block_tokens
+        request.kept_tokens = max(0, min(kept_blocks, whole_blocks)) * block_tokens
+        request.prefill_left -= request.kept_tokens

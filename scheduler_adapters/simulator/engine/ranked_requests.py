@@ -1,4 +1,4 @@
-"""The ranks of one instance: asking the policy, and keeping requests where their ranks put them."""
+"""The requests of one instance by rank: calls of the policy, priority levels, waiting queues."""
 
 from bisect import insort
 from heapq import heappop, heappush
@@ -7,103 +7,129 @@ from operator import attrgetter
 
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.recent_median import RecentMedian
-from scheduler_adapters.policy import ask_rank
-from scheduler_adapters.simulator.engine.decode_batch import DecodeBatch, PriorityLevel
-from scheduler_adapters.simulator.engine.request_state import RequestState
-from scheduler_adapters.simulator.engine.state import EngineState
-from scheduler_adapters.views import Rank
+from scheduler_adapters.policy import Policy, ask_rank
+from scheduler_adapters.simulator.engine.request_state import (
+    DecodeBatch,
+    PriorityLevel,
+    RequestState,
+)
+from scheduler_adapters.timeline.columns import TimelineRecord
+from scheduler_adapters.views import LoadView, Rank
 
 MAX_SUCCESSORS = 100
-"""Ranks that one request may go through at one moment."""
+"""Ranks of one request at one moment."""
 
 
 class RankedRequests:
-    """Ranks, the lanes and batches that they put requests into, and the times at which they end."""
+    """Ranks, the levels and batches that they put requests into, and the times at which they end.
+
+    A request is in one of three places of its level: waiting, prefill in progress, decode batch.
+    """
 
     __slots__ = (
-        "block_tokens", "lane_of", "lanes", "late_scores", "load", "median", "num_timers", "policy",
-        "record", "state", "timers",
+        "block_tokens", "late_scores", "level_of", "levels", "load", "median", "num_reasoning",
+        "num_timers", "num_waiting", "policy", "record", "requests", "timers", "waiting_tokens",
     )  # fmt: skip
 
-    def __init__(self, state: EngineState) -> None:
-        self.state = state
-        self.policy = state.policy
-        self.load = state.load
-        self.record = state.record
-        self.block_tokens = state.instance.block_tokens
-        self.lanes: list[PriorityLevel] = []
+    def __init__(
+        self, policy: Policy, load: LoadView, record: TimelineRecord, block_tokens: int
+    ) -> None:
+        self.policy = policy
+        self.load = load
+        self.record = record
+        self.block_tokens = block_tokens
+        self.requests: list[RequestState] = []
+        """All requests by row, future ones included; `GONE` for those that have left."""
+        self.levels: list[PriorityLevel] = []
         """In the order in which they are served."""
-        self.lane_of: dict[int, PriorityLevel] = {}
-        """The same by number."""
+        self.level_of: dict[int, PriorityLevel] = {}
         self.timers: list[tuple[float, int, RequestState | DecodeBatch, int]] = []
         self.num_timers = 0
         self.median = RecentMedian()
         self.late_scores: list[tuple[float, int, RequestState, float]] = []
-        """Heap of (when it is known, row, request, score)."""
+        """Heap of (time of availability, row, request, score)."""
+        self.num_waiting = 0
+        """Waiting requests; those that are being copied back are residents as well."""
+        self.waiting_tokens = 0
+        """Prompt tokens of the waiting requests."""
+        self.num_reasoning = 0
+        """Decodes that have not ended their thinking."""
 
-    def delay_score(self, live: RequestState, delay_s: float) -> None:
-        """Keep a score back until so long after the arrival of its request."""
-        view = live.view
+    def count_waiting(self, request: RequestState, sign: int = 1) -> None:
+        """Count a request that begins to wait; `sign` -1 for one that ends."""
+        self.num_waiting += sign
+        self.waiting_tokens += sign * request.view.prompt_tokens
+
+    def best_waiting(self) -> RequestState | None:
+        """Return the first waiting request of the first level that has any."""
+        for level in self.levels:
+            waiting = level.waiting
+            while waiting:
+                _, row, version = waiting[0]
+                request = self.requests[row]
+                if request.version == version and request.is_waiting:
+                    return request
+                heappop(waiting)
+        return None
+
+    def delay_score(self, request: RequestState, delay_s: float) -> None:
+        """Withhold a score until `delay_s` after the arrival of its request."""
+        view = request.view
         if view.score is not None and delay_s < inf:
-            known_s = view.arrival_s + delay_s
-            heappush(self.late_scores, (known_s, live.row, live, view.score))
+            heappush(self.late_scores, (view.arrival_s + delay_s, request.row, request, view.score))
         view.score = None
 
     @property
     def next_score_s(self) -> float:
-        """When the next late score is known; inf if there is none."""
+        """Time at which the next late score is available; inf without any."""
         return self.late_scores[0][0] if self.late_scores else inf
 
     @property
     def next_timer_s(self) -> float:
-        """When a rank may end next; inf if none does by time."""
+        """Earliest time at which a rank may end; inf without any."""
         return self.timers[0][0] if self.timers else inf
 
     def take_late_scores(self) -> None:
-        """Rank the waiting requests whose scores have come; one that runs, if it waits again."""
+        """Rank the waiting requests by scores that have arrived; others keep theirs for later."""
         while self.next_score_s <= self.load.now_s:
-            _, _, live, score = heappop(self.late_scores)
-            if live.is_gone:
+            _, _, request, score = heappop(self.late_scores)
+            if request.is_gone:
                 continue
-            if live.rank is None:  # it has yet to join the queue
-                live.view.score = score
-            elif live.is_waiting:
-                self._use_late(live, score)
-                self.ask(live)
-                self.enqueue(live)
-            else:
-                live.late_score = score
+            if request.rank is None:  # it has yet to join the queue
+                request.view.score = score
+                continue
+            request.late_score = score
+            if request.is_waiting:
+                self.wait_again(request)
 
-    def _use_late(self, live: RequestState, score: float) -> None:
-        live.view.score, live.late_score = score, None
-        self.median.add(score)
+    def wait_again(self, request: RequestState) -> None:
+        """Rank a request that waits again, by its late score if it has one, and queue it."""
+        if request.late_score is not None:
+            request.view.score = request.late_score
+            self.median.add(request.late_score)
+            request.late_score = None
+        self.ask(request)
+        self.place(request)
 
-    def wait_again(self, live: RequestState) -> None:
-        """Rank a request that has lost its blocks, and put it into the queue."""
-        if live.late_score is not None:
-            self._use_late(live, live.late_score)
-        self.ask(live)
-        self.enqueue(live)
-
-    def arrive(self, live: RequestState) -> None:
+    def arrive(self, request: RequestState) -> None:
         """Rank a request that joins the queue, and put it there."""
-        self.median.arrived(live.view)
-        self.ask(live)
-        self.enqueue(live)
+        self.median.arrived(request.view)
+        self.ask(request)
+        self.place(request)
 
-    def ask(self, live: RequestState) -> None:
-        """Ask the policy for the rank of a request, unless it has one for good."""
-        if live.rank is not None and live.rank.sticky:
+    def ask(self, request: RequestState) -> None:
+        """Call the policy for the rank of a request, unless the present rank is permanent."""
+        if request.rank is not None and request.rank.sticky:
             return
-        self.take(live, ask_rank(self.policy, live.sync_view(), self.load))
+        self.take(request, ask_rank(self.policy, request.sync_view(), self.load))
 
-    def take(self, live: RequestState, rank: Rank) -> None:
-        """Give a request a rank of its own; `place` puts it where that belongs."""
-        live.rank = rank
-        live.version += 1
-        live.ask_at = live.now_context - live.view.prompt_tokens + rank.valid_tokens
+    def take(self, request: RequestState, rank: Rank) -> None:
+        """Give a request a rank of its own; `place` puts the request where that belongs."""
+        request.rank = rank
+        request.version += 1
+        request.rank_until = request.generated_tokens + rank.valid_tokens
         if rank.valid_until_s < inf:
-            self._set_timer(rank.valid_until_s, live, live.version)
+            self._set_timer(rank.valid_until_s, request, request.version)
 
     def _set_timer(
         self, time_s: float, ranked: RequestState | DecodeBatch, version: int = 0
@@ -118,7 +144,7 @@ class RankedRequests:
             self._set_timer(until_s, batch)
 
     def expire(self) -> None:
-        """Replace the ranks that ended; each may be replaced by one that ended as well."""
+        """Replace the ranks that ended; a replacement may have ended as well."""
         timers, now_s = self.timers, self.load.now_s
         left = MAX_SUCCESSORS * (len(timers) + 1)
         while timers and timers[0][0] <= now_s:
@@ -142,139 +168,130 @@ class RankedRequests:
             assert ranked.rank is not None
             then = ranked.rank.then
             if isinstance(ranked, RequestState):
-                self._expire_live(ranked, then)
+                self._expire_request(ranked, then)
             elif then is None:
                 self._ask_batch(ranked)
             else:
                 self._rank_batch(ranked, then)
 
-    def _expire_live(self, live: RequestState, then: Rank | None) -> None:
-        self._loosen(live)
+    def _expire_request(self, request: RequestState, then: Rank | None) -> None:
+        self._loosen(request)
         if then is None:
-            self.ask(live)
+            self.ask(request)
         else:
-            self.take(live, then)
-        self._settle(live)
+            self.take(request, then)
+        self._settle(request)
 
-    def _loosen(self, live: RequestState) -> None:
-        """Take a request out of its lane, but for a decode with a rank of its own: where that one's
-        next rank is of the same lane, it can stay as it is."""
-        if live.batch is None or live.batch.rank is not None:
-            self.unplace(live)
+    def _loosen(self, request: RequestState) -> None:
+        # A decode with a rank of its own stays: its next rank may be of the same level.
+        if request.batch is None or request.batch.rank is not None:
+            self.unplace(request)
 
-    def _settle(self, live: RequestState) -> None:
-        """Put a request into the lane of its new rank; one that has stayed may have to leave."""
-        batch, rank = live.batch, live.rank
+    def _settle(self, request: RequestState) -> None:
+        """Put a request into the level of its new rank, if it is not there already."""
+        batch, rank = request.batch, request.rank
         if batch is None:
-            self.place(live)
+            self.place(request)
             return
         assert rank is not None
-        if rank.lane != batch.lane.number or rank.group is not None:
-            self.leave(batch, live)
-            self._join(live)
+        if rank.lane != batch.level.number or rank.group is not None:
+            self.leave(request)
+            self._join(request)
             return
-        if (
-            live.is_reasoning
-            and live.now_context - live.view.prompt_tokens >= live.reasoning_tokens
-        ):
-            live.is_reasoning = False
-            self.state.num_reasoning -= 1
-        batch.expect(live)
+        if request.is_reasoning and request.generated_tokens >= request.reasoning_tokens:
+            request.is_reasoning = False
+            self.num_reasoning -= 1
+        batch.expect(request)
 
-    def unplace(self, live: RequestState) -> None:
-        """Take a request out of its lane, before its rank changes."""
-        assert live.rank is not None
-        if live.batch is not None:
-            self.leave(live.batch, live)
-        elif live.in_prefills:
-            self.lane_of[live.rank.lane].prefills.remove((live.rank.key, live.row))
-            live.in_prefills = False
+    def unplace(self, request: RequestState) -> None:
+        """Remove a request from its level, before its rank changes."""
+        assert request.rank is not None
+        if request.batch is not None:
+            self.leave(request)
+        elif request.in_prefills:
+            self.level_of[request.rank.lane].prefills.remove((request.rank.key, request.row))
+            request.in_prefills = False
 
-    def leave(self, batch: DecodeBatch, live: RequestState) -> None:
-        """Take a decode out of its batch."""
-        batch.leave(live, self.record)
-        self.state.num_reasoning -= live.is_reasoning
-        live.is_reasoning = False
+    def leave(self, request: RequestState) -> None:
+        """Remove a decode from its batch."""
+        assert request.batch is not None
+        request.batch.leave(request, self.record)
+        self.num_reasoning -= request.is_reasoning
+        request.is_reasoning = False
 
-    def place(self, live: RequestState) -> None:
-        """Put a request into the lane of its rank."""
-        if live.is_waiting:
-            self.enqueue(live)
-        elif live.is_moving:
+    def place(self, request: RequestState) -> None:
+        """Put a request into the level of its rank; one that is copied back has no place yet."""
+        rank = request.rank
+        assert rank is not None
+        if request.is_waiting:
+            heappush(self._level(rank.lane).waiting, (rank.key, request.row, request.version))
+        elif request.is_moving:
             return
-        elif live.prefill_left:
-            assert live.rank is not None
-            number = live.rank.lane
-            lane = self.lane_of.get(number) or self._open_lane(number)
-            insort(lane.prefills, (live.rank.key, live.row))
-            live.in_prefills = True
+        elif request.prefill_left:
+            insort(self._level(rank.lane).prefills, (rank.key, request.row))
+            request.in_prefills = True
         else:
-            self._join(live)
+            self._join(request)
 
-    def enqueue(self, live: RequestState) -> None:
-        """Put a waiting request into the queue of its lane."""
-        rank = live.rank
-        assert rank is not None
-        lane = self.lane_of.get(rank.lane) or self._open_lane(rank.lane)
-        heappush(lane.waiting, (rank.key, live.row, live.version))
+    def _level(self, number: int) -> PriorityLevel:
+        level = self.level_of.get(number)
+        if level is None:
+            level = self.level_of[number] = PriorityLevel(number)
+            insort(self.levels, level, key=attrgetter("number"))
+        return level
 
-    def _open_lane(self, number: int) -> PriorityLevel:
-        lane = self.lane_of[number] = PriorityLevel(number)
-        insort(self.lanes, lane, key=attrgetter("number"))
-        return lane
-
-    def _join(self, live: RequestState) -> None:
+    def _join(self, request: RequestState) -> None:
         """Add a decode that was ranked just now to its batch; make one where there is none."""
-        rank = live.rank
+        rank = request.rank
         assert rank is not None
-        lane = self.lane_of.get(rank.lane) or self._open_lane(rank.lane)
+        level = self._level(rank.lane)
         shared = None if rank.group is None else rank
-        for batch in lane.batches:
+        for batch in level.batches:
             if shared is None:
                 if batch.rank is None:
                     break
-            elif batch.rank == shared and batch.ask_at - batch.counter == rank.valid_tokens:
+            elif batch.rank == shared and batch.rank_until - batch.counter == rank.valid_tokens:
                 break
         else:
-            batch = DecodeBatch(lane, shared, self.block_tokens)
+            batch = DecodeBatch(level, shared, self.block_tokens)
             if shared is not None:
-                batch.ask_at = rank.valid_tokens
+                batch.rank_until = rank.valid_tokens
                 self.watch(batch, rank.valid_until_s)
         if shared is not None:
-            live.version += 1  # from here on the batch's timer counts
-        if live.context - live.view.prompt_tokens < live.reasoning_tokens:
-            live.is_reasoning = True
-            self.state.num_reasoning += 1
-        batch.join(live)
+            request.version += 1  # from here on the batch's timer counts
+        if request.context - request.view.prompt_tokens < request.reasoning_tokens:
+            request.is_reasoning = True
+            self.num_reasoning += 1
+        batch.join(request)
 
     def _ask_batch(self, batch: DecodeBatch) -> None:
-        """Ask for the rank of one member, and give it to all."""
+        """Call the policy for the rank of one member, and give it to all."""
         rank = batch.rank
         assert rank is not None
         if not rank.sticky:
-            live = next(iter(batch.members.values()))
-            live.rank = rank
-            rank = ask_rank(self.policy, live.sync_view(), self.load)
+            request = next(iter(batch.members.values()))
+            request.rank = rank
+            rank = ask_rank(self.policy, request.sync_view(), self.load)
         self._rank_batch(batch, rank)
 
     def _rank_batch(self, batch: DecodeBatch, rank: Rank) -> None:
-        """Give all members a new rank, and the batch the place that goes with it."""
+        """Give all members a new rank, and move the batch to the level of that rank."""
         _, lane, valid_until_s, valid_tokens, _, _, group, _ = rank
         if group is None:
-            for live in list(batch.members.values()):
-                self.leave(batch, live)
-                self.take(live, rank)
-                self._join(live)
+            for request in list(batch.members.values()):
+                self.leave(request)
+                self.take(request, rank)
+                self._join(request)
             return
         batch.rank = rank
-        batch.ask_at = batch.counter + valid_tokens
-        if batch.lane.number != lane:
-            batch.move(self.lane_of.get(lane) or self._open_lane(lane))
+        batch.rank_until = batch.counter + valid_tokens
+        if batch.level.number != lane:
+            batch.move(self._level(lane))
         if valid_until_s < batch.timer_s:
             self.watch(batch, valid_until_s)
 
     def rank_groups(self, stale: list[DecodeBatch]) -> None:
-        """Rank the batches whose rank ended with this step; those of one group become one."""
+        """Rank the batches whose rank ended with this step; batches of one group become one."""
         if len(stale) == 1 and stale[0].count:
             self._ask_batch(stale[0])
             return
@@ -295,11 +312,11 @@ class RankedRequests:
         return large
 
     def rank_changed(self, changed: list[RequestState], stale: list[DecodeBatch]) -> None:
-        """Rank anew the requests to which something happened, and batches whose rank ended."""
-        for live in changed:
-            self._loosen(live)
+        """Rank requests with an event in the last step, and batches whose rank ended."""
+        for request in changed:
+            self._loosen(request)
         if stale:
             self.rank_groups(stale)
-        for live in changed:
-            self.ask(live)
-            self._settle(live)
+        for request in changed:
+            self.ask(request)
+            self._settle(request)

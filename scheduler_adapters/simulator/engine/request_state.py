@@ -1,174 +1,108 @@
-"""Requests of a simulated engine: handed over, inside it, and on their way to another instance."""
+"""State of the requests inside an engine: of one, of a decode batch, of a priority level.
+
+The decodes of a batch advance together, with one step counter for all of them. A member's state
+follows from that counter: its context is `offset + counter`, and its KV blocks follow from the
+context. A heap of counters holds each member's next event: finish, end of thinking, end of a rank.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from math import ceil, inf
 
 from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.views import Phase, Rank, RequestView
-from scheduler_adapters.workload.requests import Requests
-
-if TYPE_CHECKING:
-    from scheduler_adapters.simulator.engine.decode_batch import DecodeBatch
 
 # Looked up once: an enum's member costs ten times what a global does.
 _WAITING, _PREFILL, _REASONING, _ANSWERING = Phase
+# An event is one number, counter first: heaps of numbers are faster than heaps of pairs.
+_ROW_BITS = 32
+_ROW_MASK = (1 << _ROW_BITS) - 1
+_counters = partial(array, "q")
 
 
-class SimulatedRequest(NamedTuple):
-    """One request for an instance, with the output that only the engine knows."""
-
-    request_id: str
-    arrival_s: float
-    prompt_tokens: int
-    output_tokens: int
-    reasoning_tokens: int = 0
-    """Of the output tokens, those before the end of thinking."""
-    score: float | None = None
-    user_class: str = ""
-    tbt_s: float | None = None
-    score_delay_s: float = 0.0
-    """From the arrival until the score is known; inf: never."""
-
-    def view(self, number: int) -> RequestView:
-        """Return the request as a policy sees it; `number` is its receive number."""
-        request_id, arrival_s, prompt_tokens, _, _, score, user_class, tbt_s, _ = self
-        return RequestView(request_id, number, arrival_s, prompt_tokens, score, user_class, tbt_s)
-
-
-def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
-    """Return the request at `row`."""
-    score, tbt_s = requests.score.item(row), requests.tbt_s.item(row)
-    return SimulatedRequest(
-        requests.request_id.item(row),
-        requests.arrival_s.item(row),
-        requests.prompt_tokens.item(row),
-        requests.output_tokens.item(row),
-        requests.reasoning_tokens.item(row),
-        None if score != score else score,
-        requests.user_class.item(row),
-        None if tbt_s != tbt_s else tbt_s,
-        requests.score_delay_s.item(row),
-    )
-
-
-def simulated_requests(requests: Requests) -> Iterator[SimulatedRequest]:
-    """Return the requests one by one."""
-    return (simulated_request(requests, row) for row in range(len(requests)))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Carried:
-    """Progress and KV that an unfinished request takes from one instance to another.
-
-    `dataclasses.replace(carried, kv_tokens=0)` leaves the KV behind: then prompt and generated
-    tokens are prefilled anew.
-    """
-
-    available_s: float = 0.0
-    """When it may join the next instance: it left at the end of a step. Add what a transfer takes.
-    """
-    generated_tokens: int = 0
-    thinking_tokens: int = 0
-    kv_tokens: int = 0
-    """Tokens whose keys and values it takes along."""
-    preemptions: int = 0
-    scheduled_s: float | None = None
-    """Start of its first step; None if it has not been in one."""
-    token_s: tuple[float, ...] = ()
-    """When its tokens came out, here and in the instances before."""
-    last_token_s: float | None = None
-    queue: tuple[float, ...] | None = None
-    """The policy's queue (`RequestView.enqueued_s`), and when it was entered."""
-    queue_entered_s: float = 0.0
-    held_blocks: int = 0
-    """Still reserved in the instance that it left, until `Engine.release`."""
-    reserved_blocks: int = 0
-    """Reserved for it by `Engine.reserve` in the instance to which it comes."""
-
-
+@dataclass(slots=True, eq=False)
 class RequestState:
-    """A request inside the engine."""
+    """One request inside the engine."""
 
-    __slots__ = (
-        "ask_at", "batch", "context", "event_at", "evicted_s", "in_prefills", "is_brought",
-        "is_gone", "is_moving", "is_reasoning", "is_waiting", "joined", "joins_s", "kept_tokens",
-        "last_token_s", "late_score", "offset", "other_token_s", "output_tokens", "placed_step",
-        "prefill_left", "rank", "reasoning_tokens", "reserved_blocks", "row", "run_ticks",
-        "stored_blocks", "version", "view",
-    )  # fmt: skip
+    row: int
+    """Number of the request in its engine; `view.number` is equal to it."""
+    view: RequestView
+    output_tokens: int
+    reasoning_tokens: int
+    joins_s: float
+    """Time at which the request joins the queue."""
+    context: int
+    """Prompt and generated tokens; out of date for a member of a batch, see `now_context`."""
+    rank: Rank | None = None
+    version: int = 0
+    """Number of ranks so far: entries of heaps with an older one are void."""
+    rank_until: float = inf
+    """Generated tokens at which the rank ends."""
+    is_waiting: bool = True
+    is_gone: bool = False
+    """Whether the request was rejected, has finished or was withdrawn."""
+    prefill_left: int = 0
+    kept_tokens: int = 0
+    """Tokens with KV from before an eviction when the prefill began; needs a prefix cache."""
+    in_prefills: bool = False
+    stored_blocks: int = 0
+    """KV blocks kept outside the device, to be copied back without computing them again."""
+    is_brought: bool = False
+    """Whether the stored blocks are from another instance; else they are in host memory."""
+    is_moving: bool = False
+    """Whether the stored blocks are being copied: out while the request waits, else back."""
+    reserved_blocks: int = 0
+    """Blocks reserved for the request until it joins the queue."""
+    evicted_s: float = -1.0
+    late_score: float | None = None
+    """A score that became available while the request ran: used if it waits again."""
+    batch: DecodeBatch | None = None
+    is_reasoning: bool = False
+    """Whether the request is in a batch and has not ended its thinking."""
+    offset: int = 0
+    joined: int = 0
+    """The batch's counter when this request joined it."""
+    event_at: int = -1
+    """The batch's counter at this member's next event."""
+    last_token_s: float | None = None
+    run_ticks: list[int] = field(default_factory=list)
+    """First and last ticks of runs of tokens, without those in the present batch."""
+    other_token_s: tuple[float, ...] = ()
+    """Times of the tokens in earlier instances."""
 
-    def __init__(
-        self, row: int, view: RequestView, output_tokens: int, reasoning_tokens: int
-    ) -> None:
-        self.row = row
-        self.view = view
-        self.output_tokens = output_tokens
-        self.reasoning_tokens = reasoning_tokens
-        self.joins_s = view.arrival_s
-        """When it joins the queue here."""
-        self.context = view.prompt_tokens
-        """Prompt + generated tokens; in a batch stale, see `now_context`."""
-        self.rank: Rank | None = None
-        self.version = 0
-        """Counts ranks: entries of heaps with an older one are void."""
-        self.ask_at: float = inf
-        """Ask again once this many tokens are generated."""
-        self.is_waiting = True
-        self.is_gone = False
-        """Whether it has finished or was withdrawn."""
-        self.prefill_left = 0
-        self.kept_tokens = 0
-        """Tokens whose KV was still there when its prefill began; 0 but for vLLM's prefix cache."""
-        self.in_prefills = False
-        self.stored_blocks = 0
-        """KV blocks kept outside the device, to be had back without computing them anew."""
-        self.reserved_blocks = 0
-        """Kept for it until it joins the queue here, and then its own."""
-        self.is_brought = False
-        """Whether these come from another instance; else they are in host memory."""
-        self.is_moving = False
-        """Whether they are being copied: away while it waits, else back."""
-        self.batch: DecodeBatch | None = None
-        self.is_reasoning = False
-        """Whether it is in a batch and has not ended its thinking."""
-        self.offset = 0
-        self.joined = 0
-        """The batch's counter when this request came to it."""
-        self.event_at = -1
-        """DecodeBatch counter at which something happens to this member next."""
-        self.last_token_s: float | None = None
-        self.late_score: float | None = None
-        """A score that became known while it ran: used if it waits again."""
-        self.placed_step = -1
-        self.evicted_s = -1.0
-        self.run_ticks: list[int] = []
-        """First and last ticks of runs of its tokens here, but for those in its batch."""
-        self.other_token_s: tuple[float, ...] = ()
-        """When its tokens came out in the instances before."""
-
-    def write_runs(self, record: TimelineRecord, ticks: Sequence[int]) -> None:
-        """Record runs of its tokens: first tick, last tick, first tick, ..."""
+    def add_runs(self, record: TimelineRecord, ticks: Sequence[int]) -> None:
+        """Record runs of tokens: first tick, last tick, first tick, ..."""
         self.run_ticks += ticks
         record.add_runs(self.row, ticks)
 
     @property
     def now_context(self) -> int:
-        """Prompt + generated tokens."""
+        """Prompt and generated tokens."""
         return self.context if self.batch is None else self.offset + self.batch.counter
 
     @property
-    def next_context(self) -> int:
-        """Tokens it has after the next one, while it waits."""
-        return self.context if self.stored_blocks and not self.prefill_left else self.context + 1
+    def generated_tokens(self) -> int:
+        context = self.context if self.batch is None else self.offset + self.batch.counter
+        return context - self.view.prompt_tokens
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens of a resident, or of one with stored blocks, whose KV there is."""
+        """Tokens of a resident, or of a request with stored blocks, that have KV."""
         return self.now_context - (self.prefill_left or 1)
+
+    @property
+    def current_rank(self) -> Rank:
+        """The rank in force: that of the batch, where its members share one."""
+        shared = None if self.batch is None else self.batch.rank
+        rank = shared or self.rank
+        assert rank is not None
+        return rank
 
     def sync_view(self) -> RequestView:
         """Return the view, brought up to date."""
@@ -192,15 +126,210 @@ class RequestState:
         return view
 
 
-GONE = RequestState(-1, RequestView("", -1, 0.0, 1), 1, 0)
-"""In the place of every request that has left its engine, so that a large run keeps none."""
-GONE.is_gone = True
-GONE.version = -1
+# Stands in the place of every request that has left its engine, so that a large run keeps none.
+GONE = RequestState(-1, RequestView("", -1, 0.0, 1), 1, 0, 0.0, 1, version=-1, is_gone=True)
 
 
-def rank_of(live: RequestState) -> Rank:
-    """Return the rank in force: the batch's, where the members share one."""
-    shared = None if live.batch is None else live.batch.rank
-    rank = shared or live.rank
-    assert rank is not None
-    return rank
+@dataclass(slots=True, eq=False)
+class DecodeBatch:
+    """Decodes of one priority level that run in the same steps."""
+
+    level: PriorityLevel
+    rank: Rank | None
+    """The rank that the members share, as all are of one `Rank.group`; None: each has its own."""
+    block_tokens: int
+    counter: int = 0
+    """Steps of this batch so far."""
+    count: int = 0
+    context: int = 0
+    """Sum of the members' contexts."""
+    growth: list[int] = field(init=False)
+    """By counter modulo block size: members that need one more block in that step."""
+    members: dict[int, RequestState] = field(default_factory=dict)
+    events: list[int] = field(default_factory=list)
+    """Heap of counters and rows: a member's next event is at that counter."""
+    next_due: float = inf
+    """Counter of the first event."""
+    rank_until: float = inf
+    """Counter at which the shared rank ends."""
+    timer_s: float = inf
+    """Time at which the engine checks whether the shared rank has ended."""
+    run_counters: array[int] = field(default_factory=_counters)
+    """Counter of the first step of each run of steps without a gap."""
+    run_ticks: array[int] = field(default_factory=_counters)
+    """First tick of each run, and before it the last tick of the run before."""
+    last_tick: int = -2
+    last_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.growth = [0] * self.block_tokens
+        self.level.batches.append(self)
+
+    def join(self, request: RequestState) -> None:
+        """Add a decode."""
+        self._add(request)
+        self.expect(request)
+
+    def _add(self, request: RequestState) -> None:
+        counter = self.counter
+        request.batch = self
+        request.offset = request.context - counter
+        request.joined = counter
+        self.members[request.row] = request
+        self.count += 1
+        self.level.count += 1
+        self.context += request.context
+        self.growth[(counter + 1 - request.context) % self.block_tokens] += 1
+
+    def absorb(self, other: DecodeBatch, record: TimelineRecord) -> None:
+        """Add all members of another batch, which ends."""
+        shift = self.counter - other.counter
+        for request in other.members.values():
+            other._write_back(request, record)
+            self._add(request)
+            request.event_at += shift
+            self._push_event(request)
+        other.level.count -= other.count
+        other.count = other.context = 0
+        other.members.clear()
+        other.level.batches.remove(other)
+
+    def expect(self, request: RequestState) -> None:
+        """Put a member's next event into the heap."""
+        before = request.offset - request.view.prompt_tokens  # generated tokens at counter 0
+        generated = self.counter + before
+        due: float = request.output_tokens
+        if generated < request.reasoning_tokens < due:
+            due = request.reasoning_tokens
+        if self.rank is None and generated < request.rank_until < due:
+            due = request.rank_until
+        request.event_at = ceil(due) - before
+        self._push_event(request)
+
+    def _push_event(self, request: RequestState) -> None:
+        heappush(self.events, request.event_at << _ROW_BITS | request.row)
+        if request.event_at < self.next_due:
+            self.next_due = request.event_at
+
+    def due(self) -> list[RequestState]:
+        """Remove the events of the present counter, and return their members."""
+        due, events, end = [], self.events, (self.counter + 1) << _ROW_BITS
+        while events and events[0] < end:
+            request = self.members.get(heappop(events) & _ROW_MASK)
+            # A void entry: the member left, or came back, and has another entry.
+            if request is not None and request.event_at == self.counter:
+                request.event_at = -1
+                due.append(request)
+        self.next_due = events[0] >> _ROW_BITS if events else inf
+        return due
+
+    def steps_to_event(self) -> float:
+        """Return the steps from now up to and with the first one that ends with an event."""
+        # Not min(): this is called before every step of a cluster.
+        due = self.next_due if self.next_due < self.rank_until else self.rank_until
+        return due - self.counter
+
+    def leave(self, request: RequestState, record: TimelineRecord) -> None:
+        """Remove a member; its state and its tokens are written back."""
+        self._write_back(request, record)
+        del self.members[request.row]
+        request.batch = None
+        self.count -= 1
+        self.level.count -= 1
+        self.context -= request.context
+        self.growth[(self.counter + 1 - request.context) % self.block_tokens] -= 1
+        if not self.count:
+            self.level.batches.remove(self)
+
+    def _write_back(self, request: RequestState, record: TimelineRecord) -> None:
+        """Copy into a member the state that so far followed from the batch."""
+        request.context = request.offset + self.counter
+        if self.counter > request.joined:
+            request.last_token_s = self.last_s
+            request.add_runs(record, self.ticks_of(request))
+        if self.rank is not None:
+            request.rank = self.rank
+
+    def ticks_of(self, request: RequestState) -> array[int]:
+        """Return first and last ticks of the runs of steps since a member joined."""
+        first = request.joined + 1
+        run = bisect_right(self.run_counters, first) - 1
+        ticks = self.run_ticks[2 * run + 1 :]
+        ticks[0] += first - self.run_counters[run]
+        ticks.append(self.last_tick)
+        return ticks
+
+    def advance(self, tick: int, now_s: float) -> None:
+        """Count one step of all members, which ended at `tick`."""
+        self.counter += 1
+        self.context += self.count
+        if self.last_tick != tick - 1:
+            self.run_counters.append(self.counter)
+            self.run_ticks.append(self.last_tick)
+            self.run_ticks.append(tick)
+        self.last_tick = tick
+        self.last_s = now_s
+
+    def advance_many(self, steps: int, now_s: float) -> None:
+        """Count `steps` further steps without a gap and without an event."""
+        self.counter += steps
+        self.context += steps * self.count
+        self.last_tick += steps
+        self.last_s = now_s
+
+    def part(self, moving: Sequence[RequestState]) -> DecodeBatch:
+        """Return a new batch of some members, with the history of this one."""
+        part = DecodeBatch(self.level, self.rank, self.block_tokens, self.counter)
+        part.rank_until = self.rank_until
+        part.run_counters, part.run_ticks = self.run_counters[:], self.run_ticks[:]
+        part.last_tick, part.last_s = self.last_tick, self.last_s
+        for request in moving:
+            context = request.offset + self.counter
+            slot = (self.counter + 1 - context) % self.block_tokens
+            part.members[request.row] = self.members.pop(request.row)
+            request.batch = part
+            part._push_event(request)
+            for batch, sign in ((self, -1), (part, 1)):
+                batch.count += sign
+                batch.context += sign * context
+                batch.growth[slot] += sign
+        return part
+
+    def move(self, level: PriorityLevel) -> None:
+        """Change the priority level of all members."""
+        self.level.batches.remove(self)
+        self.level.count -= self.count
+        self.level = level
+        level.batches.append(self)
+        level.count += self.count
+
+    def grows(self) -> int:
+        """Return the blocks that the members need for their next token."""
+        return self.growth[self.counter % self.block_tokens]
+
+
+@dataclass(slots=True, eq=False)
+class PriorityLevel:
+    """The requests of one `Rank.lane`."""
+
+    number: int
+    batches: list[DecodeBatch] = field(default_factory=list)
+    count: int = 0
+    """Decodes in the batches."""
+    prefills: list[tuple[tuple[float, ...], int]] = field(default_factory=list)
+    """(key, row) of prefills in progress, ascending."""
+    waiting: list[tuple[tuple[float, ...], int, int]] = field(default_factory=list)
+    """Heap of (key, row, version) of waiting requests; an older version is void."""
+
+    def decodes_in_order(self) -> list[RequestState]:
+        """Return all decodes by key, then by row."""
+        # Not one sort by (key, row): most decodes share the key of their batch.
+        by_key: dict[tuple[float, ...], dict[int, RequestState]] = {}
+        for batch in self.batches:
+            if batch.rank is not None:
+                by_key.setdefault(batch.rank.key, {}).update(batch.members)
+                continue
+            for row, request in batch.members.items():
+                assert request.rank is not None
+                by_key.setdefault(request.rank.key, {})[row] = request
+        return [by_key[key][row] for key in sorted(by_key) for row in sorted(by_key[key])]

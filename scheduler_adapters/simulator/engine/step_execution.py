@@ -1,55 +1,48 @@
-"""Running one filled step, booking what came of it, and repeating it while nothing changes."""
+"""Running one filled step, counting its tokens, and repeating it while nothing changes."""
 
 from math import inf
 
 from lengthwise.errors import SchedulingError
-from scheduler_adapters.simulator.engine.decode_batch import DecodeBatch
-from scheduler_adapters.simulator.engine.request_state import GONE, RequestState
-from scheduler_adapters.simulator.engine.state import EngineState
+from scheduler_adapters.simulator.engine.arrivals import Arrivals
+from scheduler_adapters.simulator.engine.request_state import GONE, DecodeBatch, RequestState
 from scheduler_adapters.simulator.engine.step_scheduling import StepScheduler
 
 
 class StepExecutor:
-    """Lets the time of steps pass."""
+    """Advances virtual time by steps."""
 
     __slots__ = (
-        "block_tokens", "emitted", "events", "filler", "finished", "latency", "load", "memory",
-        "ran", "ranks", "record", "residents", "split_lanes", "state", "step", "stored", "tick_s",
+        "arrivals", "events", "latency", "load", "memory", "ranked", "record", "scheduler", "step",
+        "until_s",
     )  # fmt: skip
 
-    def __init__(self, state: EngineState, filler: StepScheduler) -> None:
-        self.state = state
-        self.load = state.load
-        self.record = state.record
-        self.events = state.events
-        self.emitted = state.events.emitted
-        self.finished = state.events.finished
-        self.ran = state.events.ran
-        self.tick_s = state.record.tick_s
-        self.residents = state.residents
-        self.split_lanes = filler.split_lanes
-        self.filler = filler
-        self.step = filler.step
-        self.ranks = filler.ranks
-        self.memory = filler.memory
-        self.stored = filler.memory.stored
-        self.block_tokens = state.instance.block_tokens
-        self.latency = state.instance.latency
+    def __init__(self, scheduler: StepScheduler, arrivals: Arrivals) -> None:
+        self.scheduler = scheduler
+        self.arrivals = arrivals
+        self.memory = scheduler.memory
+        self.ranked = scheduler.ranked
+        self.step = scheduler.step
+        self.load = scheduler.load
+        self.events = scheduler.memory.events
+        self.record = scheduler.ranked.record
+        self.latency = scheduler.memory.instance.latency
+        self.until_s = inf
+        """No step starts from here on; -inf stops the run."""
 
     def run(self) -> None:
-        """Run the step that has been filled, book it, and run further ones like it.
+        """Run the step that has been filled, and further ones like it.
 
-        Booking counts the tokens and removes the finished; then the requests that changed are
-        ranked. One function, for this runs at every step.
+        Its tokens are counted, finished requests are removed, changed ones are ranked. One
+        function, as it runs at every step.
         """
-        state, step, scheduled_s, load = self.state, self.step, self.record.scheduled_s, self.load
-        prefills = []
-        for live, chunk in step.chunks:
-            prefills.append((live.context - live.prefill_left, chunk))
-            if scheduled_s[live.row] != scheduled_s[live.row]:
-                scheduled_s[live.row] = load.now_s
+        step, load, memory, ranked = self.step, self.load, self.memory, self.ranked
+        scheduled_s, prefills = self.record.scheduled_s, []
+        for request, chunk in step.chunks:
+            prefills.append((request.context - request.prefill_left, chunk))
+            if scheduled_s[request.row] != scheduled_s[request.row]:
+                scheduled_s[request.row] = load.now_s
         count = context = 0
-        for batch in step.placed:
+        for batch in step.batches:
             count += batch.count
             context += batch.context
         duration_s = self.latency.step_s(count, context, prefills)
@@ -61,131 +54,135 @@ class StepExecutor:
         tick, now_s = load.step - 1, load.now_s
         changed: list[RequestState] = []
         stale: list[DecodeBatch] = []
-        num_residents = len(self.residents)
-        if self.emitted:
-            self._tell_decodes()
-        for batch in step.placed:
+        num_residents = len(memory.residents)
+        emitted = self.events.emitted
+        if emitted:
+            self._report_decodes()
+        for batch in step.batches:
             batch.advance(tick, now_s)
             if batch.next_due <= batch.counter:
-                self._book_due(batch, changed)
-            if batch.ask_at <= batch.counter:
+                self._end_phases(batch, changed)
+            if batch.rank_until <= batch.counter:
                 stale.append(batch)
-        if step.placed:
-            state.evictions_without_token = 0
+        if step.batches:
+            memory.evictions_without_token = 0
         if step.chunks:
-            self._book_chunks(tick, changed)
-        state.count()
-        has_changed = changed or len(self.residents) != num_residents
-        # An observer of single tokens wants every step.
-        step.repeats = step.is_steady and not (step.chunks or self.emitted)
+            self._count_chunks(tick, changed)
+        memory.update_load()
+        has_changed = changed or len(memory.residents) != num_residents
+        # An observer of single tokens is called at every step.
+        step.repeats = step.is_steady and not (step.chunks or emitted)
         if stale and step.repeats and not has_changed:
-            self._repeat_asking(stale)
+            self._repeat_ranking(stale)
         elif changed or stale:
-            self.ranks.rank_changed(changed, stale)
+            ranked.rank_changed(changed, stale)
         if stale or (has_changed and step.repeats):
             step.repeats = not stale and self._has_all()
-        if self.split_lanes:
-            self.filler.rejoin_split_lanes()
+        if self.scheduler.split_levels:
+            self.scheduler.rejoin_split_levels()
 
     def _has_all(self) -> bool:
         """Return whether the step that ran has all requests, so that their order is the same."""
         step = self.step
-        step.placed = [batch for batch in step.placed if batch.count]
-        count = sum([batch.count for batch in step.placed])
-        return 0 < count == len(self.residents) and not self.state.num_waiting
+        step.batches = [batch for batch in step.batches if batch.count]
+        count = sum([batch.count for batch in step.batches])
+        return 0 < count == len(self.memory.residents) and not self.ranked.num_waiting
 
     def _pass(self, duration_s: float) -> None:
-        """Let the time of one step pass."""
+        """Advance the time by one step."""
         load = self.load
-        load.now_s = load.last_step_end_s = load.now_s + duration_s
-        load.step += 1
-        load.mean_step_s += (duration_s - load.mean_step_s) / load.step
-        self.tick_s.append(load.now_s)
-        if self.ran:
-            self.state.count()
-            for tell in self.ran:
-                tell(load, duration_s, len(self.state.residents))
+        load.now_s = load.last_step_end_s = now_s = load.now_s + duration_s
+        load.step = steps = load.step + 1
+        load.mean_step_s += (duration_s - load.mean_step_s) / steps
+        self.record.tick_s.append(now_s)
+        if self.events.ran:
+            self.memory.update_load()
+            for tell in self.events.ran:
+                tell(load, duration_s, len(self.memory.residents))
 
-    def _book_due(self, batch: DecodeBatch, changed: list[RequestState]) -> None:
-        """Remove the finished; the other members to whom something happens changed."""
-        for live in batch.due():
-            if batch.counter + live.offset - live.view.prompt_tokens == live.output_tokens:
-                self._finish(live)
+    def _end_phases(self, batch: DecodeBatch, changed: list[RequestState]) -> None:
+        """Remove finished members; other members with an event have changed."""
+        for request in batch.due():
+            if batch.counter + request.offset - request.view.prompt_tokens == request.output_tokens:
+                self._finish(request)
             else:
-                changed.append(live)
+                changed.append(request)
                 if self.events.thinking_ended:
-                    self._tell_thinking_ended(live)
+                    self._report_thinking_end(request)
 
-    def _tell_thinking_ended(self, live: RequestState) -> None:
-        if live.now_context - live.view.prompt_tokens == live.reasoning_tokens:
+    def _report_thinking_end(self, request: RequestState) -> None:
+        if request.generated_tokens == request.reasoning_tokens:
             for tell in self.events.thinking_ended:
-                tell(live.sync_view(), self.load.now_s)
+                tell(request.sync_view(), self.load.now_s)
 
-    def _book_chunks(self, tick: int, changed: list[RequestState]) -> None:
-        state, record, now_s = self.state, self.record, self.load.now_s
-        for live, chunk in self.step.chunks:
-            is_first = live.prefill_left + live.kept_tokens == live.context
-            live.prefill_left -= chunk
-            if live.prefill_left:
+    def _count_chunks(self, tick: int, changed: list[RequestState]) -> None:
+        record, now_s, memory = self.record, self.load.now_s, self.memory
+        for request, chunk in self.step.chunks:
+            is_first = request.prefill_left + request.kept_tokens == request.context
+            request.prefill_left -= chunk
+            if request.prefill_left:
                 if is_first:
-                    changed.append(live)
+                    changed.append(request)
                 continue
-            if live.in_prefills:
-                self.ranks.unplace(live)
+            if request.in_prefills:
+                self.ranked.unplace(request)
             # The token that ends a prefill.
-            state.num_prefilling -= 1
-            state.evictions_without_token = 0
-            live.context += 1
-            live.last_token_s = now_s
-            live.write_runs(record, (tick, tick))
-            if live.context == live.view.prompt_tokens + 1:
-                record.first_token_s[live.row] = now_s
-            for tell in self.emitted:
-                tell(live.sync_view(), 1, now_s)
-            if live.context - live.view.prompt_tokens == live.output_tokens:
-                self._finish(live)
+            memory.num_prefilling -= 1
+            memory.evictions_without_token = 0
+            request.context += 1
+            request.last_token_s = now_s
+            request.add_runs(record, (tick, tick))
+            if request.context == request.view.prompt_tokens + 1:
+                record.first_token_s[request.row] = now_s
+            for tell in self.events.emitted:
+                tell(request.sync_view(), 1, now_s)
+            if request.context - request.view.prompt_tokens == request.output_tokens:
+                self._finish(request)
                 continue
-            changed.append(live)
+            changed.append(request)
             for tell in self.events.prefill_ended:
-                tell(live.sync_view(), now_s)
+                tell(request.sync_view(), now_s)
             if self.events.thinking_ended:
-                self._tell_thinking_ended(live)
+                self._report_thinking_end(request)
 
-    def _tell_decodes(self) -> None:
-        """Tell the observers of each decode's token, which is booked with its batch."""
-        for batch in self.step.placed:
-            for live in batch.members.values():
-                view = live.sync_view()
+    def _report_decodes(self) -> None:
+        """Report each decode's token, which is not counted yet."""
+        for batch in self.step.batches:
+            for request in batch.members.values():
+                view = request.sync_view()
                 view.generated_tokens += 1
-                for tell in self.emitted:
+                for tell in self.events.emitted:
                     tell(view, 1, self.load.now_s)
 
-    def _finish(self, live: RequestState) -> None:
-        state = self.state
-        if live.batch is not None:
-            self.ranks.leave(live.batch, live)
-        blocks = -(-(live.context - 1) // self.block_tokens)
-        self.load.used_blocks -= blocks
-        if self.memory.habits is not None:
-            self.memory.habits.freed(blocks)
-        del state.residents[live.row]
-        live.version += 1
-        live.is_gone = True
-        self.record.finished_s[live.row] = self.load.now_s
-        for tell in self.finished:
-            tell(live.sync_view(), self.load.now_s)
-        state.lives[live.row] = GONE
+    def _finish(self, request: RequestState) -> None:
+        if request.batch is not None:
+            self.ranked.leave(request)
+        memory = self.memory
+        memory.free(-(-(request.context - 1) // memory.instance.block_tokens))
+        del memory.residents[request.row]
+        request.version += 1
+        request.is_gone = True
+        self.record.finished_s[request.row] = self.load.now_s
+        for tell in self.events.finished:
+            tell(request.sync_view(), self.load.now_s)
+        self.ranked.requests[request.row] = GONE
 
     def repeat(self) -> bool:
         """Run the step that ran last again and again, as long as it would be filled the same.
 
         The caller has decided that a step starts now; return False if it cannot be this one. A step
-        at whose end something happens is booked, and is the last.
+        that ends with an event is run in full, and is the last.
         """
-        load, filler, step, size = self.load, self.filler, self.step, self.block_tokens
-        batches, has_rule, latency = step.placed, filler.has_rule, self.latency
-        until_s, quiet_steps = self.state.until_s, inf
-        most_blocks = load.total_blocks - max(self.memory.headroom, self.memory.blocks_awaited())
+        load, step, memory, latency = self.load, self.step, self.memory, self.latency
+        batches, has_rule, rule_stays = (
+            step.batches,
+            self.scheduler.has_rule,
+            self.scheduler.rule_stays,
+        )
+        size, until_s, quiet_steps = memory.instance.block_tokens, self.until_s, inf
+        most_blocks = memory.decode_blocks
+        if step.rule.displace:
+            most_blocks = min(most_blocks, load.total_blocks - memory.blocks_awaited())
         count = context = steps = 0
         for batch in batches:
             steps_to_event = batch.steps_to_event()
@@ -198,7 +195,7 @@ class StepExecutor:
             for batch in batches:
                 growth += batch.growth[(batch.counter + steps) % size]
             step.repeats = load.used_blocks + growth <= most_blocks and (
-                not has_rule or filler.rule_stays()
+                not has_rule or rule_stays()
             )
             if not step.repeats:
                 break
@@ -210,55 +207,54 @@ class StepExecutor:
             self._pass(latency.step_s(count, context, ()))
             context += count
             steps += 1
-            if steps == 1 and load.now_s < until_s:  # as it mostly is not in a cluster
+            if steps == 1 and load.now_s < until_s:  # in a cluster the second is rare
                 until_s = self._quiet_until_s()
         self._advance_batches(steps)
         return steps > 0
 
     def _advance_batches(self, steps: int) -> None:
-        for batch in self.step.placed if steps else ():
+        for batch in self.step.batches if steps else ():
             batch.advance_many(steps, self.load.now_s)
 
-    def _repeat_asking(self, stale: list[DecodeBatch]) -> None:
-        """Do the same where shared ranks end with every step, until one of them changes its lane.
+    def _repeat_ranking(self, stale: list[DecodeBatch]) -> None:
+        """Repeat a step whose shared ranks end with it, until a batch changes its level.
 
-        Inside a lane order does not matter, as long as there is room for all.
+        Inside a level order does not matter, as long as there is room for all.
         """
-        load, filler, ranks, size = self.load, self.filler, self.ranks, self.block_tokens
-        timers, quiet_until_s = ranks.timers, self._quiet_until_s()
-        most_blocks = load.total_blocks - self.memory.headroom
-        batches = self.step.placed
+        load, memory, ranked, timers = self.load, self.memory, self.ranked, self.ranked.timers
+        quiet_until_s = self._quiet_until_s()
+        batches = self.step.batches
         count = sum([batch.count for batch in batches])
-        lanes = [batch.lane for batch in batches]
-        displaces = self.step.rule.displace and self.state.num_waiting
+        levels = [batch.level for batch in batches]
+        displaces = self.step.rule.displace and ranked.num_waiting
         has_room = count == load.num_decoding and not displaces
         while True:
             if stale:
-                ranks.rank_groups(stale)
+                ranked.rank_groups(stale)
             now_s = load.now_s
             if not has_room or now_s >= quiet_until_s or (timers and timers[0][0] <= now_s):
                 return
             growth = context = 0
-            for batch, lane in zip(batches, lanes, strict=True):
+            for batch, level in zip(batches, levels, strict=True):
                 is_due = batch.next_due <= batch.counter + 1
-                if is_due or not batch.count or batch.lane is not lane:
+                if is_due or not batch.count or batch.level is not level:
                     return
-                growth += batch.growth[batch.counter % size]
+                growth += batch.grows()
                 context += batch.context
-            if load.used_blocks + growth > most_blocks:
+            if load.used_blocks + growth > memory.decode_blocks:
                 return
-            if filler.has_rule and not filler.rule_stays():
+            if self.scheduler.has_rule and not self.scheduler.rule_stays():
                 return
             load.used_blocks += growth
             self._pass(self.latency.step_s(count, context, ()))
             stale = []
             for batch in batches:
                 batch.advance(load.step - 1, load.now_s)
-                if batch.ask_at <= batch.counter:
+                if batch.rank_until <= batch.counter:
                     stale.append(batch)
 
     def _quiet_until_s(self) -> float:
         """Return when a request or score arrives, a copy lands, a rank ends, or the run is cut."""
-        state = self.state
-        arrives_s = min(state.next_arrival_s, self.ranks.next_score_s)
-        return min(arrives_s, self.stored.next_landing_s, state.until_s, self.ranks.next_timer_s)
+        ranked, lands_s = self.ranked, self.memory.stored.next_landing_s
+        arrives_s = min(self.arrivals.next_s, ranked.next_score_s)
+        return min(arrives_s, lands_s, self.until_s, ranked.next_timer_s)

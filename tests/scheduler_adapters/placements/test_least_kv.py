@@ -7,7 +7,7 @@ import pytest
 from scheduler_adapters.placements.least_kv import LeastKv
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.request_state import simulated_requests
+from scheduler_adapters.simulator.engine.simulated_request import simulated_requests
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import InstanceView, RequestView
@@ -56,4 +56,4 @@ def test_requests_that_arrive_together_are_spread_because_views_count_those_hand
     for number, request in enumerate(simulated_requests(requests)):
         views = [engine.view() for engine in engines]
         engines[placement.place(request.view(number), views)].submit(request)
-    assert [len(engine.inbox) for engine in engines] == [2, 2, 2]
+    assert [len(engine.arrivals.pending) for engine in engines] == [2, 2, 2]

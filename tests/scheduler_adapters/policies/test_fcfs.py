@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
 from scheduler_adapters.policy import load_policy
-from scheduler_adapters.simulator.host_link import HostLink
+from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.views import Capability, LoadView, RequestView
 from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
 

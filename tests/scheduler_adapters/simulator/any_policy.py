@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import RequestState
-from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
@@ -178,7 +178,6 @@ hosts = st.builds(
     kv_bytes_per_token=st.just(1),
     bytes_per_s=st.sampled_from([1e9, 20_000.0, 1_000.0, 100.0]),
     latency_s=st.sampled_from([0.0, 0.02]),
-    sharing=st.sampled_from(["fair", "fifo"]),
     max_blocks=st.sampled_from([None, 3, 12]),
 )
 """From faster than a step to several steps for a block."""

@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from lengthwise.errors import InvalidDecision, SchedulingError
 from scheduler_adapters.planner.step_budget import StepBudget, evict_order, limit_of
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
-from scheduler_adapters.simulator.host_link import Copies
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.links import HostCopies
 from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
@@ -147,9 +147,10 @@ class ReferenceEngine:
         """Scores still to come after their requests: when, row, score."""
         instance.check(policy)
         self.host_used_blocks = 0
-        self.copies: Copies | None = None
+        self.copies: HostCopies | None = None
+        self.copying: dict[int, _Live] = {}
         if instance.host is not None:
-            self.copies = Copies(instance.host, block_tokens=instance.block_tokens)
+            self.copies = HostCopies(instance.host, block_tokens=instance.block_tokens)
 
     def run(self, requests: Requests) -> Timeline:
         """Run until all requests are finished.
@@ -201,11 +202,11 @@ class ReferenceEngine:
 
     def _land(self) -> None:
         """Requests whose copies have landed: on the host, or back and running again."""
-        rows = self.copies.land(self.load.now_s) if self.copies is not None else []
-        live_at = {live.row: live for live in self.live}
-        back = [live_at[row] for row in rows if live_at[row].blocks]
-        for row in rows:
-            live_at[row].is_moving = False
+        numbers = self.copies.land(self.load.now_s) if self.copies is not None else []
+        landed = [self.copying.pop(number) for number in numbers]
+        back = [live for live in landed if live.blocks]
+        for live in landed:
+            live.is_moving = False
         for live in back:
             self.host_used_blocks -= live.host_blocks
             live.host_blocks = 0
@@ -385,7 +386,7 @@ class ReferenceEngine:
             live.blocks = live.host_blocks if is_whole else self.instance.blocks(live.context)
             live.is_moving = True
             self._take_blocks(live, live.blocks)
-            self.copies.start(self.load.now_s, live.row, live.host_blocks)
+            self.copying[self.copies.start(self.load.now_s, live.host_blocks)] = live
         else:
             live.blocks = self.instance.blocks(live.context)
             live.to_prefill, blocks = self._need(live)
@@ -507,7 +508,7 @@ class ReferenceEngine:
         if blocks and self.host_used_blocks + blocks <= limit_of(self.instance.host.max_blocks):
             live.host_blocks, live.is_moving = blocks, True
             self.host_used_blocks += blocks
-            self.copies.start(self.load.now_s, live.row, blocks)
+            self.copying[self.copies.start(self.load.now_s, blocks)] = live
 
     def _run_step(self, record: TimelineRecord, step: _Step) -> None:
         duration_s = self.instance.latency.step_s(

@@ -12,9 +12,9 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import POLICIES, Policy, Traits, load_policy
-from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import Capability
 from scheduler_adapters.workload.requests import make_requests

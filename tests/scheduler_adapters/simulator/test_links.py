@@ -1,15 +1,17 @@
-"""Transfers between instances: shares of endpoints, the order of landing, and conserved bytes."""
+"""Copies over links: shares of the bandwidth, the order of landing, and conserved bytes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.simulator.links import Fabric, Transfers
+from scheduler_adapters.simulator.links import Fabric, HostCopies, HostLink, Transfers
 
 
 def transfers(**changes) -> Transfers:
@@ -97,10 +99,71 @@ def test_reading_changes_nothing_and_no_transfer_beats_the_bandwidth(plan):
     assert max(ends.values()) <= start_s + sum(one[3] for one in plan) / 100 + 1e-6
 
 
-def test_a_fabric_of_a_known_model_has_its_kv_and_wrong_settings_are_refused():
-    assert Fabric.of_model("llama-3-8b").kv_bytes_per_token == 131_072
-    with pytest.raises(ConfigError, match="no model named 'nobody'"):
-        Fabric.of_model("nobody")
-    for wrong in ({"bytes_per_s": 0}, {"latency_s": -1}, {"kv_bytes_per_token": 0}):
-        with pytest.raises(ConfigError, match=next(iter(wrong))):
-            Fabric(**{"kv_bytes_per_token": 1} | wrong)
+LINK = HostLink(kv_bytes_per_token=1, bytes_per_s=100.0)
+
+starts = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 500)), min_size=1, max_size=8).map(
+    sorted
+)
+"""(time, bytes) of copies."""
+
+
+def host_landings(link: HostLink, *starts: tuple[float, int]) -> dict[int, float]:
+    """When copies of (start, bytes) land, by their number from 1 on."""
+    copies, landed = HostCopies(link, block_tokens=1), {}
+    for start_s, size in starts:
+        while (at_s := copies.next_landing_s) <= start_s:
+            landed |= dict.fromkeys(copies.land(at_s), at_s)
+        copies.start(start_s, size)
+    while (at_s := copies.next_landing_s) < inf:
+        landed |= dict.fromkeys(copies.land(at_s), at_s)
+    return landed
+
+
+def test_copies_share_the_link_equally():
+    # 100 bytes alone for .5 s, then at half the rate; the second has 50 left when the first ends.
+    assert host_landings(LINK, (0.0, 100), (0.5, 100)) == {1: 1.5, 2: 2.0}
+
+
+def test_latency_comes_after_the_last_byte_and_holds_nobody_up():
+    slow = replace(LINK, latency_s=3.0)
+    assert host_landings(slow, (0.0, 100), (1.0, 100)) == {1: 4.0, 2: 5.0}
+
+
+@given(starts)
+def test_how_often_one_asks_does_not_matter(starts):
+    (seldom, often), landed = (HostCopies(LINK, block_tokens=1) for _ in range(2)), []
+    ends_s = [*(start_s for start_s, _ in starts[1:]), 1000.0]
+    for (start_s, size), end_s in zip(starts, ends_s, strict=True):
+        seldom.start(start_s, size)
+        often.start(start_s, size)
+        for at_s in np.linspace(start_s, end_s, 7).tolist():
+            landed += often.land(at_s)
+    assert seldom.land(1000.0) == landed
+
+
+@pytest.mark.parametrize(
+    ("link", "field", "value"),
+    [
+        *(
+            (link, *setting)
+            for link in (HostLink, Fabric)
+            for setting in (
+                ("kv_bytes_per_token", 0),
+                ("bytes_per_s", 0.0),
+                ("bytes_per_s", float("nan")),
+                ("latency_s", -1.0),
+            )
+        ),
+        (HostLink, "max_blocks", -1),
+    ],
+)
+def test_a_link_that_cannot_be_is_refused(link, field, value):
+    with pytest.raises(ConfigError, match=field):
+        link(**{"kv_bytes_per_token": 1} | {field: value})
+
+
+@pytest.mark.parametrize("link", [HostLink, Fabric])
+def test_the_link_of_a_model_has_its_kv_and_an_unknown_model_is_refused(link):
+    assert link.of_model("mistral-7b").kv_bytes_per_token == 131_072
+    with pytest.raises(ConfigError, match=r"no model named 'nobody'.*llama-3-8b"):
+        link.of_model("nobody")

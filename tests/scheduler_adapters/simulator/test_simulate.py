@@ -98,4 +98,4 @@ def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_of_s
     line = run()
     assert "fcfs: virtual time 0 s, 0/20 requests" in line
     assert "####################" in line
-    assert "1/1 0 s  fcfs" in line
+    assert "0 s  1/1  fcfs" in line

@@ -19,11 +19,8 @@ from scheduler_adapters.simulator.cluster import ClusterRun, request_migrations
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.request_state import (
-    Carried,
-    RequestState,
-    simulated_requests,
-)
+from scheduler_adapters.simulator.engine.request_state import RequestState
+from scheduler_adapters.simulator.engine.simulated_request import Carried, simulated_requests
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric, Transfers
 from scheduler_adapters.views import InstanceView, Phase, RequestView
@@ -399,7 +396,7 @@ class ReferenceCluster:
             return
         flight.stages += 1
         self.flights[number] = flight
-        num_bytes = tokens * self.transfers.fabric.kv_bytes_per_token
+        num_bytes = tokens * self.transfers.link.kv_bytes_per_token
         self.transfers.start(now_s, number, flight.source, flight.to, num_bytes)
 
     def submit(self, row: int, instance: int, carried: Carried | None) -> bool:

@@ -214,7 +214,7 @@ def check(requests, placement, policy, instance, host, count, roles, outages, **
         assert_runs_are_equal(run, walked)
         assert_nothing_is_lost(run)
     for engine in walked.engines:
-        assert engine.load.used_blocks == engine.state.held_blocks == 0
+        assert engine.load.used_blocks == engine.memory.held_blocks == 0
 
 
 def assert_nothing_is_lost(run: ClusterRun) -> None:

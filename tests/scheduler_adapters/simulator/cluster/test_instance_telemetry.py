@@ -11,7 +11,7 @@ from scheduler_adapters.placement import Watch
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry, read_all_s
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.request_state import SimulatedRequest
+from scheduler_adapters.simulator.engine.simulated_request import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import StepRule

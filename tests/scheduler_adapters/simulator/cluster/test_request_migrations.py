@@ -12,7 +12,7 @@ from scheduler_adapters.placement import Move, Placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import ClusterRun, request_migrations, simulate_cluster
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.request_state import Carried, SimulatedRequest
+from scheduler_adapters.simulator.engine.simulated_request import Carried, SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
@@ -150,7 +150,7 @@ def test_reserved_blocks_are_taken_before_those_who_wait():
     engine.advance(2.5)
     assert [request.request_id for request in engine.decodes()] == ["came"]
     engine.advance(9.0)
-    assert engine.view().used_blocks == engine.state.held_blocks == 0
+    assert engine.view().used_blocks == engine.memory.held_blocks == 0
 
 
 def test_what_needs_no_more_blocks_has_them_even_in_full_memory():
@@ -171,4 +171,4 @@ def test_reserved_blocks_come_free_with_a_request_that_leaves_before_it_joined()
     engine.submit(request, carried=Carried(available_s=5.0, kv_tokens=30, reserved_blocks=2))
     assert engine.view().used_blocks == 2
     engine.withdraw(state_of(engine, "a"))
-    assert engine.view().used_blocks == engine.state.held_blocks == 0
+    assert engine.view().used_blocks == engine.memory.held_blocks == 0

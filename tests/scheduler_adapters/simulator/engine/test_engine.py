@@ -211,4 +211,4 @@ def test_a_prefill_after_an_eviction_may_end_in_the_next_step():
     assert engine.quiet_until_s(start_s, heeds_ends=True) <= 2.0
     engine.advance(1.5)
     assert engine.view().num_answering == 2
-    assert engine.state.record.preemptions[1] == 1
+    assert engine.record.preemptions[1] == 1

@@ -24,9 +24,9 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import POLICIES, load_policy
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
@@ -85,7 +85,7 @@ class StepLines(EngineObserver):
     """Writes a line for every step."""
 
     def __init__(self, engine: Engine) -> None:
-        self.step = engine.filler.step
+        self.step = engine.step
         self.lines: list[str] = []
         self.evicted_rows: list[int] = []
         engine.observe(self)
@@ -96,7 +96,7 @@ class StepLines(EngineObserver):
     def ran(self, load, duration_s, num_resident):
         step = {
             "time": round(load.now_s, 9),
-            "decodes": sorted(row for batch in self.step.placed for row in batch.members),
+            "decodes": sorted(row for batch in self.step.batches for row in batch.members),
             "prefills": [[live.row, chunk] for live, chunk in self.step.chunks],
             "evicted": self.evicted_rows,
         }

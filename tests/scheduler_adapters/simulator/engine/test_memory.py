@@ -7,10 +7,12 @@ from math import inf
 
 import pytest
 
-from scheduler_adapters.policy import Policy, Traits
+from scheduler_adapters.policy import Policy, Traits, load_policy
 from scheduler_adapters.simulator.engine.engine import Engine
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import make_requests
@@ -55,7 +57,7 @@ def evicted(scores, *, rule=None, arrival_s=None, instance=SECONDS, prompt=31, o
     )
     engine = Engine(ByScore(rule), instance, observers=[told])
     serve(engine, requests)
-    assert engine.state.load.used_blocks == 0
+    assert engine.load.used_blocks == 0
     return told.rows
 
 
@@ -99,9 +101,9 @@ def test_for_a_seat_alone_nobody_goes_until_blocks_are_missing_as_well():
         engine = Engine(ByScore(rule), instance, observers=[told, *more])
         engine.submit_all(requests)
         while not told.rows:
-            engine.advance(engine.state.load.now_s + 1.0)
+            engine.advance(engine.load.now_s + 1.0)
         assert told.rows == [1]
-        gone_s.append(engine.state.load.now_s)
+        gone_s.append(engine.load.now_s)
         engine.advance(inf)
     assert gone_s[0] == gone_s[1] > 12.0
 
@@ -147,10 +149,51 @@ def test_a_step_from_which_a_request_was_evicted_is_not_repeated_while_it_may_co
     requests = make_requests(prompt_tokens=[30, 40], output_tokens=[9, 9], scores=[1.0, 2.0])
     engine.submit_all(requests)
     engine.advance(0.5)
-    evicted, step = engine.state.lives[1], engine.filler.step
+    evicted, step = engine.requests[1], engine.step
     assert evicted.is_waiting
-    evicted.evicted_s = engine.state.load.now_s
+    evicted.evicted_s = engine.load.now_s
     step.is_steady = True
     engine.memory.displace()
     assert evicted.is_waiting
     assert not step.is_steady
+
+
+def test_residents_that_neither_prefill_nor_return_decode():
+    engine = Engine(ByScore(), SECONDS)
+    memory, load = engine.memory, engine.load
+    for row in range(6):
+        memory.residents[row] = RequestState(row, RequestView(str(row), row, 0.0, 1), 1, 0, 0.0, 1)
+    engine.ranked.num_waiting, memory.num_prefilling, memory.num_returning = 5, 1, 2
+    memory.update_load()
+    assert (load.num_waiting, load.num_prefilling, load.num_decoding) == (5, 1, 3)
+
+
+def plain_and_kept(requests, **limits):
+    """Timelines without and with prefix caching."""
+    instance = Instance(watermark_fraction=0.0, **limits)
+    return [
+        simulate(requests, load_policy("fcfs"), instance, loop="python", kind=kind)
+        for kind in ("plain", "vllm")
+    ]
+
+
+def test_a_preempted_request_prefills_only_what_was_taken_meanwhile():
+    # Of 7 blocks the second request gives its 5 back when the first needs a third; the first
+    # takes at most 2 more until it ends, so at least 3 blocks = 48 tokens are kept.
+    latency = AffineLatency(base_s=1.0, per_token_s=0.001)
+    requests = make_requests(prompt_tokens=[16, 64], output_tokens=[40, 40])
+    plain, kept = plain_and_kept(requests, latency=latency, kv_blocks=7, max_tokens=None)
+    assert plain.preemptions.tolist() == kept.preemptions.tolist() == [0, 1]
+    saved_s = plain.finished_s[1] - kept.finished_s[1]
+    assert saved_s == pytest.approx(0.001 * 16 * round(saved_s / 0.016))
+    assert saved_s >= 0.001 * 48 - 1e-9
+
+
+def test_a_prefill_in_several_chunks_resumes_where_its_blocks_end():
+    # 47 tokens per step: the second prompt is evicted as soon as it has all of its 96 tokens but
+    # none generated, and comes back when the first is done: 80 tokens are still there.
+    requests = make_requests(prompt_tokens=[31, 96], output_tokens=[20, 2])
+    plain, kept = plain_and_kept(requests, latency=SECONDS.latency, kv_blocks=8, max_tokens=47)
+    assert plain.preemptions.tolist() == kept.preemptions.tolist() == [0, 1]
+    assert plain.first_token_s.tolist() == [1, 23]
+    assert kept.first_token_s.tolist() == [1, 22]

@@ -5,15 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.policies.fcfs import OffloadingFCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.request_state import SimulatedRequest
-from scheduler_adapters.simulator.host_link import HostLink
+from scheduler_adapters.simulator.engine.simulated_request import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.simulator.links import HostLink
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import LoadView
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.any_policy import state_of
+from tests.scheduler_adapters.simulator.any_policy import EveryToken, serve, state_of
 
 HOST = HostLink(kv_bytes_per_token=1, bytes_per_s=32.0)
 """Half a second for a block."""
@@ -36,26 +45,26 @@ def engine_at(seconds: float, host: HostLink = HOST) -> Engine:
 
 def test_what_is_evicted_is_on_the_host_and_waits():
     engine = engine_at(19.0)
-    live = engine.state.lives[1]
+    live = engine.requests[1]
     assert live.is_waiting
-    assert live.stored_blocks == engine.stored.used_host_blocks == 2
-    assert (engine.state.num_waiting, engine.state.num_returning) == (1, 0)
+    assert live.stored_blocks == engine.memory.stored.used_host_blocks == 2
+    assert (engine.ranked.num_waiting, engine.memory.num_returning) == (1, 0)
 
 
 def test_a_host_without_room_lets_blocks_be_computed_anew():
     engine = engine_at(19.0, replace(HOST, max_blocks=1))
-    assert engine.state.lives[1].stored_blocks == engine.stored.used_host_blocks == 0
+    assert engine.requests[1].stored_blocks == engine.memory.stored.used_host_blocks == 0
     engine.advance(np.inf)
-    assert engine.state.record.preemptions == [0, 1]
+    assert engine.record.preemptions == [0, 1]
 
 
 def test_a_withdrawn_request_gives_its_place_on_the_host_back():
     engine = engine_at(19.0)
     carried = engine.withdraw(state_of(engine, "1"))
     assert carried.kv_tokens == 16 + 17 - 1
-    assert engine.stored.used_host_blocks == 0
+    assert engine.memory.stored.used_host_blocks == 0
     engine.advance(np.inf)  # its copy lands, and nobody is there
-    assert engine.state.load.used_blocks == engine.state.num_waiting == 0
+    assert engine.load.used_blocks == engine.ranked.num_waiting == 0
 
 
 def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
@@ -64,9 +73,9 @@ def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
     other = Engine(OffloadingFCFS(), INSTANCE)
     other.submit(SimulatedRequest("1", 0.0, 16, 20), carried=carried)
     other.advance(carried.available_s + 1e-9)
-    assert other.stored.used_host_blocks == 0
-    assert other.state.load.now_s == carried.available_s + 1.01
-    assert not other.state.lives[0].is_brought
+    assert other.memory.stored.used_host_blocks == 0
+    assert other.load.now_s == carried.available_s + 1.01
+    assert not other.requests[0].is_brought
 
 
 def test_an_arrival_while_all_others_are_copied_is_seen_by_an_engine_that_plans_ahead():
@@ -78,9 +87,124 @@ def test_an_arrival_while_all_others_are_copied_is_seen_by_an_engine_that_plans_
     )
     engine.advance(30.0)
     assert engine.is_stalled
-    assert engine.state.num_waiting == 1
+    assert engine.ranked.num_waiting == 1
     engine.advance(30.5)
-    assert engine.state.num_waiting == 2
+    assert engine.ranked.num_waiting == 2
     engine.advance(np.inf)
-    assert engine.state.record.finished_s[2] > 100  # once the one before it is back
-    assert engine.state.record.preemptions == [0, 1, 0]
+    assert engine.record.finished_s[2] > 100  # once the one before it is back
+    assert engine.record.preemptions == [0, 1, 0]
+
+
+def test_an_offloaded_request_goes_on_where_it_was():
+    """Two requests of 16 + 20 tokens, 4 blocks: at 17 tokens the second has to go.
+
+    Its 2 blocks are 32 tokens: a second there, a second back. The first ends at 20 s; until then
+    there is no room. Computed anew it would end at 23 s, and so it does here: 20 + 1 s for the copy
+    and 2 steps, without the step that computes it anew.
+    """
+    requests = make_requests(prompt_tokens=[16, 16], output_tokens=[20, 20])
+    host = HostLink(kv_bytes_per_token=1, bytes_per_s=32.0)
+    instance = Instance(
+        latency=AffineLatency(base_s=1.0),
+        kv_blocks=4,
+        watermark_fraction=0.0,
+        max_tokens=64,
+        host=host,
+    )
+    timeline = simulate(requests, OffloadingFCFS(), instance)
+    assert timeline.preemptions.tolist() == [0, 1]
+    assert timeline.finished_s.tolist() == [20.0, 24.0]
+    tokens_s = timeline.token_s(1)
+    assert tokens_s.tolist() == [*range(1, 18), 22.0, 23.0, 24.0]
+
+
+class BlockCounter(EngineObserver):
+    """Looks at all KV blocks after every step."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        engine.observe(self)
+
+    def ran(self, load: LoadView, duration_s: float, num_resident: int) -> None:
+        self.count_blocks()
+
+    def count_blocks(self) -> None:
+        memory, stored = self.engine.memory, self.engine.memory.stored
+        device = host = 0
+        for live in self.engine.requests:
+            if live.row in memory.residents:
+                device += self.held_blocks(live)
+                assert not live.is_waiting
+            else:
+                assert live.batch is None
+            assert live.stored_blocks > 0 or not live.is_moving
+            host += live.stored_blocks
+        assert device == self.engine.load.used_blocks <= self.engine.instance.kv_blocks
+        assert host == stored.used_host_blocks <= stored.max_host_blocks
+
+    def held_blocks(self, live) -> int:
+        """Blocks of a resident, in a step that has been filled."""
+        if live.is_moving and not live.prefill_left:
+            return live.stored_blocks
+        is_placed = live.batch in self.engine.step.batches
+        return -(-(live.now_context - (live.batch is not None and not is_placed)) // 16)
+
+
+@st.composite
+def crowds(draw):
+    count = draw(st.integers(1, 20))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    output_tokens = random.integers(1, 80, count)
+    return make_requests(
+        prompt_tokens=random.integers(1, 90, count),
+        output_tokens=output_tokens,
+        reasoning_tokens=output_tokens // 2,
+        arrival_s=np.cumsum(random.exponential(draw(st.sampled_from([0.01, 0.3])), count)),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    crowds(),
+    st.sampled_from(
+        [
+            OffloadingFCFS(),
+            RoundRobin(quantum_tokens=9, offload=True),
+            Pascal(quantum_tokens=9, demote_above_tokens=60, offload=True),
+        ]
+    ),
+    st.sampled_from([500.0, 20_000.0]),
+    st.sampled_from([None, 6]),
+)
+def test_every_block_is_on_the_device_or_on_the_host(requests, policy, bytes_per_s, max_blocks):
+    host = HostLink(kv_bytes_per_token=1, bytes_per_s=bytes_per_s, max_blocks=max_blocks)
+    latency = AffineLatency(base_s=0.01, per_token_s=1e-4)
+    instance = Instance(latency=latency, kv_blocks=16, max_num_seqs=6, max_tokens=40, host=host)
+    engine = Engine(policy, instance, observers=[EveryToken()])
+    counter = BlockCounter(engine)
+    timeline = serve(engine, requests)
+    engine.step.batches = []
+    counter.count_blocks()
+    assert engine.load.used_blocks == engine.memory.stored.used_host_blocks == 0
+    assert (np.isfinite(timeline.finished_s) | timeline.rejected).all()
+
+
+def test_a_host_spares_the_work_that_recomputing_costs():
+    requests = make_requests(prompt_tokens=[200] * 12, output_tokens=[300] * 12)
+    latency = AffineLatency(base_s=0.01, per_token_s=1e-4)
+    device = Instance(latency=latency, kv_blocks=150, max_num_seqs=12)
+    fast = replace(device, host=HostLink(kv_bytes_per_token=1, bytes_per_s=1e9))
+    anew = simulate(requests, RoundRobin(quantum_tokens=50), device)
+    kept = simulate(requests, RoundRobin(quantum_tokens=50, offload=True), fast)
+    assert anew.preemptions.sum() > 0
+    assert kept.preemptions.sum() > 0
+    assert kept.finished_s.max() < anew.finished_s.max()
+
+
+@pytest.mark.parametrize(
+    "policy", [OffloadingFCFS(), RoundRobin(offload=True), Pascal(offload=True)]
+)
+def test_without_a_host_a_policy_that_offloads_is_refused(policy):
+    requests = make_requests(prompt_tokens=[1], output_tokens=[1])
+    with pytest.raises(UnsupportedByEngine, match="no host memory; give it one"):
+        simulate(requests, policy, Instance(latency=AffineLatency(base_s=1.0), kv_blocks=10))

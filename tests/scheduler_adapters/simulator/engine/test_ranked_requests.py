@@ -13,7 +13,7 @@ from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pa
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.static_ranks import static_policy
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.request_state import SimulatedRequest
+from scheduler_adapters.simulator.engine.simulated_request import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
@@ -122,7 +122,7 @@ def test_lanes_are_served_in_ascending_order_whenever_they_are_made():
     one_seat = Instance(latency=SECONDS.latency, kv_blocks=50, max_num_seqs=1)
     engine = Engine(ByLane(), one_seat)
     assert serve(engine, requests).scheduled_s.argsort().tolist() == [2, 1, 0]
-    assert [lane.number for lane in engine.ranks.lanes] == [-2, -1, 0]
+    assert [lane.number for lane in engine.levels] == [-2, -1, 0]
     assert engine.advance(inf) == inf
 
 
@@ -165,7 +165,7 @@ def test_a_late_score_is_not_used_for_what_has_started_and_never_where_it_never_
     one_seat = replace(SECONDS, max_num_seqs=1)
     engine = Engine(pars(), one_seat)
     engine.submit_all(requests)
-    lives = list(engine.state.lives)
+    lives = list(engine.requests)
     engine.advance(inf)
     assert [live.view.score for live in lives] == [None, 5.0, None, 2.0]
     assert simulate(requests, pars(), one_seat).scheduled_s.argsort().tolist() == [0, 2, 3, 1]
@@ -188,7 +188,7 @@ def test_a_score_that_is_known_while_its_request_runs_counts_once_that_waits_aga
     instance = replace(SECONDS, kv_blocks=4, max_num_seqs=2)
     engine = Engine(ByScoreEvictingTheLongest(), instance)
     engine.submit_all(requests)
-    lives = list(engine.state.lives)
+    lives = list(engine.requests)
     engine.advance(inf)
     timeline = engine.timeline(requests)
     assert timeline.preemptions.tolist() == [1, 0, 0]
@@ -216,11 +216,11 @@ def test_a_request_that_was_handed_over_alone_may_have_a_late_score_too():
     engine = Engine(pars(), SECONDS)
     engine.submit(SimulatedRequest("a", 0.0, 8, 3, score=4.0, score_delay_s=1.0))
     engine.submit(SimulatedRequest("b", 5.0, 8, 3, score=4.0, score_delay_s=0.5))
-    assert engine.ranks.next_score_s == 1.0
+    assert engine.ranked.next_score_s == 1.0
     engine.advance(inf)
     # The second joined in the step in which its score was known, with no other wait.
-    assert [live.view.score for live in engine.state.lives] == [None, None]
-    assert engine.ranks.next_score_s == inf
+    assert [live.view.score for live in engine.requests] == [None, None]
+    assert engine.ranked.next_score_s == inf
 
 
 def test_the_compiled_loop_leaves_late_scores_to_python():

@@ -1,250 +1,112 @@
-"""Requests that move between instances: nothing is lost, and nothing is computed twice for it."""
+"""Decode batches: state by one counter equals counting each member."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
-from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.round_robin import RoundRobin
-from scheduler_adapters.policy import load_policy
-from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import (
-    GONE,
-    Carried,
+    DecodeBatch,
+    PriorityLevel,
     RequestState,
-    SimulatedRequest,
-    simulated_requests,
 )
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.any_policy import hosts, instances, state_of, workloads
+from scheduler_adapters.timeline.columns import TimelineRecord
+from scheduler_adapters.views import Rank, RequestView
 
-MAKERS = {
-    **{
-        name: lambda name=name: load_policy(name)
-        for name in ("fcfs", "pars", "sarathi", "vllm-prefill-first", "slai", "rad", "pascal")
-    },
-    "round-robin-small": lambda: RoundRobin(quantum_tokens=5),
-    "pascal-small": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40),
-    "fcfs-offload": OffloadingFCFS,
-    "round-robin-offload": lambda: RoundRobin(quantum_tokens=5, offload=True),
-    "pascal-offload": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40, offload=True),
-}
+SIZE = 16
 
 
-class Two:
-    """Two equal instances, and which of them each request is in."""
-
-    def __init__(self, name: str, instance: Instance, *, vllm: bool) -> None:
-        self.engines = [Engine(MAKERS[name](), instance, vllm=vllm) for _ in range(2)]
-        self.place: dict[str, int] = {}
-        self.requests: dict[str, SimulatedRequest] = {}
-        self.states: dict[str, RequestState] = {}
-        self.token_s: dict[str, tuple[float, ...]] = {}
-
-    def submit(self, request: SimulatedRequest) -> None:
-        if self.engines[0].submit(request):
-            self.place[request.request_id] = 0
-            self.states[request.request_id] = self.engines[0].state.lives[-1]
-            self.requests[request.request_id] = request
-
-    def move(self, request_id: str, *, keeps_kv: bool) -> bool:
-        """Move a request to the other instance; False if it has finished."""
-        here = self.place[request_id]
-        if self.states[request_id].is_gone:
-            return False
-        carried = self.engines[here].withdraw(self.states[request_id])
-        assert len(carried.token_s) == carried.generated_tokens
-        assert carried.token_s[: len(self.token_s.get(request_id, ()))] == self.token_s.get(
-            request_id, ()
-        )
-        self.token_s[request_id] = carried.token_s
-        if not keeps_kv:
-            carried = replace(carried, kv_tokens=0)
-        assert self.engines[1 - here].submit(self.requests[request_id], carried=carried)
-        self.place[request_id] = 1 - here
-        self.states[request_id] = self.engines[1 - here].state.lives[-1]
-        return True
-
-    def tokens(self, request_id: str) -> list[float]:
-        """When each token of a finished request came out, in whichever instance."""
-        return self.engines[self.place[request_id]].token_s(self.states[request_id])
-
-    def assert_empty(self) -> None:
-        for engine in self.engines:
-            state = engine.state
-            assert not state.residents
-            assert not engine.inbox
-            assert state.load.used_blocks == engine.stored.used_host_blocks == 0
-            assert (
-                state.num_waiting
-                == state.num_prefilling
-                == state.num_returning
-                == state.waiting_tokens
-                == 0
-            )
+def state_of(row: int, context: int, output_tokens: int = 50, thinks: int = 0) -> RequestState:
+    """A request that has its first token."""
+    view = RequestView(str(row), row, 0.0, context - 1)
+    return RequestState(row, view, output_tokens, thinks, 0.0, context, Rank())
 
 
-moves = st.lists(
-    st.tuples(st.sampled_from([1e-3, 0.014, 0.05, 0.3]), st.integers(0, 29), st.booleans()),
-    min_size=1,
-    max_size=40,
-)
-"""(seconds until then, which request, whether with its KV)."""
+def record_of(count: int) -> TimelineRecord:
+    record = TimelineRecord()
+    record.add_rows(count)
+    return record
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=40, deadline=None)
-@given(requests=workloads(), instance=instances, host=hosts, moves=moves, vllm=st.booleans())
-def test_moving_loses_no_token_and_no_block(name, requests, instance, host, moves, vllm):
-    is_hosted = name.endswith("offload")
-    two = Two(name, replace(instance, host=host) if is_hosted else instance, vllm=vllm)
-    for request in simulated_requests(requests):
-        two.submit(request)
-    until_s = 0.0
-    for seconds, which, keeps_kv in moves:
-        until_s += seconds
-        for engine in two.engines:
-            engine.advance(until_s)
-        if two.place:
-            two.move(sorted(two.place)[which % len(two.place)], keeps_kv=keeps_kv)
-    for engine in two.engines:
-        assert engine.advance(inf) == inf
-    two.assert_empty()
-    for request_id, request in two.requests.items():
-        times_s = two.tokens(request_id)
-        assert len(times_s) == request.output_tokens
-        assert (np.diff(times_s) > 0).all()
+@given(st.lists(st.integers(2, 60), min_size=1, max_size=9), st.integers(0, 40))
+def test_context_and_growth_are_sums_over_the_members(contexts, steps):
+    batch = DecodeBatch(PriorityLevel(0), None, SIZE)
+    for row, context in enumerate(contexts):
+        batch.join(state_of(row, context))
+    for tick in range(steps):
+        batch.advance(tick, float(tick))
+    assert batch.context == sum(contexts) + steps * len(contexts)
+    assert batch.grows() == sum((context + steps - 1) % SIZE == 0 for context in contexts)
+    assert batch.level.count == batch.count == len(contexts)
 
 
-SECONDS = Instance(
-    latency=AffineLatency(base_s=1.0, per_token_s=0.01), kv_blocks=20, watermark_fraction=0.0
-)
-REQUEST = SimulatedRequest("moved", 0.0, prompt_tokens=40, output_tokens=10, reasoning_tokens=4)
+def test_a_member_leaves_with_its_tokens_and_the_steps_it_missed_are_not_among_them():
+    record, batch = record_of(2), DecodeBatch(PriorityLevel(0), None, SIZE)
+    stays, leaves = state_of(0, 10), state_of(1, 20)
+    batch.join(stays)
+    for tick in (0, 1):
+        batch.advance(tick, float(tick))
+    batch.join(leaves)
+    for tick in (3, 4, 7):
+        batch.advance(tick, float(tick))
+    record.tick_s.extend(range(8))
+    batch.leave(leaves, record)
+    assert (leaves.context, leaves.last_token_s, leaves.batch) == (23, 7.0, None)
+    assert record.token_s(leaves.run_ticks) == [3, 4, 7]
+    batch.leave(stays, record)
+    assert record.token_s(stays.run_ticks) == [0, 1, 3, 4, 7]
+    assert batch.level.batches == []
 
 
-def after(seconds: float, request: SimulatedRequest = REQUEST) -> tuple[Engine, Carried]:
-    engine = Engine(FCFS(), SECONDS)
-    assert engine.submit(request)
-    engine.advance(seconds)
-    return engine, engine.withdraw(state_of(engine, request.request_id))
+def test_the_next_event_is_the_end_of_thinking_the_end_of_a_rank_or_the_last_token():
+    batch = DecodeBatch(PriorityLevel(0), None, SIZE)
+    thinks, asks, ends = state_of(0, 5, 9, 3), state_of(1, 5, 9), state_of(2, 5, 6)
+    asks.rank_until = 2.5
+    for live in (thinks, asks, ends):
+        batch.join(live)
+    due = {}
+    for tick in range(5):
+        assert batch.next_due == inf or batch.next_due >= batch.counter
+        batch.advance(tick, float(tick))
+        due[batch.counter] = [live.row for live in batch.due()]
+    # Each has one token when it joins: the third comes after two steps, the sixth after five.
+    assert due == {1: [], 2: [0, 1], 3: [], 4: [], 5: [2]}
 
 
-def test_a_decode_takes_its_tokens_and_all_its_kv_along():
-    engine, carried = after(4.0)  # steps of 1.40, 1.01, 1.01 and 1.01 s
-    assert carried.generated_tokens == len(carried.token_s) == 4
-    assert carried.thinking_tokens == 4
-    assert carried.kv_tokens == 40 + 4 - 1
-    assert carried.scheduled_s == 0.0
-    assert carried.last_token_s == carried.token_s[-1] == engine.state.load.now_s
-    assert engine.state.load.used_blocks == 0
-    assert engine.advance(inf) == inf
+@pytest.mark.parametrize("moving", [[0], [0, 2], [1, 2]])
+def test_a_split_and_a_merge_give_the_batch_back(moving):
+    record, batch = record_of(3), DecodeBatch(PriorityLevel(0), Rank(group="all"), SIZE)
+    lives = [state_of(row, 10 + row) for row in range(3)]
+    for live in lives:
+        batch.join(live)
+    batch.advance(0, 0.0)
+    part = batch.part([lives[row] for row in moving])
+    assert sorted(part.members) == moving
+    assert batch.count + part.count == batch.level.count == 3
+    part.advance(1, 1.0)
+    batch.advance(2, 2.0)
+    record.tick_s.extend(range(3))
+    batch.absorb(part, record)
+    assert batch.count == batch.level.count == 3
+    assert batch.context == 10 + 11 + 12 + 2 * 3
+    assert batch.level.batches == [batch]
+    assert {live.row: record.token_s(live.run_ticks) for live in lives if live.row in moving} == {
+        row: [0, 1] for row in moving
+    }
 
 
-@pytest.mark.parametrize(("keeps_kv", "first_step_s"), [(True, 1.01), (False, 1.44)])
-def test_kv_that_is_kept_is_not_computed_anew(keeps_kv, first_step_s):
-    _, carried = after(4.0)
-    carried = carried if keeps_kv else replace(carried, kv_tokens=0)
-    other = Engine(FCFS(), SECONDS)
-    other.submit(REQUEST, carried=carried)
-    (live,) = other.state.lives
-    start_s = carried.token_s[-1]
-    assert other.advance(0.0) == start_s  # when its last step there ended
-    assert other.advance(start_s + 1e-9) == pytest.approx(start_s + first_step_s)
-    other.advance(inf)
-    assert len(other.token_s(live)) == 10
-    assert other.state.lives == [GONE]
-    assert other.state.record.first_token_s[0] == carried.token_s[0]
-
-
-def test_a_prefill_takes_along_what_is_computed():
-    requests = REQUEST._replace(prompt_tokens=100)
-    engine = Engine(FCFS(), replace(SECONDS, max_tokens=32))
-    engine.submit(requests)
-    engine.advance(2.0)  # two chunks
-    carried = engine.withdraw(state_of(engine, "moved"))
-    assert (carried.generated_tokens, carried.kv_tokens, carried.token_s) == (0, 64, ())
-    other = Engine(FCFS(), SECONDS)
-    other.submit(requests, carried=replace(carried, available_s=0.0))
-    assert other.advance(1e-9) == pytest.approx(1.36)  # the 36 tokens that were left
-
-
-def test_who_waits_takes_nothing_but_its_history():
-    one_seat = Engine(FCFS(), replace(SECONDS, max_num_seqs=1))
-    one_seat.submit(REQUEST)
-    one_seat.submit(REQUEST._replace(request_id="second"))
-    one_seat.submit(REQUEST._replace(request_id="third", arrival_s=50.0))
-    one_seat.advance(2.0)
-    nothing = Carried(available_s=one_seat.state.load.now_s)
-    for request_id in ("second", "third"):
-        assert one_seat.withdraw(state_of(one_seat, request_id)) == nothing
-    assert one_seat.advance(inf) == inf
-    assert one_seat.state.load.step == 10
-
-
-def test_a_request_that_can_never_fit_is_rejected_at_once():
-    engine = Engine(FCFS(), SECONDS)
-    assert not engine.submit(REQUEST._replace(prompt_tokens=1000))
-    engine.submit_all(make_requests(prompt_tokens=[1000, 1], output_tokens=[1, 1]))
-    assert [live.is_gone for live in engine.state.lives] == [True, True, False]
-    assert engine.advance(inf) == inf
-
-
-class Departures(EngineObserver):
-    def __init__(self) -> None:
-        self.ids: list[tuple[str, int]] = []
-
-    def withdrawn(self, request, now_s):
-        self.ids.append((request.request_id, request.generated_tokens))
-
-
-def test_observers_are_told_of_a_departure():
-    departures = Departures()
-    engine = Engine(FCFS(), SECONDS, observers=[departures])
-    engine.submit(REQUEST)
-    engine.advance(4.0)
-    engine.withdraw(state_of(engine, "moved"))
-    assert departures.ids == [("moved", 4)]
-
-
-def test_a_view_counts_requests_by_what_they_do():
-    engine = Engine(FCFS(), replace(SECONDS, max_num_seqs=3, max_tokens=150), instance_id=7)
-    engine.submit(REQUEST)
-    engine.submit(REQUEST._replace(request_id="answering", reasoning_tokens=0))
-    engine.submit(REQUEST._replace(request_id="prefilling", arrival_s=2.0, prompt_tokens=200))
-    engine.submit(REQUEST._replace(request_id="waiting", arrival_s=2.0))
-    engine.submit(REQUEST._replace(request_id="later", arrival_s=80.0))
-    engine.advance(4.0)
-    view = engine.view()
-    assert (view.instance_id, view.num_reasoning, view.num_answering) == (7, 1, 1)
-    assert (view.num_prefilling, view.num_waiting, view.num_requests) == (1, 2, 5)
-    assert view.waiting_prompt_tokens == 80
-    assert view.used_blocks == 3 + 3 + 13
-    assert view.now_s == engine.state.load.now_s
-    assert view.mean_step_s == pytest.approx(view.now_s / engine.state.load.step)
-    engine.advance(inf)
-    assert engine.view().num_requests == engine.view().used_blocks == 0
-
-
-def test_a_row_of_requests_is_what_was_made():
-    requests = make_requests(
-        prompt_tokens=[3],
-        output_tokens=[4],
-        reasoning_tokens=[2],
-        arrival_s=[1.5],
-        tbt_s=[0.1],
-        score_s=[2.0],
+def test_decodes_stand_by_key_and_of_equals_by_row():
+    level = PriorityLevel(0)
+    own, shared = (
+        DecodeBatch(level, None, SIZE),
+        DecodeBatch(level, Rank((2.0,), group="all"), SIZE),
     )
-    (request,) = simulated_requests(requests)
-    assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1, 0.5)
-    view = request.view(5)
-    assert (view.number, view.arrival_s, view.prompt_tokens, view.tbt_s) == (5, 1.5, 3, 0.1)
+    for row, key in ((4, (3.0,)), (1, (1.0,)), (3, (2.0,))):
+        live = state_of(row, 10)
+        live.rank = Rank(key)
+        own.join(live)
+    shared.join(state_of(2, 10))
+    assert [live.row for live in level.decodes_in_order()] == [1, 2, 3, 4]

@@ -19,7 +19,7 @@ from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import POLICIES, load_policy
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.request_state import simulated_requests
+from scheduler_adapters.simulator.engine.simulated_request import simulated_requests
 from scheduler_adapters.simulator.engine.step_scheduling import StepScheduler
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
@@ -115,9 +115,9 @@ def test_advance_runs_the_steps_that_start_before_and_says_when_the_next_would()
     assert engine.advance(2.5) == 3.0
     assert engine.advance(3.0) == 3.0
     assert engine.advance(4.0) == 4.0
-    assert engine.state.load.step == 2
+    assert engine.load.step == 2
     assert engine.advance(100.0) == inf
-    assert engine.state.load.now_s == 5.0
+    assert engine.load.now_s == 5.0
 
 
 def test_a_request_from_the_past_takes_part_in_the_next_step():
@@ -167,7 +167,7 @@ def test_a_step_is_filled_anew_only_where_something_changed(num_filled, between_
         until_s += between_s
     # Two prefills, and the first step without one: no end of a quantum, no finish, no advance.
     assert num_filled == [2]
-    assert engine.state.load.step == 50
+    assert engine.load.step == 50
 
 
 def test_it_is_where_a_waiting_request_might_take_the_place_of_another(num_filled):

@@ -1,16 +1,20 @@
-"""vLLM's planning ahead and prefix cache, on timelines that can be told on paper."""
+"""Arrivals in order, and async scheduling on timelines that can be told on paper."""
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_adapters.policy import load_policy
+from scheduler_adapters.simulator.engine.arrivals import Arrivals
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
 
 ONE_SECOND_STEPS = AffineLatency(base_s=1.0)
@@ -35,33 +39,6 @@ def test_an_arrival_during_a_step_waits_for_the_step_after_the_next():
 def test_an_idle_engine_starts_at_once():
     requests = make_requests(prompt_tokens=[10, 10], output_tokens=[2, 2], arrival_s=[0.5, 100.25])
     assert run("vllm", requests).first_token_s.tolist() == [1.5, 101.25]
-
-
-def evicting_requests():
-    return make_requests(prompt_tokens=[16, 64], output_tokens=[40, 40])
-
-
-def test_a_preempted_request_prefills_only_what_was_taken_meanwhile():
-    # Of 7 blocks the second request gives its 5 back when the first needs a third; the first
-    # takes at most 2 more until it ends, so at least 3 blocks = 48 tokens are kept.
-    latency = AffineLatency(base_s=1.0, per_token_s=0.001)
-    plain = run("plain", evicting_requests(), kv_blocks=7, latency=latency)
-    kept = run("vllm", evicting_requests(), kv_blocks=7, latency=latency)
-    assert plain.preemptions.tolist() == kept.preemptions.tolist() == [0, 1]
-    saved_s = plain.finished_s[1] - kept.finished_s[1]
-    assert saved_s == pytest.approx(0.001 * 16 * round(saved_s / 0.016))
-    assert saved_s >= 0.001 * 48 - 1e-9
-
-
-def test_a_prefill_in_several_chunks_resumes_where_its_blocks_end():
-    # 47 tokens per step: the second prompt is evicted as soon as it has all of its 96 tokens but
-    # none generated, and comes back when the first is done: 80 tokens are still there.
-    requests = make_requests(prompt_tokens=[31, 96], output_tokens=[20, 2])
-    limits = {"kv_blocks": 8, "max_tokens": 47, "latency": AffineLatency(base_s=1.0)}
-    plain, kept = run("plain", requests, **limits), run("vllm", requests, **limits)
-    assert plain.preemptions.tolist() == kept.preemptions.tolist() == [0, 1]
-    assert plain.first_token_s.tolist() == [1, 23]
-    assert kept.first_token_s.tolist() == [1, 22]
 
 
 @given(
@@ -92,3 +69,16 @@ def test_a_burst_without_shortage_is_served_as_by_the_plain_engine(lengths):
     requests = make_requests(prompt_tokens=prompt, output_tokens=output)
     plain, ahead = run("plain", requests), run("vllm", requests)
     np.testing.assert_array_equal(plain.finished_s, ahead.finished_s)
+
+
+def test_requests_are_taken_in_order_of_time_then_row():
+    arrivals = Arrivals(async_scheduling=False)
+    states = [
+        RequestState(row, RequestView(str(row), row, at_s, 8), 1, 0, at_s, 8)
+        for row, at_s in enumerate([5.0, 1.0, 5.0, 3.0])
+    ]
+    arrivals.add(states)
+    assert arrivals.next_s == 1.0
+    arrivals.remove(states[1])
+    assert [state.row for state in arrivals.take(5.0)] == [3, 0, 2]
+    assert (arrivals.next_s, arrivals.take(9.0)) == (inf, [])

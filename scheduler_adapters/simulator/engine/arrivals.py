@@ -1,0 +1,62 @@
+"""Submitted requests that have not joined the queue, and the step in which one joins."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from scheduler_adapters.simulator.engine.request_state import RequestState
+
+
+class Arrivals:
+    """Requests by (time of joining, row).
+
+    With `async_scheduling`, vLLM's default, a step is planned when the step before it starts, so
+    that the GPU is never idle between two. A request that arrives during a step then runs in the
+    step after the next one.
+    """
+
+    __slots__ = ("async_scheduling", "busy_since_s", "next_s", "pending")
+
+    def __init__(self, *, async_scheduling: bool) -> None:
+        self.async_scheduling = async_scheduling
+        self.pending: deque[RequestState] = deque()
+        self.next_s = inf
+        """Time of the first one; inf without any."""
+        self.busy_since_s = 0.0
+        """End of the last idle time."""
+
+    def add(self, requests: Iterable[RequestState]) -> None:
+        """Add requests, in most cases at the end."""
+        pending = self.pending
+        for request in requests:
+            at = len(pending)
+            while at and pending[at - 1].joins_s > request.joins_s:
+                at -= 1
+            pending.insert(at, request)
+        self.next_s = pending[0].joins_s if pending else inf
+
+    def remove(self, request: RequestState) -> None:
+        """Remove a request that is withdrawn before it joins."""
+        self.pending.remove(request)
+        self.next_s = self.pending[0].joins_s if self.pending else inf
+
+    def take(self, until_s: float) -> list[RequestState]:
+        """Remove and return the requests that join by `until_s`."""
+        taken = []
+        while self.next_s <= until_s:
+            taken.append(self.pending.popleft())
+            self.next_s = self.pending[0].joins_s if self.pending else inf
+        return taken
+
+    def planned_s(self, now_s: float, step_ends_s: Sequence[float], *, is_idle: bool) -> float:
+        """Return when the step that starts now was planned: requests that join by then are in it.
+
+        That is the start of the step that ended last, and now after an idle time.
+        """
+        if not self.async_scheduling:
+            return now_s
+        if is_idle:
+            self.busy_since_s = now_s
+            return now_s
+        started_s = step_ends_s[-2] if len(step_ends_s) > 1 else 0.0
+        return max(started_s, self.busy_since_s)

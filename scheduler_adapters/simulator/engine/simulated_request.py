@@ -1,0 +1,80 @@
+"""Requests that an engine takes over: new ones, and unfinished ones of another instance."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scheduler_adapters.views import RequestView
+from scheduler_adapters.workload.requests import Requests
+
+
+class SimulatedRequest(NamedTuple):
+    """One request for an instance, with the output length that only the engine reads."""
+
+    request_id: str
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    reasoning_tokens: int = 0
+    """Output tokens before the end of thinking."""
+    score: float | None = None
+    user_class: str = ""
+    tbt_s: float | None = None
+    score_delay_s: float = 0.0
+    """Seconds from the arrival until the score is available; inf: never."""
+
+    def view(self, number: int) -> RequestView:
+        """Return the request as a policy sees it; `number` is its receive number."""
+        request_id, arrival_s, prompt_tokens, _, _, score, user_class, tbt_s, _ = self
+        return RequestView(request_id, number, arrival_s, prompt_tokens, score, user_class, tbt_s)
+
+
+def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
+    """Return the request at `row`."""
+    score, tbt_s = requests.score.item(row), requests.tbt_s.item(row)
+    return SimulatedRequest(
+        requests.request_id.item(row),
+        requests.arrival_s.item(row),
+        requests.prompt_tokens.item(row),
+        requests.output_tokens.item(row),
+        requests.reasoning_tokens.item(row),
+        None if score != score else score,
+        requests.user_class.item(row),
+        None if tbt_s != tbt_s else tbt_s,
+        requests.score_delay_s.item(row),
+    )
+
+
+def simulated_requests(requests: Requests) -> Iterator[SimulatedRequest]:
+    """Return the requests one by one."""
+    return (simulated_request(requests, row) for row in range(len(requests)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Carried:
+    """Progress and KV of an unfinished request that moves from one instance to another.
+
+    `dataclasses.replace(carried, kv_tokens=0)` drops the KV: prompt and generated tokens are then
+    prefilled again.
+    """
+
+    available_s: float = 0.0
+    """Earliest time in the queue of the next instance: the end of its last step in the old one.
+    The duration of a transfer is to be added."""
+    generated_tokens: int = 0
+    thinking_tokens: int = 0
+    kv_tokens: int = 0
+    """Tokens with keys and values that move with the request."""
+    preemptions: int = 0
+    scheduled_s: float | None = None
+    """Start of its first step; None before that."""
+    token_s: tuple[float, ...] = ()
+    """Times of its tokens, in this instance and in earlier ones."""
+    last_token_s: float | None = None
+    queue: tuple[float, ...] | None = None
+    """Queue of the policy (`RequestView.enqueued_s`); `queue_entered_s` is its time of entry."""
+    queue_entered_s: float = 0.0
+    held_blocks: int = 0
+    """Blocks still reserved in the old instance, until `Engine.release`."""
+    reserved_blocks: int = 0
+    """Blocks reserved by `Engine.reserve` in the new instance."""
