@@ -134,7 +134,8 @@ class PascalExperiment:
             migration_p99_s=statistic(np.array([one.downtime_s for one in run.migrations])).p99,
             blocked_fraction=blocked,
             tail_s={
-                one.reasoning_tokens: one.first_answer_s for one in first_answer_tail(timeline)
+                one["reasoning_tokens"]: one["first_answer_s"]
+                for one in first_answer_tail(timeline)
             },
         )
 

@@ -1,4 +1,4 @@
-"""Timelines: events of an engine come in; one record for all engines, metrics and logs go out.
+"""Timelines: events of an engine in; one record for all engines, metrics and logs out.
 
 Start with `timeline.py`, then `latency_metrics.py`.
 """

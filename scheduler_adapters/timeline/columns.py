@@ -15,7 +15,7 @@ from scheduler_adapters.workload.requests import Floats, Ints, Requests
 
 
 class TimelineRecord:
-    """The events of one engine, row by row; `timeline` returns them as a `Timeline`."""
+    """The events of one engine, by row of the request."""
 
     def __init__(self) -> None:
         self.scheduled_s: list[float] = []
@@ -24,33 +24,32 @@ class TimelineRecord:
         self.preemptions: list[int] = []
         self.tick_s = array("d")
         self.start_s: dict[int, float] = {}
-        """By tick when its step started, where that was not at the tick before."""
+        """Start of the step of a tick, if it is not the previous tick."""
         self._run_rows, self._run_counts, self._run_ticks = array("q"), array("q"), array("q")
 
     def add_rows(self, count: int) -> None:
-        """Make room for further requests."""
         self.scheduled_s += [nan] * count
         self.first_token_s += [nan] * count
         self.finished_s += [nan] * count
         self.preemptions += [0] * count
 
     def add_runs(self, row: int, ticks: Sequence[int]) -> None:
-        """Record several runs of one request: first tick, last tick, first tick, ..."""
+        """Record runs of one request: first and last tick of each in turn."""
         self._run_rows.append(row)
         self._run_counts.append(len(ticks) // 2)
         self._run_ticks.extend(ticks)
 
     def token_s(self, ticks: Sequence[int]) -> list[float]:
-        """Return when the tokens of runs came out: first tick, last tick, first tick, ..."""
+        """Return the times of the tokens in runs: first and last tick of each in turn."""
         runs = zip(ticks[::2], ticks[1::2], strict=True)
         return [one for first, last in runs for one in self.tick_s[first : last + 1]]
 
     def timeline(
         self, requests: Requests, rejected: NDArray[np.bool_], *, earlier_tokens: Ints | int = 0
     ) -> Timeline:
-        """Return what happened so far; requests without a row have not been handed over yet.
+        """Return the timeline so far; requests without a row have no events.
 
-        `earlier_tokens` (N,) came out elsewhere.
+        `earlier_tokens` (N,) are the tokens that other instances emitted.
         """
         missing = len(requests) - len(self.finished_s)
         return timeline_of_columns(
@@ -67,7 +66,7 @@ class TimelineRecord:
         )
 
     def _runs(self) -> Ints:
-        """Return the row of each run, and its first and last tick, as a timeline has them."""
+        """Return the runs as `Timeline.runs`."""
         rows = np.repeat(np.array(self._run_rows, np.int64), np.array(self._run_counts, np.int64))
         return _joined(np.column_stack([rows, np.array(self._run_ticks, np.int64).reshape(-1, 2)]))
 
@@ -85,9 +84,9 @@ def timeline_of_columns(
     start_s: Mapping[int, float] = MappingProxyType({}),
     earlier_tokens: Ints | int = 0,
 ) -> Timeline:
-    """Return the timeline of one instance; `runs` (row, first tick, last tick) as it has them.
+    """Return the timeline of one instance from its columns, as in `Timeline`.
 
-    The last two are those of `TimelineRecord`; steps without a `start_s` follow the one before.
+    `start_s` and `earlier_tokens` are those of `TimelineRecord`.
     """
     answer_s, answer_scheduled_s = first_token_s.copy(), np.full(len(requests), np.nan)
     if requests.reasoning_tokens.any():
@@ -114,8 +113,8 @@ def timeline_of_columns(
 
 
 def _joined(runs: Ints) -> Ints:
-    """Return the runs in order of (row, tick); those without a gap between them become one."""
-    # One sort of one number: a third of the time of np.lexsort, as most runs come in order.
+    """Return the runs in order of (row, tick); adjacent runs become one."""
+    # One number per run: a third of the time of np.lexsort, as most runs are in order.
     order = np.argsort((runs[:, 0] << 32) + runs[:, 1], kind="stable")
     row, first, last = (runs[order, column] for column in range(3))
     starts = np.ones(len(runs), dtype=np.bool_)
@@ -125,5 +124,5 @@ def _joined(runs: Ints) -> Ints:
 
 
 def none_for_nan(column: Floats) -> list[float | None]:
-    """Return the values as views have them."""
+    """Return the values with None for NaN, as in views."""
     return [None if value != value else value for value in column.tolist()]

@@ -1,13 +1,11 @@
 """The tail of the time to the first answering token, by length of reasoning and by user class.
 
-Requests that think long answer late under every policy, so the tail is one per 256 reasoning
-tokens. The fewer requests a bin has, the lower its percentile; below five it is left out.
+Requests with long reasoning answer late under every policy. So each bin of reasoning tokens has a
+tail of its own: a percentile that is lower the fewer requests the bin has.
 
 Source: PASCAL's evaluation.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,67 +16,51 @@ from scheduler_adapters.timeline.timeline import Timeline
 BIN_TOKENS: Final = 256
 LEAST_REQUESTS: Final = 5
 _PERCENTS: Final = ((10, 100.0), (20, 90.0), (100, 95.0))
-"""Requests below which a bin has this percentile (100: its maximum); else the 99th."""
+"""(number of requests, percentile of a bin with fewer); the 99th for all larger bins."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TailBin:
-    """The requests of one bin that got an answering token."""
+def first_answer_tail(timeline: Timeline) -> list[dict[str, Any]]:
+    """Return the bins with at least `LEAST_REQUESTS` answering requests, by length.
 
-    reasoning_tokens: int
-    """The least of the bin."""
-    count: int
-    percent: float
-    first_answer_s: float
-    """That percentile of first answering token - arrival."""
-
-
-def first_answer_tail(timeline: Timeline) -> list[TailBin]:
-    """Return the bins with enough requests, by length."""
+    Each has the least of its `reasoning_tokens`, the `count` of answering requests, a `percent` and
+    this percentile of `first_answer_s`: first answering token - arrival.
+    """
     first_s = timeline.first_answer_s - timeline.requests.arrival_s
     answers = ~np.isnan(first_s)
     bins = timeline.requests.reasoning_tokens[answers] // BIN_TOKENS
-    tail = []
-    for number in np.unique(bins).tolist():
-        values = first_s[answers][bins == number]
-        if len(values) >= LEAST_REQUESTS:
-            percent = tail_percent(len(values))
-            made = TailBin(
-                reasoning_tokens=number * BIN_TOKENS,
-                count=len(values),
-                percent=percent,
-                first_answer_s=float(np.percentile(values, percent)),
-            )
-            tail.append(made)
-    return tail
+    numbers, counts = np.unique(bins, return_counts=True)
+    return [
+        {
+            "reasoning_tokens": number * BIN_TOKENS,
+            "count": count,
+            "percent": (percent := tail_percent(count)),
+            "first_answer_s": float(np.percentile(first_s[answers][bins == number], percent)),
+        }
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
+        if count >= LEAST_REQUESTS
+    ]
 
 
 def tail_percent(count: int) -> float:
-    """Return the percentile that stands for the tail of so many values."""
+    """Return the percentile that represents the tail of `count` values."""
     return next((percent for below, percent in _PERCENTS if count < below), 99.0)
 
 
 def reading_figures(timeline: Timeline) -> dict[str, Any]:
-    """Return the tail and, where there are several user classes, tail and violations of each.
+    """Return the tail and, for several user classes, tail and QoE violations of each class.
 
-    Empty where nothing is reasoning. Plain lists and dictionaries, for JSON.
+    The result is empty without reasoning, and can be written as JSON.
     """
     if not timeline.requests.reasoning_tokens.any():
         return {}
-    figures: dict[str, Any] = {"first_answer_tail": _plain(first_answer_tail(timeline))}
+    figures: dict[str, Any] = {"first_answer_tail": first_answer_tail(timeline)}
     user_class = timeline.requests.user_class
     names = np.unique(user_class).tolist()
     if len(names) > 1:
-        parts = {name: timeline.take(user_class == name) for name in names}
-        figures["by_class"] = {
-            name: {
-                "qoe_violations": violation_fraction(qoe(part)),
-                "first_answer_tail": _plain(first_answer_tail(part)),
-            }
-            for name, part in parts.items()
-        }
+        figures["by_class"] = {name: _of_class(timeline.take(user_class == name)) for name in names}
     return figures
 
 
-def _plain(tail: Sequence[TailBin]) -> list[dict[str, Any]]:
-    return [asdict(one) for one in tail]
+def _of_class(timeline: Timeline) -> dict[str, Any]:
+    violations = violation_fraction(qoe(timeline))
+    return {"qoe_violations": violations, "first_answer_tail": first_answer_tail(timeline)}

@@ -1,22 +1,8 @@
-"""Latencies of a timeline as means and percentiles.
+"""Latencies of a timeline as means and percentiles, defined in `docs/metrics.md`.
 
-| metric | per request, seconds |
-|---|---|
-| `ttft_s` | first output token - arrival |
-| `first_answer_s` | first answering token - arrival (TTFT where nothing is reasoning) |
-| `ttfat_s` | first answering token - end of reasoning, of requests that reason |
-| `blocking_s` | start of the step that gave it - end of reasoning, of requests that reason |
-| `tbt_s` | gaps between consecutive output tokens, pooled over all requests |
-| `tpot_s` | (last token - first token) / (output tokens - 1) |
-| `e2e_s` | last output token - arrival |
-| `queueing_s` | first scheduled - arrival |
-| `normalized_latency_s` | E2E / output tokens |
-
-`qoe` is that of `qoe.py`, without a unit; `qoe_violations` the share of requests below .95. KV that
-is computed anew after reasoning counts as blocked, but for the last step of that.
-
-Percentiles interpolate linearly between order statistics. Requests that did not finish are counted:
-they have no E2E, but the tokens they emitted count.
+Percentiles interpolate linearly between order statistics. Unfinished requests have no E2E latency,
+but their tokens count. A prompt recomputed after reasoning counts as blocked, except for its last
+step.
 """
 
 from dataclasses import asdict, dataclass
@@ -31,7 +17,7 @@ from scheduler_adapters.workload.requests import Floats, Ints
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statistic:
-    """Mean and percentiles of `count` values; all NaN where there are none."""
+    """Mean and percentiles of `count` values; NaN without values."""
 
     count: int
     mean: float
@@ -42,14 +28,14 @@ class Statistic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """One run in one record. Times in seconds, rates per second of `makespan_s`."""
+    """Metrics of one run. Times are in seconds, rates per second of `makespan_s`."""
 
     num_requests: int
     num_finished: int
     num_unfinished: int
     num_rejected: int
     num_unscored: int
-    """Without a predicted length, and so served in order of arrival."""
+    """Requests without a predicted length, served in order of arrival."""
     num_preemptions: int
     makespan_s: float
     """Last token - first arrival."""
@@ -80,10 +66,8 @@ class Summary:
         return flat
 
 
-def summarize(timeline: Timeline, *, warm_up_s: float = 0.0) -> Summary:
-    """Return the metrics of the requests that arrived at or after `warm_up_s`."""
-    if warm_up_s > 0:
-        timeline = timeline.take(timeline.requests.arrival_s >= warm_up_s)
+def summarize(timeline: Timeline) -> Summary:
+    """Return the metrics of all requests."""
     requests = timeline.requests
     finished = ~np.isnan(timeline.finished_s)
     e2e_s = timeline.e2e_s()[finished]
@@ -124,9 +108,9 @@ def tpot_s(timeline: Timeline) -> Floats:
 
 
 def token_gaps(timeline: Timeline) -> tuple[Floats, Ints]:
-    """Return sizes (G,) of gaps between tokens of a request, and how often each occurs."""
+    """Return the gaps (G,) between tokens of a request in seconds, and the count (G,) of each."""
     row, first, last = timeline.runs.T
-    # Inside runs: a request that runs over ticks a..b sees the gaps before ticks a+1..b.
+    # A run over ticks a to b has the gaps before ticks a + 1 to b.
     change = np.zeros(len(timeline.tick_s) + 1, dtype=np.int64)
     np.add.at(change, first + 1, 1)
     np.add.at(change, last + 1, -1)
@@ -140,7 +124,7 @@ def token_gaps(timeline: Timeline) -> tuple[Floats, Ints]:
 
 
 def statistic(values: Floats, counts: Ints | None = None) -> Statistic:
-    """Return mean and percentiles of `values`, each taken `counts` times, without NaN."""
+    """Return mean and percentiles of `values`, each `counts` times; NaN is left out."""
     keep = ~np.isnan(values)
     values = values[keep]
     counts = np.ones(len(values), dtype=np.int64) if counts is None else counts[keep]
@@ -149,17 +133,11 @@ def statistic(values: Floats, counts: Ints | None = None) -> Statistic:
     total = int(counts.sum())
     if total == 0:
         return Statistic(count=0, mean=np.nan, p50=np.nan, p90=np.nan, p99=np.nan)
-    p50, p90, p99 = percentiles(values, counts, (50, 90, 99))
-    mean = float((values * counts).sum() / total)
-    return Statistic(count=total, mean=mean, p50=p50, p90=p90, p99=p99)
-
-
-def percentiles(values: Floats, counts: Ints, percents: tuple[float, ...]) -> list[float]:
-    """Return percentiles of sorted `values` taken `counts` times, linear between ranks."""
     last_rank = np.cumsum(counts) - 1
-
-    position = np.asarray(percents) / 100 * last_rank[-1]
+    position = np.array((50, 90, 99)) / 100 * last_rank[-1]
     below = np.floor(position).astype(np.int64)
     above = np.minimum(below + 1, last_rank[-1])
     low, high = (values[np.searchsorted(last_rank, rank)] for rank in (below, above))
-    return [float(value) for value in low + (high - low) * (position - below)]
+    p50, p90, p99 = (low + (high - low) * (position - below)).tolist()
+    mean = float((values * counts).sum() / total)
+    return Statistic(count=total, mean=mean, p50=p50, p90=p90, p99=p99)

@@ -1,7 +1,6 @@
-"""A timeline that is written while an engine serves: one line per finished request.
+"""A timeline written while an engine serves: one line per finished request.
 
-`read_timeline` and all metrics take the file: exact TTFT, TBT and E2E per class, as the engine saw
-them. It costs a little per token, so it is off unless asked for. Aborted requests leave no line.
+`read_timeline` reads the file. Aborted requests have no line.
 """
 
 import json
@@ -16,37 +15,33 @@ from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView
 
 VARIABLE: Final = "LENGTHWISE_TIMELINE"
-"""The engine process is told by this environment variable where to write."""
+"""Environment variable of the engine process with the path of the file."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A request that is being served."""
-
     scheduled_s: float
     token_s: list[float] = field(default_factory=list)
     reasoning_tokens: int | None = None
-    """None until the end of thinking is told."""
+    """None until the end of thinking is reported."""
     answer_scheduled_s: float = nan
 
 
 class TimelineLog(EngineObserver):
-    """Writes the timeline of one engine, in seconds from `start_s` on the engine's clock.
+    """Appends the timeline of engine number `instance` to the .jsonl file at `path`.
 
-    Args:
-        start_s: may be set anew until the first request has finished.
-        path: .jsonl file to append to.
-        instance: number of this engine.
+    Times are in seconds after `start_s` on the engine's clock. It may be set anew until the first
+    request has finished.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the file cannot be written.
     """
 
     def __init__(self, path: str, *, start_s: float, instance: int = 0) -> None:
         self.start_s = start_s
         self._instance = instance
         self._step_end_s = nan
-        """Of the newest step; the next one follows it, as long as a request is there."""
+        """End of the newest step; the next step starts there while the engine has requests."""
         self._open: dict[str, _Open] = {}
         self._lines: list[str] = []
         try:
@@ -62,7 +57,7 @@ class TimelineLog(EngineObserver):
 
     def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
         if (served := self._open.get(request.request_id)) is not None:
-            if served.reasoning_tokens == len(served.token_s) > 0:  # its first answering token
+            if served.reasoning_tokens == len(served.token_s) > 0:  # the first answering token
                 served.answer_scheduled_s = self._step_end_s
             served.token_s.extend([now_s] * num_tokens)
 
@@ -116,7 +111,11 @@ class TimelineLog(EngineObserver):
 
 
 def require_writable(path: Path) -> None:
-    """Refuse a timeline that `read_timeline` would not read, or that cannot be written."""
+    """Check that a timeline can be written at `path`, and read again.
+
+    Raises:
+        ConfigError: another suffix, or no such folder.
+    """
     if path.suffix != ".jsonl":
         raise ConfigError(f"timeline is {path}; use a name that ends in .jsonl")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):

@@ -1,4 +1,4 @@
-"""Requests that moved between instances: a record of each move, and one timeline of all."""
+"""Requests that moved between instances: a record of each move, and one timeline of all parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from scheduler_adapters.workload.requests import Ints, Requests
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Migration:
-    """One request that went from one instance to another."""
+    """One move of a request between two instances."""
 
     request_id: str
     source: int
@@ -25,10 +25,9 @@ class Migration:
     end_s: float
     kv_blocks: int
     downtime_s: float
-    """Of these seconds, those in which the request could not run."""
+    """Seconds from `start_s` to `end_s` in which the request could not run."""
     stages: int = 1
-    """In which its KV was copied; 0: it was left behind. During all but the last of several it
-    decoded."""
+    """Copies of its KV, the last of them without decoding; 0: the KV was dropped."""
 
 
 def join_moved(
@@ -38,23 +37,21 @@ def join_moved(
     last_at: Ints,
     migrations: Ints,
 ) -> Timeline:
-    """Return one timeline of several instances, between which requests may have moved.
+    """Return one timeline of several instances with migrations between them.
 
     Args:
         parts: the timeline of each instance.
-        rows: of each instance, the requests that its timeline holds, one by one; a request is there
-            once for every time that it came.
-        last_at: where each request was last, (N, 2): instance, and its row there; -1 for requests
-            that came to none.
-        migrations: how often each has moved, (N,).
+        rows: the requests in the timeline of each instance; a request has a row for each stay.
+        last_at: (N, 2), the last instance of each request, and its row there; -1 without any.
+        migrations: (N,), the moves of each request.
     """
-    came = last_at[:, 0] >= 0
-    nowhere = np.flatnonzero(~came)
+    placed = last_at[:, 0] >= 0
+    nowhere = np.flatnonzero(~placed)
     all_rows = [*(np.array(own, dtype=np.int64) for own in rows), nowhere]
     nothing = timeline_from_token_times(requests.take(nowhere), [()] * len(nowhere))
     starts = np.cumsum([0, *map(len, rows)])
     last = np.empty(len(requests), dtype=np.int64)
-    last[came] = starts[last_at[came, 0]] + last_at[came, 1]
+    last[placed] = starts[last_at[placed, 0]] + last_at[placed, 1]
     last[nowhere] = starts[-1] + np.arange(len(nowhere))
     joined = join_timelines(requests, [*parts, nothing], all_rows, last=last)
     stays = np.bincount(np.concatenate(all_rows), minlength=len(requests))
@@ -66,6 +63,6 @@ def join_moved(
         joined,
         first_answer_s=np.where(stays > 1, moved_answers_s, joined.first_answer_s),
         answer_scheduled_s=answer_scheduled_s,
-        instance=np.where(came, joined.instance, 0),
+        instance=np.where(placed, joined.instance, 0),
         migrations=migrations,
     )

@@ -1,7 +1,7 @@
-"""Events of one engine, simulated or real, and the base class of the objects that are told of them.
+"""Events of one engine, simulated or real, and the base class of its observers.
 
 Progress lines, load curves, closed loops of clients, step records, the live log, telemetry and
-recordings are observers. An observer overrides what it wants to hear of; the rest costs nothing.
+recordings are observers. Events that an observer does not override cost no time.
 """
 
 from collections.abc import Sequence
@@ -11,28 +11,27 @@ from scheduler_adapters.views import LoadView, RequestView
 
 
 class EngineObserver:
-    """Events of one engine in the order of its clock; all methods do nothing here.
+    """Events of one engine in the order of its clock; all methods of this class are empty.
 
-    Times are seconds on the engine's clock. A view is the engine's own: read it, do not keep it.
+    Times are seconds on the engine's clock. Views belong to the engine; do not keep them.
     """
 
     def queued(self, request: RequestView, now_s: float) -> None:
-        """The request has arrived and waits; it has its first rank."""
+        """The request has arrived and has its first rank."""
 
     def admitted(self, request: RequestView, now_s: float) -> None:
-        """A waiting request takes part in the step that starts now; after an eviction again."""
+        """A waiting request is part of the step that starts now, also after an eviction."""
 
     def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
-        """A step that ends now gave the request tokens."""
+        """The step that ends now emitted tokens of the request."""
 
     def evicted(self, request: RequestView, now_s: float) -> None:
         """A resident request lost its KV blocks and waits again."""
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
-        """An end of thinking is among the request's newest tokens; only its first one counts.
+        """An end of thinking is among the request's newest tokens; only the first end counts.
 
-        Told behind these tokens. Where the prompt has ended thinking it is told behind `admitted`,
-        before any token, so that the first one answers.
+        The event follows `emitted`. If the prompt ends the thinking, it follows `admitted`.
         """
 
     def finished(self, request: RequestView, now_s: float) -> None:
@@ -42,33 +41,34 @@ class EngineObserver:
         """The request has left the engine unfinished: aborted, or moved to another instance."""
 
     def ran(self, load: LoadView, duration_s: float, num_resident: int) -> None:
-        """A step of `duration_s` has run, and nothing of it is booked: `load` is that during it.
+        """A step of `duration_s` has run; `load` is the load during the step.
 
-        `num_resident` requests hold KV blocks, those included that are copied back and so wait.
-        Simulated engines only.
+        `num_resident` requests hold KV blocks, or are copied back from host memory. Simulated
+        engines only.
         """
 
     def prefill_ended(self, request: RequestView, now_s: float) -> None:
         """The step that ends now completed a prefill, also one after an eviction.
 
-        Not told where the request finishes with it. Simulated engines only.
+        A request that finishes in this step has no such event. Simulated engines only.
         """
 
     # Events of real engines only.
 
     def attached(self, load: LoadView) -> None:
-        """The engine is idle and tells of itself from now on; it keeps `load` up to date."""
+        """The engine is idle and reports from now on; it keeps `load` up to date."""
 
     def stepped(self, now_s: float) -> None:
-        """A step ended, and what happened to its requests has been told."""
+        """A step ended, and all events of its requests are reported."""
 
     def measured(self, step: StepRecord) -> None:
-        """A step was of this size and took so long, idle time before it not counted."""
+        """The size and duration of a step, without idle time before it."""
 
     def close(self) -> None:
-        """The engine stops: nothing is told from now on."""
+        """The engine stops; no event follows."""
 
 
 def measuring(observers: Sequence[EngineObserver]) -> list[EngineObserver]:
-    """Return those that override `measured`: to know the size of a step costs an engine time."""
+    """Return the observers that override `measured`."""
+    # The size of a step costs an engine time.
     return [one for one in observers if type(one).measured is not EngineObserver.measured]

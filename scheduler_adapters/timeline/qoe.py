@@ -1,16 +1,16 @@
-"""Quality of experience (QoE): how near an answer came to one that never let its reader wait.
+"""Quality of experience (QoE): reading times of an answer, against an answer without late tokens.
 
-The reader takes one answering token per `pace`: the request's TBT target, else 0.1 s. With K tokens
-generated at g_1 <= ... <= g_K they are read at u_1 = g_1, u_j = max(g_j, u_(j-1) + pace). A reader
-who never waits reads token j at x_j = g_1 + (j - 1) pace. With the end H = u_K + pace,
+A reader takes one answering token per `pace`: the request's TBT target, else 0.1 s. Token j of K
+is generated at g_j, read at u_j, and would be read at x_j if no token were late:
 
-    QoE = sum(H - u_j) / sum(H - x_j), in (0, 1].
-
-Because u_j - j pace is the greatest g_i - i pace so far, it changes only where a token comes later
-than `pace` after the one before. So a run of tokens costs as much as the slow gaps in it, plus one.
+    u_1 = g_1, u_j = max(g_j, u_(j-1) + pace), x_j = g_1 + (j - 1) pace, H = u_K + pace
+    QoE = sum(H - u_j) / sum(H - x_j), in (0, 1]
 
 Source: Andes' QoE as PASCAL restricts it to answering tokens.
 """
+
+# u_j - j pace is the greatest g_i - i pace so far. It changes only at a token that follows a gap
+# above `pace`. So a run has one piece, and one more per slow gap in it.
 
 import numpy as np
 
@@ -26,9 +26,8 @@ def qoe(timeline: Timeline, *, ttfat_target_s: float | None = None) -> Floats:
     """Return the QoE of each request (N,); NaN without an answering token.
 
     Args:
-        ttfat_target_s: the reader expects the first answering token so long after the end of
-            reasoning (after the arrival where nothing is reasoning), and not when it comes; one
-            that comes earlier is expected when it comes.
+        ttfat_target_s: latest expected time of the first answering token, in seconds after the
+            end of reasoning, or after the arrival without reasoning. None: it is never late.
     """
     requests = timeline.requests
     pace_s = np.where(np.isnan(requests.tbt_s), DEFAULT_TBT_S, requests.tbt_s)
@@ -48,7 +47,7 @@ def qoe(timeline: Timeline, *, ttfat_target_s: float | None = None) -> Floats:
 
 
 def violation_fraction(values: Floats) -> float:
-    """Return the share of the QoE values (N,) below `LEAST_QOE`; NaN where there are none."""
+    """Return the share of QoE values (N,) below `LEAST_QOE`; NaN without values."""
     known = values[~np.isnan(values)]
     return float((known < LEAST_QOE).mean()) if len(known) else np.nan
 
@@ -62,10 +61,10 @@ def _answer_runs(timeline: Timeline) -> Ints:
 
 
 def _qoe_at(pace_s: float, tick_s: Floats, runs: Ints, late_s: Floats) -> tuple[Ints, Floats]:
-    """Return rows with answers and their QoE, all read at one pace."""
+    """Return the rows with answers, and their QoE at one pace."""
     row, first, count, number = _pieces(pace_s, tick_s, runs)
     rows, at, of = np.unique(row, return_index=True, return_inverse=True)
-    # Lag of the reader behind one who never waits, in each piece; the first token has none.
+    # u_j - x_j of each piece; 0 for the first token.
     lag_s = _running_maximum(of, tick_s[first] - tick_s[first[at]][of] - number * pace_s)
     total = np.bincount(of, count)
     end_s = total * pace_s + lag_s[np.append(at[1:], len(of)) - 1]
@@ -76,7 +75,7 @@ def _qoe_at(pace_s: float, tick_s: Floats, runs: Ints, late_s: Floats) -> tuple[
 def _pieces(pace_s: float, tick_s: Floats, runs: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Return row, first tick, tokens and number of the first token of each piece of the runs.
 
-    Inside a piece no token comes later than the pace after the one before.
+    Inside a piece, the gaps between tokens are at most the pace.
     """
     row, first, last, number = runs.T
     slow = np.flatnonzero(np.diff(tick_s) > pace_s) + 1
@@ -92,7 +91,7 @@ def _pieces(pace_s: float, tick_s: Floats, runs: Ints) -> tuple[Ints, Ints, Ints
 
 
 def _running_maximum(group: Ints, values: Floats) -> Floats:
-    """Return the greatest value so far in each group; groups ascend."""
+    """Return the running maximum (N,) of the values inside each group; groups ascend."""
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), dtype=np.int64)
     rank[order] = np.arange(len(values))

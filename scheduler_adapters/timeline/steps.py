@@ -1,4 +1,4 @@
-"""The size of an engine step and how long it took, in the terms of a latency model."""
+"""The size and duration of an engine step, in the terms of a latency model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Chunk = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step of an engine, as a latency model sees it."""
+    """The arguments of a latency model for one engine step, and its duration."""
 
     num_decodes: int
     decode_context: int
@@ -24,13 +24,13 @@ class StepRecord:
     def of(
         cls, num_decodes: int, decode_context: int, prefills: Sequence[Chunk], seconds: float = 0.0
     ) -> Self:
-        """Return the record of what `LatencyModel.step_s` is told about a step."""
+        """Return the record of a step from the arguments of `LatencyModel.step_s`."""
         tokens, pairs = chunk_sizes(prefills)
         return cls(num_decodes, decode_context, len(prefills), tokens, pairs, seconds)
 
 
 def chunk_sizes(prefills: Sequence[Chunk]) -> tuple[int, float]:
-    """Return the tokens of some prefill chunks, and their pairs of tokens that attend."""
+    """Return the tokens of prefill chunks, and the pairs of tokens in their attention."""
     tokens, pairs = 0, 0.0
     for processed, chunk in prefills:
         tokens += chunk

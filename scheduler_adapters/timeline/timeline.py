@@ -1,8 +1,8 @@
 """The times of each request: one record for all engines, simulated or real.
 
-Token times are kept as *runs* over *ticks*: a tick is an instant at which an engine emitted tokens
-(the end of a step), and a run says that a request emitted one token at every tick from the first to
-the last. Thousands of requests that decode side by side share their ticks.
+Token times are *runs* over *ticks*. A tick is an instant at which an engine emitted tokens: the end
+of a step. A run is a first and a last tick; a request emitted one token at each tick between them.
+Requests that decode in the same steps share their ticks.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from scheduler_adapters.workload.table_files import read_table, write_whole
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Timeline:
-    """The life of N requests, in the order of `requests`. Seconds; NaN where it never happened."""
+    """The times of N requests, in the order of `requests`: seconds, NaN for missing events."""
 
     requests: Requests
     scheduled_s: Floats
-    """Start of the first step the request was part of."""
+    """Start of the first step with the request."""
     first_token_s: Floats
     first_answer_s: Floats
-    """First token after the end of thinking; the first token where nothing is reasoning."""
+    """First token after the end of thinking; the first token without reasoning."""
     answer_scheduled_s: Floats
-    """Start of the step that gave this token, of requests that reason; NaN where not known."""
+    """Start of the step of this token, for requests that reason; NaN if unknown."""
     finished_s: Floats
     preemptions: Ints
     rejected: NDArray[np.bool_]
-    """Refused at arrival, because the request alone needs more KV blocks than there are."""
+    """Rejected at arrival: the request alone needs more KV blocks than the instance has."""
     instance: Ints
-    """The one in which it was last."""
+    """Last instance of the request."""
     migrations: Ints
-    """How often it went from one instance to another."""
+    """Moves of the request between instances."""
     tick_s: Floats
-    """Instants at which tokens came out; shape (K,), ascending within an instance."""
+    """Shape (K,): times of emitted tokens, ascending within an instance."""
     runs: Ints
     """Shape (R, 3): row of the request, first and last tick of a run of tokens; sorted."""
 
@@ -66,23 +66,20 @@ class Timeline:
         return np.concatenate([*pieces, np.empty(0)])
 
     def ttft_s(self) -> Floats:
-        """Return first token - arrival of each request (N,); NaN where there was none."""
+        """Return first token - arrival of each request (N,); NaN without tokens."""
         return self.first_token_s - self.requests.arrival_s
 
     def e2e_s(self) -> Floats:
-        """Return last token - arrival of each request (N,); NaN where it did not finish."""
+        """Return last token - arrival of each request (N,); NaN if unfinished."""
         return self.finished_s - self.requests.arrival_s
 
     def reasoned_s(self) -> Floats:
-        """Return when each request's last reasoning token came out (N,); NaN where none did."""
+        """Return the time of the last reasoning token of each request (N,); NaN without one."""
         return nth_token_s(self.requests.reasoning_tokens - 1, self.runs, self.tick_s)
 
 
 def nth_token_s(number: Ints, runs: Ints, tick_s: Floats) -> Floats:
-    """Return when token `number` (N,) of each request came out, from 0 on; NaN where it did not.
-
-    Runs and ticks are those of a `Timeline`.
-    """
+    """Return the time of token `number` (N,) of each request, from 0 on; NaN if not emitted."""
     return at_ticks(tick_s, nth_token_tick(number, runs))
 
 
@@ -92,7 +89,7 @@ def at_ticks(values: Floats, ticks: Ints) -> Floats:
 
 
 def nth_token_tick(number: Ints, runs: Ints) -> Ints:
-    """Return the tick at which token `number` (N,) of each request came out; -1 where none did."""
+    """Return the tick of token `number` (N,) of each request; -1 if not emitted."""
     tokens = runs[:, 2] - runs[:, 1] + 1
     before = tokens_before(runs)
     wanted = number[runs[:, 0]]
@@ -103,7 +100,7 @@ def nth_token_tick(number: Ints, runs: Ints) -> Ints:
 
 
 def tokens_before(runs: Ints) -> Ints:
-    """Return by run (R,) how many tokens its request had before it."""
+    """Return the tokens (R,) of the same request before each run."""
     tokens = runs[:, 2] - runs[:, 1] + 1
     total_before = np.cumsum(tokens) - tokens
     first_of_row: NDArray[np.int64] = np.searchsorted(runs[:, 0], runs[:, 0])
@@ -119,8 +116,8 @@ def join_timelines(
 ) -> Timeline:
     """Return one timeline of several instances: `parts[i]` holds the requests at `rows[i]`.
 
-    Where a request is in several parts, its tokens are those of all, and `last` (N,) says which of
-    all `rows`, one part after the other, the rest is taken from.
+    A request in several parts has the tokens of all. Its other fields are those at place `last`
+    (N,) in the concatenated `rows`.
     """
     if last is None:
         last = np.argsort(np.concatenate(rows))
@@ -159,9 +156,9 @@ def timeline_from_token_times(
     migrations: ArrayLike = 0,
     answer_scheduled_s: ArrayLike = np.nan,
 ) -> Timeline:
-    """Return the timeline of an engine that reports the time of each token of each request.
+    """Return the timeline from the token times of each request.
 
-    A request is finished when it has all its `output_tokens`.
+    A request with all its `output_tokens` is finished.
     """
     count = len(requests)
     times = [np.asarray(times_s, dtype=np.float64) for times_s in token_s]
@@ -200,12 +197,12 @@ def _filled(values: ArrayLike, count: int, dtype: Any) -> NDArray[Any]:
 def write_timeline(
     timeline: Timeline, path: str | PathLike[str], *, token_times: bool = True
 ) -> None:
-    """Write one row per request as .parquet or .jsonl; `token_times` adds the times of all tokens.
+    """Write one row per request as .parquet or .jsonl, with all token times if `token_times`.
 
-    The file appears whole or not at all.
+    A failed write leaves no file.
 
     Raises:
-        DataError: another suffix, or the place cannot be written.
+        DataError: another suffix, or the path cannot be written.
     """
     path = Path(path)
     table = as_table(timeline, token_times=token_times)
@@ -219,7 +216,7 @@ def write_timeline(
 
 
 def as_table(timeline: Timeline, *, token_times: bool = False) -> pd.DataFrame:
-    """One row per request: its fields, its times and, if asked for, `token_s`."""
+    """Return one row per request: its fields, its times and, if `token_times`, `token_s`."""
     requests = timeline.requests
     columns = {field.name: getattr(requests, field.name) for field in fields(requests)}
     if (delay_s := columns.pop("score_delay_s")).any():
@@ -231,7 +228,6 @@ def as_table(timeline: Timeline, *, token_times: bool = False) -> pd.DataFrame:
 
 
 def _json_line(row: Mapping[Any, Any]) -> str:
-    """One JSON object; what never happened is null, for JSON has no NaN."""
     clean = {
         name: value.tolist() if isinstance(value, np.ndarray) else None if value != value else value
         for name, value in row.items()
@@ -240,7 +236,7 @@ def _json_line(row: Mapping[Any, Any]) -> str:
 
 
 def read_timeline(path: str | PathLike[str]) -> Timeline:
-    """Read what `write_timeline` wrote with its token times.
+    """Read a file of `write_timeline` that has token times.
 
     Raises:
         DataError: no such file, or a column is missing.
@@ -267,6 +263,6 @@ _GIVEN = (
     *("user_class", "tbt_s"),
 )
 _WRITTEN = (*_GIVEN, "score", "scheduled_s", "preemptions", "rejected", "instance")
-"""Columns of a file that `read_timeline` needs; the rest follows from the token times."""
+"""Columns that `read_timeline` needs; others follow from the token times."""
 _NEWER = ("migrations", "answer_scheduled_s")
 """Columns that older files lack."""

@@ -1,12 +1,7 @@
-"""Latencies of a live engine as its users see them: gaps between tokens, TTFT, QoE, pacers.
+"""Latencies of a live engine: gaps between tokens, TTFT, QoE, pacers.
 
-A reader takes one answering token per `tbt_s`. Tokens that come sooner wait in the request's
-*pacer*; when it is empty, the reader waits. QoE compares with a reader who never did: with tokens
-shown at u_j, expected at x_j = u_1 + (j - 1) tbt_s, and the end H = u_K + tbt_s,
-
-    QoE = sum(H - u_j) / sum(H - x_j), in (0, 1].
-
-All residents of a step are booked at once, by arrays, since this runs in the engine's loop.
+A reader takes one answering token per `tbt_s`. Earlier tokens are held in the request's *pacer*.
+QoE is that of `qoe.py`. The residents of a step are updated together, in arrays.
 
 Source: Andes' QoE as PASCAL restricts it to answering tokens.
 """
@@ -25,9 +20,9 @@ TBT_BUCKETS_S: Final = (
     0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
 )  # fmt: skip
 DEFAULT_TBT_S: Final = 0.1
-"""Of requests without a target: PASCAL's reading speed."""
+"""TBT target of requests without one: PASCAL's reading speed."""
 MAX_CLASSES: Final = 50
-"""Clients may name any class; those beyond so many are counted together, as `OTHER_CLASS`."""
+"""Largest number of classes; further ones count as `OTHER_CLASS`."""
 OTHER_CLASS: Final = "other"
 PHASES: Final = (Phase.REASONING, Phase.ANSWERING)
 _EDGES: Final = np.array(TBT_BUCKETS_S)
@@ -39,7 +34,7 @@ _FIELDS: Final = {
     "tbt_s": DEFAULT_TBT_S,
     "shown_s": -np.inf,
 }
-"""Column -> value of a request without tokens."""
+"""Columns, and their values for a request without tokens."""
 
 
 class ServedRequest(NamedTuple):
@@ -47,54 +42,53 @@ class ServedRequest(NamedTuple):
 
     user_class: str
     queueing_s: float
-    """First scheduled - queued in the engine."""
+    """First scheduled - queued."""
     ttft_s: float
     e2e_s: float
     num_gaps: int
     """Output tokens - 1."""
     tpot_s: float
-    """The mean gap; NaN where there is none."""
+    """Mean gap; NaN without gaps."""
     preemptions: int
 
 
 class TokenClock(EngineObserver):
-    """Follows the tokens of the requests that have started.
+    """Measures the tokens of started requests.
 
     Args:
-        thinks: whether the first tokens of a request are reasoning ones, until the engine tells
-            that its thinking has ended; else every token is an answering one.
+        thinks: whether tokens are reasoning tokens up to the reported end of thinking.
     """
 
     def __init__(self, thinks: bool = False) -> None:
         self._thinks = thinks
         self._slots: dict[str, int] = {}
         self._queued_s: dict[str, float] = {}
-        """Of those that have not started."""
+        """Times of requests that have not started."""
         self._emitted_ids: list[str] = []
         self._emitted_counts: list[int] = []
         self._thought_ids: list[str] = []
         self._finished: list[RequestView] = []
-        """What was told of the step that has not ended yet."""
+        """These four hold the events of the current step."""
         self._free: list[int] = []
         self._newest_ids: list[str] | None = None
-        """Whom the slots below belong to; None once one of them may be another's."""
+        """Requests of `_newest_slots`; None once slots have changed."""
         self._newest_slots = np.empty(0, np.int64)
         self._table = {name: np.empty(0) for name in _FIELDS}
         self._thinking = np.empty(0, np.bool_)
         self._class_of = np.empty(0, np.int64)
         self.classes: list[str] = []
-        """User classes in the order they were met: the first index of the two sums below."""
+        """User classes by first occurrence: the first index of the two sums below."""
         self.tbt_counts = np.zeros((0, len(PHASES), _NUM_BINS), np.int64)
         """Gaps by class, phase and bucket; the last bucket has no upper edge."""
         self.tbt_sums_s = np.zeros((0, len(PHASES)))
         self.first_answers: list[tuple[str, float]] = []
-        """(class, first answering token - arrival) since these were last taken."""
+        """(class, first answering token - arrival) since the list was last read."""
         self.ttfat: list[tuple[str, float]] = []
-        """(class, first answering token - end of reasoning) of those among them that reasoned."""
+        """(class, first answering token - end of reasoning) of requests that reasoned."""
         self.finished_qoe: list[tuple[str, float]] = []
-        """(class, QoE) of requests finished since these were last taken."""
+        """(class, QoE) of requests that finished since the list was last read."""
         self.served: list[ServedRequest] = []
-        """Requests that finished with a token since these were last taken."""
+        """Requests that finished with a token since the list was last read."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -139,7 +133,7 @@ class TokenClock(EngineObserver):
             self._newest_ids = None
 
     def stepped(self, now_s: float) -> None:
-        """Book the step: gaps by the phase before it, then ends of thinking, then who finished."""
+        """Count the step: gaps by the phase before it, ends of thinking, finished requests."""
         slots = self._slots_of(self._emitted_ids)
         counts = np.array(self._emitted_counts, np.float64)
         slots, counts = slots[slots >= 0], counts[slots >= 0]
@@ -153,19 +147,18 @@ class TokenClock(EngineObserver):
         for request in self._finished:
             self._serve(request)
             self.withdrawn(request, now_s)
-        for told in (self._emitted_ids, self._emitted_counts, self._thought_ids, self._finished):
-            told.clear()
+        for events in (self._emitted_ids, self._emitted_counts, self._thought_ids, self._finished):
+            events.clear()
 
     def phase(self, request_id: str) -> Phase:
-        """PREFILL until the first token, then REASONING or ANSWERING."""
+        """Return PREFILL up to the first token, then REASONING or ANSWERING."""
         slot = self._slots.get(request_id)
         if slot is None or np.isnan(self._table["last_s"][slot]):
             return Phase.PREFILL
         return Phase.REASONING if self._thinking[slot] else Phase.ANSWERING
 
     def pacers(self, now_s: float) -> tuple[int, int, int]:
-        """Answering requests whose pacer holds tokens, those whose pacer is empty, and all tokens
-        that the pacers hold."""
+        """Return the number of pacers with tokens, of empty pacers, and of all held tokens."""
         slots = np.fromiter(self._slots.values(), np.int64, len(self._slots))
         slots = slots[self._table["num_answering"][slots] > 0]
         tbt_s, shown_s = self._table["tbt_s"][slots], self._table["shown_s"][slots]
@@ -174,18 +167,18 @@ class TokenClock(EngineObserver):
         return len(slots) - num_empty, num_empty, int(held.sum())
 
     def num_answers_below(self, num_tokens: int) -> int:
-        """Answering requests with fewer answering tokens, those included that have none yet."""
+        """Return the number of answering requests with fewer than `num_tokens` answering tokens."""
         slots = np.fromiter(self._slots.values(), np.int64, len(self._slots))
         answers = ~self._thinking[slots] & (self._table["num_tokens"][slots] > 0)
         return int((answers & (self._table["num_answering"][slots] < num_tokens)).sum())
 
     def user_class(self, request_id: str) -> str:
-        """The class that the request is counted to; "" before its first step."""
+        """Return the class in which the request is counted; "" before its first step."""
         slot = self._slots.get(request_id)
         return "" if slot is None else self._class_name(slot)
 
     def _serve(self, request: RequestView) -> None:
-        """Note a request that has finished; one without tokens, or never admitted, is ignored."""
+        """Record a finished request, if it was admitted and has tokens."""
         slot = self._slots.get(request.request_id)
         if slot is None or not self._table["num_tokens"][slot]:
             return
@@ -220,7 +213,8 @@ class TokenClock(EngineObserver):
         self.tbt_sums_s += sums_s.reshape(self.tbt_sums_s.shape)
 
     def _slots_of(self, request_ids: Sequence[str]) -> Ints:
-        """Return the rows of these requests; steps mostly serve the same ones in one order."""
+        """Return the slots of requests; -1 without one."""
+        # Most steps serve the requests of the previous step, in its order.
         if request_ids != self._newest_ids:
             slots = [self._slots.get(request_id, -1) for request_id in request_ids]
             self._newest_slots = np.array(slots, np.int64)
@@ -230,7 +224,7 @@ class TokenClock(EngineObserver):
     def _answer(self, slots: Ints, counts: Floats, now_s: float) -> None:
         table = self._table
         tbt_s = table["tbt_s"][slots]
-        # Tokens of one step go out one after the other from the first one's time on.
+        # The reader takes the tokens of one step in turn.
         first_s = np.maximum(now_s, table["shown_s"][slots] + tbt_s)
         table["shown_s"][slots] = first_s + (counts - 1) * tbt_s
         table["sum_shown_s"][slots] += counts * (first_s + (counts - 1) / 2 * tbt_s)

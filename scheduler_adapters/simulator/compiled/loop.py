@@ -13,28 +13,11 @@ import numpy as np
 
 from scheduler_adapters.simulator.compiled.quanta import displace, enter_level
 from scheduler_adapters.simulator.compiled.residents import (
-    BLOCK_TOKENS,
-    BLOCKS,
-    BUDGET,
-    CHUNK,
-    DECODE_LANE,
-    HEADROOM,
-    KIND,
     LANE,
     LAST,
-    MAX_ADMISSIONS,
-    MAX_DECODES,
-    MAX_PREFILLS,
-    MIXED,
     NO_LIMIT,
-    PADDED,
-    PREFILL_LANE,
     QUANTA,
-    QUANTUM,
-    SEATS,
     SLAI,
-    WATERMARK,
-    WHOLE,
     ceil_div,
     count_decode,
     enter_queue,
@@ -59,28 +42,28 @@ def _cost(padded, num_chunks, longest, tokens):
 @jit
 def _chunk(limits, state, tokens):
     """Return the part of `tokens` that a further prefill computes in this step."""
-    if (state.decodes and not limits[MIXED]) or state.chunks >= limits[MAX_PREFILLS]:
+    if (state.decodes and not limits.mixed) or state.chunks >= limits.max_prefills:
         return 0
-    if limits[WHOLE]:
-        cost = _cost(limits[PADDED], state.chunks, state.longest, tokens)
+    if limits.whole_prompts:
+        cost = _cost(limits.padded_tokens, state.chunks, state.longest, tokens)
         return tokens if state.chunks == 0 or cost <= state.budget else 0
-    return max(0, min(tokens, limits[CHUNK], state.budget))
+    return max(0, min(tokens, limits.chunk, state.budget))
 
 
 @jit
 def _place_decodes(requests, lanes, growing, limits, waiting, prefilling, decoding, state, lane):
     """Place decodes one by one in order, and evict requests where blocks are missing."""
-    size = limits[BLOCK_TOKENS]
+    size = limits.block_tokens
     ranks = [(requests[i].level, requests[i].turn, i) for i in decoding if requests[i].lane == lane]
     heapify(ranks)
-    while len(ranks) and state.budget > 0 and state.decodes < limits[MAX_DECODES]:
+    while len(ranks) and state.budget > 0 and state.decodes < limits.max_decodes:
         rank = heappop(ranks)
         request = requests[rank[2]]
         needed = 1 if request.bucket == state.common % size else 0
-        while not request.waits and limits[BLOCKS] - state.used < max(needed, limits[HEADROOM]):
+        while not request.waits and limits.blocks - state.used < max(needed, limits.headroom):
             # All decodes and chunks of the step so far have lower ranks.
             victim = rank
-            if limits[KIND] != SLAI:
+            if limits.kind != SLAI:
                 victim = last_resident(requests, prefilling, decoding, rank, LAST)
             elif len(prefilling) > state.continued:
                 victim = prefilling[-1]
@@ -113,7 +96,7 @@ def _emit_placed(requests, lanes, growing, limits, decoding, state, runs):
             request.own_tick = state.tick
             count_decode(lanes, growing, request, -1)
             request.context += 1
-            request.bucket = (request.bucket or limits[BLOCK_TOKENS]) - 1
+            request.bucket = (request.bucket or limits.block_tokens) - 1
             count_decode(lanes, growing, request, 1)
             request.due -= 1
             state.soonest = min(state.soonest, request.due)
@@ -121,7 +104,7 @@ def _emit_placed(requests, lanes, growing, limits, decoding, state, runs):
 
 @jit
 def _finish(request, row, limits, state, runs):
-    state.used -= ceil_div(request.end - 1, limits[BLOCK_TOKENS])
+    state.used -= ceil_div(request.end - 1, limits.block_tokens)
     request.finished_s = state.now_s
     runs.append((row, request.first_tick, state.tick))
 
@@ -144,7 +127,7 @@ def _update_due(requests, lanes, growing, limits, decoding, state, runs):
                 decoding.pop()
                 continue
             generated = context - request.prompt
-            until = enter_level(request, limits[QUANTUM], generated, state.now_s)
+            until = enter_level(request, limits.quantum_tokens, generated, state.now_s)
             request.due = until - request.context
             count_decode(lanes, growing, request, 1)
         state.soonest = min(state.soonest, request.due)
@@ -165,10 +148,10 @@ def _sorted_runs(runs, num_requests):
 
 
 @jit
-def run(requests, state, limits, offsets, latency):
+def run(requests, state, limits, latency):
     """Run all requests; their results become fields of `requests` (N,).
 
-    `state` is a zeroed record that the caller keeps: numba counts no references to records.
+    The caller keeps the records `state` and `limits`: numba counts no references to records.
 
     Returns:
         Whether the run is complete, the ticks (K,) in seconds, and the runs of tokens (R, 3).
@@ -176,13 +159,13 @@ def run(requests, state, limits, offsets, latency):
     # Arrays and lists in a call cost reference counts. So the parts of every step stand here, and
     # the functions above are called only in steps that need them.
     model, numbers, dense, decode, prefill = latency
-    kind, blocks, size = limits[KIND], limits[BLOCKS], limits[BLOCK_TOKENS]
+    kind, blocks, size = limits.kind, limits.blocks, limits.block_tokens
     waiting = [(0.0, 0.0, np.int64(0))][:0]  # heap of (key, turn, row)
     prefilling = waiting[:0]  # ranks, ascending
     decoding = [np.int64(0)][:0]  # rows in any order
     lanes = np.zeros(3, LANE)
     growing = np.zeros((3, size), np.int64)  # decodes by lane and bucket
-    chunks = np.zeros((limits[SEATS], 3), np.int64)  # tokens before, tokens, row
+    chunks = np.zeros((limits.seats, 3), np.int64)  # tokens before, tokens, row
     runs = [(np.int64(0), np.int64(0), np.int64(0))][:0]
     ticks = [0.0][:0]
     margins = [0.0][:0]  # SLAI's offset by tick, in seconds
@@ -198,7 +181,7 @@ def run(requests, state, limits, offsets, latency):
         while coming < len(requests) and requests[coming].arrival_s <= state.now_s:
             if not requests[coming].rejected:
                 if kind == QUANTA:
-                    enter_level(requests[coming], limits[QUANTUM], 0, state.now_s)
+                    enter_level(requests[coming], limits.quantum_tokens, 0, state.now_s)
                 enter_queue(waiting, requests[coming], coming, state.now_s)
             coming += 1
         while starving < coming and requests[starving].starves_s <= state.now_s:
@@ -206,7 +189,7 @@ def run(requests, state, limits, offsets, latency):
                 enter_queue(waiting, requests[starving], starving, state.now_s)
             starving += 1
 
-        state.tick, state.budget = len(ticks), limits[BUDGET]
+        state.tick, state.budget = len(ticks), limits.budget
         state.decodes = state.decode_context = 0
         state.chunks = state.continued = state.longest = 0
         phase = state.common % size
@@ -223,11 +206,11 @@ def run(requests, state, limits, offsets, latency):
             displace(requests, lanes, growing, limits, waiting, prefilling, decoding, state)
         for i in range(3):
             lane = lanes[i]
-            if lane.count and (state.chunks == 0 or limits[MIXED]):
+            if lane.count and (state.chunks == 0 or limits.mixed):
                 needed = growing[i, phase]
                 if (
-                    lane.count <= min(state.budget, limits[MAX_DECODES] - state.decodes)
-                    and state.used + needed + limits[HEADROOM] <= blocks
+                    lane.count <= min(state.budget, limits.max_decodes - state.decodes)
+                    and state.used + needed + limits.headroom <= blocks
                 ):
                     lane.placed_tick = state.tick
                     state.used += needed
@@ -242,7 +225,7 @@ def run(requests, state, limits, offsets, latency):
                 is_new = state.continued == len(prefilling)
                 if not is_new:
                     row = prefilling[state.continued][2]
-                elif len(waiting) and i == limits[PREFILL_LANE]:
+                elif len(waiting) and i == limits.prefill_lane:
                     key, _, row = waiting[0]
                     if key != requests[row].key:
                         heappop(waiting)  # it has starved since
@@ -257,9 +240,9 @@ def run(requests, state, limits, offsets, latency):
                     needed = ceil_div(request.context, size)
                     num_new = state.chunks - state.continued
                     if (
-                        len(prefilling) + len(decoding) + num_new >= limits[SEATS]
-                        or num_new >= limits[MAX_ADMISSIONS]
-                        or state.used + needed + limits[WATERMARK] > blocks
+                        len(prefilling) + len(decoding) + num_new >= limits.seats
+                        or num_new >= limits.max_admissions
+                        or state.used + needed + limits.watermark > blocks
                     ):
                         break
                     heappop(waiting)
@@ -272,7 +255,7 @@ def run(requests, state, limits, offsets, latency):
                     state.continued += 1
                 if np.isnan(request.scheduled_s):
                     request.scheduled_s = state.now_s
-                state.budget -= _cost(limits[PADDED], state.chunks, state.longest, tokens)
+                state.budget -= _cost(limits.padded_tokens, state.chunks, state.longest, tokens)
                 state.longest = max(state.longest, tokens)
                 chunk = chunks[state.chunks]
                 chunk[0], chunk[1], chunk[2] = request.context - request.left, tokens, row
@@ -326,9 +309,9 @@ def run(requests, state, limits, offsets, latency):
             until = request.end
             if kind == QUANTA:
                 generated = request.context - request.prompt
-                until = enter_level(request, limits[QUANTUM], generated, state.now_s)
+                until = enter_level(request, limits.quantum_tokens, generated, state.now_s)
             else:
-                request.lane = limits[DECODE_LANE]
+                request.lane = limits.decode_lane
             request.bucket = (state.common + 1 - request.context) % size
             request.context -= state.common
             request.due = until - request.context
@@ -337,6 +320,6 @@ def run(requests, state, limits, offsets, latency):
             decoding.append(row)
         if kind == SLAI:
             mean_s += (duration_s - mean_s) / len(ticks)
-            is_full = state.used >= offsets[2] * blocks
-            margins.append(mean_s * (offsets[1] if is_full else offsets[0]))
+            is_full = state.used >= limits.memory_limit * limits.blocks
+            margins.append(mean_s * (limits.offset_above if is_full else limits.offset_below))
     return False, np.array(ticks), _sorted_runs(runs, len(requests))

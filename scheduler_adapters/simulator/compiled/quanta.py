@@ -15,13 +15,10 @@ from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.residents import (
-    BLOCK_TOKENS,
-    BLOCKS,
     LAST,
     NO_LANE,
     NO_LIMIT,
     QUANTA,
-    SEATS,
     CompiledPolicy,
     ceil_div,
     evict,
@@ -53,7 +50,7 @@ def quanta_policy(requests: Requests, policy: Policy) -> CompiledPolicy | None:
         columns={"thinking": thinking, "demoted_at": demoted_at},
         prefill_lane=NO_LANE,
         decode_lane=NO_LANE,
-        quantum_tokens=policy.quantum_tokens,
+        numbers={"quantum_tokens": policy.quantum_tokens},
     )
 
 
@@ -78,13 +75,13 @@ def enter_level(request, quantum, generated, now_s):
 @jit
 def displace(requests, lanes, growing, limits, waiting, prefilling, decoding, state):
     """Admit the first waiting requests; where blocks are missing, evict the last residents."""
-    size = limits[BLOCK_TOKENS]
+    size = limits.block_tokens
     while len(waiting):
         first = waiting[0]
         request = requests[first[2]]
         if request.evicted_s == state.now_s:
             break
-        room = limits[BLOCKS] - state.used - ceil_div(request.context + 1, size)
+        room = limits.blocks - state.used - ceil_div(request.context + 1, size)
         room -= growing[0, state.common % size] + growing[1, state.common % size]
         # Residents of the same level and turn stay.
         above, last, victims = (first[0], first[1], NO_LIMIT), LAST, 0
@@ -96,7 +93,7 @@ def displace(requests, lanes, growing, limits, waiting, prefilling, decoding, st
             room += ceil_div(resident.context + (0 if resident.left else state.common), size)
             last = victim
             victims += 1
-        seats = limits[SEATS] - len(prefilling) - len(decoding) + victims
+        seats = limits.seats - len(prefilling) - len(decoding) + victims
         if room < 0 or seats <= 0:
             break
         for _ in range(victims):

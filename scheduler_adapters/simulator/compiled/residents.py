@@ -3,7 +3,7 @@
 # numba infers the types: typed code would only say float64 everywhere.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappush
 from typing import Any
 
@@ -22,31 +22,32 @@ touch `loop.py` as well.
 
 REQUEST = np.dtype(
     [
-        ("arrival_s", "f8"),
-        ("prompt", "i8"),  # tokens
+        # Decodes, in one cache line.
+        ("due", "i8"),  # number of common steps at which it is complete or its rank changes
+        ("context", "i8"),  # tokens; of decodes less the common steps
         ("end", "i8"),  # context in tokens when complete
-        ("rejected", "?"),
-        # Given by the policy.
-        ("key", "f8"),  # in the queue
+        ("lane", "i8"),
+        ("bucket", "i8"),  # common steps, modulo the block size, at which it needs a block
+        ("placed_tick", "i8"),
+        ("own_tick", "i8"),  # of the last token outside a common step
+        ("first_tick", "i8"),  # of the current run
+        # Ranks: (key, turn, row) in the queue, (level, turn, row) of residents.
+        ("key", "f8"),
+        ("level", "f8"),
+        ("turn", "f8"),
+        ("phase", "i8"),
         ("starves_s", "f8"),  # time from which the key is -inf
         ("tbt_s", "f8"),
         ("thinking", "i8"),  # tokens
         ("demoted_at", "i8"),  # tokens
-        # Ranks of residents are (level, turn, row).
-        ("level", "f8"),
-        ("turn", "f8"),
-        ("lane", "i8"),
-        ("phase", "i8"),
-        ("waits", "?"),
-        ("context", "i8"),  # tokens; of decodes less the common steps
-        ("left", "i8"),  # prompt tokens to compute; 0 in decode
-        ("due", "i8"),  # number of common steps at which it is complete or its rank changes
-        ("bucket", "i8"),  # common steps, modulo the block size, at which it needs a block
-        ("placed_tick", "i8"),
-        ("first_tick", "i8"),  # of the current run
-        ("own_tick", "i8"),  # of the last token outside a common step
+        # Queue and prefill.
+        ("arrival_s", "f8"),
+        ("prompt", "i8"),  # tokens
+        ("left", "i8"),  # tokens to compute; 0 in decode
         ("evicted_s", "f8"),
+        ("waits", "?"),
         # Results.
+        ("rejected", "?"),
         ("scheduled_s", "f8"),
         ("first_token_s", "f8"),
         ("finished_s", "f8"),
@@ -66,23 +67,27 @@ STATE = np.dtype(
         ("common", "i8"),  # number of common steps
         ("common_tick", "i8"),  # of the last common step
         ("soonest", "i8"),  # lower bound of `due`
-        # The current step.
-        ("budget", "i8"),  # tokens
-        ("decodes", "i8"),
-        ("decode_context", "i8"),
-        ("chunks", "i8"),
-        ("continued", "i8"),  # chunks of prefills that were resident before
+        # The current step; `continued` are the chunks of prefills that were resident before.
+        *((name, "i8") for name in ("budget", "decodes", "decode_context", "chunks", "continued")),
         ("longest", "i8"),  # tokens of the longest chunk
     ]
 )
+LIMITS = np.dtype(
+    [
+        *((name, "i8") for name in ("kind", "blocks", "watermark", "headroom", "block_tokens")),
+        *((name, "i8") for name in ("budget", "seats", "max_decodes", "chunk")),
+        *((name, "i8") for name in ("max_prefills", "max_admissions")),
+        *((name, "?") for name in ("mixed", "whole_prompts", "padded_tokens")),
+        *((name, "i8") for name in ("prefill_lane", "decode_lane", "quantum_tokens")),
+        *((name, "f8") for name in ("offset_below", "offset_above", "memory_limit")),
+        ("default_tbt_s", "f8"),
+    ],
+    align=True,
+)
+"""Of the instance, its rule and its policy."""
 
 STATIC, SLAI, QUANTA = range(3)
 """Kinds of policies."""
-(
-    KIND, BLOCKS, WATERMARK, HEADROOM, BLOCK_TOKENS, BUDGET, SEATS, MAX_DECODES, CHUNK,
-    MAX_PREFILLS, MAX_ADMISSIONS, MIXED, WHOLE, PADDED, PREFILL_LANE, DECODE_LANE, QUANTUM,
-) = range(17)  # fmt: skip
-"""Places in the array of limits."""
 NO_LIMIT = 2**60
 NO_LANE = -1
 LAST = (np.inf, np.inf, NO_LIMIT)
@@ -100,9 +105,8 @@ class CompiledPolicy:
     prefill_lane: int
     """`Rank.lane` before the first token; `NO_LANE` if it changes with the request."""
     decode_lane: int
-    quantum_tokens: int = 0
-    offsets: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Of SLAI: below the memory limit, above it, and the limit as a share of the blocks."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """Fields of `LIMITS` of this policy alone."""
 
 
 @jit
@@ -165,9 +169,9 @@ def evict(requests, lanes, growing, limits, waiting, prefilling, decoding, state
         request.own_tick = max(request.own_tick, state.common_tick)
         # The KV of the last token is computed with the next one.
         tokens = request.context - 1
-        if limits[PREFILL_LANE] != NO_LANE:
-            request.lane = limits[PREFILL_LANE]
-    state.used -= ceil_div(tokens, limits[BLOCK_TOKENS])
+        if limits.prefill_lane != NO_LANE:
+            request.lane = limits.prefill_lane
+    state.used -= ceil_div(tokens, limits.block_tokens)
     state.evictions += 1
     request.preemptions += 1
     request.evicted_s = state.now_s

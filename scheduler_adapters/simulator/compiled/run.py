@@ -12,6 +12,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.loop import run
 from scheduler_adapters.simulator.compiled.quanta import quanta_policy
 from scheduler_adapters.simulator.compiled.residents import (
+    LIMITS,
     NO_LIMIT,
     REQUEST,
     STATE,
@@ -22,7 +23,7 @@ from scheduler_adapters.simulator.compiled.static_ranks import static_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.columns import timeline_of_columns
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.requests import Ints, Requests
+from scheduler_adapters.workload.requests import Requests
 
 
 def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Timeline | None:
@@ -36,8 +37,8 @@ def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Time
         return None
     records = _records(requests, part, instance)
     limits = _limits(part, instance, len(requests))
-    state, offsets = np.zeros(1, STATE)[0], np.array(part.offsets)
-    is_complete, tick_s, runs = _in_a_thread(run, records, state, limits, offsets, latency)
+    state = np.zeros(1, STATE)[0]
+    is_complete, tick_s, runs = _in_a_thread(run, records, state, limits, latency)
     if not is_complete:
         return None
     names = ("rejected", "scheduled_s", "first_token_s", "finished_s", "preemptions")
@@ -62,22 +63,29 @@ def _records(requests: Requests, part: CompiledPolicy, instance: Instance) -> ND
     return records
 
 
-def _limits(part: CompiledPolicy, instance: Instance, num_requests: int) -> Ints:
-    """Return the limits of an instance, a rule and a policy at their places in `residents.py`."""
+def _limits(part: CompiledPolicy, instance: Instance, num_requests: int) -> np.void:
+    """Return the limits of an instance, a rule and a policy as a record of the loop."""
     rule = part.rule
-    limits = (
-        part.kind,
-        instance.kv_blocks,
-        instance.watermark_blocks,
-        instance.decode_headroom_blocks,
-        instance.block_tokens,
-        _least(instance.max_tokens, rule.max_tokens),
-        _least(instance.max_num_seqs, rule.max_resident, num_requests),
-        *map(_least, (rule.max_decodes, rule.chunk, rule.max_prefills, rule.max_admissions)),
-        *(rule.mixed, rule.whole_prompts, rule.padded_tokens),
-        *(part.prefill_lane, part.decode_lane, part.quantum_tokens),
-    )
-    return np.array(limits, dtype=np.int64)
+    limits = {
+        "kind": part.kind,
+        "blocks": instance.kv_blocks,
+        "watermark": instance.watermark_blocks,
+        "headroom": instance.decode_headroom_blocks,
+        "block_tokens": instance.block_tokens,
+        "budget": _least(instance.max_tokens, rule.max_tokens),
+        "seats": _least(instance.max_num_seqs, rule.max_resident, num_requests),
+        "prefill_lane": part.prefill_lane,
+        "decode_lane": part.decode_lane,
+    }
+    limits |= {name: _least(getattr(rule, name)) for name in _LIMITS_OF_RULES}
+    limits |= {name: getattr(rule, name) for name in ("mixed", "whole_prompts", "padded_tokens")}
+    record: np.void = np.zeros(1, LIMITS)[0]
+    for name, value in (limits | part.numbers).items():
+        record[name] = value
+    return record
+
+
+_LIMITS_OF_RULES = ("max_decodes", "chunk", "max_prefills", "max_admissions")
 
 
 def _least(*limits: int | None) -> int:

@@ -14,14 +14,7 @@ import numpy as np
 from scheduler_adapters.policies.slai import SLAI as SlaiPolicy
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.residents import (
-    BLOCK_TOKENS,
-    BLOCKS,
-    BUDGET,
-    HEADROOM,
-    MAX_DECODES,
-    SEATS,
     SLAI,
-    WATERMARK,
     CompiledPolicy,
     ceil_div,
     count_decode,
@@ -38,9 +31,10 @@ def slai_policy(requests: Requests, policy: Policy) -> CompiledPolicy | None:
     if type(policy) is not SlaiPolicy:
         return None
     rule = policy.rule
-    offsets = (policy.offset_below, policy.offset_above, policy.memory_limit)
     shape = StepRule(rule.max_tokens, rule.max_decodes, max_resident=rule.max_resident)
-    if rule != shape or not all(map(isfinite, (*offsets, policy.default_tbt_s))):
+    names = ("offset_below", "offset_above", "memory_limit", "default_tbt_s")
+    numbers = {name: getattr(policy, name) for name in names}
+    if rule != shape or not all(map(isfinite, numbers.values())):
         return None
     keys = [requests.prompt_tokens] if policy.order == "spf" else []
     if policy.paying_first:
@@ -53,7 +47,7 @@ def slai_policy(requests: Requests, policy: Policy) -> CompiledPolicy | None:
         columns={"key": np.argsort(rows), "tbt_s": tbt_s},
         prefill_lane=PREFILL,
         decode_lane=DEFERRED,
-        offsets=offsets,
+        numbers=numbers,
     )
 
 
@@ -64,14 +58,14 @@ def needs_ranks(limits, state, num_prefilling, num_decoding, growth, first_token
     `growth` is the blocks that all decodes need, `first_tokens` the context of the first waiting
     request.
     """
-    free = limits[BLOCKS] - state.used
+    free = limits.blocks - state.used
     return (
         num_prefilling > 0
-        or num_decoding > min(limits[BUDGET], limits[MAX_DECODES])
-        or growth + limits[HEADROOM] > free
+        or num_decoding > min(limits.budget, limits.max_decodes)
+        or growth + limits.headroom > free
         or (
-            num_decoding < limits[SEATS]
-            and ceil_div(first_tokens, limits[BLOCK_TOKENS]) + limits[WATERMARK] <= free
+            num_decoding < limits.seats
+            and ceil_div(first_tokens, limits.block_tokens) + limits.watermark <= free
         )
     )
 

@@ -40,17 +40,17 @@ def test_bins_are_of_256_reasoning_tokens_and_small_ones_are_left_out():
     reasoning = [255] * 5 + [256] * 4 + [512] * 10
     first_s = [*range(2, 7), *range(10, 14), *range(20, 30)]
     tail = first_answer_tail(answered(reasoning, [float(at_s) for at_s in first_s]))
-    assert [(one.reasoning_tokens, one.count, one.percent) for one in tail] == [
+    assert [(one["reasoning_tokens"], one["count"], one["percent"]) for one in tail] == [
         (0, 5, 100.0),
         (512, 10, 90.0),
     ]
-    assert tail[0].first_answer_s == 6.0
-    assert tail[1].first_answer_s == pytest.approx(np.percentile(range(20, 30), 90))
+    assert tail[0]["first_answer_s"] == 6.0
+    assert tail[1]["first_answer_s"] == pytest.approx(np.percentile(range(20, 30), 90))
 
 
 def test_requests_without_an_answer_are_in_no_bin():
     tail = first_answer_tail(answered([300] * 6, [2.0, 3.0, 4.0, 5.0, 6.0, np.nan]))
-    assert tail[0].count == 5
+    assert tail[0]["count"] == 5
 
 
 def test_classes_have_a_tail_of_their_own():

@@ -67,14 +67,6 @@ def test_every_metric_is_what_the_definition_gives_by_hand(by_hand: Timeline):
     assert summary.queueing_s.mean == pytest.approx(2 / 3)
 
 
-def test_requests_of_the_warm_up_are_served_but_not_measured(by_hand: Timeline):
-    summary = summarize(by_hand, warm_up_s=1.0)
-
-    assert summary.num_requests == 2
-    assert summary.e2e_s.mean == pytest.approx(1.0)
-    assert summary.tbt_s.count == 1
-
-
 def test_nothing_measured_is_nan_and_not_zero():
     requests = make_requests(prompt_tokens=[1], output_tokens=[5])
     summary = summarize(timeline_from_token_times(requests, [[]]))

@@ -9,10 +9,9 @@ import pytest
 
 from scheduler_adapters.simulator.compiled import residents
 from scheduler_adapters.simulator.compiled.residents import (
-    BLOCK_TOKENS,
     LANE,
     LAST,
-    PREFILL_LANE,
+    LIMITS,
     REQUEST,
     STATE,
 )
@@ -57,8 +56,8 @@ def test_an_evicted_request_frees_its_blocks_and_waits(records, left, blocks):
     lanes, growing = np.zeros(3, LANE).view(np.recarray), np.zeros((3, 4), np.int64)
     state = np.zeros(1, STATE).view(np.recarray)[0]
     state.used, state.common, state.common_tick, state.now_s = 9, 4, 7, 1.5
-    limits = np.zeros(17, np.int64)
-    limits[BLOCK_TOKENS], limits[PREFILL_LANE] = 4, 1
+    limits = np.zeros(1, LIMITS).view(np.recarray)[0]
+    limits.block_tokens, limits.prefill_lane = 4, 1
     # As a prefill 9 tokens; as a decode 5 and the 4 common steps, less the last token.
     records[0].left, records[0].context = left, 9 if left else 5
     prefilling, decoding = ([RANKS[3], RANKS[0]], [2]) if left else ([RANKS[3]], [2, 0])
