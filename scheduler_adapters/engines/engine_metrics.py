@@ -31,13 +31,16 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 EVERY_S: Final = 0.25
 """Least seconds between two exports; each reads all residents."""
 _SUMMED: Final = {"multiprocess_mode": "livesum"}
+_NEWEST: Final = {"multiprocess_mode": "mostrecent"}
 _ANSWERS: Final = {"buckets": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)}
 _LATENCIES: Final = {"buckets": (0.01, 0.025, *_ANSWERS["buckets"])}
+_GAPS: Final = {"buckets": TBT_BUCKETS_S}
+_QOE: Final = {"buckets": (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)}
 _LOAD_FILE: Final = "lengthwise-load-{}.json"
 _CLASS: Final = ("user_class",)
 _PHASE_AND_CLASS: Final = ("phase", "user_class")
 
-_METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], dict[str, Any]]]] = {
+_METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], Mapping[str, Any]]]] = {
     "engine_requests": (
         Counter,
         "Requests by their score: scored, unscored; invalid hints count in both, late (scores that "
@@ -47,7 +50,7 @@ _METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], dict[str, Any]]]] =
     ),
     "expired_ranks": (
         Counter,
-        "Ranks that ended in time: with a starvation guard, requests that it boosted.",
+        "Ranks that ended in time, such as starving requests.",
         (),
         {},
     ),
@@ -55,42 +58,17 @@ _METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], dict[str, Any]]]] =
     "preemptions": (Counter, "Preemptions of finished requests.", _CLASS, {}),
     "resident_requests": (Gauge, "Requests that hold KV blocks.", _PHASE_AND_CLASS, _SUMMED),
     "resident_tokens": (Gauge, "Tokens in KV blocks.", _PHASE_AND_CLASS, _SUMMED),
-    "pacers": (
-        Gauge,
-        "Answering requests by their pacer: ahead of the reader, or empty.",
-        ("state",),
-        _SUMMED,
-    ),
+    "pacers": (Gauge, "Answers by pacer: ahead of the reader, or empty.", ("state",), _SUMMED),
     "paced_tokens": (Gauge, "Generated tokens that readers have not reached yet.", (), _SUMMED),
-    "kv_usage_fraction": (
-        Gauge,
-        "Used KV blocks / all KV blocks.",
-        ("engine",),
-        {"multiprocess_mode": "mostrecent"},
-    ),
-    "tbt_seconds": (
-        Histogram,
-        "Gaps between consecutive output tokens.",
-        _PHASE_AND_CLASS,
-        {"buckets": TBT_BUCKETS_S},
-    ),
+    "kv_usage_fraction": (Gauge, "Used KV blocks / all KV blocks.", ("engine",), _NEWEST),
+    "tbt_seconds": (Histogram, "Gaps between consecutive tokens.", _PHASE_AND_CLASS, _GAPS),
     "ttft_seconds": (Histogram, "First output token - arrival.", _CLASS, _LATENCIES),
     "e2e_seconds": (Histogram, "Last output token - arrival.", _CLASS, _LATENCIES),
     "queueing_seconds": (Histogram, "First scheduled - queued in the engine.", _CLASS, _LATENCIES),
-    "tpot_seconds": (
-        Histogram,
-        "Mean gap between a request's output tokens.",
-        _CLASS,
-        {"buckets": TBT_BUCKETS_S},
-    ),
+    "tpot_seconds": (Histogram, "Mean gap between a request's output tokens.", _CLASS, _GAPS),
     "first_answer_seconds": (Histogram, "First answering token - arrival.", _CLASS, _ANSWERS),
     "ttfat_seconds": (Histogram, "First answering token - end of reasoning.", _CLASS, _ANSWERS),
-    "qoe": (
-        Histogram,
-        "QoE of finished requests; 1: a stream without stalls.",
-        _CLASS,
-        {"buckets": (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)},
-    ),
+    "qoe": (Histogram, "QoE of finished requests; 1: a stream without stalls.", _CLASS, _QOE),
 }
 """Name without `lengthwise_` -> kind, description, labels and further arguments."""
 
@@ -156,10 +134,10 @@ class EngineMetrics(EngineObserver):
         metrics["kv_usage_fraction"].labels(str(self.number)).set(scheduler.kv_cache_manager.usage)
         self._export_residents()
         self._export_gaps()
-        num_ahead, num_empty, num_tokens = self.tokens.pacers(ranker.clock())
-        metrics["pacers"].labels("ahead").set(num_ahead)
-        metrics["pacers"].labels("empty").set(num_empty)
-        metrics["paced_tokens"].set(num_tokens)
+        pacers = metrics["pacers"].labels("ahead"), metrics["pacers"].labels("empty")
+        shown = (*pacers, metrics["paced_tokens"])
+        for gauge, value in zip(shown, self.tokens.pacers(ranker.clock()), strict=True):
+            gauge.set(value)
         self._export_finished()
 
     def _export_finished(self) -> None:
@@ -169,11 +147,9 @@ class EngineMetrics(EngineObserver):
                 seconds = getattr(served, f"{name}_s")
                 metrics[f"{name}_seconds"].labels(served.user_class).observe(seconds)
             metrics["preemptions"].labels(served.user_class).inc(served.preemptions)
-        for name, events in (
-            ("first_answer_seconds", clock.first_answers),
-            ("ttfat_seconds", clock.ttfat),
-            ("qoe", clock.finished_qoe),
-        ):
+        names = ("first_answer_seconds", "ttfat_seconds", "qoe")
+        lists = (clock.first_answers, clock.ttfat, clock.finished_qoe)
+        for name, events in zip(names, lists, strict=True):
             for user_class, value in events:
                 metrics[name].labels(user_class).observe(value)
             events.clear()
@@ -182,10 +158,8 @@ class EngineMetrics(EngineObserver):
     def _export_residents(self) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
         for request in self.scheduler.running:
-            place = (
-                self.tokens.phase(request.request_id).name.lower(),
-                self.tokens.user_class(request.request_id),
-            )
+            name = request.request_id
+            place = self.tokens.phase(name).name.lower(), self.tokens.user_class(name)
             requests[place] += 1
             tokens[place] += request.num_computed_tokens
         self._shown |= requests.keys()

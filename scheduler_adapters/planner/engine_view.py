@@ -40,7 +40,7 @@ class EngineView(ABC, Generic[Item]):
 
     @abstractmethod
     def free_blocks(self) -> int:
-        """Return the number of free blocks."""
+        """Return the number of free KV blocks."""
 
     @abstractmethod
     def evict(self, item: Item) -> bool:
@@ -55,8 +55,7 @@ class EngineView(ABC, Generic[Item]):
         return False
 
     def begin_step(self) -> None:
-        """Forget what was read for the last plan."""
-        return
+        """Discard values read for the last plan."""
 
     def loaded(self) -> Sequence[Item]:
         """Return the waiting requests that hold blocks and could run."""
@@ -95,4 +94,3 @@ class EngineView(ABC, Generic[Item]):
 
     def release(self, items: Iterable[Item]) -> None:
         """Free the blocks that these residents hold and will not read again."""
-        return

@@ -108,26 +108,27 @@ class Ranker:
             key: of a score that may arrive later; None: the one among the annotations, if any.
         """
         key = key or request_key(carried)
-        self.load.now_s = self.clock()
+        now_s = self.load.now_s = self.clock()
         tracked = RankedRequest(
             RequestView(
                 request_id=request_id,
                 number=next(self._numbers),
-                arrival_s=self.load.now_s - max(0.0, age_s),
+                arrival_s=now_s - max(0.0, age_s),
                 prompt_tokens=prompt_tokens,
                 **self.annotation_counts.read(carried),
             ),
             priority=priority if self._by_priority else None,
             thinking_over=self.ends_prompt_thinking(prompt),
         )
+        late = None
         if tracked.view.score is None and key is not None:
             late = self.late_scores.expect(key, tracked)
-            if late is not None:
-                self._use_late(tracked, late)
+        if late is not None:
+            self._use_late(tracked, late)
         self._median.arrived(tracked.view)
         self.set_rank(tracked, ask_rank(self.policy, tracked.view, self.load))
         for observer in self.observers:
-            observer.queued(tracked.view, self.load.now_s)
+            observer.queued(tracked.view, now_s)
         return tracked
 
     def ends_prompt_thinking(self, prompt: Sequence[int]) -> bool:
@@ -259,54 +260,49 @@ class RankedQueue(Generic[Item]):
     """
 
     def __init__(self) -> None:
-        self._order: list[tuple[Any, ...]] = []
+        self._order: list[tuple[float, Any, int, Item, float]] = []
         self.entries: Sized = self._order
         """One entry per item, for quick access to the length."""
-        self._ranks: dict[int, Rank] = {}
+        self._by_number: dict[int, tuple[float, Any, int, Item, float]] = {}
         self._timers: list[tuple[float, int]] = []
 
     def add(self, item: Item) -> None:
         """Insert an item that is not in the queue."""
         rank, number = item.lengthwise.rank, item.lengthwise.view.number
-        entry = (rank.lane, rank.key, number, item)
+        entry = (rank.lane, rank.key, number, item, rank.valid_until_s)
         if self._order and self._order[-1] < entry:
             self._order.append(entry)  # always under FCFS: no search
         else:
             insort(self._order, entry)
-        self._ranks[number] = rank
+        self._by_number[number] = entry
         if rank.valid_until_s < inf:
             heappush(self._timers, (rank.valid_until_s, number))
 
     def remove(self, number: int) -> Item | None:
         """Remove and return the item with this receive number; None if it is not here."""
-        rank = self._ranks.pop(number, None)
-        if rank is None:
+        entry = self._by_number.pop(number, None)
+        if entry is None:
             return None
-        at = 0
-        if self._order[0][2] != number:  # rarely: most removals are of the first item
-            # The shorter tuple sorts just before the entry it begins.
-            at = bisect_left(self._order, (rank.lane, rank.key, number))
-        item: Item = self._order.pop(at)[-1]
+        # Most removals are of the first item: no search.
+        del self._order[0 if self._order[0] is entry else bisect_left(self._order, entry)]
         # A timer outlives its item; rebuilt once such timers are the majority.
-        if len(self._timers) > 64 + 2 * len(self._ranks):
-            ranks = self._ranks.items()
-            self._timers = [(r.valid_until_s, n) for n, r in ranks if r.valid_until_s < inf]
+        if len(self._timers) > 64 + 2 * len(self._order):
+            self._timers = [(until_s, n) for _, _, n, _, until_s in self._order if until_s < inf]
             heapify(self._timers)
-        return item
+        return entry[3]
 
     def first(self) -> Item:
         """Return the most urgent item; IndexError if the queue is empty."""
-        item: Item = self._order[0][-1]
-        return item
+        return self._order[0][3]
 
     def first_few(self, count: int) -> list[Item]:
         """Return the most urgent `count` items, or all of a shorter queue."""
-        return [entry[-1] for entry in self._order[:count]]
+        return [entry[3] for entry in self._order[:count]]
 
     def pop_first(self) -> Item:
         """Remove and return the most urgent item; IndexError if the queue is empty."""
-        item = self.remove(self._order[0][2])
-        assert item is not None
+        item = self._order[0][3]
+        self.remove(item.lengthwise.view.number)
         return item
 
     def pop_expired(self, now_s: float) -> list[Item]:
@@ -314,34 +310,32 @@ class RankedQueue(Generic[Item]):
         expired: list[Item] = []
         while self._timers and self._timers[0][0] <= now_s:
             until_s, number = heappop(self._timers)
-            rank = self._ranks.get(number)
-            if rank is not None and rank.valid_until_s == until_s:
-                item = self.remove(number)
-                assert item is not None
-                expired.append(item)
+            entry = self._by_number.get(number)
+            if entry is not None and entry[4] == until_s:
+                self.remove(number)
+                expired.append(entry[3])
         return expired
 
     def lane_after(self, lane: float) -> float:
         """Return the next greater `Rank.lane` of an item; infinity if there is none."""
         at = bisect_right(self._order, lane, key=_lane)
-        following: float = self._order[at][0] if at < len(self._order) else inf
-        return following
+        return self._order[at][0] if at < len(self._order) else inf
 
     def in_lane(self, lane: float) -> Iterator[Item]:
         """Yield the items with this `Rank.lane` in order. Do not change the queue meanwhile."""
         for at in range(bisect_left(self._order, lane, key=_lane), len(self._order)):
             if self._order[at][0] != lane:
                 return
-            yield self._order[at][-1]
+            yield self._order[at][3]
 
     def __contains__(self, number: int) -> bool:
-        return number in self._ranks
+        return number in self._by_number
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __iter__(self) -> Iterator[Item]:
-        return (entry[-1] for entry in self._order)
+        return (entry[3] for entry in self._order)
 
 
 _lane = itemgetter(0)

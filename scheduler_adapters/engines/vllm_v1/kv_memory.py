@@ -123,11 +123,9 @@ class VllmMemory(EngineView[Request]):
     def _to_allocate(
         self, name: str, tokens: int, hit: int = 0, blocks: Any = None, *, whole: bool = False
     ) -> int:
-        """Return the further blocks that a request takes to hold `tokens`.
+        """Return the further blocks that a request takes to hold `tokens`, `hit` of them cached.
 
-        Args:
-            hit: tokens in `blocks` of the prefix cache.
-            whole: True to count all steps until then, in which a window counts once.
+        With `whole` all steps until then count, in which a window counts once.
         """
         return int(
             self._coordinator.get_num_blocks_to_allocate(
