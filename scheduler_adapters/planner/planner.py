@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, Generic
 
 from scheduler_adapters.planner.engine_view import EngineView
-from scheduler_adapters.planner.eviction import StepEviction
+from scheduler_adapters.planner.eviction import displace, secure_block
 from scheduler_adapters.planner.ranking import EngineRequest, Item, RankedQueue, Ranker
 from scheduler_adapters.planner.residents import Residents
 from scheduler_adapters.planner.step_budget import Plan, Step, StepBudget
@@ -34,7 +34,6 @@ class Planner(Generic[Item]):
         self._ranker = ranker
         self._view = view
         self._waiting = waiting
-        self._eviction = StepEviction(self.residents, waiting)
         self._limits = view.max_num_seqs, view.max_chunk()
         self._budget = self._make_budget(UNLIMITED)
         self._decodes_in_order: list[_Entry] = []
@@ -130,7 +129,7 @@ class Planner(Generic[Item]):
 
     def _fill(self, budget: StepBudget, evicted: set[int]) -> Plan[Item]:
         budget.begin()
-        residents, view = self.residents, self._view
+        residents, view, waiting = self.residents, self._view, self._waiting
         if view.free_blocks() < len(residents) * view.max_growth:
             view.release(residents)
         step: Step[Item] = Step(budget, residents.free_blocks(), evicted)
@@ -141,11 +140,11 @@ class Planner(Generic[Item]):
                 step.seated.append(item)
                 budget.num_admissions += 1
         if budget.rule.displace:
-            self._eviction.displace(step)
+            displace(residents, waiting, step)
         decodes = self._decodes_by_rank()
         prefills = sorted(map(_entry, chain(residents.prefilling.values(), step.seated)))
         lane = -inf
-        while (lane := self._next_lane(lane, decodes, prefills)) < inf:
+        while (lane := min(_next_lane(lane, decodes, prefills), waiting.lane_after(lane))) < inf:
             self._place_decodes(step, _in_lane(decodes, lane))
             for _, _, _, item in _in_lane(prefills, lane):
                 if not self._place_prefill(step, item):
@@ -191,14 +190,6 @@ class Planner(Generic[Item]):
         reordered.clear()
         return order
 
-    def _next_lane(self, lane: float, *residents: list[_Entry]) -> float:
-        following = self._waiting.lane_after(lane)
-        for entries in residents:
-            at = bisect_right(entries, lane, key=_lane)
-            if at < len(entries):
-                following = min(following, entries[at][0])
-        return following
-
     def _place_decodes(self, step: Step[Item], entries: list[_Entry]) -> None:
         if step.free_blocks >= len(entries) * self._view.max_growth:
             # There is a block for each of them.
@@ -211,7 +202,7 @@ class Planner(Generic[Item]):
         for _, _, number, item in entries:
             if not step.budget.takes_decodes():
                 return
-            if number not in step.evicted and self._eviction.secure_block(step, item):
+            if number not in step.evicted and secure_block(self.residents, step, item):
                 step.placed.add(number)
                 step.budget.place_decodes(1)
 
@@ -272,3 +263,8 @@ def _in_lane(entries: list[_Entry], lane: float) -> list[_Entry]:
         return entries
     start = bisect_left(entries, lane, key=_lane)
     return entries[start : bisect_right(entries, lane, start, key=_lane)]
+
+
+def _next_lane(lane: float, *sorted_entries: list[_Entry]) -> float:
+    following = ((each, bisect_right(each, lane, key=_lane)) for each in sorted_entries)
+    return min((entries[at][0] for entries, at in following if at < len(entries)), default=inf)

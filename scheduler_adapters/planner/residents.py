@@ -117,7 +117,12 @@ class Residents(Generic[Item]):
         if thinking_may_end and (end := self.think_end):
             for item in list(self._thinking.values()):
                 if tuple(self.view.output(item)[-len(end) :]) == end:
-                    self._end_thinking(item)
+                    tracked = item.lengthwise
+                    del self._thinking[tracked.view.request_id]
+                    tracked.thinking_over = True
+                    self._see_tokens(item)
+                    tracked.view.phase = _ANSWERING
+                    self._rerank(item)
         for request_id in self._token_checks.pop(self.ranker.load.step, ()):
             decode = self.decoding.get(request_id)
             if decode is not None and not self._rank_if_due(decode, {}):
@@ -141,14 +146,6 @@ class Residents(Generic[Item]):
             tracked.view.phase = _REASONING
             self._thinking[name] = item
         self._see_tokens(item)
-
-    def _end_thinking(self, item: Item) -> None:
-        tracked = item.lengthwise
-        del self._thinking[tracked.view.request_id]
-        tracked.thinking_over = True
-        self._see_tokens(item)
-        tracked.view.phase = _ANSWERING
-        self._rerank(item)
 
     def _see_tokens(self, item: Item) -> None:
         """Update the view of a decode."""

@@ -118,10 +118,9 @@ def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
     set_environment()
     if find_spec("vllm") is None:
         raise UnsupportedByEngine("vLLM is not installed; install vllm " + TESTED)
-    chosen = _scheduler_args(config)
+    arguments = _scheduler_args(config) | engine_args | dict(config.engine)
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
-        model = _model_args(config, Path(folder))
-        engine = _make_engine(config, {**model, **chosen, **engine_args, **config.engine})
+        engine = _make_engine(config, _model_args(config, Path(folder)) | arguments)
         try:
             yield engine
         finally:

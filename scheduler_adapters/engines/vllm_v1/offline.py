@@ -45,8 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 2 for bad input."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     given = sys.argv[1:] if arguments is None else arguments
-    program = "python -m scheduler_adapters.engines.vllm_v1.offline"
-    return run_command(program, run, given, description=__doc__)
+    return run_command(f"python -m {__package__}.offline", run, given, description=__doc__)
 
 
 def run(options: OfflineOptions, config: OfflineConfig) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_adapters.planner.eviction import StepEviction
+from scheduler_adapters.planner.eviction import displace, secure_block
 from scheduler_adapters.planner.step_budget import Step, StepBudget
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import UNLIMITED, LoadView, Rank, RequestView, StepRule
@@ -38,27 +38,23 @@ def engine_with(
     return engine, sorted(engine.running, key=lambda item: item.row)
 
 
-def begin(
-    engine: FakeEngine, rule: StepRule = UNLIMITED
-) -> tuple[Step[FakeRequest], StepEviction[FakeRequest]]:
-    budget = StepBudget(rule, max_tokens=99, max_num_seqs=4)
-    eviction = StepEviction(engine.planner.residents, engine.queue)
-    return Step(budget, engine.free_blocks(), set()), eviction
+def begin(engine: FakeEngine, rule: StepRule = UNLIMITED) -> Step[FakeRequest]:
+    return Step(StepBudget(rule, max_tokens=99, max_num_seqs=4), engine.free_blocks(), set())
 
 
 def test_a_decode_takes_a_free_block_and_evicts_nobody() -> None:
     engine, (first, *_) = engine_with(1.0, 2.0, 3.0)
-    step, eviction = begin(engine)
-    assert eviction.secure_block(step, first)
+    step = begin(engine)
+    assert secure_block(engine.planner.residents, step, first)
     assert (step.free_blocks, step.evicted) == (0, set())
 
 
 def test_the_greatest_evict_key_not_yet_placed_goes_for_a_decode_without_a_block() -> None:
     engine, (first, second, third, fourth) = engine_with(1.0, 4.0, 3.0, 2.0)
-    step, eviction = begin(engine)
+    step = begin(engine)
     assert step.free_blocks == 0
     step.placed.add(second.lengthwise.view.number)
-    assert eviction.secure_block(step, first)
+    assert secure_block(engine.planner.residents, step, first)
     assert step.evicted == {third.lengthwise.view.number}
     assert third not in engine.running
     assert fourth in engine.running
@@ -67,8 +63,8 @@ def test_the_greatest_evict_key_not_yet_placed_goes_for_a_decode_without_a_block
 
 def test_an_asker_that_is_the_worst_evicts_itself() -> None:
     engine, (*_, worst) = engine_with(1.0, 2.0, 3.0, 4.0)
-    step, eviction = begin(engine)
-    assert not eviction.secure_block(step, worst)
+    step = begin(engine)
+    assert not secure_block(engine.planner.residents, step, worst)
     assert step.evicted == {worst.lengthwise.view.number}
     assert step.free_blocks == 1
 
@@ -76,16 +72,16 @@ def test_an_asker_that_is_the_worst_evicts_itself() -> None:
 def test_a_resident_without_evict_key_goes_for_no_other() -> None:
     nan = float("nan")
     engine, (asker, *_) = engine_with(1.0, nan, nan, nan)
-    step, eviction = begin(engine)
-    assert not eviction.secure_block(step, asker)
+    step = begin(engine)
+    assert not secure_block(engine.planner.residents, step, asker)
     assert step.evicted == {asker.lengthwise.view.number}
 
 
 def test_a_resident_of_a_worse_priority_goes_though_it_has_no_evict_key() -> None:
     nan = float("nan")
     engine, (asker, _, _, worse) = engine_with(1.0, nan, nan, nan, priorities=[0, 0, 0, 1])
-    step, eviction = begin(engine)
-    assert eviction.secure_block(step, asker)
+    step = begin(engine)
+    assert secure_block(engine.planner.residents, step, asker)
     assert step.evicted == {worse.lengthwise.view.number}
 
 
@@ -102,8 +98,8 @@ def test_the_fewest_worst_residents_go_for_a_better_waiting_request() -> None:
     # Residents hold a block each and have room in it, so no growth is to be left for them.
     engine, (best, *_, worst) = engine_with(1.0, 5.0, 6.0, 7.0, prompt=8)
     wait(engine, 2.0)
-    step, eviction = begin(engine)
-    eviction.displace(step)
+    step = begin(engine)
+    displace(engine.planner.residents, engine.queue, step)
     assert [item.lengthwise.view.score for item in step.seated] == [2.0]
     assert step.evicted == {worst.lengthwise.view.number}
     assert (step.free_blocks, step.budget.num_admissions) == (0, 1)
@@ -113,17 +109,17 @@ def test_the_fewest_worst_residents_go_for_a_better_waiting_request() -> None:
 def test_where_only_a_seat_is_missing_nobody_goes() -> None:
     engine, _ = engine_with(1.0, 5.0, 6.0, 7.0, prompt=8)
     wait(engine, 2.0)
-    step, eviction = begin(engine)
+    step = begin(engine)
     step.free_blocks = 1
-    eviction.displace(step)
+    displace(engine.planner.residents, engine.queue, step)
     assert (step.seated, step.evicted) == ([], set())
 
 
 def test_nobody_goes_where_that_would_not_make_enough_room() -> None:
     engine, _ = engine_with(1.0, 1.0, 1.0, 7.0, prompt=8)
     wait(engine, 2.0, prompt=40)
-    step, eviction = begin(engine)
-    eviction.displace(step)
+    step = begin(engine)
+    displace(engine.planner.residents, engine.queue, step)
     assert (step.seated, step.evicted) == ([], set())
 
 
@@ -131,28 +127,28 @@ def test_nobody_goes_where_that_would_not_make_enough_room() -> None:
 def test_the_limit_of_admissions_holds_while_displacing(limit: int | None, count: int) -> None:
     engine, _ = engine_with(9.0, 9.0, 9.0, 1.0, prompt=8)
     wait(engine, 2.0, 3.0, 4.0, 5.0)
-    step, eviction = begin(engine, StepRule(max_admissions=limit))
-    eviction.displace(step)
+    step = begin(engine, StepRule(max_admissions=limit))
+    displace(engine.planner.residents, engine.queue, step)
     assert len(step.seated) == len(step.evicted) == count
 
 
 def test_a_request_that_was_just_evicted_does_not_displace() -> None:
     engine, (_, second, *_) = engine_with(9.0, 1.0, 8.0, 7.0)
     engine.evict(second)
-    step, eviction = begin(engine)
+    step = begin(engine)
     step.evicted.add(second.lengthwise.view.number)
-    eviction.displace(step)
+    displace(engine.planner.residents, engine.queue, step)
     assert step.seated == []
 
 
 def test_a_resident_without_evict_key_goes_for_a_better_priority_only() -> None:
     nan = float("nan")
     engine, (worst, asker, equal, better) = engine_with(*[nan] * 4, priorities=[9, 5, 5, 1])
-    step, eviction = begin(engine)
-    assert eviction.secure_block(step, asker)
+    step = begin(engine)
+    assert secure_block(engine.planner.residents, step, asker)
     assert step.evicted == {worst.lengthwise.view.number}
     step.free_blocks = 0
-    assert not eviction.secure_block(step, asker)
+    assert not secure_block(engine.planner.residents, step, asker)
     assert asker not in engine.running
     assert {equal.row, better.row} == {item.row for item in engine.running}
 
@@ -160,10 +156,10 @@ def test_a_resident_without_evict_key_goes_for_a_better_priority_only() -> None:
 def test_blocks_that_the_engine_cannot_free_now_evict_nobody() -> None:
     engine, (best, *_) = engine_with(1.0, 2.0, 3.0, 4.0)
     wait(engine, 0.5)
-    step, eviction = begin(engine)
+    step = begin(engine)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(engine, "evict", lambda item: False)
-        assert not eviction.secure_block(step, best)
-        eviction.displace(step)
+        assert not secure_block(engine.planner.residents, step, best)
+        displace(engine.planner.residents, engine.queue, step)
     assert (step.seated, step.evicted, step.free_blocks) == ([], set(), 0)
     assert len(engine.running) == 4

@@ -3,58 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from lengthwise.errors import InvalidDecision
-from scheduler_adapters.planner.engine_view import EngineView
-from scheduler_adapters.planner.planner import Planner
-from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.planner.fake_engine import FakeEngine, FakeRequest
-
-
-class Waiting(NamedTuple):
-    """A request of an engine that keeps nothing else of it."""
-
-    lengthwise: RankedRequest
-
-
-class OneBlockEach(EngineView[Waiting]):
-    """One block for each request, and a token of each request that ran in a step."""
-
-    max_num_seqs = 64
-    max_tokens = 64
-    block_tokens = 1000
-    total_blocks = 1000
-    watermark_blocks = 0
-
-    def __init__(self) -> None:
-        self.tokens: dict[int, list[int]] = {}
-
-    def output(self, item: Waiting) -> list[int]:
-        return self.tokens.setdefault(item.lengthwise.view.number, [])
-
-    def computed(self, item: Waiting) -> int:
-        return item.lengthwise.view.prompt_tokens if self.output(item) else 0
-
-    def context(self, item: Waiting) -> int:
-        return item.lengthwise.view.prompt_tokens + len(self.output(item))
-
-    def growth(self, items: Sequence[Waiting]) -> int:
-        return 0
-
-    def free_blocks(self) -> int:
-        return self.total_blocks - sum(map(bool, self.tokens.values()))
-
-    def evict(self, item: Waiting) -> bool:
-        raise AssertionError("there are blocks for all")
 
 
 class Shuffled(Policy):
@@ -77,41 +37,34 @@ class Shuffled(Policy):
         return StepRule(max_decodes=10)
 
 
-def test_the_first_decodes_in_order_run_and_the_worst_resident_is_known_whoever_moved() -> None:
-    ranker, engine = Ranker(Shuffled(), clock=lambda: 0.0), OneBlockEach()
-    queue: RankedQueue[Waiting] = RankedQueue()
-    planner = Planner(ranker, engine, queue)
-    dice = random.Random(0)
-    live: dict[str, Waiting] = {}
-    for step in range(600):
-        while len(queue) < 2:
-            new = ranker.track(f"{step} {len(queue)}", age_s=0.0, prompt_tokens=1, carried=None)
-            queue.add(Waiting(new))
-        decodes = dict(planner.residents.decoding)
-        plan = planner.plan()
-        assert plan is not None
+def test_the_first_decodes_in_order_run_and_the_worst_resident_is_known() -> None:
+    engine = FakeEngine(Shuffled(), seats=64, budget=64, blocks=1000, block_tokens=1000)
+    dice, residents, plan = random.Random(0), engine.planner.residents, engine.planner.plan
+    sizes = [dice.randint(1, 150) for _ in range(600)]
+    requests = make_requests(prompt_tokens=[1] * 600, output_tokens=sizes)
+
+    def checked_plan() -> Any:
+        decodes, made = list(residents.decoding.values()), plan()
+        assert made is not None
         by_rank = sorted(
-            (item.lengthwise for item in decodes.values()),
+            (item.lengthwise for item in decodes),
             key=lambda one: (one.rank.lane, one.rank.key, one.view.number),
         )
-        left_out = {item.lengthwise.view.number for item in plan.left_out}
+        left_out = {item.lengthwise.view.number for item in made.left_out}
         assert left_out == {one.view.number for one in by_rank[10:]}
-        for item in plan.admitted:
-            queue.remove(item.lengthwise.view.number)
-            planner.residents.admitted(item)
-            live[item.lengthwise.view.request_id] = item
-        for item in live.values():
-            if item.lengthwise.view.number not in left_out:
-                engine.output(item).append(0)
-        ranker.end_step(0.0)
-        if dice.random() < 0.5 and planner.residents.decoding:
-            gone = dice.choice(list(planner.residents.decoding))
-            planner.residents.left(gone)
-            engine.tokens.pop(live.pop(gone).lengthwise.view.number)
-        planner.residents.step_ended()
-        keys = [item.lengthwise.rank.evict_key for item in planner.residents]
+        return made
+
+    engine.planner.plan = checked_plan  # type: ignore[method-assign]
+    for step in range(600):
+        for row in range(engine.ranker.load.num_started + len(engine.queue), len(sizes)):
+            if len(engine.queue) >= 2:
+                break
+            engine._submit(requests, row)
+        engine._step()
+        keys = [item.lengthwise.rank.evict_key for item in residents]
         limit = (dice.randint(0, 20),)
-        assert planner.residents.any_after(limit) == any(key and key > limit for key in keys)
+        assert residents.any_after(limit) == any(key and key > limit for key in keys), step
+    assert len(residents) == 64
 
 
 @pytest.mark.parametrize("answer", [ZeroDivisionError("boom"), None, 512])
@@ -124,14 +77,11 @@ def test_a_rule_that_is_none_stops_the_step_and_names_the_policy(answer: Any) ->
                 raise answer
             return answer
 
-    ranker = Ranker(Broken(), clock=lambda: 0.0)
-    queue: RankedQueue[Waiting] = RankedQueue()
-    planner = Planner(ranker, OneBlockEach(), queue)
-    new = ranker.track("0", age_s=0.0, prompt_tokens=1, carried=None)
-    queue.add(Waiting(new))
+    engine = FakeEngine(Broken(), seats=2, budget=16, blocks=10, block_tokens=16)
+    engine._submit(make_requests(prompt_tokens=[1], output_tokens=[1]), 0)
     with pytest.raises(InvalidDecision, match=r"policy 'broken' .* the rule of step 0"):
-        planner.plan()
-    assert len(queue) == 1
+        engine.planner.plan()
+    assert len(engine.queue) == 1
 
 
 class Whole(FCFS):
