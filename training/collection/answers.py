@@ -43,7 +43,6 @@ class AnswerLog:
             raise
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write a row to the file."""
         line = memoryview(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
         try:
             while line:

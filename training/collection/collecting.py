@@ -186,7 +186,6 @@ def _done(log: AnswerLog, config: CollectConfig) -> set[tuple[str, int]]:
 
 
 def _describe(config: CollectConfig, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the card of the table as it is now."""
     columns = ["prompt", "output_tokens", "model", "sample"]
     if any(row["reasoning_tokens"] for row in rows):
         columns += ["reasoning_tokens", "answer_tokens"]

@@ -1,12 +1,12 @@
 """`python -m training calibrate`: fit the cost of a prefill to measured latencies."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from lengthwise.command_line.program import print_next
 from lengthwise.errors import ConfigError, require
 from lengthwise.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
@@ -68,18 +68,14 @@ def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) 
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(to_json(result, indent=1) + "\n")
 
-    def show() -> None:
-        _print(samples, cost)
-        print(f"figure in {figure}; cost in {options.out}")
-        settings = quote(to_json({"cost": str(options.out)}))
-        print_next(
-            f"python -m scheduler_adapters simulate --profile {quote(samples.preset)} "
-            f"--placement phasor --placement-settings {settings} "
-            "--instances 8 --prefill-instances 3 --elastic-instances 2 "
-            "--lengths arena-hard --rate-per-s 4"
-        )
-
-    print_result(result | {"out": str(options.out)}, output, show)
+    settings = quote(to_json({"cost": str(options.out)}))
+    simulate = (
+        f"python -m scheduler_adapters simulate --profile {quote(samples.preset)} "
+        f"--placement phasor --placement-settings {settings} --instances 8 --prefill-instances 3 "
+        "--elastic-instances 2 --lengths arena-hard --rate-per-s 4"
+    )
+    result |= {"out": str(options.out)}
+    print_result(result, output, lambda: _print(samples, cost, result), simulate)
 
 
 def _log(
@@ -102,7 +98,7 @@ def _log(
     return tracker.run_id, figure
 
 
-def _print(samples: PrefillSamples, cost: PrefillCost) -> None:
+def _print(samples: PrefillSamples, cost: PrefillCost, result: Mapping[str, Any]) -> None:
     print(f"{samples.model} on {samples.device}, {len(samples.table)} runs")
     print(f"{'batch':>6}{'tokens':>8}{'measured, ms':>14}{'fitted, ms':>12}{'held out, ms':>14}")
     columns = ["batch_size", "prompt_tokens", "measured_s", "fitted_s", "held_out_s"]
@@ -116,3 +112,4 @@ def _print(samples: PrefillSamples, cost: PrefillCost) -> None:
         f"worst {cost.worst_held_out_error:.1%}; with {cost.fixed_s * 1e3:.3g} ms for each batch "
         f"(no part of the model) median {cost.held_out_error_with_fixed:.1%}"
     )
+    print(f"figure in {result['figure']}; cost in {result['out']}")

@@ -9,7 +9,6 @@ from typing import Any
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.options import POSITIONAL
-from lengthwise.command_line.program import print_banner
 from lengthwise.errors import DataError
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
@@ -108,7 +107,6 @@ def _print(result: Mapping[str, Any]) -> None:
         low, high = result["difference_ci"]
         difference = f"{result['difference']:+.4f} (95% {low:+.4f} to {high:+.4f}), paired"
         rows["a - b"] = difference
-    print_banner(result["banner"])
     print_rows(rows, 15)
     verdict = {"a": "a ranks better", "b": "b ranks better", None: "no difference is proven"}
     print(verdict[result["better"]])

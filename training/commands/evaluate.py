@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import Manifest
-from lengthwise.command_line.program import print_banner, print_next
 from lengthwise.errors import DataError
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
@@ -90,11 +89,8 @@ def main(
         )
         write_page(options.report, page)
 
-    def show() -> None:
-        _print(result)
-        print_next(f"python -m scoring_service serve --bundle {quote(options.bundle)}")
-
-    print_result(result, output, show)
+    serve = f"python -m scoring_service serve --bundle {quote(options.bundle)}"
+    print_result(result, output, lambda: _print(result), serve)
 
 
 def measure(
@@ -169,7 +165,6 @@ def _print(result: Mapping[str, Any]) -> None:
         **{f"baseline {name}": value for name, value in result["baselines"].items()},
         **{f"coverage of {q}": share for q, share in (result["coverage"] or {}).items()},
     }
-    print_banner(result["banner"])
     print_rows({name: _show(value) for name, value in rows.items()}, 29)
 
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from lengthwise.command_line.program import print_banner, print_next
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.release.rebuild import export, rebuild
@@ -47,13 +46,7 @@ def main(options: ExportOptions, store: StoreOptions, output: OutputOptions) -> 
             bundle = rebuild(opened, options.run, options.out, options.dataset, options.data_dir)
         else:
             bundle = export(opened, options.run, options.out)
-    manifest = bundle.manifest
-    line = f"{bundle.path}: {manifest.name} revision {manifest.revision}"
-    result = figures_of(manifest) | {"bundle": str(bundle.path)}
-
-    def show() -> None:
-        print_banner(manifest.banner)
-        print(line)
-        print_next(f"python -m scoring_service serve --bundle {quote(str(bundle.path))}")
-
-    print_result(result, output, show)
+    line = f"{bundle.path}: {bundle.manifest.name} revision {bundle.manifest.revision}"
+    result = figures_of(bundle.manifest) | {"bundle": str(bundle.path)}
+    serve = f"python -m scoring_service serve --bundle {quote(str(bundle.path))}"
+    print_result(result, output, lambda: print(line), serve)

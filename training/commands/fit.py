@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any, Final
 
 from lengthwise.command_line.options import POSITIONAL, common_options
-from lengthwise.command_line.program import print_banner, print_next, run_command
+from lengthwise.command_line.program import run_command
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, print_result, print_rows
 from training.config import TrainConfig
@@ -99,7 +99,6 @@ def main(arguments: Sequence[str]) -> int:
     *("data.length_column", "encoder.backbone"),
 )
 def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None:
-    """Fit, and print the figures of every label."""
     try:
         result = fit(config, options)
     except KeyboardInterrupt:
@@ -110,10 +109,10 @@ def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None
     def show() -> None:
         for figures in (result, *result.get("heads", {}).values()):
             _print_result(figures)
-        print_next(f"python -m scoring_service serve --bundle {quote(result['bundle'])}")
 
     if rank() == 0:
-        print_result(result, output, show)
+        serve = f"python -m scoring_service serve --bundle {quote(result['bundle'])}"
+        print_result(result, output, show, serve)
 
 
 def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
@@ -189,7 +188,6 @@ def _publish(
 
 
 def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
-    """Return the MLflow run to continue."""
     try:
         state = json.loads(options.state.read_text())
     except (OSError, ValueError) as error:
@@ -242,5 +240,4 @@ def _print_result(result: dict[str, Any]) -> None:
         "bundle": result["bundle"],
         "registry": f"version {result['registry_version']}: {result['verdict']}",
     }
-    print_banner(result.get("banner"))
     print_rows({name: text for name, text in rows.items() if text is not None}, 24)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from lengthwise.bundle import Manifest, ModelBundle, sha256_of
-from lengthwise.command_line.program import print_banner
 from lengthwise.errors import ConfigError, DataError, require
 from lengthwise.tables.reading import OnBadRows
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
@@ -190,5 +189,4 @@ def _print(newest: Window, result: dict[str, Any]) -> None:
         "figure": result["figure"],
         "verdict": f"{state}: {result['reason']}",
     }
-    print_banner(result["banner"])
     print_rows(rows, 18)

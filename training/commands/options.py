@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lengthwise.command_line.program import print_banner, print_next
 from lengthwise.strict_json import to_json
 
 
@@ -24,12 +25,16 @@ class StoreOptions:
     $MLFLOW_TRACKING_URI."""
 
 
-def print_result(result: Any, output: OutputOptions, show: Callable[[], None]) -> None:
-    """Print a result as one JSON line, or in words by `show`."""
+def print_result(
+    result: Mapping[str, Any], output: OutputOptions, show: Callable[[], None], *commands: str
+) -> None:
+    """Print a result as one JSON line, or its banner, `show` and the next commands."""
     if output.json:
         print(to_json(result))
     else:
+        print_banner(result.get("banner"))
         show()
+        print_next(*commands)
 
 
 def print_rows(rows: Mapping[str, object], width: int) -> None:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.options import POSITIONAL
-from lengthwise.command_line.program import print_banner
 from lengthwise.errors import BundleError, ConfigError, DataError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.provenance import held_out_prompts
@@ -52,12 +51,7 @@ def main(options: PromoteOptions, store: StoreOptions, output: OutputOptions) ->
     state = "is the champion" if result["champion"] else "is not promoted"
     state += ", by hand" if result["forced"] else ""
     line = f"{options.name} version {options.version} {state}: {result['verdict']}"
-
-    def show() -> None:
-        print_banner(result["banner"])
-        print(line)
-
-    print_result(result, output, show)
+    print_result(result, output, lambda: print(line))
     return 0 if result["champion"] else 1
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.bundle import MANIFEST, ModelBundle
-from lengthwise.command_line.program import print_banner
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.labels import LabelledPrompt, texts
@@ -52,14 +51,9 @@ def main(
     prompts = read_prompts(table, bundle.manifest.label)
     out = options.out or Path(options.bundle)
     entry = recalibrate(bundle, prompts, options.target_model, out)
-    banner = bundle.manifest.banner
-
-    def show() -> None:
-        print_banner(banner)
-        print(f"{out}: {options.target_model} calibrated on {entry['rows']} responses")
-
-    result = {"target_model": options.target_model, "banner": banner, **entry}
-    print_result(result, output, show)
+    line = f"{out}: {options.target_model} calibrated on {entry['rows']} responses"
+    result = {"target_model": options.target_model, "banner": bundle.manifest.banner, **entry}
+    print_result(result, output, lambda: print(line))
 
 
 def recalibrate(

@@ -201,7 +201,6 @@ def _from_folder(card: Card, root: Path, origin: str) -> LoadedData:
 
 
 def _verified(path: Path, expected: str) -> pd.DataFrame:
-    """Read a table whose checksum is on the card."""
     if not path.is_file():
         raise DataError("the file is missing; fetch the data set again", path=path)
     if expected and (actual := sha256_of(path)) != expected:
@@ -227,7 +226,6 @@ def _synthetic(card: Card) -> LoadedData:
 
 
 def card_path(table: Path) -> Path:
-    """Return the path of a table's card."""
     return table.with_name(CARD)
 
 

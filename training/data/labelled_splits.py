@@ -109,7 +109,6 @@ def _split_by(
 
 
 def _labelled(data: LoadedData, config: TrainConfig, model: str | None) -> list[LabelledPrompt]:
-    """Return the labelled prompts of one data set."""
     chosen = of_one_model(
         label_prompts(data.records, config.data.label),
         model=model,

@@ -65,7 +65,6 @@ class FieldMap:
     """The group is the part of its column before this text; None takes all of it."""
 
     def columns(self) -> list[str]:
-        """Return the columns that the map names."""
         optional = (self.model, self.sample, self.reasoning_tokens, self.answer_tokens, self.group)
         return [self.prompt, *self.output_tokens, *(name for name in optional if name)]
 

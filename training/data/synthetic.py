@@ -1,11 +1,11 @@
 """Synthetic prompts with lengths as predictable as those of a real model.
 
-A prompt is a task, two topics and a manner. The log of its length is a sum of four parts: what each
-word adds (a linear model sees it), what task and manner do together (a good ranker sees it), what
-only the answering model knows of this prompt, and what changes from answer to answer. Their shares
-and the quantiles of the lengths are those of Vicuna-7B's answers to Alpaca prompts (at temperature
-.7), where TF-IDF + ridge reaches tau_b .52, a good ranker .60 and a second answer .64. For users
-without data, and for tests.
+A prompt is a task, two topics and a manner. The log of its length is a sum of four parts: each
+word's own (visible to a linear model), that of task and manner together (visible to a good ranker),
+the answering model's own for this prompt, and chance from answer to answer. Their shares and the
+quantiles of the lengths are those of Vicuna-7B's answers to Alpaca prompts (at temperature .7).
+There TF-IDF + ridge reaches tau_b .52, a good ranker .60 and a second answer .64.
+For users without data, and for tests.
 """
 
 import itertools
@@ -21,8 +21,8 @@ MODEL: Final = "synthetic"
 SAMPLES: Final = 2
 """Answers per prompt of the data set."""
 SHARES: Final = {"words": 0.49, "together": 0.17, "prompt": 0.18, "answer": 0.16}
-"""Parts of the variance, set so that TF-IDF + ridge on 4,000 prompts reaches .52, all that
-words can tell .61, and the same prompt's other answer .64."""
+"""Parts of the variance. They give TF-IDF + ridge on 4,000 prompts a tau_b of .52, the best ranker
+by words .61, and the same prompt's other answer .64."""
 QUANTILES: Final = (
     *((0.0, 3), (0.01, 8), (0.02, 9), (0.05, 12), (0.1, 17), (0.2, 27), (0.3, 48), (0.4, 80)),
     *((0.5, 106), (0.6, 130), (0.7, 158), (0.8, 205), (0.9, 278), (0.95, 337), (0.98, 412)),
@@ -85,7 +85,7 @@ def generate(
 
 
 def _parts() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return what task and manner add by themselves and together, (tasks, manners), by `SHARES`."""
+    """Return the parts of task and manner, by themselves and together, (tasks, manners)."""
     base, shift = np.array(list(TASKS.values())), np.array(list(MANNERS.values()))
     strength = np.clip((base - 1) / 3, 0.1, 1.5)
     whole = base[:, None] + strength[:, None] * shift

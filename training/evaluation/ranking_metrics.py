@@ -89,7 +89,6 @@ def warn_of_few(num_prompts: int) -> None:
 def _interval(
     statistic: Callable[[NDArray[np.int64]], float], n: int, resamples: int, seed: int
 ) -> tuple[float, float]:
-    """Return the 95% percentile interval of a statistic of resampled rows."""
     rows = np.random.default_rng(seed).integers(n, size=(resamples, n))
     draws = [statistic(chosen) for chosen in rows]
     if np.all(np.isnan(draws)):

@@ -131,7 +131,6 @@ def embed(prompts: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _fit(features: NDArray[np.float64], tokens: NDArray[np.float64]) -> Any:
-    """Fit ridge regression to the log lengths."""
     from sklearn.linear_model import RidgeCV
 
     return RidgeCV(alphas=np.logspace(-2, 2, 9)).fit(features, np.log(tokens))

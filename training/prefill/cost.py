@@ -19,9 +19,9 @@ from lengthwise.errors import DataError
 from training.prefill.samples import PrefillSamples
 
 MIN_LENGTHS: Final = 3
-"""Two lengths are always met exactly."""
+"""A fit meets two lengths exactly, so its error would be unknown."""
 MIN_R2: Final = 0.99
-"""Phasor asks for more than this."""
+"""Phasor requires more than this."""
 
 logger = logging.getLogger(__name__)
 

@@ -51,11 +51,9 @@ class ResumableInterrupt(Checkpoint):  # type: ignore[misc]
         self._previous: Any = None
 
     def on_fit_start(self, trainer: L.Trainer, module: Any) -> None:
-        """Install the signal handler."""
         self._previous = signal.signal(signal.SIGINT, self._request)
 
     def on_fit_end(self, trainer: L.Trainer, module: Any) -> None:
-        """Restore the previous signal handler."""
         signal.signal(signal.SIGINT, self._previous)
 
     def on_train_batch_end(
@@ -68,7 +66,6 @@ class ResumableInterrupt(Checkpoint):  # type: ignore[misc]
             self._stop(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
-        """Stop after a validation."""
         if self._requested:
             self._stop(trainer)
 

@@ -1,7 +1,7 @@
 """Prompts -> token ids -> length-bucketed batches.
 
-Shapes: N prompts of a split, B prompts of a batch, G prompts of a micro-batch, L tokens of its
-longest prompt, P pairs, K learnt lengths (mostly one).
+Shapes: N prompts of a split, B prompts of a batch, P pairs, K learnt lengths (mostly one). A
+micro-batch has G prompts and L tokens in the longest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -105,7 +105,6 @@ class PromptBatches:
             yield self._collate(batches[number])
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch and the next batch."""
         return {"epoch": self._epoch, "next": self._next}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

@@ -95,7 +95,6 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the loss of one batch."""
         pooled = self.scorer.pool_batch(batch.micro_batches)
         scores_BK, lengths_BK = self.scorer.head(pooled).float(), batch.lengths_BK
         loss = self._ranking_loss(scores_BK, lengths_BK, batch.pairs_P2)
@@ -156,7 +155,6 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         return {f"{split}/tau_b": float(np.mean(list(taus.values()))), **by_label}
 
     def on_test_epoch_end(self) -> None:
-        """Log test/tau_b."""
         self.log_dict(self._tau_b("test"))
 
     def on_validation_epoch_end(self) -> None:
@@ -190,15 +188,12 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         self._cpu_start_s = time.process_time()
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """Add the CPU time of the step."""
         self.train_cpu_s += time.process_time() - self._cpu_start_s
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the counters and the training curve."""
         checkpoint["progress"] = (self.num_encoded, self.train_cpu_s, self.history, self._losses)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the counters and the training curve."""
         self.num_encoded, self.train_cpu_s, history, pending = checkpoint["progress"]
         self.history, self._losses = list(history), list(pending)
 

@@ -58,7 +58,6 @@ def _beats_chance(challenger: ModelBundle) -> Promotion:
 
 
 def _training_rule(bundle: ModelBundle) -> dict[str, object]:
-    """Return the settings that decide which prompts may be trained on, and the label."""
     split = bundle.manifest.training["split"]
     rule = {key: split[key] for key in ("seed", "val_fraction", "test_fraction")}
     return rule | {"label": bundle.manifest.label}

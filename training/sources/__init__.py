@@ -1,4 +1,4 @@
-"""Public repositories -> tables of data cards: files at a pinned commit come in, tables go out.
+"""Public repositories at pinned commits -> tables of data cards.
 
 Start with `fetching.py`, then `layouts.py`, one function per source.
 """

@@ -133,7 +133,6 @@ def _there(folder: Path) -> Fetched | None:
 
 
 def _write_card(card: Card, folder: Path, records: int, files: Sequence[RemoteFile]) -> None:
-    """Write the repository's card with the tables that were built."""
     content = yaml.safe_load((CARDS / card.id / CARD).read_text())
     lengths, prompts = folder / "lengths.parquet", folder / "prompts.parquet"
     came = sha256("".join(f"{file.path} {file.sha}\n" for file in files).encode()).hexdigest()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.command_line.program import print_banner
 from lengthwise.errors import at_least
 from training.commands.options import OutputOptions, print_result
 from training.evaluation.transfer import (
@@ -107,7 +106,6 @@ def _write(out: Path, result: Mapping[str, Any]) -> None:
 
 
 def _print(result: Mapping[str, Any], out: Path) -> None:
-    print_banner(result.get("banner"))
     learnt, copied = np.array(result["learnt"]), np.array(result["copy"])
     other = ~np.eye(len(learnt), dtype=bool)
     print(f"{len(learnt)} models, {result['num_prompts']} prompts: mean tau_b")

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from lengthwise.agreement import tau_b
 from lengthwise.command_line.options import POSITIONAL
-from lengthwise.command_line.program import print_banner
 from lengthwise.errors import ConfigError, DataError, at_least
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.config import LossConfig, TrainConfig
@@ -181,7 +180,6 @@ def _protocol(options: ReproduceOptions) -> TrainConfig:
 
 
 def _print(result: Mapping[str, Any]) -> None:
-    print_banner(result["banner"])
     titles = {
         "methods": "Table II: ranking methods",
         "backbones": "Table III: backbones, trained with explicit pairs",
@@ -216,7 +214,6 @@ def _print_table(title: str, rows: Sequence[Mapping[str, Any]], label: str) -> N
 
 
 def _print_cost(result: Mapping[str, Any]) -> None:
-    print_banner(result["banner"])
     _print_table("Cost of training", result["rows"], "method")
     _print_data(result)
     reach = result["cpu_s_to_paper_tau_b"]

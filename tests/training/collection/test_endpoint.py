@@ -10,28 +10,8 @@ import httpx
 import pytest
 
 from lengthwise.errors import ConfigError, ServiceUnavailable
+from tests.training.collection.responses import answer
 from training.collection.endpoint import Endpoint, PromptRefused, measure
-
-
-def answer(tokens: int, finish_reason: str = "stop", **message: str) -> dict[str, Any]:
-    return {
-        "choices": [{"message": {"content": "x", **message}, "finish_reason": finish_reason}],
-        "usage": {"completion_tokens": tokens},
-    }
-
-
-@pytest.fixture
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Back-off takes no time; the waits asked for are noted."""
-    waits: list[float] = []
-    sleep = asyncio.sleep
-
-    async def note(delay_s: float) -> None:
-        waits.append(delay_s)
-        await sleep(0)
-
-    monkeypatch.setattr("training.collection.endpoint.asyncio.sleep", note)
-    return waits
 
 
 @pytest.mark.parametrize(

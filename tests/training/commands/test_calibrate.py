@@ -11,10 +11,10 @@ import pytest
 from tests.training.prefill.test_cost import PEAK, table
 from training.__main__ import main
 
+Capture = pytest.CaptureFixture[str]
 
-def test_the_file_turns_lengths_into_the_measured_seconds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+
+def test_the_file_turns_lengths_into_the_measured_seconds(tmp_path: Path, capsys: Capture) -> None:
     source, out = tmp_path / "prefill.csv", tmp_path / "cost.json"
     frame = table().assign(peak_flop_per_s=PEAK, model="llama", device="v100")
     frame.to_csv(source, index=False)
@@ -34,9 +34,7 @@ def test_the_file_turns_lengths_into_the_measured_seconds(
     assert "R^2 1.0000" in capsys.readouterr().out
 
 
-def test_a_place_that_cannot_be_written_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: Capture) -> None:
     source = tmp_path / "prefill.csv"
     table().assign(peak_flop_per_s=PEAK).to_csv(source, index=False)
     run = ["calibrate", "--samples", str(source), "--mlruns-dir", str(tmp_path / "mlruns")]
@@ -59,7 +57,7 @@ def test_a_place_that_cannot_be_written_is_one_line(
     ],
 )
 def test_bad_tables_are_named_in_one_line(
-    changes: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], message: str, tmp_path: Path, capsys: Capture
 ) -> None:
     source = tmp_path / "prefill.csv"
     frame = table().assign(peak_flop_per_s=PEAK).assign(**changes)
@@ -80,7 +78,7 @@ def test_bad_tables_are_named_in_one_line(
     ],
 )
 def test_contradicting_options_are_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: Capture
 ) -> None:
     assert main(["calibrate", *arguments]) == 2
     assert message in capsys.readouterr().err

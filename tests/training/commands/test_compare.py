@@ -14,11 +14,13 @@ from lengthwise.bundle import ModelBundle
 from tests.training.commands.conftest import TEST, draw_prompts
 from training.data.records import PromptResponse
 
+Training = Callable[..., tuple[int, Any]]
+
 
 def test_compare_says_who_is_better_and_by_how_much(
     make_bundle: Callable[..., ModelBundle],
     register: Callable[[str, ModelBundle], str],
-    training: Callable[..., tuple[int, Any]],
+    training: Training,
     data: Path,
 ) -> None:
     good, bad = make_bundle(0), make_bundle(3)
@@ -38,7 +40,7 @@ def test_compare_says_who_is_better_and_by_how_much(
 def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
     make_bundle: Callable[..., ModelBundle],
     make_card: Callable[..., Path],
-    training: Callable[..., tuple[int, Any]],
+    training: Training,
     tiny_bundle: ModelBundle,
     tmp_path: Path,
 ) -> None:
@@ -61,7 +63,7 @@ def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
 
 def test_equal_lengths_leave_tau_b_undefined_and_say_so(
     make_bundle: Callable[..., ModelBundle],
-    training: Callable[..., tuple[int, Any]],
+    training: Training,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

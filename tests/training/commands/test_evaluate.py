@@ -12,6 +12,8 @@ import pytest
 from lengthwise.bundle import ModelBundle
 from training.__main__ import main
 
+Capture = pytest.CaptureFixture[str]
+
 
 def write_table(path: Path, count: int) -> Path:
     words = ("yes", "no", "short", "poem", "long", "essay")
@@ -26,7 +28,7 @@ def write_table(path: Path, count: int) -> Path:
 
 
 def test_without_json_the_figures_are_a_table(
-    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture
 ) -> None:
     table = ["--data", str(write_table(tmp_path / "logs.jsonl", 60)), "--prompt-column", "text"]
     bundle = ["--bundle", str(tiny_bundle.path), *table, "--length-column", "tokens"]
@@ -42,7 +44,7 @@ def test_without_json_the_figures_are_a_table(
 
 
 def test_the_report_is_a_page_and_a_place_without_a_folder_is_one_line(
-    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture
 ) -> None:
     table = ["--data", str(write_table(tmp_path / "logs.jsonl", 60)), "--prompt-column", "text"]
     asked = ["evaluate", "--bundle", str(tiny_bundle.path), *table, "--length-column", "tokens"]
@@ -62,11 +64,7 @@ def test_the_report_is_a_page_and_a_place_without_a_folder_is_one_line(
     ],
 )
 def test_evaluate_refuses_what_it_cannot_measure(
-    tiny_bundle: ModelBundle,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    message: str,
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture, options: list[str], message: str
 ) -> None:
     table = write_table(tmp_path / "logs.jsonl", 20)
     bundle = ["--bundle", str(tiny_bundle.path), "--data", str(table), "--prompt-column", "text"]
@@ -87,7 +85,7 @@ def test_equal_lengths_or_scores_are_told_and_not_ranked(
     why: str,
     tiny_bundle: ModelBundle,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = tmp_path / "logs.csv"
@@ -116,7 +114,7 @@ def test_few_prompts_are_warned_of(
 
 
 def test_repeated_prompts_are_samples_and_give_the_ceiling(
-    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture
 ) -> None:
     path = tmp_path / "logs.csv"
     rows = ["yes,3", "yes,4", "essay,90", "essay,80", "poem,40", "poem,45"]

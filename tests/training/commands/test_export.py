@@ -10,40 +10,14 @@ from typing import Any
 from lengthwise.bundle import ModelBundle
 from tests.training.commands.conftest import draw_prompts
 
-
-def test_export_gives_the_bundle_of_the_run(
-    make_bundle: Callable[..., ModelBundle],
-    register: Callable[[str, ModelBundle], str],
-    training: Callable[..., tuple[int, Any]],
-    tmp_path: Path,
-) -> None:
-    bundle = make_bundle(1)
-    run_id = register("exported", bundle)
-    for _ in range(2):
-        status, _ = training("export", "--run", run_id, "--out", tmp_path / "out")
-        assert status == 0
-        assert ModelBundle.load(tmp_path / "out").manifest == bundle.manifest
-
-
-def test_export_never_replaces_what_is_not_a_bundle(
-    make_bundle: Callable[..., ModelBundle],
-    register: Callable[[str, ModelBundle], str],
-    training: Callable[..., tuple[int, Any]],
-    tmp_path: Path,
-) -> None:
-    run_id = register("guarded", make_bundle(1))
-    (tmp_path / "thesis.tex").write_text("years of work")
-    status, line = training("export", "--run", run_id, "--out", tmp_path)
-    assert status == 2
-    assert "not a bundle; choose another --out" in line
-    assert (tmp_path / "thesis.tex").is_file()
+Training = Callable[..., tuple[int, Any]]
 
 
 def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
     make_bundle: Callable[..., ModelBundle],
     make_card: Callable[..., Path],
     register: Callable[[str, ModelBundle], str],
-    training: Callable[..., tuple[int, Any]],
+    training: Training,
     tmp_path: Path,
 ) -> None:
     from training.config import DataConfig, TrainConfig
@@ -72,9 +46,7 @@ def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
     assert "--rebuild" in line
 
 
-def test_a_run_without_a_bundle_cannot_be_exported(
-    training: Callable[..., tuple[int, Any]], tmp_path: Path
-) -> None:
+def test_a_run_without_a_bundle_cannot_be_exported(training: Training, tmp_path: Path) -> None:
     (run,) = [r for r in training("list")[1]["runs"] if r["name"] == "unfinished"]
     status, line = training("export", "--run", run["run_id"], "--out", tmp_path / "out")
     assert status == 2

@@ -19,11 +19,15 @@ from training.__main__ import main
 from training.data.records import PromptResponse, read_table
 from training.data.synthetic import generate
 
+Capture = pytest.CaptureFixture[str]
+Fit = Callable[..., int]
+MakeCard = Callable[..., Path]
+
 RECORDS, ATTAINABLE = generate(400, seed=5)
 
 
 @pytest.fixture
-def fit(tiny_bert: Path, tmp_path: Path) -> Callable[..., int]:
+def fit(tiny_bert: Path, tmp_path: Path) -> Fit:
     """Runs the demo recipe on a card, small and fast; settings as on the command line."""
 
     def run(card: Path | str, *settings: str, out: str = "out") -> int:
@@ -39,17 +43,14 @@ def fit(tiny_bert: Path, tmp_path: Path) -> Callable[..., int]:
     return run
 
 
-def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def last_json(capsys: Capture) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return result
 
 
 @pytest.mark.slow
 def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
-    fit: Callable[..., int],
-    make_card: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    fit: Fit, make_card: MakeCard, tmp_path: Path, capsys: Capture
 ) -> None:
     card = make_card(RECORDS)
     options = ["--keep-checkpoints", "--trainer.num-sanity-val-steps=0", "--optim.clip-norm=null"]
@@ -78,11 +79,7 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
 
 @pytest.mark.slow
 def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
-    fit: Callable[..., int],
-    make_card: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    fit: Fit, make_card: MakeCard, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
     card = make_card(generate(1200, seed=5)[0])
     assert fit(card, "--epochs", "1", "--int8_max_tau_b_drop", "1", "--json") == 0
@@ -117,10 +114,10 @@ def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
 @pytest.mark.parametrize("average", [(), ("--optim.ema_decay", ".8")], ids=["plain", "averaged"])
 def test_an_interrupted_run_resumes_to_the_same_end(
     average: tuple[str, ...],
-    fit: Callable[..., int],
-    make_card: Callable[..., Path],
+    fit: Fit,
+    make_card: MakeCard,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from training.ranker.module import LengthRanker
@@ -157,7 +154,7 @@ def test_an_interrupted_run_resumes_to_the_same_end(
 
 @pytest.mark.slow
 def test_each_length_of_a_reasoning_model_gets_a_head_and_a_bundle(
-    fit: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fit: Fit, tmp_path: Path, capsys: Capture
 ) -> None:
     rng = np.random.default_rng(0)
     rows = [
@@ -198,7 +195,7 @@ def test_each_length_of_a_reasoning_model_gets_a_head_and_a_bundle(
     assert again["baselines"]["group_means"] == pytest.approx(reasoning["tau_b_group_means"])
 
 
-def one_error_line(capsys: pytest.CaptureFixture[str]) -> str:
+def one_error_line(capsys: Capture) -> str:
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
@@ -221,10 +218,10 @@ def one_error_line(capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )  # fmt: skip
 def test_bad_data_is_one_line_and_leaves_nothing(
-    fit: Callable[..., int],
-    make_card: Callable[..., Path],
+    fit: Fit,
+    make_card: MakeCard,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     records: list[PromptResponse],
     changes: dict[str, object],
     message: str,
@@ -249,10 +246,10 @@ def test_bad_data_is_one_line_and_leaves_nothing(
     ],
 )
 def test_bad_settings_are_one_line(
-    fit: Callable[..., int],
-    make_card: Callable[..., Path],
+    fit: Fit,
+    make_card: MakeCard,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     settings: list[str],
     message: str,
 ) -> None:
@@ -263,7 +260,7 @@ def test_bad_settings_are_one_line(
 
 
 def test_an_unknown_recipe_data_set_or_command_lists_the_known_ones(
-    fit: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    fit: Fit, capsys: Capture
 ) -> None:
     assert main(["fit", "nothing", "--out", "x"]) == 2
     assert "use one of demo" in one_error_line(capsys)
@@ -274,7 +271,7 @@ def test_an_unknown_recipe_data_set_or_command_lists_the_known_ones(
 
 
 def test_a_data_folder_without_the_file_is_an_error_and_never_synthetic(
-    fit: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fit: Fit, tmp_path: Path, capsys: Capture
 ) -> None:
     assert fit("alpaca-vicuna7b", "--data-dir", str(tmp_path)) == 2
     assert "lacks alpaca-vicuna7b/" in one_error_line(capsys)
@@ -282,11 +279,7 @@ def test_a_data_folder_without_the_file_is_an_error_and_never_synthetic(
 
 @pytest.mark.parametrize("blocked", ["mlruns", "out"])
 def test_a_folder_that_cannot_be_written_is_one_line(
-    fit: Callable[..., int],
-    make_card: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    blocked: str,
+    fit: Fit, make_card: MakeCard, tmp_path: Path, capsys: Capture, blocked: str
 ) -> None:
     (tmp_path / blocked).write_text("a file where a folder should be")
     assert fit(make_card(RECORDS)) == 2
@@ -294,13 +287,13 @@ def test_a_folder_that_cannot_be_written_is_one_line(
 
 
 def test_resume_without_an_interrupted_run_says_so(
-    fit: Callable[..., int], make_card: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    fit: Fit, make_card: MakeCard, capsys: Capture
 ) -> None:
     assert fit(make_card(RECORDS), "--resume") == 2
     assert "holds no interrupted run" in one_error_line(capsys)
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_teaches(capsys: Capture) -> None:
     assert main(["--help"]) == 0
     assert "python -m training fit demo --out" in capsys.readouterr().out
     with pytest.raises(SystemExit) as caught:
@@ -330,7 +323,7 @@ def test_a_full_disk_leaves_no_torn_checkpoint(tmp_path: Path) -> None:
     ],
 )
 def test_what_int8_loses_is_told_with_what_it_was_chosen_by(
-    has_int8: bool, val_drop: float, line: str, capsys: pytest.CaptureFixture[str]
+    has_int8: bool, val_drop: float, line: str, capsys: Capture
 ) -> None:
     from training.commands.fit import _print_result
 

@@ -11,8 +11,10 @@ import pytest
 from lengthwise.bundle import ModelBundle
 from training.__main__ import main
 
+Training = Callable[..., tuple[int, Any]]
 
-def champion(training: Callable[..., tuple[int, Any]], name: str) -> str | None:
+
+def champion(training: Training, name: str) -> str | None:
     versions = training("list")[1]["versions"]
     marked = [v["version"] for v in versions if v["name"] == name and v["champion"]]
     assert len(marked) <= 1
@@ -22,7 +24,7 @@ def champion(training: Callable[..., tuple[int, Any]], name: str) -> str | None:
 def test_list_shows_every_run_with_the_figures_of_its_bundle(
     make_bundle: Callable[..., ModelBundle],
     register: Callable[[str, ModelBundle], str],
-    training: Callable[..., tuple[int, Any]],
+    training: Training,
 ) -> None:
     bundle = make_bundle(1)
     run_id = register("listed", bundle)
@@ -65,7 +67,7 @@ def test_without_json_the_commands_tell_it_in_words(
     ],
 )
 def test_what_is_not_in_the_store_is_one_line(
-    training: Callable[..., tuple[int, Any]], data: Path, arguments: list[str], message: str
+    training: Training, data: Path, arguments: list[str], message: str
 ) -> None:
     extra = ["--data", data] if arguments[0] == "compare" else []
     status, line = training(*arguments, *extra)

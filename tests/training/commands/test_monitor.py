@@ -16,6 +16,10 @@ from lengthwise.bundle import MANIFEST, ModelBundle
 from training.__main__ import main
 from training.data.records import PromptResponse
 
+Training = Callable[..., tuple[int, Any]]
+
+Capture = pytest.CaptureFixture[str]
+
 RHO = 0.81
 """Correlation of score and log length that gives a tau_b of .6, as a good ranker has."""
 
@@ -62,9 +66,7 @@ def mlruns(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def monitor(
-    bundle: ModelBundle, mlruns: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, Any]]:
+def monitor(bundle: ModelBundle, mlruns: Path, tmp_path: Path, capsys: Capture) -> Training:
     """Runs the command on these rows; its status and what --json printed, or its error line."""
 
     def run(rows: list[PromptResponse], *settings: str) -> tuple[int, Any]:
@@ -81,9 +83,7 @@ def monitor(
     return run
 
 
-def test_a_ranker_that_fits_its_log_holds_its_gate(
-    monitor: Callable[..., tuple[int, Any]], mlruns: Path
-) -> None:
+def test_a_ranker_that_fits_its_log_holds_its_gate(monitor: Training, mlruns: Path) -> None:
     status, result = monitor(log_rows(300), "--window", "100")
     assert (status, result["verdict"], result["gate_tau_b"]) == (0, "holds", 0.5)
     assert (result["rows"], result["n"], len(result["windows"])) == (300, 100, 9)
@@ -103,7 +103,7 @@ def test_a_ranker_that_fits_its_log_holds_its_gate(
     ]
 
 
-def test_drift_in_the_newest_rows_is_an_alarm(monitor: Callable[..., tuple[int, Any]]) -> None:
+def test_drift_in_the_newest_rows_is_an_alarm(monitor: Training) -> None:
     rows = log_rows(300) + log_rows(100, drifted=True)
     for settings in ((), ("--require-certainty",)):
         status, result = monitor(rows, "--window", "100", *settings)
@@ -112,9 +112,7 @@ def test_drift_in_the_newest_rows_is_an_alarm(monitor: Callable[..., tuple[int, 
     assert monitor(rows[:300], "--window", "100")[0] == 0
 
 
-def test_a_gate_of_ones_own_and_what_may_be_chance(
-    monitor: Callable[..., tuple[int, Any]],
-) -> None:
+def test_a_gate_of_ones_own_and_what_may_be_chance(monitor: Training) -> None:
     rows = log_rows(60)
     _, result = monitor(rows)
     between = (result["tau_b"] + result["tau_b_ci"][1]) / 2
@@ -139,11 +137,7 @@ def test_a_gate_of_ones_own_and_what_may_be_chance(
     ],
 )
 def test_what_cannot_be_judged_is_one_line_and_logs_nothing(
-    monitor: Callable[..., tuple[int, Any]],
-    tmp_path: Path,
-    rows: list[PromptResponse],
-    settings: list[str],
-    message: str,
+    monitor: Training, tmp_path: Path, rows: list[PromptResponse], settings: list[str], message: str
 ) -> None:
     status, line = monitor(rows, "--mlruns-dir", str(tmp_path / "none"), *settings)
     assert status == 2
@@ -152,7 +146,7 @@ def test_what_cannot_be_judged_is_one_line_and_logs_nothing(
 
 
 def test_a_bundle_without_a_test_figure_needs_a_gate(
-    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture
 ) -> None:
     log = tmp_path / "log.parquet"
     pd.DataFrame(log_rows(30)).to_parquet(log)
@@ -162,7 +156,7 @@ def test_a_bundle_without_a_test_figure_needs_a_gate(
 
 
 def test_without_json_the_verdict_is_told_in_words(
-    bundle: ModelBundle, mlruns: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bundle: ModelBundle, mlruns: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     log = tmp_path / "log.parquet"
     pd.DataFrame(log_rows(100)).to_parquet(log)

@@ -12,8 +12,10 @@ import pandas as pd
 from lengthwise.bundle import MANIFEST, ModelBundle
 from tests.training.commands.conftest import TEST, draw_prompts
 
+Training = Callable[..., tuple[int, Any]]
 
-def champion(training: Callable[..., tuple[int, Any]], name: str) -> str | None:
+
+def champion(training: Training, name: str) -> str | None:
     versions = training("list")[1]["versions"]
     marked = [v["version"] for v in versions if v["name"] == name and v["champion"]]
     assert len(marked) <= 1
@@ -23,7 +25,7 @@ def champion(training: Callable[..., tuple[int, Any]], name: str) -> str | None:
 def test_a_version_is_promoted_only_where_it_is_provably_better(
     make_bundle: Callable[..., ModelBundle],
     register: Callable[[str, ModelBundle], str],
-    training: Callable[..., tuple[int, Any]],
+    training: Training,
     data: Path,
 ) -> None:
     for noise in (3, 0, 0):
@@ -42,7 +44,7 @@ def test_a_version_is_promoted_only_where_it_is_provably_better(
 def test_a_promotion_by_hand_needs_no_proof_and_is_recorded(
     make_bundle: Callable[..., ModelBundle],
     register: Callable[[str, ModelBundle], str],
-    training: Callable[..., tuple[int, Any]],
+    training: Training,
     data: Path,
     tmp_path: Path,
 ) -> None:
@@ -67,7 +69,7 @@ def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
     make_bundle: Callable[..., ModelBundle],
     make_card: Callable[..., Path],
     register: Callable[[str, ModelBundle], str],
-    training: Callable[..., tuple[int, Any]],
+    training: Training,
 ) -> None:
     from training.config import DataConfig, TrainConfig
     from training.data.labelled_splits import load_splits
@@ -91,7 +93,7 @@ def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
 def test_a_champion_whose_bundle_is_damaged_is_replaced_by_hand_only(
     make_bundle: Callable[..., ModelBundle],
     register: Callable[[str, ModelBundle], str],
-    training: Callable[..., tuple[int, Any]],
+    training: Training,
     mlruns: Path,
     data: Path,
 ) -> None:

@@ -50,10 +50,7 @@ def test_an_encoder_has_a_head_per_length_and_the_tokenizers_limit(tiny_bert: Pa
     ],
 )
 def test_bf16_is_used_where_asked_for_or_faster(
-    precision: str,
-    capabilities: dict[str, object],
-    expected: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    precision: str, capabilities: dict[str, object], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: capabilities)

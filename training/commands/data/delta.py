@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from lengthwise.command_line.program import print_next
 from lengthwise.errors import DataError, require
 from training.commands.options import OutputOptions, print_result, print_rows
 from training.data.labels import LabelledPrompt, observed
@@ -43,7 +42,8 @@ def main(options: DeltaOptions, table: TableOptions, output: OutputOptions) -> N
       python -m training delta --data lengths/m.jsonl
     """
     result = find_delta(read_prompts(table, "output_tokens"), options.share)
-    print_result(result, output, lambda: _print(result, options.share))
+    fit = f"python -m training fit pars --out run --loss.delta {result['delta']:.2f}"
+    print_result(result, output, lambda: _print(result, options.share), fit)
 
 
 def find_delta(prompts: Sequence[LabelledPrompt], share: float) -> dict[str, Any]:
@@ -80,4 +80,3 @@ def _print(result: Mapping[str, Any], share: float) -> None:
         "pairs kept by it": f"{result['pairs_kept']:.1%}",
     }
     print_rows(rows, 19)
-    print_next(f"python -m training fit pars --out run --loss.delta {result['delta']:.2f}")

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lengthwise.command_line.options import POSITIONAL
-from lengthwise.command_line.program import print_next
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.data.cards import Card
@@ -49,7 +48,8 @@ def main(options: FetchOptions, output: OutputOptions) -> None:
     """
     sets = [fetch(card, options.out, options.mirror) for card in _chosen(options)]
     result = {"out": str(options.out), "sets": [asdict(each) for each in sets]}
-    print_result(result, output, lambda: _print(sets, options.out))
+    fit = f"--data-dir {options.out} --data.dataset {sets[0].id} --out run"
+    print_result(result, output, lambda: _print(sets), f"python -m training fit demo {fit}")
 
 
 def _chosen(options: FetchOptions) -> list[Card]:
@@ -60,11 +60,8 @@ def _chosen(options: FetchOptions) -> list[Card]:
     return [card for card in cards if card not in restricted]
 
 
-def _print(sets: Sequence[Fetched], out: Path) -> None:
+def _print(sets: Sequence[Fetched]) -> None:
     for each in sets:
         state = "was there" if each.was_there else "built"
         print(f"{each.id:20} {state}, {each.records:,} rows, licence {each.licence}")
         print(f"{'':20} SHA-256 of the table {each.sha256}")
-    print_next(
-        f"python -m training fit demo --data-dir {out} --data.dataset {sets[0].id} --out run"
-    )

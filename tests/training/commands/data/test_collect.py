@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import math
@@ -18,14 +17,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pandas as pd
 import pytest
 
+from tests.training.collection.responses import answer
 from training.__main__ import main
-from training.collection.answers import AnswerLog
-from training.collection.endpoint import Endpoint
 from training.data.cards import load_data
+
+Training = Callable[..., tuple[int, Any]]
+
+Capture = pytest.CaptureFixture[str]
 
 PROMPTS = [f"Tell me about the number {number}." for number in range(40)]
 
@@ -83,13 +84,6 @@ def number_in(prompt: str) -> int:
     return int(prompt.rstrip(".").split()[-1])
 
 
-def answer(tokens: int, finish_reason: str = "stop", **message: str) -> dict[str, Any]:
-    return {
-        "choices": [{"message": {"content": "x", **message}, "finish_reason": finish_reason}],
-        "usage": {"completion_tokens": tokens},
-    }
-
-
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -114,9 +108,7 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def collect(
-    endpoint: FakeEndpoint, prompts: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, Any]]:
+def collect(endpoint: FakeEndpoint, prompts: Path, out: Path, capsys: Capture) -> Training:
     """Runs the command; its status and what --json printed, or its error line."""
 
     def run(*settings: str) -> tuple[int, Any]:
@@ -128,20 +120,6 @@ def collect(
         return status, json.loads(captured.out)
 
     return run
-
-
-@pytest.fixture
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Back-off takes no time; the waits asked for are noted."""
-    waits: list[float] = []
-    sleep = asyncio.sleep
-
-    async def note(delay_s: float) -> None:
-        waits.append(delay_s)
-        await sleep(0)
-
-    monkeypatch.setattr("training.collection.endpoint.asyncio.sleep", note)
-    return waits
 
 
 def command(url: str, prompts: Path, out: Path, *settings: str) -> list[str]:
@@ -161,7 +139,7 @@ def assert_every_prompt_once(out: Path) -> None:
 
 
 def test_every_prompt_becomes_one_row_and_the_card_loads_at_once(
-    collect: Callable[..., tuple[int, Any]], out: Path
+    collect: Training, out: Path
 ) -> None:
     status, result = collect()
     assert (status, result["rows"], result["new_rows"]) == (0, 40, 40)
@@ -175,7 +153,7 @@ def test_every_prompt_becomes_one_row_and_the_card_loads_at_once(
 
 
 def test_the_same_command_again_asks_nothing(
-    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path
+    collect: Training, endpoint: FakeEndpoint, out: Path
 ) -> None:
     collect()
     before = out.read_bytes()
@@ -220,7 +198,7 @@ def test_kill_9_and_ctrl_c_neither_lose_nor_repeat_a_prompt(
 
 @pytest.mark.parametrize("cut", [1, 30, 100])
 def test_a_torn_last_row_is_dropped_and_asked_again(
-    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path, cut: int
+    collect: Training, endpoint: FakeEndpoint, out: Path, cut: int
 ) -> None:
     collect()
     os.truncate(out, out.stat().st_size - cut)
@@ -231,10 +209,7 @@ def test_a_torn_last_row_is_dropped_and_asked_again(
 
 
 def test_a_busy_or_broken_endpoint_is_asked_again_ever_more_slowly(
-    collect: Callable[..., tuple[int, Any]],
-    endpoint: FakeEndpoint,
-    out: Path,
-    no_waiting: list[float],
+    collect: Training, endpoint: FakeEndpoint, out: Path, no_waiting: list[float]
 ) -> None:
     statuses = [429, 503, 500]
     endpoint.plan = lambda _, before: (statuses[before], {}) if before < 3 else None
@@ -247,10 +222,7 @@ def test_a_busy_or_broken_endpoint_is_asked_again_ever_more_slowly(
 
 
 def test_an_outage_stops_the_run_and_keeps_what_was_collected(
-    collect: Callable[..., tuple[int, Any]],
-    endpoint: FakeEndpoint,
-    out: Path,
-    no_waiting: list[float],
+    collect: Training, endpoint: FakeEndpoint, out: Path, no_waiting: list[float]
 ) -> None:
     endpoint.plan = lambda *_: (503, {}) if len(endpoint.asked) > 12 else None
     status, line = collect("--concurrency", "2", "--max-attempts", "3")
@@ -265,7 +237,7 @@ def test_an_outage_stops_the_run_and_keeps_what_was_collected(
 
 
 def test_a_prompt_that_is_refused_is_told_and_the_others_are_collected(
-    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path
+    collect: Training, endpoint: FakeEndpoint, out: Path
 ) -> None:
     refusal = {"error": {"message": "This model's maximum context\nlength is 8 tokens."}}
     endpoint.plan = lambda prompt, _: (400, refusal) if prompt == PROMPTS[7] else None
@@ -278,7 +250,7 @@ def test_a_prompt_that_is_refused_is_told_and_the_others_are_collected(
 
 
 def test_one_prompt_that_breaks_the_endpoint_does_not_stop_the_others(
-    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, no_waiting: list[float]
+    collect: Training, endpoint: FakeEndpoint, no_waiting: list[float]
 ) -> None:
     endpoint.plan = lambda prompt, _: (500, {}) if prompt == PROMPTS[3] else None
     # Enough attempts that the other worker gets an answer meanwhile: nothing waits in this test.
@@ -297,7 +269,7 @@ def test_one_prompt_that_breaks_the_endpoint_does_not_stop_the_others(
     ],
 )
 def test_an_endpoint_that_cannot_work_stops_the_run_at_once(
-    collect: Callable[..., tuple[int, Any]],
+    collect: Training,
     endpoint: FakeEndpoint,
     out: Path,
     status: int,
@@ -314,7 +286,7 @@ def test_an_endpoint_that_cannot_work_stops_the_run_at_once(
 
 
 def test_no_server_at_the_address_is_said_at_once(
-    prompts: Path, out: Path, endpoint: FakeEndpoint, capsys: pytest.CaptureFixture[str]
+    prompts: Path, out: Path, endpoint: FakeEndpoint, capsys: Capture
 ) -> None:
     endpoint.server_close()
     assert main(command(endpoint.url, prompts, out)[3:]) == 2
@@ -322,7 +294,7 @@ def test_no_server_at_the_address_is_said_at_once(
 
 
 def test_rows_asked_for_otherwise_are_never_mixed(
-    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path
+    collect: Training, endpoint: FakeEndpoint, out: Path
 ) -> None:
     collect("--max-tokens", "64")
     before = out.read_bytes()
@@ -334,19 +306,7 @@ def test_rows_asked_for_otherwise_are_never_mixed(
     assert out.read_bytes() == before
 
 
-def test_two_processes_never_append_to_one_file(
-    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint, out: Path
-) -> None:
-    with contextlib.closing(AnswerLog(out)):
-        status, line = collect()
-    assert status == 2
-    assert "is being written by another process" in line
-    assert not endpoint.asked
-
-
-def test_a_card_of_another_table_is_not_replaced(
-    collect: Callable[..., tuple[int, Any]], out: Path
-) -> None:
+def test_a_card_of_another_table_is_not_replaced(collect: Training, out: Path) -> None:
     out.parent.mkdir()
     out.with_name("card.yaml").write_text("path: other.parquet\n")
     status, line = collect()
@@ -356,9 +316,7 @@ def test_a_card_of_another_table_is_not_replaced(
 
 
 def test_the_request_carries_the_settings_and_the_key(
-    collect: Callable[..., tuple[int, Any]],
-    endpoint: FakeEndpoint,
-    monkeypatch: pytest.MonkeyPatch,
+    collect: Training, endpoint: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     collect(
@@ -374,7 +332,7 @@ def test_the_request_carries_the_settings_and_the_key(
 
 
 def test_samples_of_a_prompt_stay_apart_and_repeats_of_it_do_not(
-    collect: Callable[..., tuple[int, Any]], prompts: Path, out: Path
+    collect: Training, prompts: Path, out: Path
 ) -> None:
     with prompts.open("a") as file:
         file.write(json.dumps({"prompt": PROMPTS[0].upper()}) + "\n")
@@ -383,16 +341,14 @@ def test_samples_of_a_prompt_stay_apart_and_repeats_of_it_do_not(
     assert len({(row["prompt"], row["sample"]) for row in rows(out)}) == len(rows(out)) == 80
 
 
-def test_responses_that_were_cut_are_counted(
-    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint
-) -> None:
+def test_responses_that_were_cut_are_counted(collect: Training, endpoint: FakeEndpoint) -> None:
     endpoint.plan = lambda prompt, _: (200, answer(8, "length")) if "1" in prompt else None
     assert collect()[1]["cut"] == sum("1" in prompt for prompt in PROMPTS)
 
 
 @pytest.mark.slow
 def test_what_was_collected_can_be_trained_on_at_once(
-    endpoint: FakeEndpoint, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    endpoint: FakeEndpoint, tiny_bert: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     from training.data import synthetic
 
@@ -412,9 +368,7 @@ def test_what_was_collected_can_be_trained_on_at_once(
     assert result["train_prompts"] + result["test_prompts"] > 300
 
 
-def test_reasoning_reaches_the_card(
-    collect: Callable[..., tuple[int, Any]], endpoint: FakeEndpoint
-) -> None:
+def test_reasoning_reaches_the_card(collect: Training, endpoint: FakeEndpoint) -> None:
     endpoint.plan = lambda *_: (200, answer(10, reasoning_content="y" * 4))
     _, result = collect()
     assert result["reasoning_tokens"] == 40 * 8
@@ -423,14 +377,6 @@ def test_reasoning_reaches_the_card(
         for r in load_data(result["card"]).records
     }
     assert lengths == (10, 8, 2)
-
-
-def ask(handler: Callable[[httpx.Request], httpx.Response]) -> Any:
-    async def run() -> Any:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
-            return await Endpoint(client, "http://llm", {"model": "m"}).ask("hello")
-
-    return asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -444,12 +390,7 @@ def ask(handler: Callable[[httpx.Request], httpx.Response]) -> Any:
     ],
 )
 def test_bad_prompts_are_one_line_and_ask_nothing(
-    collect: Callable[..., tuple[int, Any]],
-    endpoint: FakeEndpoint,
-    prompts: Path,
-    out: Path,
-    table: str,
-    message: str,
+    collect: Training, endpoint: FakeEndpoint, prompts: Path, out: Path, table: str, message: str
 ) -> None:
     prompts.write_text(table)
     status, line = collect()
@@ -463,23 +404,16 @@ def test_bad_prompts_are_one_line_and_ask_nothing(
     ("settings", "message"),
     [
         (["--concurrency", "0"], "concurrency is 0"),
-        (["--out", "lengths.parquet"], "ends in .jsonl"),
         (["--endpoint", "localhost:8000"], "use an address such as"),
-        (["--timeout-s", "0"], "timeout_s is 0"),
-        (["--extra", '{"n": 2}'], "extra holds n"),
     ],
 )
-def test_bad_settings_are_one_line(
-    collect: Callable[..., tuple[int, Any]], settings: list[str], message: str
-) -> None:
+def test_bad_settings_are_one_line(collect: Training, settings: list[str], message: str) -> None:
     status, line = collect(*settings)
     assert status == 2
     assert message in line
 
 
-def test_a_file_that_is_not_ours_is_left_alone(
-    collect: Callable[..., tuple[int, Any]], out: Path
-) -> None:
+def test_a_file_that_is_not_ours_is_left_alone(collect: Training, out: Path) -> None:
     out.parent.mkdir()
     for content, message in (
         ("notes\n", "row 0: not a JSON object"),
@@ -493,7 +427,7 @@ def test_a_file_that_is_not_ours_is_left_alone(
 
 
 def test_without_json_the_counts_are_told_in_words(
-    endpoint: FakeEndpoint, prompts: Path, out: Path, capsys: pytest.CaptureFixture[str]
+    endpoint: FakeEndpoint, prompts: Path, out: Path, capsys: Capture
 ) -> None:
     *arguments, last = command(endpoint.url, prompts, out)[3:]
     assert last == "--json"

@@ -1,0 +1,12 @@
+"""Bodies of an OpenAI-style endpoint's responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def answer(tokens: int, finish_reason: str = "stop", **message: str) -> dict[str, Any]:
+    return {
+        "choices": [{"message": {"content": "x", **message}, "finish_reason": finish_reason}],
+        "usage": {"completion_tokens": tokens},
+    }
