@@ -99,7 +99,7 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
         num_kept = len(log.rows)
         logger.info("%d responses wanted, %d of them missing", len(wanted), len(jobs))
         try:
-            refused, num_retries = asyncio.run(_ask_all(config, jobs, log, api_key))
+            refused, num_retries = asyncio.run(_collect_all(config, jobs, log, api_key))
         finally:
             if log.rows:
                 _describe(config, log.rows)
@@ -129,7 +129,7 @@ def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
     return list(distinct.values()), len(frame) - len(distinct)
 
 
-async def _ask_all(
+async def _collect_all(
     config: CollectConfig, jobs: Sequence[tuple[str, int]], log: AnswerLog, api_key: str | None
 ) -> tuple[list[str], int]:
     """Append a row per (prompt, sample); returns the reasons of refusals and the repeats."""
@@ -141,7 +141,7 @@ async def _ask_all(
     async def work() -> None:
         for prompt, sample in queue:
             try:
-                length = await endpoint.ask(prompt)
+                length = await endpoint.complete(prompt)
             except PromptRefused as error:
                 refused.append(str(error))
             else:

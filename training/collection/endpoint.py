@@ -52,7 +52,7 @@ class PromptRefused(DataError):
 
 
 class Endpoint:
-    """Client of one model; several tasks may call `ask` at once."""
+    """Client of one model; several tasks may call `complete` at once."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Endpoint:
         self._num_refused = 0
         self._jitter = random.Random(0)
 
-    async def ask(self, prompt: str) -> ResponseLength:
+    async def complete(self, prompt: str) -> ResponseLength:
         """Send the prompt, with growing waits between attempts if the endpoint is busy or broken.
 
         Raises:

@@ -74,12 +74,12 @@ def load_splits(config: TrainConfig, data_dir: str | None) -> LabelledSplits:
         *(first.num_merged, data.num_empty),
     )
     for part in ("train", "test"):
-        asked, there = getattr(config.split, f"{part}_prompts"), len(getattr(splits, part))
-        if asked is not None and there < asked:
+        limit, count = getattr(config.split, f"{part}_prompts"), len(getattr(splits, part))
+        if limit is not None and count < limit:
             logger.warning(
                 "recipe %s asks for %d %s prompts, and the data at hand has %d: its figures are "
                 "those of fewer prompts",
-                *(config.name, asked, part, there),
+                *(config.name, limit, part, count),
             )
     return replace(first, heads=tuple(replace(head, is_further=True) for head in heads))
 

@@ -25,18 +25,10 @@ def sample_pairs(
     delta: float,
     seed: int | tuple[int, int],
 ) -> NDArray[np.int64]:
-    """Draw ranking pairs whose lengths differ by at least `delta` (and are never equal).
+    """Draw ranking pairs of unequal lengths (tokens, > 0, (N,)) with a gap of `delta` or more.
 
-    Args:
-        lengths: one length per prompt, in tokens, > 0. Shape (N,).
-        pairs_per_prompt: number of pairs as a multiple of N; at .5 every prompt is encoded once per
-            epoch on average, as often as in all-pairs training.
-        delta: smallest relative gap, in [0, 1).
-        seed: the same seed gives the same pairs.
-
-    Returns:
-        Indices, the longer one first. int64, shape (P, 2); P = round(pairs_per_prompt * N) unless
-        the lengths hardly differ.
+    Returns indices, the longer one first: int64, shape (P, 2). P is round(pairs_per_prompt * N)
+    unless the lengths hardly differ; .5 encodes as many prompts as an epoch of all-pairs training.
 
     Source: PARS, section on pair construction.
     """

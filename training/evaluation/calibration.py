@@ -31,10 +31,8 @@ def calibrate(
 ) -> dict[str, Any]:
     """Return an entry of `Manifest.calibration`: the score -> length curves of a target model.
 
-    Args:
-        scores: of prompts that the ranker was not trained on. Shape (N,).
-        lengths: observed response lengths in tokens, > 0. Shape (N,).
-        seed: of the division into tenths.
+    Scores and observed lengths (tokens, > 0), shape (N,), are of prompts that the ranker was not
+    trained on. The seed divides them into tenths.
     """
     if len(scores) < MIN_ROWS:
         raise DataError(

@@ -123,11 +123,8 @@ def write_models(
 ) -> tuple[Parity, float]:
     """Write both precisions; INT8 is removed again if it loses too much on validation prompts.
 
-    Args:
-        sample_ids: tokenized training prompts that give INT8 its scales.
-
-    Returns:
-        The parity of FP32, and the tau_b that INT8 loses (negative: gains).
+    `sample_ids` are tokenized training prompts that give INT8 its scales. Returns the parity of
+    FP32, and the tau_b that INT8 loses (negative: gains).
     """
     export_fp32(scorer, folder / FP32)
     parity = measure_parity(scorer, folder / FP32, val_ids)

@@ -174,10 +174,13 @@ def build_scorer(
         ) from error
     if pooling == "pooler" and getattr(backbone, "pooler", None) is None:
         raise ConfigError(f"backbone {source!r} has no pooler; use pooling mean or last")
+    # Truncation and padding are stored in the tokenizer itself.
+    limit = getattr(backbone.config, "max_position_embeddings", None) or max_prompt_tokens
+    pad_id = backbone.config.pad_token_id or 0
+    tokenizer.enable_truncation(max_length=min(max_prompt_tokens, limit))
+    tokenizer.enable_padding(pad_id=pad_id, pad_token=tokenizer.id_to_token(pad_id))
     torch.manual_seed(seed)
-    return PromptScorer(backbone, pooling, num_labels), prepare_tokenizer(
-        tokenizer, backbone.config, max_prompt_tokens
-    )
+    return PromptScorer(backbone, pooling, num_labels), tokenizer
 
 
 def load_backbone(source: str | Path) -> Any:
@@ -220,15 +223,6 @@ def empty_encoder(description: Mapping[str, Any]) -> tuple[PromptScorer, Tokeniz
     backbone = model.from_config(config, **options)
     scorer = PromptScorer(backbone, description["pooling"], description["num_labels"])
     return scorer, Tokenizer.from_str(description["tokenizer"])
-
-
-def prepare_tokenizer(tokenizer: Tokenizer, config: Any, max_prompt_tokens: int) -> Tokenizer:
-    """Store truncation at the limit and padding to the longest in the tokenizer itself."""
-    limit = getattr(config, "max_position_embeddings", None) or max_prompt_tokens
-    pad_id = config.pad_token_id or 0
-    tokenizer.enable_truncation(max_length=min(max_prompt_tokens, limit))
-    tokenizer.enable_padding(pad_id=pad_id, pad_token=tokenizer.id_to_token(pad_id))
-    return tokenizer
 
 
 def save_scorer(folder: Path, scorer: PromptScorer, tokenizer: Tokenizer) -> None:

@@ -34,10 +34,9 @@ def export(store: Store, run_id: str, out: Path) -> ModelBundle:
 def rebuild(
     store: Store, run_id: str, out: Path, dataset: str | None = None, data_dir: str | None = None
 ) -> ModelBundle:
-    """Export the bundle of a run again to `out` from its checkpoint; nothing is trained.
+    """Export the bundle of a run again to `out` from its checkpoint, without training.
 
-    Args:
-        dataset: card or table of the run; None: the data set that its settings name.
+    `dataset` replaces the data set in the settings of the run, as a card or table.
     """
     logged = read_manifest(store.logged_folder(run_id, "bundle"))
     _require_replaceable(out)

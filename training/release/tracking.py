@@ -218,12 +218,9 @@ class Tracker(Store):
         source: Mapping[str, Any],
         profile: Mapping[str, Any] | None = None,
     ) -> None:
-        """Log data as an input of the run, and its name and checksum as tags.
+        """Log a table as an input of the run, and its name and SHA-256 as tags.
 
-        Args:
-            digest: SHA-256 of the table.
-            context: purpose of the data, such as training or monitoring.
-            profile: counts of rows.
+        `context` is its purpose, such as training or monitoring; `profile` counts its rows.
         """
         data = Dataset(
             name, digest[:36], "lengthwise", json.dumps(source), profile=json.dumps(profile or {})

@@ -34,11 +34,8 @@ class Layout:
 def gpteacher(files: Files, count: Count) -> dict[str, pd.DataFrame]:
     """Instructions and responses of three subsets, with the input after a blank line."""
     rows = [
-        {
-            "subset": path.partition("/")[0].lower(),
-            "prompt": _asked(item).strip(),
-            "text": item["response"],
-        }
+        {"subset": path.partition("/")[0].lower(), "prompt": _instruction(item).strip()}
+        | {"text": item["response"]}
         for path in files
         for item in _json(files[path])
     ]
@@ -49,21 +46,18 @@ def alpaca_davinci(files: Files, count: Count) -> dict[str, pd.DataFrame]:
     """Instructions and responses in numbered shards."""
     shards = sorted(files, key=lambda path: int(path.rpartition("_")[2].partition("-")[0]))
     items = [item for path in shards for item in _json(files[path])]
-    rows = [{"prompt": _asked(item), "text": item["output"]} for item in items]
+    rows = [{"prompt": _instruction(item), "text": item["output"]} for item in items]
     return {"lengths": _measured(rows, count)}
 
 
 def alpaca_eval(files: Files, count: Count) -> dict[str, pd.DataFrame]:
     """One file of outputs per model; attacks on the judge, which are no answers, are left out."""
-    rows = []
-    for path in sorted(files):
-        model = path.split("/")[1]
-        if model not in _ATTACKS:
-            items = _json(files[path])
-            rows += [
-                {"prompt": item["instruction"], "model": model, "text": item["output"]}
-                for item in items
-            ]
+    rows = [
+        {"prompt": item["instruction"], "model": path.split("/")[1], "text": item["output"]}
+        for path in sorted(files)
+        if path.split("/")[1] not in _ATTACKS
+        for item in _json(files[path])
+    ]
     return {"lengths": _measured(rows, count)}
 
 
@@ -73,21 +67,15 @@ def arena_hard(files: Files, count: Count) -> dict[str, pd.DataFrame]:
     Left out: the repository's own models, and one whose file is cut off.
     """
     questions = [
-        {
-            "question_id": q["question_id"],
-            "prompt": q["turns"][0]["content"],
-            "cluster": q["cluster"],
-        }
+        {"question_id": item["question_id"], "prompt": item["turns"][0]["content"]}
+        | {"cluster": item["cluster"]}
         for path in files
         if path.endswith("question.jsonl")
-        for q in _lines(files[path])
+        for item in _lines(files[path])
     ]
     answers = [
-        {
-            "question_id": item["question_id"],
-            "model": Path(path).stem,
-            "text": item["choices"][0]["turns"][0]["content"],
-        }
+        {"question_id": item["question_id"], "model": Path(path).stem}
+        | {"text": item["choices"][0]["turns"][0]["content"]}
         for path in sorted(files)
         if "model_answer" in path and not Path(path).name.startswith(("krikri", "yi-1.5-34b"))
         for item in _lines(files[path])
@@ -96,30 +84,23 @@ def arena_hard(files: Files, count: Count) -> dict[str, pd.DataFrame]:
 
 
 def zeroeval(files: Files, count: Count) -> dict[str, pd.DataFrame]:
-    """One file per task and model; the prompt is what the chat began with."""
-    prompts: dict[tuple[str, str], str] = {}
+    """One file per task and model; the prompt is the first message of the chat."""
     rows = []
     for path in sorted(files):
         _, task, name = path.split("/")
         model = name.removesuffix(".json")
-        for item in _json(files[path]):
-            prompts.setdefault((task, item["id"]), item["chat_history"][0])
-            rows.append(
-                {
-                    "dataset": task,
-                    "prompt_id": item["id"],
-                    "model": model,
-                    "hidden_reasoning": model.startswith("o1-"),
-                    "text": item["output"][0],
-                }
-            )
-    asked = [{"dataset": d, "prompt_id": i, "prompt": text} for (d, i), text in prompts.items()]
-    return {"prompts": pd.DataFrame(asked), "lengths": _measured(rows, count)}
+        rows += [
+            {"dataset": task, "prompt_id": item["id"], "prompt": item["chat_history"][0]}
+            | {"model": model, "hidden_reasoning": model.startswith("o1-")}
+            | {"text": item["output"][0]}
+            for item in _json(files[path])
+        ]
+    prompts = _pop_prompts(rows, "dataset", "prompt_id", "prompt")
+    return {"prompts": prompts, "lengths": _measured(rows, count)}
 
 
 def mmlu_pro(files: Files, count: Count) -> dict[str, pd.DataFrame]:
     """One archive per model with its answers; the prompt is the question with lettered options."""
-    questions: dict[int, dict[str, Any]] = {}
     rows = []
     for path in sorted(files):
         model = Path(path).name.removeprefix("model_outputs_").partition("_5shots")[0]
@@ -129,14 +110,13 @@ def mmlu_pro(files: Files, count: Count) -> dict[str, pd.DataFrame]:
         for item in items:
             if not isinstance(item, dict):
                 continue  # One model's file has strings between the answers.
-            number = int(item["question_id"])
             lettered = [f"{chr(65 + n)}. {option}" for n, option in enumerate(item["options"])]
             prompt = "\n".join([item["question"], "Options:", *lettered])
-            about = {"category": item["category"], "prompt": prompt}
-            questions.setdefault(number, {"question_id": number, **about})
             text = item.get("generated_text", item.get("model_outputs")) or ""
-            rows.append({"question_id": number, "model": model, "text": text})
-    return {"prompts": pd.DataFrame(questions.values()), "lengths": _measured(rows, count)}
+            about = {"question_id": int(item["question_id"]), "category": item["category"]}
+            rows.append(about | {"prompt": prompt, "model": model, "text": text})
+    prompts = _pop_prompts(rows, "question_id", "category", "prompt")
+    return {"prompts": prompts, "lengths": _measured(rows, count)}
 
 
 def vicuna(files: Files, count: Count) -> dict[str, pd.DataFrame]:
@@ -144,17 +124,19 @@ def vicuna(files: Files, count: Count) -> dict[str, pd.DataFrame]:
 
     The lengths are those that the source counted, in LLaMA tokens.
     """
-    asked: dict[str, str] = {}
+    texts_by_id: dict[str, str] = {}
     counted = []
     for path in sorted(files):
         if path.endswith("-length.json"):
             split = "train" if "train" in path else "val"
             counted += [{"orig_split": split, **item} for item in _json(files[path])]
         else:
-            asked |= {str(c["id"]): c["conversations"][0]["value"] for c in _json(files[path])}
+            texts_by_id |= {
+                str(c["id"]): c["conversations"][0]["value"] for c in _json(files[path])
+            }
     rows = [
         {"prompt_id": int(item["id"]), "orig_split": item["orig_split"]}
-        | {"prompt": asked[item["id"]], "ref_llama_tokens": item["L_gt"]}
+        | {"prompt": texts_by_id[item["id"]], "ref_llama_tokens": item["L_gt"]}
         | {f"vicuna_tokens_t0_{n}": item[f"L_t0.{n}"] for n in (0, 3, 5, 7)}
         for item in counted
     ]
@@ -174,38 +156,37 @@ def misguided_attention(files: Files, count: Count) -> dict[str, pd.DataFrame]:
                 about = {"prompt_id": item["prompt_id"], "model": item["llm"], "sample": sample}
                 if answer:  # Some requests failed.
                     rows.append(about | _parts(answer, thought))
-    asked = [{"prompt_id": key, "prompt": text} for key, text in prompts.items()]
-    return {"prompts": pd.DataFrame(asked), "lengths": _reasoned(rows, count)}
+    prompt_rows = [{"prompt_id": key, "prompt": text} for key, text in prompts.items()]
+    return {"prompts": pd.DataFrame(prompt_rows), "lengths": _reasoned(rows, count)}
 
 
 def planbench(files: Files, count: Count) -> dict[str, pd.DataFrame]:
     """One file per domain, model and task, with the providers' own replies and bills."""
-    prompts: dict[str, str] = {}
     rows = []
     for path in sorted(files):
         _, _, domain, model, name = path.split("/")
         for item in _json(files[path])["instances"]:
             reply = item.get("response_object")
             if not isinstance(reply, dict) or not reply.get("usage"):
-                continue  # Not asked, or without an answer.
+                continue  # The model was not called, or gave no answer.
             key = f"{domain}/{name.removesuffix('.json')}/{item['instance_id']}"
-            prompts.setdefault(key, item["query"])
             (choice,), bill = reply["choices"], reply["usage"]
             details = bill.get("completion_tokens_details") or {}
             message = choice["message"]
             rows.append(
-                {"prompt_id": key, "model": model, "sample": 0, "finish": choice["finish_reason"]}
+                {"prompt_id": key, "prompt": item["query"], "model": model, "sample": 0}
+                | {"finish": choice["finish_reason"]}
                 | _parts(message["content"] or "", message.get("reasoning_content"))
                 | {"api_reasoning_tokens": details.get("reasoning_tokens")}
                 | {"api_completion_tokens": bill["completion_tokens"]}
             )
-    asked = [{"prompt_id": key, "prompt": text} for key, text in prompts.items()]
-    return {"prompts": pd.DataFrame(asked), "lengths": _reasoned(rows, count)}
+    prompts = _pop_prompts(rows, "prompt_id", "prompt")
+    return {"prompts": prompts, "lengths": _reasoned(rows, count)}
 
 
 def pm_llm(files: Files, count: Count) -> dict[str, pd.DataFrame]:
     """One file per question, and per model and question one with the answer."""
-    asked, rows = [], []
+    prompt_rows, rows = [], []
     for path in sorted(files):
         folder, name = path.split("/")
         found = re.fullmatch(r"(?:(.+)_)?(cat\d\d_.+)\.txt", name)
@@ -214,10 +195,10 @@ def pm_llm(files: Files, count: Count) -> dict[str, pd.DataFrame]:
         model, task = found.groups()
         text = files[path].read_bytes().decode(errors="replace")
         if folder == "questions":
-            asked.append({"prompt_id": task, "prompt": text.strip()})
+            prompt_rows.append({"prompt_id": task, "prompt": text.strip()})
         else:
             rows.append({"prompt_id": task, "model": model, "sample": 0} | _parts(text, None))
-    return {"prompts": pd.DataFrame(asked), "lengths": _reasoned(rows, count)}
+    return {"prompts": pd.DataFrame(prompt_rows), "lengths": _reasoned(rows, count)}
 
 
 _MMLU_MODELS: Final = (
@@ -261,13 +242,23 @@ LAYOUTS: Final = {
 """Layouts by the id of the card."""
 
 
-def _asked(item: Mapping[str, Any]) -> str:
-    """The instruction, and its input after a blank line where there is one."""
+def _instruction(item: Mapping[str, Any]) -> str:
+    """The instruction, with its input, if any, after a blank line."""
     return f"{item['instruction']}\n\n{item['input']}" if item["input"] else item["instruction"]
 
 
+def _pop_prompts(rows: list[dict[str, Any]], *columns: str) -> pd.DataFrame:
+    """The distinct prompts of the rows, which lose the columns `category` and `prompt`."""
+    keys = [name for name in columns if name.endswith("_id") or name == "dataset"]
+    prompts = pd.DataFrame(rows)[list(columns)].drop_duplicates(keys, ignore_index=True)
+    for row in rows:
+        for name in set(columns).difference(keys):
+            del row[name]
+    return prompts
+
+
 def _measured(rows: list[dict[str, Any]], count: Count) -> pd.DataFrame:
-    """The rows with the lengths of their texts, which are left out."""
+    """The rows with the lengths of their texts in place of the texts."""
     frame = pd.DataFrame(rows)
     texts = frame.pop("text")
     return frame.assign(
@@ -278,14 +269,14 @@ def _measured(rows: list[dict[str, Any]], count: Count) -> pd.DataFrame:
 
 
 def _parts(answer: str, thought: str | None) -> dict[str, str]:
-    """Reasoning and answer of a reply; thoughts may stand in the answer, up to their end tag."""
+    """Reasoning and answer of a reply; an answer may begin with the reasoning and its end tag."""
     if not thought and ("</think>" in answer or answer.lstrip().startswith("<think>")):
         thought, _, answer = answer.lstrip().removeprefix("<think>").partition("</think>")
     return {"reasoning": thought or "", "answer": answer}
 
 
 def _reasoned(rows: list[dict[str, Any]], count: Count) -> pd.DataFrame:
-    """The rows with the lengths of their reasoning and answers, which are left out."""
+    """The rows with the lengths of reasoning and answer in place of the texts."""
     frame = pd.DataFrame(rows)
     frame["reasoning_visible"] = frame["reasoning"].str.strip() != ""
     for part in ("reasoning", "answer"):

@@ -63,7 +63,7 @@ def test_lost_connections_are_tried_again_once_the_endpoint_has_answered(
 def ask(handler: Callable[[httpx.Request], httpx.Response]) -> Any:
     async def run() -> Any:
         async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
-            return await Endpoint(client, "http://llm", {"model": "m"}).ask("hello")
+            return await Endpoint(client, "http://llm", {"model": "m"}).complete("hello")
 
     return asyncio.run(run())
 

@@ -236,10 +236,8 @@ def test_bad_data_is_one_line_and_leaves_nothing(
     ("settings", "message"),
     [
         (["--loss.delta", "2"], "loss.delta is 2"),
-        (["--batch_size", "1"], "batch_size is 1"),
         (["--data.heads", '["output_tokens"]'], "name each once"),
         (["--data.heads", '["answer_tokens"]'], "the data has no answer_tokens"),
-        (["--split.test_fraction", "0"], "split.test_fraction is 0"),
         (["--encoder.backbone", "/no/such/model"], "backbone '/no/such/model' cannot be loaded"),
         (["--trainer.no-such-option", "3"], "Trainer has no 'no_such_option'"),
         (["--trainer.max-epochs", "3"], "use --epochs"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.errors import ConfigError, DataError
+from lengthwise.errors import DataError
 from lengthwise.tables.prompt_text import normalised
 from training.config import SplitConfig
 from training.data.labels import LabelledPrompt
@@ -60,11 +60,6 @@ def test_appending_prompts_moves_none_to_another_side() -> None:
 def test_too_few_distinct_prompts_are_refused(count: int) -> None:
     with pytest.raises(DataError, match=f"only {count} distinct prompts"):
         split_prompts(prompts_of(count), SplitConfig())
-
-
-def test_a_fraction_outside_its_range_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"split.test_fraction is 0.7"):
-        SplitConfig(test_fraction=0.7)
 
 
 def item(prompt: str) -> LabelledPrompt:

@@ -51,17 +51,6 @@ def test_coverage_is_the_share_of_lengths_at_or_below_the_quantile() -> None:
     assert miscovered(shifted) == ["0.25", "0.9"]
 
 
-def test_few_rows_excuse_a_coverage_that_many_do_not() -> None:
-    def window(rows: int) -> Window:
-        interval = (0.0, 1.0)
-        return Window(
-            first_row=0, end_row=rows, tau_b=0.5, tau_b_ci=interval, coverage={"0.5": 0.6}
-        )
-
-    assert miscovered(window(100)) == []
-    assert miscovered(window(1000)) == ["0.5"]
-
-
 def test_an_undefined_tau_b_is_no_verdict() -> None:
     window = measure_window(np.arange(30.0), np.full(30, 7.0), None, first_row=0)
     assert math.isnan(window.tau_b)
