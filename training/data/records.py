@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lengthwise.errors import DataError
 from lengthwise.tables import reading
@@ -23,6 +23,7 @@ from lengthwise.tables.values import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
+Value = TypeVar("Value")
 _OF_FIT: Final = " (of fit: --data.prompt-column, --data.length-column)"
 
 
@@ -209,19 +210,26 @@ def _has_no_rows(path: Path, error: Exception) -> bool:
 
 def prompts_of(column: pd.Series[Any], path: str | Path | None) -> list[str]:
     """Return the checked prompts of a column, in its order."""
-    prompts = []
-    for row, value in zip(column.index, column.tolist(), strict=True):
-        if (prompt := prompt_of(value)) is None:
-            raise DataError(f"prompt is {value!r}, no text; {SKIP}", path=path, row=row)
-        prompts.append(prompt)
-    return prompts
+    return _checked(column, "prompt", prompt_of, "no text", path)
 
 
 def _counts(frame: pd.DataFrame, column: str | None, path: str | Path | None) -> list[int]:
-    counts = []
-    for row, value in zip(frame.index, frame[column].tolist() if column else [], strict=False):
-        if (count := count_of(value)) is None:
-            text = f"{column} is {value!r}, not a whole number of tokens >= 0; {SKIP}"
-            raise DataError(text, path=path, row=row)
-        counts.append(count)
-    return counts
+    if column is None:
+        return []
+    return _checked(frame[column], column, count_of, "not a whole number of tokens >= 0", path)
+
+
+def _checked(
+    column: pd.Series[Any],
+    name: str,
+    read: Callable[[Any], Value | None],
+    wrong: str,
+    path: str | Path | None,
+) -> list[Value]:
+    """Return what `read` makes of each cell; None is an error that names the row."""
+    values = []
+    for row, cell in zip(column.index, column.tolist(), strict=True):
+        if (value := read(cell)) is None:
+            raise DataError(f"{name} is {cell!r}, {wrong}; {SKIP}", path=path, row=row)
+        values.append(value)
+    return values
