@@ -121,11 +121,8 @@ def _times_as_long(
 ) -> float:
     """Return the time of `prompts` / the time of `others`."""
     # In turn: during the start a machine's speed drifts by more than a batch gains.
-    others_s = prompts_s = float("inf")
-    for _ in range(_REPEATS_BATCHED):
-        others_s = min(others_s, _time_s(score, others))
-        prompts_s = min(prompts_s, _time_s(score, prompts))
-    return prompts_s / others_s
+    turns = [(_time_s(score, others), _time_s(score, prompts)) for _ in range(_REPEATS_BATCHED)]
+    return min(prompts_s for _, prompts_s in turns) / min(others_s for others_s, _ in turns)
 
 
 def _time_s(score: Score, prompts: Sequence[Sequence[int]]) -> float:

@@ -60,23 +60,17 @@ class ClientSecurity:
 
     def open(self, target: str) -> grpc.Channel:
         """Open a channel. Raises ConfigError e.g. for a token without TLS to another machine."""
-        credentials = self._credentials(target)
-        if credentials is None:
-            return grpc.insecure_channel(target, options=OPTIONS)
-        return grpc.secure_channel(target, credentials, options=OPTIONS)
-
-    def _credentials(self, target: str) -> grpc.ChannelCredentials | None:
         if not isinstance(target, str) or not target:
             raise ConfigError(f"target is {target!r}; give HOST:PORT or another gRPC target")
-        if self.ca_file is not None:
-            return grpc.ssl_channel_credentials(
-                read_pem(self.ca_file),
-                None if self.key_file is None else read_pem(self.key_file),
-                None if self.certificate_file is None else read_pem(self.certificate_file),
-            )
-        if self.metadata and not is_loopback(target):
-            raise ConfigError(f"the token would reach {target} in the clear; set ca_file for TLS")
-        return None
+        if self.ca_file is None:
+            if self.metadata and not is_loopback(target):
+                raise ConfigError(
+                    f"the token would reach {target} in the clear; set ca_file for TLS"
+                )
+            return grpc.insecure_channel(target, options=OPTIONS)
+        files = (self.ca_file, self.key_file, self.certificate_file)
+        pems = (None if path is None else read_pem(path) for path in files)
+        return grpc.secure_channel(target, grpc.ssl_channel_credentials(*pems), options=OPTIONS)
 
 
 PLAINTEXT: Final = ClientSecurity()

@@ -160,10 +160,8 @@ class FailOpenScorer(Connection):
 
     def _send_next(self) -> None:
         with self._lock:
-            if self._in_flight >= 2 * self._max_in_flight:
-                return
-            batch = self._take_batch()
-            if batch:
+            is_full = self._in_flight >= 2 * self._max_in_flight
+            if batch := [] if is_full else self._take_batch():
                 self._begin_call(batch)
         if batch:
             self._send(batch)

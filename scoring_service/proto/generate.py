@@ -13,20 +13,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def generate(out: Path) -> None:
     """Write stubs of `scoring.proto` and descriptors of `open_inference.proto` under `out`."""
-    (out / FOLDER).mkdir(parents=True, exist_ok=True)
-    stubs = [f"--{plugin}_out={out}" for plugin in ("python", "pyi", "grpc_python")]
-    _protoc("scoring.proto", *stubs)
-    _protoc("open_inference.proto", f"--descriptor_set_out={out / FOLDER / 'open_inference.desc'}")
-
-
-def _protoc(name: str, *outputs: str) -> None:
     from google.rpc import status_pb2
     from grpc_tools import protoc
 
+    (out / FOLDER).mkdir(parents=True, exist_ok=True)
     includes = [ROOT, files("grpc_tools") / "_proto", Path(status_pb2.__file__).parents[2]]
-    arguments = ["protoc", *(f"-I{path}" for path in includes), *outputs, f"{FOLDER}/{name}"]
-    if protoc.main(arguments) != 0:
-        raise RuntimeError(f"protoc could not compile {name}; its message is above")
+    stubs = [f"--{plugin}_out={out}" for plugin in ("python", "pyi", "grpc_python")]
+    descriptors = [f"--descriptor_set_out={out / FOLDER / 'open_inference.desc'}"]
+    for name, outputs in (("scoring.proto", stubs), ("open_inference.proto", descriptors)):
+        arguments = ["protoc", *(f"-I{path}" for path in includes), *outputs, f"{FOLDER}/{name}"]
+        if protoc.main(arguments) != 0:
+            raise RuntimeError(f"protoc could not compile {name}; its message is above")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Served model: bundle, tokenizer, ONNX session and calibration, replaced only as a whole."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Self
 
 from lengthwise.agreement import tau_b
@@ -41,7 +40,8 @@ class RankerModel:
         tokenizer = PromptTokenizer(bundle.tokenizer_path, manifest.max_prompt_tokens)
         scorer, loaded = _load_scorer(bundle, precision, tokenizer.pad_id)
         _check_fit(tokenizer, scorer, bundle)
-        check_golden(manifest.golden, partial(_score_alone, tokenizer, scorer), loaded)
+        golden = tokenizer.tokenize(list(manifest.golden))
+        check_golden(manifest.golden, [scorer.score([p.ids])[0] for p in golden], loaded)
         return cls(
             manifest=manifest,
             revision=manifest.revision,
@@ -64,7 +64,8 @@ class RankerModel:
 
     def score_texts(self, prompts: Sequence[str]) -> list[float]:
         """Return the score of each prompt, higher = longer, independent of the other prompts."""
-        return _score_alone(self.tokenizer, self.scorer, prompts)
+        found = self.tokenizer.tokenize(prompts)
+        return [self.scorer.score([prompt.ids])[0] for prompt in found]
 
 
 def _load_scorer(bundle: ModelBundle, precision: str, pad_id: int) -> tuple[OnnxScorer, str]:
@@ -78,12 +79,6 @@ def _load_scorer(bundle: ModelBundle, precision: str, pad_id: int) -> tuple[Onnx
     return OnnxScorer(path, pad_id=pad_id), "int8" if path.name == INT8 else "fp32"
 
 
-def _score_alone(
-    tokenizer: PromptTokenizer, scorer: OnnxScorer, prompts: Sequence[str]
-) -> list[float]:
-    return [scorer.score([prompt.ids])[0] for prompt in tokenizer.tokenize(prompts)]
-
-
 def _check_fit(tokenizer: PromptTokenizer, scorer: OnnxScorer, bundle: ModelBundle) -> None:
     """Run the longest prompt with the largest token id, the limits of the model's tables."""
     try:
@@ -95,13 +90,11 @@ def _check_fit(tokenizer: PromptTokenizer, scorer: OnnxScorer, bundle: ModelBund
         ) from error
 
 
-def check_golden(
-    golden: Mapping[str, float], score: Callable[[Sequence[str]], Sequence[float]], precision: str
-) -> None:
+def check_golden(golden: Mapping[str, float], actual: Sequence[float], precision: str) -> None:
     """Raise BundleError if the loaded model does not score as the trained one did."""
     if len(golden) < 2:
         return
-    expected, actual = list(golden.values()), list(score(list(golden)))
+    expected = list(golden.values())
     if precision == "fp32":
         limit = MAX_ABS_DIFF * max(1.0, max(expected) - min(expected))
         worst = max(abs(a - b) for a, b in zip(actual, expected, strict=True))

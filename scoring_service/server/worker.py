@@ -70,9 +70,8 @@ def use_short_slices() -> None:
     # its core. With every core busy in the model, a call through five threads waits five times.
     # From Linux 6.12 on this needs no privilege.
     number = _SCHED_SETATTR.get(platform.machine())
-    if platform.system() != "Linux" or number is None:
-        return
-    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+    is_linux = platform.system() == "Linux" and number is not None
+    if not is_linux or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
     # size, policy, flags, nice, priority, runtime, deadline, period.
     nice = os.getpriority(os.PRIO_PROCESS, 0)

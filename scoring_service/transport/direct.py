@@ -107,8 +107,8 @@ class DirectCall:
             on_sent()
             return None, ()
 
-        operation = cygrpc.SendMessageOperation(message, _NO_FLAGS)
-        self._core.start_server_batch((*self._head(), operation), sent)
+        operations = (*self._head(), cygrpc.SendMessageOperation(message, _NO_FLAGS))
+        self._core.start_server_batch(operations, sent)
 
     def cancel(self) -> None:
         """Abort a call whose client does not read its answer."""
@@ -116,8 +116,8 @@ class DirectCall:
 
     def receive(self) -> None:
         """Start to receive the request. For `DirectMethod`."""
-        operation = cygrpc.ReceiveMessageOperation(_NO_FLAGS)
-        self._core.start_server_batch((operation,), self._on_message)
+        operations = (cygrpc.ReceiveMessageOperation(_NO_FLAGS),)
+        self._core.start_server_batch(operations, self._on_message)
 
     def watch(self) -> None:
         """Subscribe to the end of the call. For `DirectMethod`."""
