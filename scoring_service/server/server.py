@@ -11,18 +11,12 @@ import grpc
 
 from lengthwise.errors import ConfigError
 from scoring_service.ranker.model import RankerModel
-from scoring_service.server import oip, reflection
+from scoring_service.server import oip, reflection, security
 from scoring_service.server.call_lifecycle import CallLifecycle
 from scoring_service.server.health import SERVICE as HEALTH
 from scoring_service.server.health import Health
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.rpc import SERVICE, scoring_methods
-from scoring_service.server.security import (
-    BearerTokens,
-    report_access,
-    scrape_access,
-    server_credentials,
-)
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
@@ -69,9 +63,9 @@ class ScoringServer:
         # grpcio's own threads: only reflection uses them, half of them to end silent calls.
         self._threads = ThreadPoolExecutor(2 * reflection.MAX_CALLS, "call")
         self._server = self._build()
-        self.port = _bind(self._server, config.address, server_credentials(config))
+        self.port = _bind(self._server, config.address, security.server_credentials(config))
         address = config.metrics_address
-        may_read, timeout_s = scrape_access(config), config.arrival_timeout_s
+        may_read, timeout_s = security.scrape_access(config), config.arrival_timeout_s
         self._scrapes = (
             None if address is None else self.metrics.serve(address, timeout_s, may_read)
         )
@@ -116,7 +110,9 @@ class ScoringServer:
 
     def _build(self) -> grpc.Server:
         config = self._config
-        tokens = None if config.token_file is None else BearerTokens.read(config.token_file)
+        tokens = (
+            None if config.token_file is None else security.BearerTokens.read(config.token_file)
+        )
         server = grpc.server(
             self._threads,
             options=_options(config),
@@ -128,7 +124,7 @@ class ScoringServer:
                 "with which it is tested"
             )
         calls = CallLifecycle(
-            self.service, self.metrics, self._workers, tokens, report_access(config)
+            self.service, self.metrics, self._workers, tokens, security.report_access(config)
         )
         self._serve_methods(server, SERVICE, scoring_methods(calls), calls.admission)
         infer = oip.OpenInference(calls).methods()

@@ -40,15 +40,6 @@ class LiveQuality:
     """Fraction of lengths between the calibration's lowest and highest quantile, if it has two."""
 
 
-class _Seen(NamedTuple):
-    """Observation in a window, without its text."""
-
-    score: float
-    output_tokens: int
-    is_inside: bool
-    """True between the calibration's lowest and highest quantile."""
-
-
 class ReportLog:
     """Appends lines to a file that only this user may read. Several processes may share it.
 
@@ -107,7 +98,8 @@ class ReportBook:
     def __init__(self, log: ReportLog | None = None) -> None:
         self._lock = threading.Lock()
         self._revision = ""
-        self._windows: dict[str, deque[_Seen]] = {}
+        self._windows: dict[str, deque[tuple[float, int, bool]]] = {}
+        """Score, length and `is_inside` of the last observations, by target model."""
         self._quality: dict[str, LiveQuality] = {}
         self._log = log
 
@@ -128,7 +120,7 @@ class ReportBook:
                 quantiles = curves[seen.target_model].at(seen.score).quantiles
                 low, high = quantiles[min(quantiles)], quantiles[max(quantiles)]
                 is_inside = low <= seen.output_tokens <= high
-                window.append(_Seen(seen.score, seen.output_tokens, is_inside))
+                window.append((seen.score, seen.output_tokens, is_inside))
             for name in {seen.target_model for seen in current}:
                 self._quality[name] = _quality(self._windows[name], curves[name])
         # A line without a prompt is useless for training.
@@ -148,15 +140,13 @@ class ReportBook:
             self._log.close()
 
 
-def _quality(window: Sequence[_Seen], curve: LengthCurve) -> LiveQuality:
+def _quality(window: Sequence[tuple[float, int, bool]], curve: LengthCurve) -> LiveQuality:
     if len(window) < _FEWEST:
         return LiveQuality(len(window), None, None)
-    tau = tau_b([s.score for s in window], [s.output_tokens for s in window])
-    known = None if math.isnan(tau) else tau
-    if len(curve.quantiles) < 2:
-        return LiveQuality(len(window), known, None)
-    coverage = sum(s.is_inside for s in window) / len(window)
-    return LiveQuality(len(window), known, coverage)
+    scores, lengths, inside = zip(*window, strict=True)
+    tau = tau_b(scores, lengths)
+    coverage = sum(inside) / len(window) if len(curve.quantiles) > 1 else None
+    return LiveQuality(len(window), None if math.isnan(tau) else tau, coverage)
 
 
 def _json_line(seen: Observation) -> str:
