@@ -1,4 +1,4 @@
-"""Named lengths of requests that reason, by fitted distributions.
+"""Named lengths of requests that reason: fitted distributions, and recorded lengths.
 
     requests = draw_lengths("alpaca-eval", 2000, seed=0)
 
@@ -17,10 +17,14 @@ import numpy as np
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM
+from scheduler_adapters.workload.data_folder import DataDir, data_file
 from scheduler_adapters.workload.requests import Ints, Requests, make_requests
+from scheduler_adapters.workload.table_files import read_table
 
 _LONGEST: Final = 16_384
 """Tokens of the longest prompt, reasoning and answer."""
+_CHARACTERS_PER_TOKEN: Final = 4
+"""Of recorded prompts, whose tokens were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +55,27 @@ MIXES: Final[dict[str, tuple[LogNormal, LogNormal, LogNormal]]] = {
 deviation of logarithms."""
 HALF_HEAVY: Final = "half-reasoning-heavy"
 """Each request at random of `arena-hard` or of `reasoning-heavy`."""
-REASONING_LENGTHS: Final = (*MIXES, HALF_HEAVY)
+RECORDED: Final = {
+    "misguided-attention": "reasoning/MisguidedAttention",
+    "planbench": "reasoning/PlanBench",
+    "pm-llm-benchmark": "reasoning/pm-llm-benchmark",
+}
+"""Recorded lengths of many models, and their files in the data folder."""
+REASONING_LENGTHS: Final = (*MIXES, HALF_HEAVY, *RECORDED)
 
 
-def draw_lengths(name: str, count: int, *, seed: int) -> Requests:
+def draw_lengths(name: str, count: int, *, seed: int, data_dir: DataDir = None) -> Requests:
     """Return `count` requests at 0 s with lengths of this name in `REASONING_LENGTHS`.
 
-    Raises ConfigError for another name.
+    Raises:
+        ConfigError: another name, or no data folder for recorded lengths.
+        DataError: the folder lacks the recorded lengths.
     """
     random = np.random.default_rng((seed, LENGTH_STREAM))
-    if name in MIXES:
+    if name in RECORDED:
+        recorded = _recorded(RECORDED[name], data_dir)
+        prompt, reasoning, answer = random.choice(recorded, count, axis=1)
+    elif name in MIXES:
         prompt, reasoning, answer = _drawn(name, count, random)
     elif name == HALF_HEAVY:
         chats, heavy = (_drawn(kind, count, random) for kind in ("arena-hard", "reasoning-heavy"))
@@ -75,3 +90,13 @@ def draw_lengths(name: str, count: int, *, seed: int) -> Requests:
 def _drawn(name: str, count: int, random: np.random.Generator) -> Ints:
     """Return prompt, reasoning and answer tokens, (3, count)."""
     return np.stack([fit.draw(count, random) for fit in MIXES[name]])
+
+
+def _recorded(stem: str, data_dir: DataDir) -> Ints:
+    """Return prompt, reasoning and answer tokens of the rows with visible reasoning, (3, N)."""
+    lengths = read_table(data_file(f"{stem}_lengths.parquet", data_dir))
+    prompts = read_table(data_file(f"{stem}_prompts.parquet", data_dir)).set_index("prompt_id")
+    rows = lengths[lengths["reasoning_visible"] & (lengths["answer_tokens"] > 0)]
+    prompt = prompts["prompt"].str.len().loc[rows["prompt_id"]] // _CHARACTERS_PER_TOKEN
+    columns = (prompt, rows["reasoning_tokens"], rows["answer_tokens"])
+    return np.stack([np.clip(tokens.to_numpy(np.int64), 1, _LONGEST) for tokens in columns])

@@ -61,8 +61,9 @@ class WorkloadConfig(TraceColumns):
     """.csv, .parquet or .jsonl (also .gz, .zst) with token columns, or a log (of an OpenAI-style
     gateway, vLLM, LiteLLM, Langfuse); none: seeded lengths."""
     lengths: str = "chat"
-    """Lengths without a trace: chat (log-normal, no reasoning), or with reasoning the fits
-    alpaca-eval, arena-hard, reasoning-heavy and half-reasoning-heavy."""
+    """Lengths without a trace: chat (log-normal, no reasoning); with reasoning the fits
+    alpaca-eval, arena-hard, reasoning-heavy and half-reasoning-heavy, or, from the data folder of
+    $LENGTHWISE_DATA, misguided-attention, planbench and pm-llm-benchmark."""
     num_requests: int = 2000
     """Largest number of requests of the trace."""
     rate_per_s: float | None = None
