@@ -1,4 +1,4 @@
 """Papers: their headline figures beside ours.
 
-Start with `command.py`; there is one file per paper.
+Start with `rows.py`, then `runs.py`; one module for each paper yields its rows.
 """

@@ -1,436 +1,509 @@
-"""PASCAL: tail TTFT by reasoning length, SLO violations, migration, and what one phase suffers.
+"""PASCAL: tail TTFT by reasoning length, SLO violations, migration, and the slowdown of one phase.
 
 DeepSeek-R1-Distill-Qwen-32B on eight H100 of 96 GB (73,000 tokens of KV each), 100 Gbit/s between
 them and 50 GB/s to host memory; Poisson arrivals. The paper's lengths are not public: here they are
-fits (`workload/mixes.py`). Its rates are not given: the high one is that up to which FCFS has
-requests without KV memory, waiting or offloaded, no more than 20% of the time, medium and low are
-.8 and .6 of it; only FCFS is looked at. This reading, the length of the runs and the arrivals on
-one instance were settled on other seeds than those of the figures. TTFT is to the first answering
-token; a bin's change is the mean over the seeds, with its 95% interval.
+fits (`workload/mixes.py`). Its rates are not given. The high rate is the highest one at which,
+under FCFS, requests without KV memory, waiting or offloaded, exist 20% of the time; medium and low
+are .8 and .6 of it. Only runs of FCFS set these rates. This reading, the length of the runs and the
+arrivals on one instance were settled on other seeds than those of the figures. TTFT is to the first
+answering token; a bin's change is the mean over the seeds, with its 95% interval.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
-from scheduler_adapters.commands.reproduce import PaperFigure, ReproduceConfig
-from scheduler_adapters.papers.pascal_runs import (
-    CHATS,
-    FCFS,
-    FOLLOWS,
-    LOADS,
-    NUM_INSTANCES,
-    PASCAL,
-    PHASE_LENGTHS,
-    PHASE_RATES,
-    RR,
-    STAYS,
-    OneInstance,
-    PascalExperiment,
-)
-from scheduler_adapters.reporting.figures import capacity_figure, instances_figure, series_figure
-from scheduler_adapters.reporting.latency_tables import capacity_table, series_table, with_interval
+from scheduler_adapters.papers.page import bars_section, instances_section, lines_section
+from scheduler_adapters.papers.rows import PaperFigure, row
+from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValues, seed_values
+from scheduler_adapters.placement import Placement
+from scheduler_adapters.placements.least_kv import LeastKv
+from scheduler_adapters.placements.pascal import PascalPlacement
+from scheduler_adapters.policies.fcfs import OffloadingFCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.page import ReportTable, Section
-from scheduler_adapters.workload.mixes import HALF_HEAVY
+from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.host_link import HostLink
+from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.instance_config import UNLIMITED_BLOCKS
+from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.load_search import highest_load
+from scheduler_adapters.simulator.observers import LoadRecorder
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.first_answer_tail import first_answer_tail
+from scheduler_adapters.timeline.latency_metrics import statistic, summarize
+from scheduler_adapters.timeline.qoe import qoe, violation_fraction
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.mixes import HALF_HEAVY, draw_lengths
+from scheduler_adapters.workload.requests import make_requests
 
-ABLATED = CHATS[0]
+_MODEL: Final = "deepseek-r1-distill-qwen-32b"
+NUM_INSTANCES: Final = 8
+NUM_REQUESTS: Final = 5000
+FIRST_SEED: Final = 100
+"""Seeds 0 and 1 were used for all that was settled with figures at hand."""
+CHATS: Final = ("alpaca-eval", "arena-hard")
+ABLATED: Final = CHATS[0]
 """The mix of the variants without migration, and without its adaptation."""
-_PAPER_BEST = {
-    (CHATS[0], FCFS): "up to -61% (43.2 s)",
-    (CHATS[1], FCFS): "up to -72% (64.2 s)",
-    (CHATS[0], RR): "up to -33% (89.9 s)",
-    (CHATS[1], RR): "up to -29% (72.7 s)",
+LOADS: Final = {"low": 0.6, "medium": 0.8, "high": 1.0}
+"""Shares of the high rate."""
+MOST_BLOCKED: Final = 0.2
+"""Largest share of the time with blocked requests under FCFS at the high rate."""
+_SHOWN_S: Final = 60.0
+
+FCFS, RR, PASCAL = "fcfs", "round-robin", "pascal"
+STAYS, FOLLOWS = "pascal, NoMigration", "pascal, NonAdaptive"
+SYSTEMS: Final[dict[str, tuple[Callable[[], Placement], Callable[[], Policy]]]] = {
+    FCFS: (LeastKv, OffloadingFCFS),
+    RR: (LeastKv, partial(RoundRobin, offload=True)),
+    PASCAL: (PascalPlacement, partial(Pascal, offload=True)),
+    STAYS: (partial(PascalPlacement, migration="never"), partial(Pascal, offload=True)),
+    FOLLOWS: (partial(PascalPlacement, migration="always"), partial(Pascal, offload=True)),
 }
-_LEAST_GAIN = {FCFS: 0.45, RR: 0.15}
-_MOST_LOSS = 0.15
-_PAPER_WORST = {FCFS: "+6.1% (13.3 s)", RR: "+9.2% (8.3 s)"}
-_SECONDS, _PERCENT = ("{:.2f} s", "{:.2f}"), ("{:.2f}%", "{:.2f}")
-"""Forms of a mean and of the ends of its interval."""
-_PAPER_MOVE_S = dict(zip(CHATS, ("0.14 s", "0.25 s"), strict=True))
-
-experiment_of = cache(PascalExperiment)
 
 
-def figures(config: ReproduceConfig) -> list[PaperFigure]:
-    """The rows of the paper's evaluation."""
-    experiment = experiment_of(config)
-    phase = OneInstance(experiment)
-    return [
-        *(_best_row(experiment, mix, baseline) for mix, baseline in _PAPER_BEST),
-        *(_worst_row(experiment, baseline) for baseline in (FCFS, RR)),
-        *(_violations_row(experiment, mix) for mix in CHATS),
-        _throughput_row(experiment),
-        *(_migration_row(experiment, mix) for mix in CHATS),
-        _no_migration_row(experiment),
-        *_non_adaptive_rows(experiment),
-        _heavy_row(experiment),
-        *_slowdown_rows(phase),
-        _attainment_row(phase),
-    ]
+class PascalExperiment(Experiment):
+    """Runs on eight instances, by mix, system, and load: a name or requests per second."""
 
+    def __init__(self, config: ReproduceConfig) -> None:
+        super().__init__(config, first_seed=FIRST_SEED)
+        self.count = max(50, int(NUM_REQUESTS * config.scale))
+        self.instance = Instance.preset(f"{_MODEL}@h100-96g", host=HostLink.of_model(_MODEL))
+        self.phase = OnePhase(config, self.instance)
+        self.high_rate = cache(self._high_rate)
 
-def changes(experiment: PascalExperiment, mix: str, baseline: str) -> dict[int, list[float]]:
-    """Return PASCAL's tail / a baseline's - 1 at high load, by bin, of the seeds that have it.
-
-    A bin that fewer than half of the seeds have is left out.
-    """
-    found: dict[int, list[float]] = {}
-    pairs = list(zip(experiment.runs(mix, PASCAL), experiment.runs(mix, baseline), strict=True))
-    for ours, theirs in pairs:
-        for tokens in ours.tail_s.keys() & theirs.tail_s.keys():
-            change = ours.tail_s[tokens] / theirs.tail_s[tokens] - 1
-            found.setdefault(tokens, []).append(change)
-    return {
-        tokens: found[tokens] for tokens in sorted(found) if 2 * len(found[tokens]) >= len(pairs)
-    }
-
-
-def extreme(found: Mapping[int, list[float]], *, is_best: bool) -> tuple[int, float]:
-    """Return the bin with the least (best) or the greatest mean change, and that mean."""
-    means = {tokens: float(np.mean(values)) for tokens, values in found.items()}
-    tokens = (min if is_best else max)(means, key=lambda tokens: means[tokens])
-    return tokens, means[tokens]
-
-
-def _bin_text(experiment: PascalExperiment, mix: str, baseline: str, tokens: int) -> str:
-    values = changes(experiment, mix, baseline)[tokens]
-    seconds = [
-        ours.tail_s[tokens] - theirs.tail_s[tokens]
-        for ours, theirs in zip(
-            experiment.runs(mix, PASCAL), experiment.runs(mix, baseline), strict=True
+    def simulate(
+        self, mix: str, system: str, rate_per_s: float, seed: int
+    ) -> tuple[ClusterRun, float]:
+        """Serve requests of a mix; returns the run, and the share of the time with blocked ones."""
+        arrival_s = poisson_arrivals_s(self.count, rate_per_s=rate_per_s, seed=seed)
+        requests = replace(draw_lengths(mix, self.count, seed=seed), arrival_s=arrival_s)
+        placement, policy = SYSTEMS[system]
+        recorders = [LoadRecorder() for _ in range(NUM_INSTANCES)] if system == FCFS else []
+        run = simulate_cluster(
+            requests,
+            placement(),
+            policy,
+            [self.instance] * NUM_INSTANCES,
+            fabric=Fabric.of_model(_MODEL),
+            observers=lambda number: recorders[number : number + 1],
         )
-        if tokens in ours.tail_s and tokens in theirs.tail_s
-    ]
-    change = with_interval(values, "{:+.0%}")
-    return f"{change} ({np.mean(seconds):+.1f} s) from {tokens} reasoning tokens"
+        return run, blocked_fraction(recorders, arrival_s[-1])
+
+    def measure(
+        self, mix: str, system: str, load: str | float = "high", *, seed: int
+    ) -> dict[str, Any]:
+        """Return the figures of a run, in seconds; `tail_s` is by the least tokens of each bin."""
+        if isinstance(load, str):
+            load = round(self.high_rate(mix) * LOADS[load], 3)
+        run, blocked = self.simulate(mix, system, load, seed)
+        timeline, summary = run.timeline, summarize(run.timeline)
+        reasoning_s = timeline.reasoned_s() - timeline.requests.arrival_s
+        return {
+            "violations": summary.qoe_violations,
+            "tokens_per_s": summary.output_tokens_per_s,
+            "blocking_p99_s": summary.blocking_s.p99,
+            "reasoning_p50_s": statistic(reasoning_s).p50,
+            "e2e_p50_s": summary.e2e_s.p50,
+            "e2e_p99_s": summary.e2e_s.p99,
+            "migration_p99_s": statistic(np.array([one.downtime_s for one in run.migrations])).p99,
+            "blocked": blocked,
+            "tail_s": {b.reasoning_tokens: b.first_answer_s for b in first_answer_tail(timeline)},
+        }
+
+    def _high_rate(self, mix: str) -> float:
+        """Return the rate up to which FCFS has blocked requests no more than 20% of the time."""
+        seeds = self.seeds[:2]
+
+        def is_met(rate_per_s: float) -> bool:
+            rate = round(rate_per_s, 3)
+            return self.mean("blocked", mix, FCFS, rate, seeds=seeds) <= MOST_BLOCKED
+
+        fluid_per_s = self.fluid_rate(mix)
+        low, high = 0.75 * fluid_per_s, 1.1 * fluid_per_s
+        found = highest_load(is_met, low=low, high=high, tolerance=0.03)
+        return round(found or low, 2)
+
+    def fluid_rate(self, mix: str) -> float:
+        """Return requests per second that fill the KV memory, if arrivals were even."""
+        lengths = draw_lengths(mix, NUM_REQUESTS, seed=FIRST_SEED)
+        prompt, output = lengths.prompt_tokens, lengths.output_tokens
+        kv_tokens = self.instance.kv_blocks * self.instance.block_tokens
+        step_s = self.instance.latency.step_s(1, kv_tokens, ())
+        held = float((output * (prompt + output / 2)).mean())  # KV tokens, summed over steps
+        return NUM_INSTANCES * kv_tokens / (held * step_s)
+
+    def at_high_load(self, mix: str) -> str:
+        """Return the workload at high load, in words."""
+        return f"{mix}, high load ({self.high_rate(mix):.1f} req/s)"
+
+    def tails(self, mix: str, system: str) -> list[dict[int, float]]:
+        """Return the tail TTFT at high load by bin, one dictionary per seed."""
+        return [self.run(mix, system, seed=seed)["tail_s"] for seed in self.seeds]
+
+    def extreme(
+        self, mix: str, baseline: str, pick: Callable[..., int] = min
+    ) -> tuple[float, int, str]:
+        """Return the bin with the best (or by `max` the worst) change of PASCAL's tail.
+
+        A bin that fewer than half of the seeds have is left out.
+
+        Returns:
+            mean change at high load, least reasoning tokens of the bin, and both in words.
+        """
+        pairs: dict[int, list[tuple[float, float]]] = {}
+        tails = (self.tails(mix, system) for system in (PASCAL, baseline))
+        for ours, theirs in zip(*tails, strict=True):
+            for tokens in ours.keys() & theirs.keys():
+                pairs.setdefault(tokens, []).append((ours[tokens], theirs[tokens]))
+        changes = {
+            tokens: seed_values([ours / theirs - 1 for ours, theirs in pairs[tokens]])
+            for tokens in sorted(pairs)
+            if 2 * len(pairs[tokens]) >= len(self.seeds)
+        }
+        tokens = pick(changes, key=lambda tokens: float(changes[tokens].mean()))
+        seconds = np.mean([ours - theirs for ours, theirs in pairs[tokens]])
+        words = f"{changes[tokens]:+.0%} ({seconds:+.1f} s) from {tokens} reasoning tokens"
+        return float(changes[tokens].mean()), tokens, words
 
 
-def _workload(experiment: PascalExperiment, mix: str) -> str:
-    return f"{mix}, high load ({experiment.high_rate(mix):.1f} req/s)"
+def blocked_fraction(recorders: list[LoadRecorder], until_s: float) -> float:
+    """Return the share of the time, mean over instances, with a request that holds no KV memory.
+
+    Such a request is queued for its first blocks, or offloaded. NaN without recorders.
+    """
+    blocked_s = 0.0
+    for recorder in recorders:
+        curve = recorder.curve()
+        spent_s = np.diff(np.minimum(curve.end_s, until_s), prepend=0.0)
+        blocked_s += float(spent_s[curve.num_waiting > 0].sum())
+    return blocked_s / (len(recorders) * until_s) if recorders else np.nan
 
 
-def _best_row(experiment: PascalExperiment, mix: str, baseline: str) -> PaperFigure:
-    tokens, mean = extreme(changes(experiment, mix, baseline), is_best=True)
-    return PaperFigure(
-        metric="tail TTFT, best bin",
-        workload=_workload(experiment, mix),
-        baseline=baseline,
-        paper=_PAPER_BEST[mix, baseline],
-        ours=_bin_text(experiment, mix, baseline, tokens),
-        reproduced=mean <= -_LEAST_GAIN[baseline],
-        criterion=f"-{_LEAST_GAIN[baseline]:.0%} or better",
+REASONING, ANSWERING = "reasoning", "answering"
+_PHASE_REQUESTS: Final = 300
+PHASE_LENGTHS: Final = tuple(range(128, 2049, 128))
+PHASE_RATE: Final = 4.0
+"""Requests per second of the figures; the paper does not give its own."""
+_OTHER_RATES: Final = (2.0, 8.0, 16.0)
+
+
+class OnePhase(Experiment):
+    """One phase of 300 requests on one instance, against the same with unlimited KV memory.
+
+    The memory holds half of the largest use without a limit.
+    """
+
+    def __init__(self, config: ReproduceConfig, instance: Instance) -> None:
+        super().__init__(config, first_seed=FIRST_SEED)
+        self.instance = replace(instance, max_num_seqs=_PHASE_REQUESTS)
+
+    def measure(self, phase: str, rate_per_s: float, *, seed: int) -> dict[str, Timeline]:
+        """Return the timelines by policy; "" is FCFS with unlimited memory."""
+        random = np.random.default_rng((seed, LENGTH_STREAM))
+        lengths = random.choice(PHASE_LENGTHS, _PHASE_REQUESTS)
+        requests = make_requests(
+            prompt_tokens=np.full(_PHASE_REQUESTS, 128),
+            output_tokens=lengths + (phase == REASONING),
+            reasoning_tokens=lengths * (phase == REASONING),
+            arrival_s=poisson_arrivals_s(_PHASE_REQUESTS, rate_per_s=rate_per_s, seed=seed),
+        )
+        recorder = LoadRecorder()
+        unlimited = replace(self.instance, kv_blocks=UNLIMITED_BLOCKS)
+        oracle = simulate(
+            requests, OffloadingFCFS(), unlimited, loop="python", observers=[recorder]
+        )
+        half = replace(self.instance, kv_blocks=int(recorder.curve().used_blocks.max()) // 2)
+        limited = {name: simulate(requests, SYSTEMS[name][1](), half) for name in (FCFS, RR)}
+        return {"": oracle, **limited}
+
+    def slowdowns(self, policy: str, rate_per_s: float = PHASE_RATE) -> dict[int, SeedValues]:
+        """Return mean first answer / that with unlimited memory, by reasoning length."""
+        ratios = []
+        for seed in self.seeds:
+            timelines = self.run(REASONING, rate_per_s, seed=seed)
+            first_s, ideal_s = (
+                timelines[name].first_answer_s - timelines[name].requests.arrival_s
+                for name in (policy, "")
+            )
+            masks = [timelines[""].requests.reasoning_tokens == length for length in PHASE_LENGTHS]
+            ratios.append([first_s[rows].mean() / ideal_s[rows].mean() for rows in masks])
+        return dict(zip(PHASE_LENGTHS, seed_values(np.array(ratios).T), strict=True))
+
+    def attainment(self, policy: str, rate_per_s: float = PHASE_RATE) -> SeedValues:
+        """Return the share of answers that meet the SLO, counted from .25 s after arrival."""
+        runs = [self.run(ANSWERING, rate_per_s, seed=seed)[policy] for seed in self.seeds]
+        shares = [1 - violation_fraction(qoe(timeline, ttfat_target_s=0.25)) for timeline in runs]
+        return seed_values(shares)
+
+
+def tail_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
+    """Yield the best and the worst bins of tail TTFT."""
+    for mix, baseline, paper, least in (
+        (CHATS[0], FCFS, "up to -61% (43.2 s)", 0.45),
+        (CHATS[1], FCFS, "up to -72% (64.2 s)", 0.45),
+        (CHATS[0], RR, "up to -33% (89.9 s)", 0.15),
+        (CHATS[1], RR, "up to -29% (72.7 s)", 0.15),
+    ):
+        change, _, words = e.extreme(mix, baseline)
+        yield row(
+            f"tail TTFT, best bin | {e.at_high_load(mix)} | {baseline}",
+            paper,
+            words,
+            change <= -least,
+            f"-{least:.0%} or better",
+        )
+    for baseline, paper in ((FCFS, "+6.1% (13.3 s)"), (RR, "+9.2% (8.3 s)")):
+        worst = {mix: e.extreme(mix, baseline, max) for mix in CHATS}
+        yield row(
+            f"tail TTFT, worst bin | both chat mixes, high load | {baseline}",
+            paper,
+            "; ".join(f"{mix}: {words}" for mix, (_, _, words) in worst.items()),
+            max(change for change, *_ in worst.values()) <= 0.15,
+            "no bin worse than +15%",
+        )
+
+
+def load_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
+    """Yield violations, throughput and the time of migrations."""
+    for mix in CHATS:
+        shares = {
+            load: [e.mean("violations", mix, system, load) for system in (PASCAL, FCFS, RR)]
+            for load in LOADS
+        }
+        yield row(
+            "requests that violate the SLO (PASCAL, FCFS, round-robin) | "
+            f"{mix}, three rates | FCFS and round-robin",
+            "lower or equal at all rates",
+            "; ".join(f"{n}: " + ", ".join(f"{v:.2%}" for v in own) for n, own in shares.items()),
+            all(own[0] <= min(own) for own in shares.values()),
+            "mean over the seeds not above either, at each rate",
+        )
+    gaps = {}
+    for mix in CHATS:
+        ours, *others = (e.mean("tokens_per_s", mix, system) for system in (PASCAL, FCFS, RR))
+        for baseline, theirs in zip((FCFS, RR), others, strict=True):
+            gaps[f"{mix}, {baseline}"] = ours / theirs - 1
+    yield row(
+        "generated tokens / makespan | both chat mixes, high load | FCFS and round-robin",
+        "within 3%",
+        "; ".join(f"{name}: {gap:+.1%}" for name, gap in gaps.items()),
+        max(map(abs, gaps.values())) <= 0.05,
+        "within 5%",
     )
+    for mix, paper in zip(CHATS, ("0.14 s", "0.25 s"), strict=True):
+        moved_s = e.values("migration_p99_s", mix, PASCAL)
+        yield row(
+            "P99 of the time in which a request's KV migrates | "
+            f"{e.at_high_load(mix)} | PASCAL alone",
+            paper,
+            f"{moved_s:.2f s}",
+            0.05 <= moved_s.mean() <= 0.5,
+            "0.05 s to 0.5 s",
+        )
 
 
-def _worst_row(experiment: PascalExperiment, baseline: str) -> PaperFigure:
-    worst = {mix: extreme(changes(experiment, mix, baseline), is_best=False) for mix in CHATS}
-    texts = [f"{mix}: {_bin_text(experiment, mix, baseline, worst[mix][0])}" for mix in CHATS]
-    return PaperFigure(
-        metric="tail TTFT, worst bin",
-        workload="both chat mixes, high load",
-        baseline=baseline,
-        paper=_PAPER_WORST[baseline],
-        ours="; ".join(texts),
-        reproduced=max(mean for _, mean in worst.values()) <= _MOST_LOSS,
-        criterion=f"no bin worse than {_MOST_LOSS:+.0%}",
-    )
-
-
-def _violations_row(experiment: PascalExperiment, mix: str) -> PaperFigure:
-    shares = {
-        (load, system): experiment.mean("violations", mix, system, load)
-        for load in LOADS
-        for system in (PASCAL, FCFS, RR)
-    }
-    texts = [
-        f"{load}: " + ", ".join(f"{shares[load, one]:.2%}" for one in (PASCAL, FCFS, RR))
-        for load in LOADS
-    ]
-    return PaperFigure(
-        metric="requests that violate the SLO (PASCAL, FCFS, round-robin)",
-        workload=f"{mix}, three rates",
-        baseline="FCFS and round-robin",
-        paper="lower or equal at all rates",
-        ours="; ".join(texts),
-        reproduced=all(
-            shares[load, PASCAL] <= shares[load, other] for load in LOADS for other in (FCFS, RR)
-        ),
-        criterion="mean over the seeds not above either, at each rate",
-    )
-
-
-def _throughput_row(experiment: PascalExperiment) -> PaperFigure:
-    gaps = {
-        (mix, baseline): experiment.mean("tokens_per_s", mix, PASCAL)
-        / experiment.mean("tokens_per_s", mix, baseline)
-        - 1
-        for mix in CHATS
-        for baseline in (FCFS, RR)
-    }
-    return PaperFigure(
-        metric="generated tokens / makespan",
-        workload="both chat mixes, high load",
-        baseline="FCFS and round-robin",
-        paper="within 3%",
-        ours="; ".join(f"{mix}, {base}: {gap:+.1%}" for (mix, base), gap in gaps.items()),
-        reproduced=max(map(abs, gaps.values())) <= 0.05,
-        criterion="within 5%",
-    )
-
-
-def _migration_row(experiment: PascalExperiment, mix: str) -> PaperFigure:
-    values = [run.migration_p99_s for run in experiment.runs(mix, PASCAL)]
-    return PaperFigure(
-        metric="P99 of the time in which a request's KV migrates",
-        workload=_workload(experiment, mix),
-        baseline="PASCAL alone",
-        paper=_PAPER_MOVE_S[mix],
-        ours=with_interval(values, *_SECONDS),
-        reproduced=0.05 <= float(np.mean(values)) <= 0.5,
-        criterion="0.05 s to 0.5 s",
-    )
-
-
-def _no_migration_row(experiment: PascalExperiment) -> PaperFigure:
-    ours, theirs = (
-        [run.blocking_p99_s for run in experiment.runs(ABLATED, system)]
-        for system in (PASCAL, STAYS)
-    )
+def ablation_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
+    """Yield PASCAL without migration, and without its adaptation."""
+    at = e.at_high_load(ABLATED)
+    theirs, ours = (e.values("blocking_p99_s", ABLATED, system) for system in (STAYS, PASCAL))
     violations, reasoning_s = (
-        [experiment.mean(name, ABLATED, system) for system in (STAYS, PASCAL)]
+        [e.mean(name, ABLATED, system) for system in (STAYS, PASCAL)]
         for name in ("violations", "reasoning_p50_s")
     )
-    tokens, best = extreme(changes(experiment, ABLATED, STAYS), is_best=True)
+    best, tokens, _ = e.extreme(ABLATED, STAYS)
     elsewhere = [
-        f"{experiment.mean('blocking_p99_s', mix, STAYS, load):.2f} and "
-        f"{experiment.mean('blocking_p99_s', mix, PASCAL, load):.2f} s with {mix} at {load} load"
+        f"{e.mean('blocking_p99_s', mix, STAYS, load):.2f} and "
+        f"{e.mean('blocking_p99_s', mix, PASCAL, load):.2f} s with {mix} at {load} load"
         for mix, load in ((ABLATED, "medium"), (CHATS[1], "high"))
     ]
-    return PaperFigure(
-        metric="P99 blocking latency",
-        workload=_workload(experiment, ABLATED),
-        baseline=STAYS,
-        paper="27.4 s without migration, about 0 with it",
-        ours=f"{with_interval(theirs, *_SECONDS)} without, {with_interval(ours, *_SECONDS)} with",
-        reproduced=float(np.mean(theirs)) >= 10 * float(np.mean(ours)),
-        criterion="10 times as long without migration",
+    yield row(
+        f"P99 blocking latency | {at} | {STAYS}",
+        "27.4 s without migration, about 0 with it",
+        f"{theirs:.2f s} without, {ours:.2f s} with",
+        theirs.mean() >= 10 * ours.mean(),
+        "10 times as long without migration",
         note=f"violations {violations[0]:.2%} without, {violations[1]:.2%} with (paper: worse "
         f"without); tail TTFT with migration {best:+.0%} from {tokens} tokens (paper: better); "
         f"median time to the end of reasoning {reasoning_s[0]:.1f} and {reasoning_s[1]:.1f} s "
         f"(paper: equal); blocking {', '.join(elsewhere)}",
     )
-
-
-def _non_adaptive_rows(experiment: PascalExperiment) -> Iterator[PaperFigure]:
-    ours, theirs = experiment.runs(ABLATED, PASCAL), experiment.runs(ABLATED, FOLLOWS)
-    shares = [float(np.mean([run.violations for run in runs])) for runs in (theirs, ours)]
-    yield PaperFigure(
-        metric="requests that violate the SLO",
-        workload=_workload(experiment, ABLATED),
-        baseline=FOLLOWS,
-        paper="7.45%, 0.69% with adaptive migration",
-        ours=f"{with_interval([100 * run.violations for run in theirs], *_PERCENT)}, "
-        f"{with_interval([100 * run.violations for run in ours], *_PERCENT)} with it",
-        reproduced=shares[0] >= 3 * shares[1],
-        criterion="3 times as many or more",
+    theirs, ours = (
+        seed_values(100 * e.values("violations", ABLATED, system)) for system in (FOLLOWS, PASCAL)
     )
-    medians, tails = (
-        [getattr(b, name) / getattr(a, name) - 1 for a, b in zip(ours, theirs, strict=True)]
+    yield row(
+        f"requests that violate the SLO | {at} | {FOLLOWS}",
+        "7.45%, 0.69% with adaptive migration",
+        f"{theirs:.2f%}, {ours:.2f%} with it",
+        theirs.mean() >= 3 * ours.mean(),
+        "3 times as many or more",
+    )
+    median, tail = (
+        e.values(name, ABLATED, FOLLOWS) / e.values(name, ABLATED, PASCAL) - 1
         for name in ("e2e_p50_s", "e2e_p99_s")
     )
-    yield PaperFigure(
-        metric="median E2E",
-        workload=_workload(experiment, ABLATED),
-        baseline=FOLLOWS,
-        paper="+20.1% (tail +9.7%)",
-        ours=with_interval([100 * value for value in medians], "{:+.1f}%", "{:+.1f}"),
-        reproduced=float(np.mean(medians)) >= 0.05,
-        criterion="+5% or more",
-        note=f"P99 of E2E {np.mean(tails):+.1%}",
+    yield row(
+        f"median E2E | {at} | {FOLLOWS}",
+        "+20.1% (tail +9.7%)",
+        f"{100 * median:+.1f%}",
+        median.mean() >= 0.05,
+        "+5% or more",
+        note=f"P99 of E2E {tail.mean():+.1%}",
     )
 
 
-def _heavy_row(experiment: PascalExperiment) -> PaperFigure:
-    best = {mix: extreme(changes(experiment, mix, RR), is_best=True)[1] for mix in CHATS}
-    tokens, heavy = extreme(changes(experiment, HALF_HEAVY, RR), is_best=True)
-    fcfs_tokens, _ = extreme(changes(experiment, HALF_HEAVY, FCFS), is_best=True)
-    worst = [
-        f"{baseline} {extreme(changes(experiment, HALF_HEAVY, baseline), is_best=False)[1]:+.0%}"
-        for baseline in (FCFS, RR)
-    ]
-    return PaperFigure(
-        metric="tail TTFT, best bin, where half of the requests reason long",
-        workload=_workload(experiment, HALF_HEAVY),
-        baseline=RR,
-        paper="up to -13.9%, less than in the chat mixes (FCFS: up to -70%)",
-        ours=f"{_bin_text(experiment, HALF_HEAVY, RR, tokens)}; "
-        f"FCFS: {_bin_text(experiment, HALF_HEAVY, FCFS, fcfs_tokens)}",
-        reproduced=heavy > min(best.values()),
-        criterion="smaller gain over round-robin than in the chat mixes",
-        note=f"chat mixes {', '.join(f'{change:+.0%}' for change in best.values())}; worst bin "
+def heavy_row(e: PascalExperiment) -> PaperFigure:
+    """Return the best bins where half of the requests reason long."""
+    change, _, words = e.extreme(HALF_HEAVY, RR)
+    chats = [e.extreme(mix, RR)[0] for mix in CHATS]
+    worst = [f"{name} {e.extreme(HALF_HEAVY, name, max)[0]:+.0%}" for name in (FCFS, RR)]
+    return row(
+        "tail TTFT, best bin, where half of the requests reason long | "
+        f"{e.at_high_load(HALF_HEAVY)} | {RR}",
+        "up to -13.9%, less than in the chat mixes (FCFS: up to -70%)",
+        f"{words}; FCFS: {e.extreme(HALF_HEAVY, FCFS)[2]}",
+        change > min(chats),
+        "smaller gain over round-robin than in the chat mixes",
+        note=f"chat mixes {', '.join(f'{change:+.0%}' for change in chats)}; worst bin "
         f"{', '.join(worst)} (paper +6.8%, +7.7%)",
     )
 
 
-def _slowdown_rows(phase: OneInstance) -> Iterator[PaperFigure]:
-    for policy, at, least, paper in (
-        (FCFS, PHASE_LENGTHS[0], 3.0, "5.14x"),
-        (RR, PHASE_LENGTHS[-1], 1.3, "1.75x"),
+def phase_rows(phase: OnePhase) -> Iterator[PaperFigure]:
+    """Yield the slowdown of each phase on one instance."""
+    for policy, length, other, least, paper in (
+        (FCFS, 128, 2048, 3.0, "5.14x"),
+        (RR, 2048, 128, 1.3, "1.75x"),
     ):
         found = phase.slowdowns(policy)
-        means = {length: float(np.mean(values)) for length, values in found.items()}
-        other = PHASE_LENGTHS[-1] if at == PHASE_LENGTHS[0] else PHASE_LENGTHS[0]
+        mean, beyond = found[length].mean(), found[other].mean()
         by_rate = [
-            f"{np.mean(phase.slowdowns(policy, rate)[at]):.2f}x at {rate:g}"
-            for rate in PHASE_RATES
-            if rate != PHASE_RATES[1]
+            f"{phase.slowdowns(policy, rate)[length].mean():.2f}x at {rate:g}"
+            for rate in _OTHER_RATES
         ]
-        yield PaperFigure(
-            metric="mean TTFT / that with unlimited KV memory",
-            workload=f"one instance, {at} reasoning tokens, {PHASE_RATES[1]:g} req/s",
-            baseline=policy,
-            paper=paper,
-            ours=with_interval(found[at], "{:.2f}x", "{:.2f}"),
-            reproduced=means[at] >= least and means[at] > means[other],
-            criterion=f"{least:g}x or more, and more than at {other} tokens",
-            note=f"{means[other]:.2f}x at {other} tokens; with other rates {', '.join(by_rate)} "
-            "req/s (the paper's is not given)",
+        yield row(
+            "mean TTFT / that with unlimited KV memory | "
+            f"one instance, {length} reasoning tokens, 4 req/s | {policy}",
+            paper,
+            f"{found[length]:.2fx}",
+            mean >= least and mean > beyond,
+            f"{least:g}x or more, and more than at {other} tokens",
+            note=f"{beyond:.2f}x at {other} tokens; with other rates {', '.join(by_rate)} req/s "
+            "(the paper's is not given)",
         )
-
-
-def _attainment_row(phase: OneInstance) -> PaperFigure:
-    shares = {name: phase.attainment(name) for name in ("", RR, FCFS)}
-    ideal, round_robin, fcfs = (float(np.mean(values)) for values in shares.values())
+    ideal, round_robin, fcfs = (phase.attainment(name).mean() for name in ("", RR, FCFS))
     by_rate = [
-        f"{np.mean(phase.attainment(RR, rate)):.0%} and {np.mean(phase.attainment(FCFS, rate)):.0%}"
-        f" at {rate:g}"
-        for rate in PHASE_RATES
-        if rate != PHASE_RATES[1]
+        f"{phase.attainment(RR, rate).mean():.0%} and "
+        f"{phase.attainment(FCFS, rate).mean():.0%} at {rate:g}"
+        for rate in _OTHER_RATES
     ]
-    return PaperFigure(
-        metric="answers that meet the SLO, counted from 0.25 s after their phase begins",
-        workload=f"one instance, answering only, {PHASE_RATES[1]:g} req/s",
-        baseline="round-robin and FCFS",
-        paper="round-robin near unlimited memory, FCFS not",
-        ours=f"{ideal:.0%} with unlimited memory, {round_robin:.0%} round-robin, {fcfs:.0%} FCFS",
-        reproduced=round_robin >= ideal - 0.1 and fcfs < ideal - 0.1,
-        criterion="round-robin within 10 points of unlimited memory, FCFS not",
+    yield row(
+        "answers that meet the SLO, counted from 0.25 s after their phase begins | "
+        "one instance, answering only, 4 req/s | round-robin and FCFS",
+        "round-robin near unlimited memory, FCFS not",
+        f"{ideal:.0%} with unlimited memory, {round_robin:.0%} round-robin, {fcfs:.0%} FCFS",
+        round_robin >= ideal - 0.1 > fcfs,
+        "round-robin within 10 points of unlimited memory, FCFS not",
         note=f"with other rates {', '.join(by_rate)} req/s",
     )
 
 
-def sections(config: ReproduceConfig) -> list[Section]:
-    """The figures like the paper's, and a timeline of the instances."""
-    experiment = experiment_of(config)
+def reproduce(config: ReproduceConfig) -> tuple[list[PaperFigure], list[Section]]:
+    """Measure the rows of the paper's evaluation, and draw figures like the paper's."""
+    e = PascalExperiment(config)
+    tables = tail_rows(e), load_rows(e), ablation_rows(e), [heavy_row(e)], phase_rows(e.phase)
+    return [one for table in tables for one in table], list(sections(e))
+
+
+def sections(experiment: PascalExperiment) -> Iterator[Section]:
+    """Yield the figures like the paper's, and a timeline of the instances."""
     said = (
         f"{NUM_INSTANCES} instances, {experiment.count:,} requests, "
-        f"{config.num_seeds} seeds, means."
+        f"{len(experiment.seeds)} seeds, means."
     )
-    return [
-        _tail_section(experiment, said),
-        _violations_section(experiment, said),
-        _blocking_section(experiment, said),
-        _phase_section(OneInstance(experiment)),
-        _instances_section(experiment),
-    ]
-
-
-def _tail_section(experiment: PascalExperiment, said: str) -> Section:
-    rows = []
-    for mix in (*CHATS, HALF_HEAVY):
-        for system in (FCFS, RR, PASCAL):
-            tails = [run.tail_s for run in experiment.runs(mix, system)]
-            for tokens in sorted(set.intersection(*(set(tail) for tail in tails))):
-                mean_s = float(np.mean([tail[tokens] for tail in tails]))
-                rows.append((mix, system, tokens, mean_s))
-    table = series_table(rows)
-    return Section(
-        heading="Tail TTFT by reasoning length",
-        figure=series_figure(table, "reasoning tokens (least of bin)", "tail TTFT (s)"),
-        caption=f"High load; percentiles by the number of requests in a bin. {said}",
-        drawn=("tail_ttft", table),
-    )
-
-
-def _violations_section(experiment: PascalExperiment, said: str) -> Section:
-    rows = [
-        (mix, system, experiment.high_rate(mix) * share, 100 * experiment.mean(*what))
-        for mix in CHATS
-        for system in (FCFS, RR, PASCAL)
-        for load, share in LOADS.items()
-        for what in [("violations", mix, system, load)]
-    ]
-    table = series_table(rows)
-    return Section(
-        heading="SLO violations against the rate",
-        figure=series_figure(table, "requests per second", "requests with QoE < .95 (%)"),
-        caption=f"Low, medium and high load. {said}",
-        drawn=("violations", table),
-    )
-
-
-def _blocking_section(experiment: PascalExperiment, said: str) -> Section:
-    found = {
-        system: [run.blocking_p99_s for run in experiment.runs(ABLATED, system)]
-        for system in (PASCAL, STAYS, FOLLOWS)
+    systems = (FCFS, RR, PASCAL)
+    tails = {
+        (mix, system): experiment.tails(mix, system)
+        for mix in (*CHATS, HALF_HEAVY)
+        for system in systems
     }
-    table = capacity_table(found)
-    return Section(
-        heading="Blocking latency",
-        figure=capacity_figure(table, "P99 of blocking_s (s)"),
-        caption=f"{_workload(experiment, ABLATED)}; whiskers: 95% interval. {said}",
-        drawn=("blocking", table),
+    yield lines_section(
+        "Tail TTFT by reasoning length",
+        [
+            (*name, tokens, float(np.mean([tail[tokens] for tail in tail_of])))
+            for name, tail_of in tails.items()
+            for tokens in sorted(set.intersection(*map(set, tail_of)))
+        ],
+        ("reasoning tokens (least of bin)", "tail TTFT (s)"),
+        f"High load; percentiles by the number of requests in a bin. {said}",
+        "tail_ttft",
     )
-
-
-def _phase_section(phase: OneInstance) -> Section:
-    rows = [
-        ("", policy, length, float(np.mean(values)))
-        for policy in (FCFS, RR)
-        for length, values in phase.slowdowns(policy).items()
-    ]
-    table = series_table(rows)
-    names = ("", RR, FCFS)
-    shares = [
-        [rate, *(float(np.mean(phase.attainment(name, rate))) for name in names)]
-        for rate in PHASE_RATES
-    ]
-    return Section(
-        heading="One instance with half of the KV memory that is needed",
+    yield lines_section(
+        "SLO violations against the rate",
+        [
+            (
+                mix,
+                system,
+                experiment.high_rate(mix) * share,
+                100 * experiment.mean("violations", mix, system, load),
+            )
+            for mix in CHATS
+            for system in systems
+            for load, share in LOADS.items()
+        ],
+        ("requests per second", "requests with QoE < .95 (%)"),
+        f"Low, medium and high load. {said}",
+        "violations",
+    )
+    yield bars_section(
+        "Blocking latency",
+        {
+            system: experiment.values("blocking_p99_s", ABLATED, system).tolist()
+            for system in (PASCAL, STAYS, FOLLOWS)
+        },
+        "P99 of blocking_s (s)",
+        f"{experiment.at_high_load(ABLATED)}; whiskers: 95% interval. {said}",
+        "blocking",
+    )
+    phase = experiment.phase
+    yield lines_section(
+        "One instance with half of the KV memory that is needed",
+        [
+            ("", policy, length, float(values.mean()))
+            for policy in (FCFS, RR)
+            for length, values in phase.slowdowns(policy).items()
+        ],
+        ("reasoning tokens", "mean TTFT / with unlimited memory"),
+        f"300 requests, prompts of 128 tokens, {PHASE_RATE:g} req/s.",
+        "one_instance",
         text="Reasoning only (figure), and answers that meet the SLO (table).",
-        table=ReportTable(columns=["req/s", "unlimited memory", *names[1:]], rows=shares),
-        figure=series_figure(table, "reasoning tokens", "mean TTFT / with unlimited memory"),
-        caption=f"300 requests, prompts of 128 tokens, {PHASE_RATES[1]:g} req/s.",
-        drawn=("one_instance", table),
+        table=ReportTable(
+            columns=["req/s", "unlimited memory", RR, FCFS],
+            rows=[
+                [rate, *(float(phase.attainment(name, rate).mean()) for name in ("", RR, FCFS))]
+                for rate in sorted((PHASE_RATE, *_OTHER_RATES))
+            ],
+        ),
     )
-
-
-def _instances_section(experiment: PascalExperiment) -> Section:
-    rate_per_s = experiment.high_rate(ABLATED)
-    run = experiment.simulate(experiment.requests(ABLATED, rate_per_s, 0), PASCAL)
-    end_s = run.timeline.requests.arrival_s[-1]
+    run, _ = experiment.simulate(ABLATED, PASCAL, experiment.high_rate(ABLATED), 0)
+    end_s = float(run.timeline.requests.arrival_s[-1])
     begin_s = max(0.0, end_s - _SHOWN_S)
-    spans = pd.DataFrame(
+    yield instances_section(
+        "Instances and the requests that move between them",
         [(number, "both", begin_s, end_s) for number in range(NUM_INSTANCES)],
-        columns=["instance", "role", "start_s", "end_s"],
-    )
-    moves = pd.DataFrame(
         [
             (one.source, one.destination, one.end_s, "migration")
             for one in run.migrations
             if begin_s <= one.end_s <= end_s
         ],
-        columns=["source", "destination", "end_s", "kind"],
+        f"PASCAL, {experiment.at_high_load(ABLATED)}, seed 0; lines: requests that moved to answer "
+        "elsewhere, from source to destination, in the last minute of arrivals.",
+        "migrations",
+        writes_moves=True,
     )
-    return Section(
-        heading="Instances and the requests that move between them",
-        figure=instances_figure(spans, moves),
-        caption=f"PASCAL, {_workload(experiment, ABLATED)}, seed 0; lines: requests that moved to "
-        "answer elsewhere, from source to destination, in the last minute of arrivals.",
-        drawn=("migrations", moves),
-    )
-
-
-_SHOWN_S = 60.0

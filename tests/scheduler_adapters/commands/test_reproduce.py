@@ -7,12 +7,7 @@ import json
 import pytest
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands.reproduce import (
-    PAPERS,
-    PaperFigure,
-    ReproduceConfig,
-    write_page,
-)
+from scheduler_adapters.papers.runs import PAPERS
 
 
 @pytest.mark.slow
@@ -28,27 +23,6 @@ def test_a_small_run_gives_every_row_and_a_page(paper, tmp_path, capsys):
     assert result["reproduced"] > 0
     assert all(row["paper"] and row["ours"] and row["criterion"] for row in result["rows"])
     assert (tmp_path / "report.html").exists()
-
-
-def test_a_page_counts_the_rows_and_shows_each_with_its_conditions(tmp_path):
-    made, missed = (
-        PaperFigure(
-            metric=f"metric {verdict}",
-            workload="w",
-            paper="2x",
-            ours="1x",
-            reproduced=verdict,
-            criterion="2x or more",
-            pre_set=False,
-        )
-        for verdict in (True, False)
-    )
-    config = ReproduceConfig(paper="rad", out=tmp_path)
-    page = write_page(config, "Conditions <1>.", [made, missed])
-    assert page == tmp_path / "report.html"
-    text = page.read_text()
-    for said in ("1 of 2 rows", "metric False", "settled with figures at hand", "&lt;1&gt;", "RAD"):
-        assert said in text
 
 
 @pytest.mark.parametrize(
@@ -76,17 +50,3 @@ def test_scores_that_nothing_would_read_are_refused(arguments, complaint, capsys
 def test_bad_input_is_one_line(arguments, complaint, capsys):
     assert main(["reproduce", *arguments]) == 2
     assert complaint in capsys.readouterr().err
-
-
-def test_quick_papers_have_more_seeds_unless_a_number_is_given():
-    assert [ReproduceConfig(paper=name).num_seeds for name in ("pars", "slai", "rad")] == [5, 2, 2]
-    assert ReproduceConfig(paper="pascal").num_seeds == 5
-    assert ReproduceConfig(paper="phasor").num_seeds == 5
-    assert ReproduceConfig(paper="pars", seeds=1).num_seeds == 1
-
-
-def test_a_figure_says_when_its_criterion_was_settled():
-    figure = PaperFigure(
-        metric="m", workload="w", paper="2x", ours="2.1x", reproduced=True, criterion="2x or more"
-    )
-    assert (figure.baseline, figure.settled) == ("FCFS", "set beforehand")

@@ -1,4 +1,4 @@
-"""PARS: the figures of a trained ranker, and of loads without a queue."""
+"""PARS: drawn lengths, better orders, a trained ranker, and loads without a queue."""
 
 from __future__ import annotations
 
@@ -7,13 +7,51 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
-from scheduler_adapters.commands.reproduce import PaperFigure, ReproduceConfig
-from scheduler_adapters.papers import pars as reproduce_pars
-from scheduler_adapters.papers.pars_runs import SHORT_MODEL, ParsExperiment
+from scheduler_adapters.papers.pars import (
+    LONG_MODEL,
+    SHORT,
+    SHORT_MODEL,
+    WORKLOADS,
+    ParsExperiment,
+    order_rows,
+    trained_rows,
+)
+from scheduler_adapters.papers.runs import ReproduceConfig
+from scheduler_adapters.workload.data_folder import ENVIRONMENT
+
+SMALL = ReproduceConfig(paper="pars", seeds=1, scale=0.2)
 
 
-def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce_pars, "_LOADS", (None,))
+def test_with_the_kv_memory_of_two_gpus_a_burst_of_long_answers_is_served_sooner():
+    experiment = ParsExperiment(SMALL)
+    one, two = (experiment.mean("mean_s", LONG_MODEL, "FCFS", num_gpus=gpus) for gpus in (1, 2))
+    assert two < one
+
+
+def test_recorded_lengths_are_drawn_and_without_them_a_curve(tmp_path, monkeypatch):
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
+    random = np.random.default_rng(0)
+    drawn = WORKLOADS[SHORT].draw(5000, random)
+    assert np.median(drawn) == pytest.approx(160, rel=0.1)
+    folder = tmp_path / "alpaca-vicuna7b"
+    folder.mkdir()
+    table = pd.DataFrame({"vicuna_tokens_t0_7": [0, 7, 99_999]})
+    table.to_parquet(folder / "alpaca_vicuna7b_lengths.parquet")
+    assert {*WORKLOADS[SHORT].draw(50, random)} == {7, 16_384}  # aborted ones dropped, others cut
+
+
+def test_a_better_order_is_served_sooner():
+    experiment = ParsExperiment(SMALL)
+    fcfs, pars, oracle = (
+        experiment.mean("mean_s", SHORT_MODEL, system, seats=64)
+        for system in ("FCFS", "PARS", "Oracle")
+    )
+    assert oracle < pars < fcfs
+    speed_up, _ = experiment.speed_up(SHORT_MODEL, "PARS", seats=64)
+    assert speed_up == pytest.approx(fcfs / pars)
+
+
+def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path):
     random = np.random.default_rng(0)
     output = random.integers(1, 400, 300)
     table = pd.DataFrame({"prompt_tokens": 20, "output_tokens": output})
@@ -21,23 +59,24 @@ def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, monke
     table.assign(score=output + random.normal(0, 50, 300)).to_parquet(path)
 
     config = ReproduceConfig(paper="pars", seeds=1, scale=0.1, scored=path)
-    rows = reproduce_pars.trained_rows(config)
-    assert [row.reproduced for row in rows if "order" in row.metric] == [True]
+    burst = [row for row in trained_rows(ParsExperiment(config)) if row.workload.endswith("burst")]
+    assert [row.reproduced for row in burst if "order" in row.metric] == [True]
 
     table.assign(score=np.nan).to_parquet(path)
     with pytest.raises(DataError, match="bundle:PATH"):
-        reproduce_pars.trained_rows(config)
+        list(trained_rows(ParsExperiment(config)))
 
 
-def test_where_nobody_is_left_waiting_no_order_is_asked_for():
+def test_an_order_is_judged_only_where_requests_are_queued(monkeypatch):
     experiment = ParsExperiment(ReproduceConfig(paper="pars", seeds=2, scale=0.1))
-    systems = ("Oracle", "PARS", "FCFS")
 
-    def order_row(load: float) -> PaperFigure:
-        workload = SHORT_MODEL
-        return reproduce_pars._order_row(experiment, workload, workload, load, systems)
+    def rows_at(saturation_per_s: float):
+        experiment.saturation_per_s = lambda workload: saturation_per_s
+        experiment.run.cache_clear()
+        return list(order_rows(experiment, SHORT_MODEL, "name", ("Oracle", "PARS", "FCFS")))
 
-    calm, busy = order_row(0.2), order_row(50.0)
+    calm, busy = rows_at(2.0)[1], rows_at(500.0)[1]
     assert calm.reproduced
+    assert not calm.pre_set
     assert "nobody is left waiting" in calm.criterion
     assert "order holds" in busy.criterion

@@ -1,107 +1,176 @@
-"""PASCAL: changes by bin, the best and the worst of them, and the criteria on them."""
+"""PASCAL: the high rate, one phase alone, changes by bin, and the criteria on them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from scheduler_adapters.papers import pascal
-from scheduler_adapters.papers.pascal_runs import (
+from scheduler_adapters.papers.pascal import (
+    ANSWERING,
     CHATS,
     FCFS,
+    FIRST_SEED,
     FOLLOWS,
     LOADS,
     PASCAL,
+    REASONING,
     RR,
     STAYS,
-    PascalRun,
+    OnePhase,
+    PascalExperiment,
+    blocked_fraction,
 )
+from scheduler_adapters.papers.rows import PaperFigure
+from scheduler_adapters.papers.runs import ReproduceConfig
+from scheduler_adapters.simulator.observers import LoadRecorder
+from scheduler_adapters.views import LoadView
 
-RUN = PascalRun(
-    violations=0.01,
-    tokens_per_s=1000.0,
-    blocking_p99_s=0.1,
-    reasoning_p50_s=9.0,
-    e2e_p50_s=20.0,
-    e2e_p99_s=90.0,
-    migration_p99_s=0.1,
-    blocked_fraction=0.2,
-    tail_s={0: 40.0, 256: 50.0},
-)
+RUN = {
+    "violations": 0.01,
+    "tokens_per_s": 1000.0,
+    "blocking_p99_s": 0.1,
+    "reasoning_p50_s": 9.0,
+    "e2e_p50_s": 20.0,
+    "e2e_p99_s": 90.0,
+    "migration_p99_s": 0.1,
+    "blocked": 0.2,
+    "tail_s": {0: 40.0, 256: 50.0},
+}
 
 
-class MadeUp:
+def experiment(seeds: int = 1) -> PascalExperiment:
+    return PascalExperiment(ReproduceConfig(paper="pascal", scale=0.02, seeds=seeds))
+
+
+def made_up(seeds: int = 2, **runs: list[dict[str, Any]]) -> PascalExperiment:
     """An experiment with given runs by system, the same for every mix and load."""
-
-    def __init__(self, **runs: list[PascalRun]):
-        self.made = {PASCAL: [RUN] * 2, FCFS: [RUN] * 2, RR: [RUN] * 2, **runs}
-
-    def runs(self, mix: str, system: str, load: str = "high") -> list[PascalRun]:
-        return self.made[system]
-
-    def high_rate(self, mix: str) -> float:
-        return 5.0
-
-    def mean(self, name: str, mix: str, system: str, load: str = "high") -> float:
-        return float(np.mean([getattr(run, name) for run in self.runs(mix, system, load)]))
+    made = experiment(seeds)
+    made.high_rate = lambda mix: 5.0
+    made.run = lambda mix, system, load="high", *, seed: (runs.get(system) or [RUN] * seeds)[
+        seed - FIRST_SEED
+    ]
+    return made
 
 
-def tail(**seconds: float) -> PascalRun:
-    return replace(RUN, tail_s={int(name[1:]): value for name, value in seconds.items()})
+def tail(**seconds: float) -> dict[str, Any]:
+    return RUN | {"tail_s": {int(name[1:]): value for name, value in seconds.items()}}
+
+
+def rows_of(table, made: PascalExperiment) -> dict[str, PaperFigure]:
+    """The first row of each metric."""
+    found: dict[str, PaperFigure] = {}
+    for row in table(made):
+        found.setdefault(row.metric, row)
+    return found
 
 
 def test_changes_are_by_bin_and_a_bin_that_few_seeds_have_is_left_out():
     ours = [tail(t0=20.0, t256=60.0), tail(t0=30.0), tail(t0=10.0)]
-    experiment = MadeUp(**{PASCAL: ours, FCFS: [RUN] * 3})
-    found = pascal.changes(experiment, CHATS[0], FCFS)
-    assert found == {0: pytest.approx([-0.5, -0.25, -0.75])}
-    assert pascal.extreme({0: [-0.5], 256: [0.2]}, is_best=True) == (0, -0.5)
-    assert pascal.extreme({0: [-0.5], 256: [0.2]}, is_best=False) == (256, 0.2)
+    made = made_up(3, **{PASCAL: ours})
+    for pick in (min, max):
+        change, tokens, words = made.extreme(CHATS[0], FCFS, pick)
+        assert (change, tokens) == (pytest.approx(-0.5), 0)
+        assert words == "-50% [-112%, +12%] (-20.0 s) from 0 reasoning tokens"
 
 
 @pytest.mark.parametrize(("best_s", "holds"), [(21.9, True), (23.0, False)])
 def test_the_best_bin_against_fcfs_has_to_gain_45_percent(best_s, holds):
-    experiment = MadeUp(**{PASCAL: [tail(t0=best_s, t256=57.0)] * 2})
-    assert pascal._best_row(experiment, CHATS[0], FCFS).reproduced is holds
-    assert pascal._worst_row(experiment, FCFS).reproduced
+    rows = rows_of(pascal.tail_rows, made_up(**{PASCAL: [tail(t0=best_s, t256=57.0)] * 2}))
+    assert rows["tail TTFT, best bin"].reproduced is holds
+    assert rows["tail TTFT, worst bin"].reproduced
 
 
 def test_a_bin_that_loses_more_than_15_percent_is_told():
-    experiment = MadeUp(**{PASCAL: [tail(t0=20.0, t256=58.0)] * 2})
-    row = pascal._worst_row(experiment, RR)
-    assert not row.reproduced
-    assert "+16%" in row.ours
-    assert "256 reasoning tokens" in row.ours
+    rows = rows_of(pascal.tail_rows, made_up(**{PASCAL: [tail(t0=20.0, t256=58.0)] * 2}))
+    worst = rows["tail TTFT, worst bin"]
+    assert not worst.reproduced
+    assert "+16%" in worst.ours
+    assert "256 reasoning tokens" in worst.ours
 
 
-@pytest.mark.parametrize(("violations", "holds"), [(0.01, True), (0.011, False)])
-def test_violations_may_not_exceed_those_of_a_baseline(violations, holds):
-    experiment = MadeUp(**{PASCAL: [replace(RUN, violations=violations)] * 2})
-    row = pascal._violations_row(experiment, CHATS[0])
+@pytest.mark.parametrize(
+    ("metric", "changes", "holds"),
+    [
+        ("requests that violate the SLO (PASCAL, FCFS, round-robin)", {"violations": 0.01}, True),
+        ("requests that violate the SLO (PASCAL, FCFS, round-robin)", {"violations": 0.011}, False),
+        ("generated tokens / makespan", {"tokens_per_s": 955.0}, True),
+        ("generated tokens / makespan", {"tokens_per_s": 1060.0}, False),
+        ("P99 of the time in which a request's KV migrates", {"migration_p99_s": 0.1}, True),
+        ("P99 of the time in which a request's KV migrates", {"migration_p99_s": 0.01}, False),
+    ],
+)
+def test_a_criterion_ends_where_the_table_says(metric, changes, holds):
+    row = rows_of(pascal.load_rows, made_up(**{PASCAL: [RUN | changes] * 2}))[metric]
     assert row.reproduced is holds
-    assert all(load in row.ours for load in LOADS)
+    if "violations" in changes:
+        assert all(load in row.ours for load in LOADS)
 
 
-@pytest.mark.parametrize(("tokens_per_s", "holds"), [(955.0, True), (1060.0, False)])
-def test_throughput_is_within_five_percent_both_ways(tokens_per_s, holds):
-    experiment = MadeUp(**{PASCAL: [replace(RUN, tokens_per_s=tokens_per_s)] * 2})
-    assert pascal._throughput_row(experiment).reproduced is holds
+@pytest.mark.parametrize(
+    ("slower", "holds"), [((1.0, 0.03, 21.0), True), ((0.9, 0.029, 20.9), False)]
+)
+def test_the_variants_are_held_to_their_factors(slower, holds):
+    names = ("blocking_p99_s", "violations", "e2e_p50_s")
+    runs = [RUN | dict(zip(names, slower, strict=True))] * 2
+    rows = pascal.ablation_rows(made_up(**{STAYS: runs, FOLLOWS: runs}))
+    assert [row.reproduced for row in rows] == [holds] * 3
 
 
-def test_the_variants_are_held_to_their_factors():
-    slower = replace(RUN, blocking_p99_s=1.0, violations=0.03, e2e_p50_s=21.0)
-    experiment = MadeUp(**{STAYS: [slower] * 2, FOLLOWS: [slower] * 2})
-    assert pascal._no_migration_row(experiment).reproduced
-    assert [row.reproduced for row in pascal._non_adaptive_rows(experiment)] == [True, True]
-    near = replace(RUN, blocking_p99_s=0.9, violations=0.029, e2e_p50_s=20.9)
-    experiment = MadeUp(**{STAYS: [near] * 2, FOLLOWS: [near] * 2})
-    assert not pascal._no_migration_row(experiment).reproduced
-    assert [row.reproduced for row in pascal._non_adaptive_rows(experiment)] == [False, False]
+def recorder(steps: list[tuple[float, float, int]]) -> LoadRecorder:
+    """Steps as (end, duration, waiting requests)."""
+    made = LoadRecorder()
+    for end_s, duration_s, num_waiting in steps:
+        made.ran(LoadView(now_s=end_s, num_waiting=num_waiting), duration_s, 1)
+    return made
 
 
-def test_kv_that_migrates_in_no_time_is_not_the_paper_s():
-    experiment = MadeUp(**{PASCAL: [replace(RUN, migration_p99_s=0.01)] * 2})
-    assert not pascal._migration_row(experiment, CHATS[0]).reproduced
-    assert pascal._migration_row(MadeUp(), CHATS[0]).reproduced
+def test_an_instance_is_blocked_while_a_request_waits_for_memory():
+    blocked = recorder([(1.0, 1.0, 0), (2.0, 1.0, 2), (4.0, 2.0, 1), (9.0, 5.0, 1)])
+    free = recorder([(5.0, 5.0, 0)])
+    assert blocked_fraction([blocked, free], 5.0) == pytest.approx((1 + 2 + 1) / 10)
+
+
+def test_the_high_rate_is_that_at_which_fcfs_has_been_blocked_a_fifth_of_the_time():
+    trial = experiment()
+    systems = set()
+
+    def run(mix: str, system: str, rate_per_s: float, *, seed: int) -> dict[str, float]:
+        systems.add((mix, system))
+        return {"blocked": 0.2 if rate_per_s / trial.fluid_rate(mix) < 0.9 else 0.3}
+
+    trial.run = run
+    high = trial.high_rate("arena-hard")
+    assert high == pytest.approx(0.9 * trial.fluid_rate("arena-hard"), rel=0.04)
+    assert systems == {("arena-hard", FCFS)}
+
+
+def test_a_run_has_the_figures_of_its_system():
+    trial = experiment()
+    trial.high_rate = lambda mix: 20.0
+    fcfs, pascal_run = (
+        trial.run("alpaca-eval", name, "low", seed=FIRST_SEED) for name in (FCFS, PASCAL)
+    )
+    assert fcfs["blocked"] == 0.0
+    assert np.isnan(fcfs["migration_p99_s"])
+    assert np.isnan(pascal_run["blocked"])
+    assert pascal_run["migration_p99_s"] > 0
+    assert fcfs["tail_s"].keys() == pascal_run["tail_s"].keys()
+    assert trial.mean("violations", "alpaca-eval", FCFS, "low") == fcfs["violations"]
+
+
+def test_half_of_the_memory_slows_short_reasoning_under_fcfs_and_long_under_round_robin(
+    monkeypatch,
+):
+    monkeypatch.setattr(pascal, "_PHASE_REQUESTS", 100)
+    monkeypatch.setattr(pascal, "PHASE_LENGTHS", (128, 512, 1024, 2048))
+    phase = OnePhase(ReproduceConfig(paper="pascal", seeds=1), experiment().instance)
+    fcfs, rr = (phase.slowdowns(policy) for policy in (FCFS, RR))
+    assert fcfs[128][0] > fcfs[2048][0] >= 1.0
+    assert rr[2048][0] > rr[128][0]
+    assert phase.attainment("")[0] == 1.0
+    assert phase.attainment(FCFS)[0] < phase.attainment(RR)[0]
+    for kind in (REASONING, ANSWERING):
+        assert not phase.run(kind, 4.0, seed=FIRST_SEED)[RR].rejected.any()

@@ -1,29 +1,125 @@
-"""The rows of the Phasor paper: how they judge what was measured."""
+"""Phasor: searches and shares on runs that are made up, the criteria on them, and the report."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from scheduler_adapters.commands.reproduce import ReproduceConfig
 from scheduler_adapters.papers import phasor
-from scheduler_adapters.papers.phasor import CODE, PRODUCTION, SUMMARIES, figures
-from scheduler_adapters.papers.phasor_experiment import PhasorExperiment
+from scheduler_adapters.papers.phasor import (
+    MOST_CLIENTS,
+    NAMES,
+    ONE_SPLIT,
+    RATES,
+    PhasorExperiment,
+    role_spans,
+    starvation,
+)
+from scheduler_adapters.papers.phasor_cluster import (
+    CODE,
+    PHASOR,
+    PRODUCTION,
+    SUMMARIES,
+    System,
+    distserve,
+)
+from scheduler_adapters.papers.runs import ReproduceConfig
 
+CONFIG = ReproduceConfig(paper="phasor", seeds=2)
 FACTORS = {"Phasor": 1.0, "DistServe": 1.3, "Splitwise": 2.0}
 
 
 @pytest.fixture
 def experiment(monkeypatch) -> PhasorExperiment:
-    """Phasor is ahead by the same factors everywhere."""
-    made = PhasorExperiment(ReproduceConfig(paper="phasor", seeds=2))
+    """Meets its targets with 80 clients per prefill instance, Phasor with 500."""
+    made = PhasorExperiment(CONFIG)
 
-    def point(system, workload, rate, seed):
+    def meets_slo(system, workload, clients, seed):
+        most = 500 if system.name == "Phasor" else 80 * system.pools[0]
+        return clients <= most + seed * (workload is CODE)
+
+    monkeypatch.setattr(made.cluster, "meets_slo", meets_slo)
+    return made
+
+
+def test_the_model_is_served_with_its_own_memory_and_prefill_cost():
+    qwen, llama = (
+        PhasorExperiment(replace(CONFIG, model=model)).cluster
+        for model in ("qwen2.5-7b", "llama-3-8b")
+    )
+    assert llama.cost.model == "llama-3-8b"
+    assert qwen.instance.kv_blocks > 2 * llama.instance.kv_blocks
+    assert 1 < llama.cost.seconds(1024) / qwen.cost.seconds(1024) < 1.2
+
+
+def test_a_capacity_is_found_from_either_side(experiment):
+    assert experiment.capacity(PHASOR, SUMMARIES, 0) == pytest.approx(500 / 8, rel=0.05)
+    assert experiment.capacity(distserve(2), SUMMARIES, 0) == pytest.approx(160 / 8, rel=0.05)
+    none = System("none", (0, 8, 0))
+    assert experiment.capacity(none, SUMMARIES, 0) == 0
+    experiment.cluster.meets_slo = lambda *parts: True
+    assert experiment.capacity(PHASOR, PRODUCTION, 0) == MOST_CLIENTS / 8
+
+
+def test_the_best_split_has_the_highest_capacity(experiment):
+    assert experiment.system("DistServe", PRODUCTION).pools == (6, 2, 0)
+    assert experiment.system(ONE_SPLIT, PRODUCTION).pools == (6, 2, 0)
+    ratios = experiment.capacities("Phasor", PRODUCTION) / experiment.capacities(
+        "DistServe", PRODUCTION
+    )
+    assert len(ratios) == len(experiment.search_seeds(PRODUCTION)) == 2
+    assert ratios.tolist() == pytest.approx([500 / 480] * 2, rel=0.08)
+    assert len(experiment.search_seeds(CODE)) == 1
+    assert experiment.named("Splitwise", CODE) == "Splitwise"
+    assert experiment.named("DistServe", CODE) == "DistServe (6P/2D)"
+
+
+def test_changes_are_paired_by_seed_and_rate(experiment):
+    def run(system, workload, rate, *, seed):
+        return {"e2e_p99_s": rate * (1 + seed) * (0.5 if system is PHASOR else 1.0)}
+
+    experiment.run = run
+    changes = experiment.changes(PRODUCTION, (10, 20), "e2e_p99_s", "Splitwise")
+    assert changes.tolist() == [-0.5, -0.5]
+    assert experiment.sweep("Phasor", PRODUCTION, (10, 20), "e2e_p99_s").tolist() == [
+        [5, 10],
+        [10, 20],
+    ]
+
+
+def test_starvation_is_waiting_small_batches_and_one_long_queue():
+    arrival_s = np.array([10.0, 20.0, 95.0, 100.0, 130.0])
+    timeline = SimpleNamespace(
+        requests=SimpleNamespace(arrival_s=arrival_s),
+        ttft_s=lambda: np.array([0.1, 0.3, 4.0, 6.0, 9.0]),
+    )
+    rows = [(50.0, "decode", 6, 0), (100.0, "decode", 2, 0), (92.0, "decode", 9, 0)]
+    rows += [(100.0, "prefill", 0, 5), (100.0, "prefill", 0, 1)]
+    samples = pd.DataFrame(rows, columns=["at_s", "role", "decoding", "queued"])
+    found = starvation(SimpleNamespace(timeline=timeline), samples)
+    assert found == pytest.approx([200, 5000, 6.0, 2.0, 5 / 3])
+
+
+def test_energy_is_of_a_whole_run():
+    experiment = PhasorExperiment(ReproduceConfig(paper="phasor", seeds=1, scale=0.005))
+    joules, tokens_per_s = experiment.energy("Phasor", 0)
+    assert tokens_per_s > 0
+    # Eight GPUs draw at least their idle power.
+    assert joules * tokens_per_s >= 8 * 55
+    assert set(RATES) == {CODE, SUMMARIES, PRODUCTION}
+
+
+def test_rows_judge_orders_sizes_and_losses(experiment, monkeypatch):
+    """Phasor is ahead by the same factors everywhere."""
+
+    def run(system, workload, rate, *, seed):
         factor = FACTORS.get(system.name, 1.1) + 0.01 * seed
         names = ("ttft_p99_s", "tpot_mean_s", "tpot_p99_s", "e2e_p99_s", "attainment")
-        return SimpleNamespace(**dict.fromkeys(names, factor))
+        return dict.fromkeys(names, factor)
 
     def capacity(system, workload, seed):
         gains = {CODE: 1.5, SUMMARIES: 1.6, PRODUCTION: 1.8}
@@ -31,30 +127,34 @@ def experiment(monkeypatch) -> PhasorExperiment:
         lost = losses.get(system.name, 1.0)
         return gains[workload] * lost if system.name not in ("DistServe", "Splitwise") else 1.0
 
-    made.point, made.capacity = point, capacity
-    made.energy = lambda name, seed: (FACTORS[name], 5000.0)
-    monkeypatch.setattr(phasor, "experiment_of", lambda config: made)
-    monkeypatch.setattr(phasor, "fragment_shares", lambda e, name, b, s: np.array([FACTORS[name]]))
-    monkeypatch.setattr(phasor, "starvation", lambda *run: (0.1, 1.0, 48.0, 16.0, 2.5))
-    made.shock = lambda name, seed: ((), ())
-    return made
-
-
-def test_rows_judge_orders_sizes_and_losses(experiment):
-    rows = figures(ReproduceConfig(paper="phasor"))
-    verdicts = {(row.metric, row.workload, row.baseline): row.reproduced for row in rows}
-    missed = [key for key, verdict in verdicts.items() if not verdict]
+    experiment.run, experiment.capacity = run, capacity
+    experiment.energy = lambda name, seed: (FACTORS[name], 5000.0)
+    experiment.fragments = lambda name, burst, seed: np.array([FACTORS[name]])
+    experiment.shock = lambda name, seed: ((), ())
+    monkeypatch.setattr(phasor, "starvation", lambda *run: [100, 1000, 48.0, 16.0, 2.5])
+    monkeypatch.setattr(phasor, "PhasorExperiment", lambda config: experiment)
+    monkeypatch.setattr(phasor, "sections", lambda made: [])
+    rows, _ = phasor.reproduce(CONFIG)
+    missed = {row.metric.partition(" (")[0].partition(":")[0] for row in rows if not row.reproduced}
     # In these runs fragments of the baselines are no three times Phasor's, an ablation loses no
     # more in TTFT than another, and code loses less than others without a mixed pool.
-    assert {metric.partition(" (")[0].partition(":")[0] for metric, *_ in missed} == {
-        "fragmentation",
-        "w/o Phi",
-        "w/o mixed pool",
-        "sensitivity",
-    }
+    assert missed == {"fragmentation", "w/o Phi", "w/o mixed pool", "sensitivity"}
     assert sum(not row.pre_set for row in rows) == 4
+    assert len(rows) == 25
+    assert NAMES == ("Splitwise", "DistServe", "Phasor")
 
 
-def test_a_system_with_a_split_is_named_with_it(experiment):
-    assert phasor._named(experiment, "Splitwise", CODE) == "Splitwise"
-    assert phasor._named(experiment, "DistServe", CODE) == "DistServe (2P/6D)"
+def test_spans_end_where_a_role_changes():
+    roles = {0: "ddd", 1: "bpb"}
+    named = {"d": "decode", "b": "both", "p": "prefill"}
+    rows = [
+        (0.5 * i, number, named[letter])
+        for number, letters in roles.items()
+        for i, letter in enumerate(letters)
+    ]
+    assert role_spans(pd.DataFrame(rows, columns=["at_s", "instance", "role"])) == [
+        (0, "decode", 0.0, 1.0),
+        (1, "both", 0.0, 0.5),
+        (1, "prefill", 0.5, 1.0),
+        (1, "both", 1.0, 1.0),
+    ]

@@ -43,7 +43,7 @@ def test_rad_empties_below_the_bound_if_a_cycle_starts_enough_requests():
     assert times_empty(too_few, start=200, count=2000) == 0
 
 
-def test_nobody_is_left_only_between_the_last_departure_and_the_next_arrival():
+def test_the_system_is_empty_between_the_last_departure_and_the_next_arrival():
     arrival_s = np.array([0.0, 0.0, 5.0, 6.0])
     left_s = np.array([3.0, 2.0, 7.0, 6.5])
     at_s, idle_s = idle_spans(arrival_s, left_s)
@@ -55,7 +55,7 @@ def test_no_scheduler_can_be_seen_empty_where_tiles_are_large_and_answers_long()
     assert TileSetting(SHORT_CHATS, tile=8).empty_at_most() > 0.1
 
 
-def test_the_backlog_counts_who_is_there():
+def test_the_backlog_counts_requests_between_arrival_and_end():
     requests = make_requests(prompt_tokens=[1, 1], output_tokens=[1, 1], arrival_s=[0.0, 2.0])
     timeline = timeline_from_token_times(requests, [[1.0], [3.0]])
     at_s = np.array([0.5, 1.5, 2.5, 3.5])

@@ -1,66 +1,72 @@
-"""SLAI: points of a run, the shares of its users, and the criteria on them."""
+"""SLAI: points of a run, the search for a capacity, and the criteria on them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from scheduler_adapters.commands.reproduce import ReproduceConfig
+from scheduler_adapters.papers.runs import ReproduceConfig
 from scheduler_adapters.papers.slai import (
     RATES,
-    TBT_S,
-    Point,
+    SLO_S,
     SlaiExperiment,
-    _change,
-    _gain,
-    _held_row,
-    _is_rising,
-    _lengths,
+    change_text,
+    gain_of,
+    is_rising,
+    tbt_rows,
+    trace_lengths,
 )
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
-GOOD = Point(0.4, 0.5, 0.4, TBT_S["paying"], TBT_S["free"])
+GOOD = {**SLO_S, "mean_ttft_s": 0.5, "median_ttft_paying_s": 0.4}
 
 
-@pytest.mark.parametrize("field", [0, 3, 4])
-def test_a_point_meets_the_targets_up_to_their_edge_and_no_further(field):
-    assert GOOD.meets_slo
-    worse = list(vars(GOOD).values())
-    worse[field] += 0.2
-    assert not Point(*worse).meets_slo
+@pytest.fixture
+def experiment() -> SlaiExperiment:
+    return SlaiExperiment(ReproduceConfig(paper="slai", seeds=2, scale=0.02))
 
 
-def test_targets_are_held_by_the_worst_point():
-    assert _held_row("SLAI", [GOOD, GOOD]).reproduced
-    late = Point(0.4, 0.5, 0.4, 0.11, 0.5)
-    row = _held_row("SLAI", [GOOD, late])
-    assert (row.reproduced, row.ours) == (False, "0.110 / 0.500 s")
+@pytest.mark.parametrize("name", SLO_S)
+def test_a_capacity_meets_the_targets_up_to_their_edge_and_no_further(name, experiment):
+    def run(system, rate_per_s, paying, *, seed):
+        return GOOD | {name: GOOD[name] + (0.001 if rate_per_s > 1.5 else 0.0)}
+
+    experiment.run = run
+    assert experiment.capacity("SLAI", 0.05) == pytest.approx(1.5, rel=0.03)
+
+
+def test_targets_are_held_by_the_worst_point(experiment):
+    late = GOOD | {"tbt_p99_paying_s": 0.11}
+
+    def run(system, rate_per_s, paying, *, seed):
+        return late if (system, rate_per_s) == ("SLAI", 1.4) else GOOD
+
+    experiment.run = run
+    sarathi, slai, *_ = tbt_rows(experiment)
+    assert sarathi.reproduced
+    assert (slai.reproduced, slai.ours) == (False, "0.110 / 0.500 s")
 
 
 def test_equal_values_rise():
-    assert _is_rising([1.0, 1.0, 2.0])
-    assert not _is_rising([1.0, 2.0, 1.9])
+    assert is_rising([1.0, 1.0, 2.0])
+    assert not is_rising([1.0, 2.0, 1.9])
 
 
 def test_without_the_trace_lengths_have_its_quantiles(monkeypatch):
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-    lengths = _lengths()
+    lengths = trace_lengths()
     assert np.median(lengths.prompt_tokens) == pytest.approx(1730, rel=0.1)
     assert np.quantile(lengths.output_tokens, 0.9) == pytest.approx(834, rel=0.1)
     assert (lengths.prompt_tokens + lengths.output_tokens).max() <= 8192
 
 
 def test_a_capacity_that_a_short_run_does_not_find_is_no_gain():
-    assert _gain(1.0, 1.26) == pytest.approx(0.26)
-    assert np.isnan(_gain(0.0, 1.2))
-    assert _change(0.0, 1.2, unit="req/s") == "0.00 -> 1.20 req/s"
+    assert gain_of(1.0, 1.26) == pytest.approx(0.26)
+    assert np.isnan(gain_of(0.0, 1.2))
+    assert change_text(0.0, 1.2, "req/s") == "0.00 -> 1.20 req/s"
 
 
-def test_a_point_is_the_mean_over_the_seeds_and_the_queue_grows_with_the_rate():
-    experiment = SlaiExperiment(ReproduceConfig(paper="slai", seeds=2, scale=0.02))
-    one, two = (experiment.measure("SLAI", 1.0, 0.5, seed) for seed in (0, 1))
-    point = experiment.point("SLAI", 1.0, 0.5)
-    assert point.mean_ttft_s == pytest.approx((one.mean_ttft_s + two.mean_ttft_s) / 2)
-    calm, busy = (experiment.point("Sarathi FCFS", rate, 0.5).mean_ttft_s for rate in (0.4, 40.0))
+def test_the_queue_grows_with_the_rate(experiment):
+    calm, busy = (experiment.mean("mean_ttft_s", "Sarathi FCFS", r, 0.5) for r in (0.4, 40.0))
     assert calm < busy
     assert tuple(sorted(RATES)) == RATES

@@ -1,33 +1,31 @@
-"""Runs of the Phasor experiments: workloads, systems, energy and fragments by hand."""
+"""Phasor's test bed: workloads, systems, energy and fragments by hand."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from scheduler_adapters.papers.phasor_runs import (
+from scheduler_adapters.papers.phasor_cluster import (
     ABLATIONS,
-    MEMORY_AWARE,
+    CODE,
     PHASOR,
+    SMALL,
     SPLITWISE,
-    WORKLOADS,
+    SYSTEMS,
     GpuCluster,
     PowerMeter,
-    Sample,
     Sampled,
-    attainment,
     distserve,
     fragmentation,
-    percentile,
-    slo_is_met,
+    p99,
 )
+from scheduler_adapters.papers.phasor_cluster import PRODUCTION as BURST
 from scheduler_adapters.placement import load_placement
 from scheduler_adapters.placements.phasor import Phasor
 from scheduler_adapters.views import LoadView
-
-CODE, BURST = WORKLOADS["S-L"], WORKLOADS["BurstGPT"]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +67,7 @@ def test_the_first_requests_of_a_closed_loop_are_somewhere_in_their_answers():
 def test_systems_have_their_pools_and_placements(testbed):
     assert PHASOR.roles.count("both") == 2
     assert distserve(2).roles == ["prefill"] * 2 + ["decode"] * 6
-    systems = (PHASOR, SPLITWISE, distserve(3), MEMORY_AWARE, *ABLATIONS)
+    systems = (PHASOR, SPLITWISE, distserve(3), SYSTEMS["memory-aware"], *ABLATIONS)
     names = [testbed.placement(system, CODE).name for system in systems]
     assert names == ["phasor", "splitwise", "distserve", "memory-aware-pools", *["phasor"] * 3]
     without_phi, static, whole_memory = (testbed.placement(one, CODE) for one in ABLATIONS)
@@ -86,46 +84,50 @@ def test_the_cost_that_is_calibrated_is_the_time_of_a_prefill(testbed):
 
 
 def test_a_run_at_ease_meets_its_targets_and_a_loop_has_a_capacity(testbed):
-    requests = WORKLOADS["S-S"].requests(30, 10.0, 0)
-    timeline = testbed.run(PHASOR, WORKLOADS["S-S"], requests).timeline
-    assert attainment(timeline, WORKLOADS["S-S"]) == 1
-    assert slo_is_met(timeline, WORKLOADS["S-S"])
-    assert not slo_is_met(timeline, replace(WORKLOADS["S-S"], tpot_slo_s=0.001))
-    assert not slo_is_met(timeline, replace(WORKLOADS["S-S"], ttft_slo_s=0.001))
-    assert not slo_is_met(timeline.take(np.zeros(30, dtype=bool)), WORKLOADS["S-S"])
-    short = replace(WORKLOADS["S-S"], output_tokens=8)
+    requests = SMALL.requests(30, 10.0, 0)
+    timeline = testbed.run(PHASOR, SMALL, requests).timeline
+    assert SMALL.slo_is_met(timeline)
+    assert not replace(SMALL, tpot_slo_s=0.001).slo_is_met(timeline)
+    assert not replace(SMALL, ttft_slo_s=0.001).slo_is_met(timeline)
+    assert not SMALL.slo_is_met(timeline.take(np.zeros(30, dtype=bool)))
+    short = replace(SMALL, output_tokens=8)
     assert testbed.meets_slo(PHASOR, short, 2, 0)
     assert not testbed.meets_slo(PHASOR, replace(short, ttft_slo_s=0.03), 40, 0)
 
 
-def test_a_request_that_misses_has_no_percentile():
-    assert percentile(np.array([1.0, 3.0]), 50) == 2
-    assert percentile(np.array([1.0, np.nan]), 99) == np.inf
+def test_a_missing_value_has_no_percentile():
+    assert p99(np.array([1.0, 3.0])) == pytest.approx(2.98)
+    assert p99(np.array([1.0, np.nan])) == np.inf
 
 
-def test_what_remains_of_free_blocks_is_a_fragment():
-    def sample(at_s: float, role: str, free_blocks: int) -> Sample:
-        return Sample(at_s, 0, role, free_blocks, num_decoding=0, num_queued=0)
+def sampled(*rows: tuple[float, str, int, float]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["at_s", "role", "free", "unusable"])
 
-    samples = [sample(0.0, "decode", 25), sample(0.0, "both", 7), sample(0.0, "prefill", 9)]
-    samples += [sample(0.5, "decode", -3), sample(0.5, "decode", 30)]
+
+def test_the_rest_of_the_free_blocks_is_a_fragment():
+    samples = sampled(
+        (0.0, "decode", 25, 0.0),
+        (0.0, "both", 7, 0.0),
+        (0.0, "prefill", 9, 0.0),
+        (0.5, "decode", -3, 0.0),
+        (0.5, "decode", 30, 0.0),
+    )
     # Of ten blocks: 5 and 7 of twice a hundred; then nothing.
     np.testing.assert_allclose(fragmentation(samples, 10, 100), [0.06, 0.0])
 
 
-def test_what_is_beside_the_longest_free_run_is_a_fragment_of_an_allocator():
-    samples = [Sample(0.0, 0, "decode", 40, num_decoding=1, num_queued=0, unusable=0.25)]
-    np.testing.assert_allclose(fragmentation(samples, None, 100), [0.1])
+def test_blocks_beside_the_longest_free_run_are_a_fragment_of_an_allocator():
+    np.testing.assert_allclose(fragmentation(sampled((0.0, "decode", 40, 0.25)), None, 100), [0.1])
 
 
-def test_a_placement_that_is_looked_at_decides_as_before(testbed):
+def test_a_placement_with_samples_decides_as_before(testbed):
     requests = BURST.requests(40, 20.0, 0)
-    looked_at = Sampled(testbed.placement(PHASOR, BURST), output_tokens=8)
-    one = testbed.run(PHASOR, BURST, requests, placement=looked_at).timeline
+    sampled_one = Sampled(testbed.placement(PHASOR, BURST), output_tokens=8)
+    one = testbed.run(PHASOR, BURST, requests, placement=sampled_one).timeline
     other = testbed.run(PHASOR, BURST, requests).timeline
     np.testing.assert_array_equal(one.finished_s, other.finished_s)
-    assert {sample.at_s for sample in looked_at.samples} >= {0.0, 0.5, 1.0}
-    assert sum(sample.at_s == 0.5 for sample in looked_at.samples) == 8
+    assert {*sampled_one.samples["at_s"]} >= {0.0, 0.5, 1.0}
+    assert (sampled_one.samples["at_s"] == 0.5).sum() == 8
 
 
 def test_energy_is_that_of_prefills_decodes_and_idle_time():
@@ -135,8 +137,8 @@ def test_energy_is_that_of_prefills_decodes_and_idle_time():
     assert meter.joules(10.0) == pytest.approx(2 * 250 + 4 * 165 + 4 * 55)
 
 
-def test_a_placement_that_is_looked_at_keeps_its_traits() -> None:
+def test_a_placement_with_samples_keeps_its_traits() -> None:
     pascal = load_placement("pascal")
-    looked_at = Sampled(pascal, output_tokens=8)
+    sampled_one = Sampled(pascal, output_tokens=8)
     for trait in ("name", "watch", "watches_prefills", "tick_s", "hands_over_from", "made_for"):
-        assert getattr(looked_at, trait) == getattr(pascal, trait)
+        assert getattr(sampled_one, trait) == getattr(pascal, trait)

@@ -1,4 +1,4 @@
-"""Runs of the Phasor experiments: workloads, systems, and what is measured of a run."""
+"""Phasor's test bed: workloads, systems, eight GPUs, and the meters that read them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final, get_type_hints
 
 import numpy as np
+import pandas as pd
 
 from scheduler_adapters.papers.phasor_measures import ContiguousRuns, fit_prefill_cost
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole
@@ -32,13 +33,14 @@ from scheduler_adapters.workload.requests import Floats, Requests, make_requests
 
 NUM_INSTANCES: Final = 8
 GPU: Final = "v100-32g"
-NVLINK_BYTES_PER_S: Final = 25e9
 STEP_TOKENS: Final = 2048
 CALIBRATED_TOKENS: Final = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
 LONGEST_PROMPT: Final = 8192
+REQUESTS_PER_CLIENT: Final = 3
+LEAST_MEASURED: Final = 200
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PaperWorkload:
     """Lengths of Table 1 and targets of Table 3."""
 
@@ -48,35 +50,29 @@ class PaperWorkload:
     ttft_slo_s: float
     tpot_slo_s: float
     is_bursty: bool = False
-    """Whether arrivals are gamma with CV 3, not Poisson."""
+    """Gamma arrivals with CV 3; False: Poisson arrivals."""
     length_cv: float = 0.0
     """0: all lengths are these; else they are means of log-normal ones with this CV."""
 
     def requests(self, count: int, rate_per_s: float, seed: int) -> Requests:
         """Return requests that arrive at a rate."""
-        if self.is_bursty:
-            arrival_s = gamma_arrivals_s(count, rate_per_s=rate_per_s, cv=3.0, seed=seed)
-        else:
-            arrival_s = poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=seed)
+        draw = partial(gamma_arrivals_s, cv=3.0) if self.is_bursty else poisson_arrivals_s
+        arrival_s = draw(count, rate_per_s=rate_per_s, seed=seed)
         return replace(self.all_at_once(count, seed), arrival_s=arrival_s)
 
     def all_at_once(self, count: int, seed: int) -> Requests:
         """Return requests that arrive at 0 s."""
-        prompt_tokens = np.full(count, self.prompt_tokens)
-        output_tokens = np.full(count, self.output_tokens)
+        lengths = np.repeat([[self.prompt_tokens], [self.output_tokens]], count, axis=1)
         if self.length_cv:
-            random = np.random.default_rng((seed, LENGTH_STREAM))
             spread = np.sqrt(np.log(1 + self.length_cv**2))
+            random = np.random.default_rng((seed, LENGTH_STREAM))
             factors = random.lognormal(-(spread**2) / 2, spread, (2, count))
-            prompt_tokens = np.clip(prompt_tokens * factors[0], 1, LONGEST_PROMPT).astype(int)
-            output_tokens = np.clip(output_tokens * factors[1], 1, LONGEST_PROMPT).astype(int)
-        return make_requests(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+            lengths = np.clip(lengths * factors, 1, LONGEST_PROMPT).astype(int)
+        return make_requests(prompt_tokens=lengths[0], output_tokens=lengths[1])
 
     def closed_loop(self, count: int, clients: int, seed: int) -> Requests:
-        """Return requests for a closed loop; the first of each client is somewhere in its answer.
-
-        Else clients with equal lengths would finish together, and send together, for ever.
-        """
+        """Return requests for a closed loop; the first ones of the clients are partly answered."""
+        # Clients with equal lengths would otherwise finish together, and send together, for ever.
         requests = self.all_at_once(count, seed)
         left = np.random.default_rng((seed, ARRIVAL_STREAM)).random(count)
         left[clients:] = 1.0
@@ -88,53 +84,39 @@ class PaperWorkload:
         random = np.random.default_rng((seed, ARRIVAL_STREAM))
         pieces = []
         for rate_per_s, start_s, stop_s in (
-            (calm_per_s, 0.0, min(90.0, end_s)),
-            (shock_per_s, 90.0, min(120.0, end_s)),
+            (calm_per_s, 0.0, 90.0),
+            (shock_per_s, 90.0, 120.0),
             (calm_per_s, 120.0, end_s),
         ):
-            if stop_s > start_s:
-                count = random.poisson(rate_per_s * (stop_s - start_s))
-                pieces.append(np.sort(random.uniform(start_s, stop_s, count)))
+            count = random.poisson(rate_per_s * (stop_s - start_s))
+            pieces.append(np.sort(random.uniform(start_s, stop_s, count)))
         arrival_s = np.concatenate(pieces)
         return replace(self.all_at_once(len(arrival_s), seed), arrival_s=arrival_s)
 
+    def slo_is_met(self, timeline: Timeline) -> bool:
+        """Return whether P99 of TTFT and P99 of TPOT are within the targets; False for no request.
 
-WORKLOADS: Final = {
-    one.name: one
-    for one in (
-        PaperWorkload(
-            name="S-S", prompt_tokens=128, output_tokens=128, ttft_slo_s=0.3, tpot_slo_s=0.15
-        ),
-        PaperWorkload(
-            name="M-M", prompt_tokens=1024, output_tokens=1024, ttft_slo_s=0.4, tpot_slo_s=0.2
-        ),
-        PaperWorkload(
-            name="L-S", prompt_tokens=2048, output_tokens=128, ttft_slo_s=2.25, tpot_slo_s=0.13
-        ),
-        PaperWorkload(
-            name="S-L", prompt_tokens=128, output_tokens=2048, ttft_slo_s=0.125, tpot_slo_s=0.2
-        ),
-        PaperWorkload(
-            name="L-L", prompt_tokens=2048, output_tokens=512, ttft_slo_s=3.0, tpot_slo_s=0.18
-        ),
-        PaperWorkload(
-            name="BurstGPT",
-            prompt_tokens=1024,
-            output_tokens=256,
-            ttft_slo_s=0.4,
-            tpot_slo_s=0.2,
-            is_bursty=True,
-        ),
-    )
-}
+        A burst at the start may last so long that no request is left to measure.
+        """
+        return (
+            len(timeline.requests) > 0
+            and p99(timeline.ttft_s()) <= self.ttft_slo_s
+            and p99(pace_s(timeline)) <= self.tpot_slo_s
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
+SMALL: Final = PaperWorkload("S-S", 128, 128, 0.3, 0.15)
+SUMMARIES: Final = PaperWorkload("L-S", 2048, 128, 2.25, 0.13)
+CODE: Final = PaperWorkload("S-L", 128, 2048, 0.125, 0.2)
+PRODUCTION: Final = PaperWorkload("BurstGPT", 1024, 256, 0.4, 0.2, is_bursty=True)
+
+
+@dataclass(frozen=True)
 class System:
     """A placement and its pools: prefill instances, decode instances, and elastic ones."""
 
     name: str
-    pools: tuple[int, int, int]
+    pools: tuple[int, int, int] = (3, 3, 2)
     settings: tuple[tuple[str, Any], ...] = ()
     """Names and values, of Phasor."""
 
@@ -144,20 +126,26 @@ class System:
         return [role for role, count in zip(roles, self.pools, strict=True) for _ in range(count)]
 
 
-ELASTIC: Final = (3, 3, 2)
-PHASOR: Final = System(name="Phasor", pools=ELASTIC)
-SPLITWISE: Final = System(name="Splitwise", pools=ELASTIC)
-MEMORY_AWARE: Final = System(name="memory-aware", pools=(3, 3, 0))
+PHASOR: Final = System("Phasor")
+SPLITWISE: Final = System("Splitwise")
 ABLATIONS: Final = (
-    System(name="w/o Phi", pools=ELASTIC, settings=(("routing", "queue-length"),)),
-    System(name="w/o mixed pool", pools=(4, 4, 0)),
-    System(name="w/o defragmentation", pools=ELASTIC, settings=(("theta_frag", -np.inf),)),
+    System("w/o Phi", settings=(("routing", "queue-length"),)),
+    System("w/o mixed pool", (4, 4, 0)),
+    System("w/o defragmentation", settings=(("theta_frag", -np.inf),)),
 )
+SYSTEMS: Final = {
+    one.name: one
+    for one in (
+        *(PHASOR, SPLITWISE, *ABLATIONS),
+        System("memory-aware", (3, 3, 0)),
+        System("Phasor 3P/3D", (3, 3, 0)),
+    )
+}
 
 
 def distserve(num_prefill: int) -> System:
     """Return DistServe with a static split."""
-    return System(name="DistServe", pools=(num_prefill, NUM_INSTANCES - num_prefill, 0))
+    return System("DistServe", (num_prefill, NUM_INSTANCES - num_prefill, 0))
 
 
 class GpuCluster:
@@ -165,9 +153,8 @@ class GpuCluster:
 
     def __init__(self, model: str) -> None:
         profile = f"{model}@{GPU}:phasor"
-        self.profile = profile
         self.instance = Instance.preset(profile, max_num_seqs=256, max_tokens=STEP_TOKENS)
-        self.fabric = Fabric.of_model(model, bytes_per_s=NVLINK_BYTES_PER_S)
+        self.fabric = Fabric.of_model(model, bytes_per_s=25e9)
         self.cost, self.r2 = fit_prefill_cost(
             CALIBRATED_TOKENS,
             [self.instance.prefill_s(tokens) for tokens in CALIBRATED_TOKENS],
@@ -177,19 +164,15 @@ class GpuCluster:
         )
 
     def placement(self, system: System, workload: PaperWorkload) -> Placement:
-        """Return a fresh placement; what is expected of an output is the workload's mean."""
+        """Return a fresh placement, which expects outputs of the workload's mean."""
         if system.name == "DistServe":
             return DistServe()
         if system.name == "Splitwise":
             return Splitwise(output_tokens=workload.output_tokens)
         if system.name == "memory-aware":
             return MemoryAwarePools()
-        settings: dict[str, Any] = {
-            "cost": self.cost,
-            "ttft_slo_s": workload.ttft_slo_s,
-            "output_tokens": workload.output_tokens,
-        }
-        return Phasor(**settings | dict(system.settings))
+        settings: dict[str, Any] = {"cost": self.cost, "output_tokens": workload.output_tokens}
+        return Phasor(ttft_slo_s=workload.ttft_slo_s, **settings | dict(system.settings))
 
     def run(
         self,
@@ -201,7 +184,7 @@ class GpuCluster:
         clients: int | None = None,
         observers: Callable[[int], Iterable[EngineObserver]] = lambda instance: (),
     ) -> ClusterRun:
-        """Serve requests; prompts go first and whole, as in vLLM on GPUs without chunks."""
+        """Serve requests; prompts run first and whole, as in vLLM on GPUs without chunks."""
         return simulate_cluster(
             requests,
             placement or self.placement(system, workload),
@@ -214,35 +197,16 @@ class GpuCluster:
         )
 
     def meets_slo(self, system: System, workload: PaperWorkload, clients: int, seed: int) -> bool:
-        """Return whether a closed loop keeps TTFT P99 and TPOT P99 within their budgets.
-
-        Measured are requests that were sent when the burst at the start had been prefilled, but for
-        the last ones, which have less company.
-        """
+        """Return whether a closed loop keeps TTFT P99 and TPOT P99 within their budgets."""
         count = max(REQUESTS_PER_CLIENT * clients, 2 * clients + LEAST_MEASURED)
         requests = workload.closed_loop(count, clients, seed)
         timeline = self.run(system, workload, requests, clients=clients).timeline
+        # Measured are requests sent after the prefill of the burst at the start, but for the last
+        # ones, which run beside fewer others.
         row = np.arange(count)
         started_s = timeline.first_token_s[:clients].max()
         is_warm = (row >= clients) & (timeline.requests.arrival_s >= started_s)
-        return slo_is_met(timeline.take(is_warm & (row < count - clients)), workload)
-
-
-REQUESTS_PER_CLIENT: Final = 3
-LEAST_MEASURED: Final = 200
-
-
-def slo_is_met(timeline: Timeline, workload: PaperWorkload) -> bool:
-    """Return whether 99% of the requests have their first token, and 99% their pace, in time.
-
-    Not where there are none: so long is the burst at the start.
-    """
-    if not len(timeline.requests):
-        return False
-    ttft_p99_s = percentile(timeline.ttft_s(), 99)
-    return ttft_p99_s <= workload.ttft_slo_s and percentile(pace_s(timeline), 99) <= (
-        workload.tpot_slo_s
-    )
+        return workload.slo_is_met(timeline.take(is_warm & (row < count - clients)))
 
 
 def pace_s(timeline: Timeline) -> Floats:
@@ -250,43 +214,31 @@ def pace_s(timeline: Timeline) -> Floats:
     return tpot_s(timeline)[timeline.requests.output_tokens > 1]
 
 
-def percentile(values: Floats, percent: float) -> float:
-    """Return a percentile of the values that there are; inf where one is missing."""
-    return np.inf if np.isnan(values).any() else float(np.percentile(values, percent))
-
-
-def attainment(timeline: Timeline, workload: PaperWorkload) -> float:
-    """Return the share of requests that meet both of their targets."""
-    has_pace = ~(tpot_s(timeline) > workload.tpot_slo_s)
-    is_met = (timeline.ttft_s() <= workload.ttft_slo_s) & has_pace
-    return float(is_met.mean())
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One instance at one time."""
-
-    at_s: float
-    instance: int
-    role: Role
-    free_blocks: int
-    num_decoding: int
-    num_queued: int
-    """Requests that wait for their prefill or are in it."""
-    unusable: float = 0.0
-    """Share of what is free beside the longest free run, had each request one run of blocks."""
+def p99(values: Floats) -> float:
+    """Return the 99th percentile; inf where a value is missing."""
+    return np.inf if np.isnan(values).any() else float(np.percentile(values, 99))
 
 
 class Sampled(Placement):
-    """Another placement, whose instances are looked at twice a second."""
+    """Another placement, with samples of its instances twice a second."""
 
     def __init__(self, placement: Placement, *, output_tokens: int) -> None:
         self.placement = placement
         for trait in get_type_hints(Placement):
             setattr(self, trait, getattr(placement, trait))
-        self.samples: list[Sample] = []
-        self.slots = ContiguousRuns(output_tokens)
+        self.rows: list[tuple[Any, ...]] = []
+        self.runs = ContiguousRuns(output_tokens)
         self.next_s = 0.0
+
+    @property
+    def samples(self) -> pd.DataFrame:
+        """One row per sample and instance.
+
+        `queued` counts requests before the end of their prefill. `unusable` is the share of the
+        free blocks beside the longest free run, if each request had one run of blocks.
+        """
+        columns = ["at_s", "instance", "role", "free", "decoding", "queued", "unusable"]
+        return pd.DataFrame(self.rows, columns=columns)
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
         return self.placement.place(request, instances)
@@ -305,43 +257,33 @@ class Sampled(Placement):
         if now_s >= self.next_s:
             self.next_s += 0.5
             for view in instances:
-                self.slots.update(view)
-                unusable = self.slots.unusable(view.instance_id)
-                self.samples.append(_sample(now_s, view, unusable))
+                self.runs.update(view)
+                counts = view.num_answering, view.num_waiting + view.num_prefilling
+                share = self.runs.unusable(view.instance_id)
+                place = now_s, view.instance_id, view.role
+                self.rows.append((*place, view.unclaimed_blocks, *counts, share))
         return self.placement.tick(now_s, instances)
 
 
-def _sample(now_s: float, view: InstanceView, unusable: float) -> Sample:
-    return Sample(
-        at_s=now_s,
-        instance=view.instance_id,
-        role=view.role,
-        free_blocks=view.unclaimed_blocks,
-        num_decoding=view.num_answering,
-        num_queued=view.num_waiting + view.num_prefilling,
-        unusable=unusable,
-    )
-
-
-def fragmentation(samples: Sequence[Sample], large_blocks: int | None, total_blocks: int) -> Floats:
+def fragmentation(samples: pd.DataFrame, large_blocks: int | None, total_blocks: int) -> Floats:
     """Return at each time the share of the decode instances' KV memory that is unusable (H_frag).
 
-    That is what remains of the free blocks when as many requests of `large_blocks` as fit are taken
-    in; or without a number what is not in the longest free run, had each request one run of blocks.
+    Args:
+        large_blocks: blocks of a burst of requests; unusable is the rest of the free blocks after
+            as many bursts as fit. None: each request has one run of blocks, and unusable is what
+            lies beside the longest free run.
     """
-    decoding = [one for one in samples if one.role != "prefill"]
-    free = np.array([max(0, one.free_blocks) for one in decoding])
-    unusable = (
-        free * [one.unusable for one in decoding] if large_blocks is None else free % large_blocks
-    )
-    _, index = np.unique([one.at_s for one in decoding], return_inverse=True)
+    decoding = samples[samples["role"] != "prefill"]
+    free = np.maximum(0, decoding["free"].to_numpy())
+    share = decoding["unusable"].to_numpy()
+    unusable = free * share if large_blocks is None else free % large_blocks
+    _, index = np.unique(decoding["at_s"], return_inverse=True)
     return np.bincount(index, unusable) / (np.bincount(index) * total_blocks)
 
 
-IDLE_W: Final = 55.0
-PREFILL_W: Final = 250.0
+IDLE_W, PREFILL_W = 55.0, 250.0
 DECODE_W: Final = (130.0, 200.0)
-"""Of one decode, and of a full batch."""
+"""Power of one decode, and of a full batch."""
 
 
 class PowerMeter(EngineObserver):
