@@ -471,8 +471,12 @@ def sections(experiment: PascalExperiment) -> Iterator[Section]:
         f"{experiment.at_high_load(ABLATED)}; whiskers: 95% interval. {said}",
         "blocking",
     )
-    phase = experiment.phase
-    yield lines_section(
+    yield _phase_section(experiment.phase)
+    yield _moves_section(experiment)
+
+
+def _phase_section(phase: OnePhase) -> Section:
+    return lines_section(
         "One instance with half of the KV memory that is needed",
         [
             ("", policy, length, float(values.mean()))
@@ -491,10 +495,13 @@ def sections(experiment: PascalExperiment) -> Iterator[Section]:
             ],
         ),
     )
+
+
+def _moves_section(experiment: PascalExperiment) -> Section:
     run, _ = experiment.simulate(ABLATED, PASCAL, experiment.high_rate(ABLATED), 0)
     end_s = float(run.timeline.requests.arrival_s[-1])
     begin_s = max(0.0, end_s - _SHOWN_S)
-    yield instances_section(
+    return instances_section(
         "Instances and the requests that move between them",
         [(number, "both", begin_s, end_s) for number in range(NUM_INSTANCES)],
         [

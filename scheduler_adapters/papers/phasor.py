@@ -534,6 +534,10 @@ def sections(experiment: PhasorExperiment) -> Iterator[Section]:
         "Mean over the seeds.",
         "attainment",
     )
+    yield from _tables(experiment)
+
+
+def _tables(experiment: PhasorExperiment) -> Iterator[Section]:
     splits = {w.name: np.round(experiment.split_capacities(w), 2).tolist() for w in RATES}
     ablations = {name: list(row.values()) for name, row in experiment.ablations().items()}
     columns = [f"{kind} {w.name}" for kind in ("ttft", "capacity") for w in ABLATION_RATES]
