@@ -28,10 +28,9 @@ from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.page import ReportTable, Section
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
-from scheduler_adapters.simulator.host_link import HostLink
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import UNLIMITED_BLOCKS
-from scheduler_adapters.simulator.links import Fabric
+from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.simulator.simulate import simulate
@@ -114,7 +113,10 @@ class PascalExperiment(Experiment):
             "e2e_p99_s": summary.e2e_s.p99,
             "migration_p99_s": statistic(np.array([one.downtime_s for one in run.migrations])).p99,
             "blocked": blocked,
-            "tail_s": {b.reasoning_tokens: b.first_answer_s for b in first_answer_tail(timeline)},
+            "tail_s": {
+                one["reasoning_tokens"]: one["first_answer_s"]
+                for one in first_answer_tail(timeline)
+            },
         }
 
     def _high_rate(self, mix: str) -> float:
