@@ -1,4 +1,4 @@
-"""One file per placement; each is a `Placement` of a few lines.
+"""One file per placement: views of the instances as input, the number of one as output.
 
-Start with `round_robin.py`. A view of the instances comes in, the number of one goes out.
+Start with `round_robin.py`.
 """

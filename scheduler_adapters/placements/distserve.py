@@ -10,11 +10,11 @@ from scheduler_adapters.views import InstanceView, RequestView
 class DistServe(Placement):
     """The shortest queue of prefill instances; then that of decode instances with room.
 
-    A decode instance pulls a prefilled request while the blocks of those that wait there are few
-    and its own are free; else the request waits where it was prefilled, and keeps its blocks.
+    A decode instance pulls a prefilled request if few blocks are needed by waiting requests and
+    enough are free. Otherwise the request stays where it was prefilled and keeps its blocks.
 
     Args:
-        max_waiting_fraction: of a decode instance's KV memory, for requests that wait there.
+        max_waiting_fraction: share of a decode instance's KV memory for waiting requests.
 
     Source: DistServe, sections on placement and on pulling KV.
     """

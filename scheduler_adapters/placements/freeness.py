@@ -9,7 +9,7 @@ from lengthwise.errors import ConfigError, DataError
 from scheduler_adapters.views import InstanceView, RequestView
 
 MIN_R2 = 0.99
-"""Phasor asks for more than this."""
+"""Least R^2 of a fit, as in the paper."""
 _FORMAT = "lengthwise-prefill-cost/1"
 
 
@@ -26,23 +26,23 @@ class PrefillCost:
     device: str
 
     def seconds(self, tokens: float) -> float:
-        """Return the time of one prompt's prefill."""
+        """Return the prefill time of one prompt."""
         return (self.alpha * tokens**2 + self.beta * tokens) / self.peak_flop_per_s
 
 
 PAPER = PrefillCost(
     alpha=4.25e7, beta=6.80e9, peak_flop_per_s=121e12, model="qwen2.5-7b", device="v100-32g"
 )
-"""The paper's constants, which have no unit there, taken as TFLOP. They make a prompt of 1,024
-tokens take 0.43 s, four times what the paper measures: calibrate instead."""
+"""Constants of the paper, which have no unit there, taken as TFLOP. A prompt of 1,024 tokens then
+takes 0.43 s, four times the paper's measurement: calibrate instead."""
 
 
 def read_prefill_cost(path: str | Path, *, force: bool = False) -> PrefillCost:
-    """Read a file that `python -m training calibrate` wrote.
+    """Read a file written by `python -m training calibrate`.
 
     Raises:
-        DataError: it is no such file.
-        ConfigError: its fit is poor (R^2 below .99), unless `force`.
+        DataError: the file has another content.
+        ConfigError: the fit is poor (R^2 below .99), unless `force`.
     """
     try:
         content = json.loads(Path(path).read_text())
@@ -52,8 +52,8 @@ def read_prefill_cost(path: str | Path, *, force: bool = False) -> PrefillCost:
         cost = PrefillCost(**numbers, model=content["model"], device=content["device"])
         r2 = float(content["r2"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        said = f"is no prefill cost ({error!r}); write one by `python -m training calibrate`"
-        raise DataError(said, path=path) from error
+        flaw = f"is no prefill cost ({error!r}); write one by `python -m training calibrate`"
+        raise DataError(flaw, path=path) from error
     if not (r2 >= MIN_R2 or force):
         plot = content.get("figure", "the figure of its MLflow run")
         raise ConfigError(
@@ -66,24 +66,19 @@ def read_prefill_cost(path: str | Path, *, force: bool = False) -> PrefillCost:
 class Freeness:
     """Phi of prefill and decode instances.
 
+    Fragments (H_frag) are the free blocks that remain when as many large requests as fit are taken
+    in. The large request is the first without a decode instance, else the 90% quantile of the last
+    hundred. The paper only describes fragments as free blocks that a large request cannot use.
+
     Args:
         parameter_ratio: parameters of the served model / those of the model of `cost` (P_m).
-        output_tokens: expected output of a request, where no quantile is predicted.
+        output_tokens: expected output of a request without a prediction.
 
-    Fragments are counted by a large request: the first that waits for a decode instance, else the
-    90% quantile of the last hundred.
-
-    Source: Phasor, section on virtual freeness. The paper only describes fragments (H_frag): free
-    blocks that a large request cannot use, so those that remain when as many as fit are taken.
+    Source: Phasor, section on virtual freeness.
     """
 
     def __init__(
-        self,
-        cost: PrefillCost,
-        *,
-        ttft_slo_s: float,
-        parameter_ratio: float,
-        output_tokens: int,
+        self, cost: PrefillCost, *, ttft_slo_s: float, parameter_ratio: float, output_tokens: int
     ) -> None:
         self.per_square = cost.alpha / (cost.peak_flop_per_s * ttft_slo_s)
         self.per_token = parameter_ratio * cost.beta / (cost.peak_flop_per_s * ttft_slo_s)
@@ -91,15 +86,15 @@ class Freeness:
         self.recent: deque[int] = deque(maxlen=100)
         self.waiting_tokens: int | None = None
         self._large: dict[int, int] = {}
-        """Blocks of the reference request, by the size of a block."""
+        """Blocks of the large request, by the size of a block."""
 
     def note(self, request: RequestView) -> None:
-        """Note a request that arrived."""
+        """Add an arrived request to the last hundred."""
         self.recent.append(request.prompt_tokens + self.expected_output(request))
         self._large.clear()
 
     def expected_output(self, request: RequestView) -> int:
-        """Return the predicted median of its output, or what is expected of any."""
+        """Return the predicted median of the output, or the expected output."""
         return request.expected_tokens(self.output_tokens)
 
     def prefill(self, view: InstanceView) -> float:
@@ -112,19 +107,18 @@ class Freeness:
         return 1 - (total - free + self.fragment(view, blocks)) / total
 
     def fragment(self, view: InstanceView, blocks: int = 0) -> int:
-        """Return the free blocks that a large request cannot use (H_frag), as in `decode`."""
+        """Return the free blocks that a large request cannot use, with `blocks` more in use."""
         return max(0, view.unclaimed_blocks - blocks) % self.large_blocks(view)
 
     def large_blocks(self, view: InstanceView) -> int:
-        """Return the blocks of the reference request (b)."""
+        """Return the blocks of the large request (b)."""
         if view.block_tokens not in self._large:
             recent = sorted(self.recent) or [1]
-            p90 = recent[int(0.9 * (len(recent) - 1))]
-            tokens = self.waiting_tokens or p90
+            tokens = self.waiting_tokens or recent[int(0.9 * (len(recent) - 1))]
             self._large[view.block_tokens] = view.blocks_of(tokens)
         return self._large[view.block_tokens]
 
     def waits(self, tokens: int | None) -> None:
-        """Note of how many tokens the first request is that waits for a decode instance."""
+        """Set the tokens of the first request without a decode instance."""
         self.waiting_tokens = tokens
         self._large.clear()

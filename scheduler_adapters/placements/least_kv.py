@@ -1,4 +1,4 @@
-"""Least KV: the instance with the least KV, in use, kept outside, or about to be."""
+"""Least KV: the instance with the least KV, including the KV of waiting prompts."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,7 @@ from scheduler_adapters.views import InstanceView, RequestView
 
 
 class LeastKv(Placement):
-    """Smallest share of blocks: used, kept outside, booked, and those that waiting prompts will
-    take; then lowest id.
-    """
+    """Smallest share of blocks used, kept outside, booked or needed by prompts; then lowest id."""
 
     name = "least-kv"
 

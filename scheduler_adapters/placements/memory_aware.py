@@ -7,7 +7,7 @@ from scheduler_adapters.views import InstanceView, RequestView
 
 
 class MemoryAware(Placement):
-    """Most free KV blocks, then lowest id; who waits for blocks is not seen.
+    """Most free KV blocks, then lowest id; the blocks that waiting requests need are ignored.
 
     Source: the motivation of the Phasor paper.
     """
@@ -19,7 +19,7 @@ class MemoryAware(Placement):
 
 
 class MemoryAwarePools(MemoryAware):
-    """The same among prefill instances, and then among decode instances with room."""
+    """Most free KV blocks among prefill instances, then among decode instances with room."""
 
     name = "memory-aware-pools"
 

@@ -11,18 +11,19 @@ Migration = Literal["adaptive", "always", "never"]
 
 
 class PascalPlacement(Placement):
-    """Among the instances whose readers all have tokens to read: the least KV for a new request,
-    the fewest requests of the first queue for one that begins to answer.
+    """Least KV for a new request; fewest requests of the first queue for one that begins to answer.
+
+    Instances in which all readers have tokens to read are preferred.
 
     Args:
-        migration: adaptive: stay where memory suffices if it does not at the choice; always: follow
+        migration: adaptive: stay if only the present instance has enough memory; always: follow
             the choice (NonAdaptive); never: answer where it reasoned (NoMigration).
-        reserve_tokens: that an instance must hold beside the context to have memory enough.
+        reserve_tokens: free tokens beside the context from which memory is enough.
         quantum_tokens, demote_above_tokens: those of the policy in the instances.
         pace_s: time in which a reader reads one token.
 
-    Source: PASCAL, Algorithms 1 and 2 and the section on adaptive migration. New requests that wait
-    for KV blocks count with their prompts, else a burst would go to one instance.
+    Source: PASCAL, Algorithms 1 and 2 and the section on adaptive migration. Waiting requests count
+    with their prompts; otherwise one instance would get a whole burst.
     """
 
     name = "pascal"
@@ -79,5 +80,5 @@ class PascalPlacement(Placement):
 
 
 def _kv(view: InstanceView) -> tuple[int, InstanceId]:
-    """KV blocks on GPU and host, those on their way here, and those that prompts wait for."""
+    """Return the KV blocks on GPU, host and in transfer, and those needed by waiting prompts."""
     return view.kv_blocks + view.blocks_of(view.unstored_prompt_tokens), view.instance_id

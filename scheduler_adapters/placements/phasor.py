@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -15,42 +16,37 @@ from scheduler_adapters.views import InstanceView, RequestView, require_at_least
 Serving = Literal["prefill", "decode"]
 
 
+_HIGH_FRAGMENT = 0.25
+"""Share of a large request's blocks from which fragments are high."""
+_CHOICES = {"idle": ("standby", "mixed"), "routing": ("freeness", "queue-length")}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhasorSettings:
-    """What the paper states, and one setting for each thing that it leaves open."""
+    """Settings of the paper, and settings for what the paper leaves open."""
 
     cost: PrefillCost | str | Path = "paper"
-    """Of a prefill: the file that `python -m training calibrate` wrote, or "paper": its constants,
-    whose unit is a guess."""
+    """Prefill cost: the file written by `python -m training calibrate`, or "paper" for the paper's
+    constants, whose unit is a guess."""
     force_cost: bool = False
-    """Whether to take a file whose fit is poor."""
+    """Accept a file with a poor fit."""
     parameter_ratio: float | None = None
-    """P_m, parameters of the served model / those of the file's; None: the file is of this model,
-    which is checked."""
+    """P_m, parameters of the served model / those of the file's. None: the file is of the served
+    model, which is checked."""
     ttft_slo_s: float = 0.4
     """Budget of a prefill queue."""
     theta_frag: float = 0.168
-    """A decode instance below this is defragmented; -Infinity: never."""
+    """Phi below which a decode instance is defragmented; -Infinity: never."""
     theta_flow: float = 0.62
-    """A pool whose mean is below this share of the other's gets an instance."""
+    """Share of the other pool's mean Phi below which a pool gets an instance."""
     cool_down_ticks: int = 20
-    """An instance keeps its role so long; the time between two promotions, too."""
-    high_fragment: float = 0.25
-    """Share of a large request's blocks from which fragments are high."""
+    """Ticks for which an instance keeps its role; also the least time between two promotions."""
     output_tokens: int = 256
-    """Expected output of a request, where none is predicted."""
-    gap: float = 0.0
-    """Pools whose means differ by less are left alone."""
+    """Expected output of a request without a prediction."""
     idle: Literal["standby", "mixed"] = "standby"
-    """What elastic instances do meanwhile: nothing, or both, each as far as the other leaves them
-    free."""
-    recall: Literal["unneeded", "opposite", "never"] = "unneeded"
-    """When one goes back: if its pool would not get it now; if the other pool would not get one
-    after that; or not at all."""
+    """Work of elastic instances outside the pools: none, or prefills and decodes."""
     routing: Literal["freeness", "queue-length"] = "freeness"
     """queue-length: by the number of requests, Phasor without Phi."""
-    migration: Literal["live", "copy"] = "live"
-    """How requests leave an instance: while they decode, or stopped until their KV is copied."""
 
     def __post_init__(self) -> None:
         require_at_least(1, cool_down_ticks=self.cool_down_ticks, output_tokens=self.output_tokens)
@@ -64,24 +60,16 @@ class PhasorSettings:
             require(name, repr(chosen), chosen in known, "one of " + ", ".join(known))
 
 
-_CHOICES = {
-    "idle": ("standby", "mixed"),
-    "recall": ("unneeded", "opposite", "never"),
-    "routing": ("freeness", "queue-length"),
-    "migration": ("live", "copy"),
-}
-
-
 class Phasor(Placement):
     """New prompts to the freest prefill instance, decodes to the freest decode instance with room.
 
-    Roles at the start are the pools: prefill, decode, and both for elastic instances, which serve
-    no pool until it runs short. At ticks, requests leave fragmented decode instances while they
-    decode, and elastic instances are promoted and recalled.
+    The first roles are the pools: prefill, decode, and both for elastic instances, which serve no
+    pool until it runs short. At ticks, requests are migrated live from fragmented decode instances,
+    and elastic instances are promoted and recalled.
 
     Args:
         tick_s: time between two ticks (dt).
-        settings: those of `PhasorSettings`.
+        settings: fields of `PhasorSettings`.
 
     Source: Phasor, its three control loops (micro, meso, macro).
     """
@@ -104,21 +92,16 @@ class Phasor(Placement):
             output_tokens=own.output_tokens,
         )
         self.promoted: dict[InstanceId, float] = {}
-        """Elastic instances that serve a pool, and since when."""
+        """Elastic instances that serve a pool, with the times of their promotions."""
         self.leaving: set[InstanceId] = set()
-        """Of these, the recalled that have not finished their work."""
+        """Promoted instances that were recalled and still have work."""
         self.last_promotion_s = -inf
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
         """Micro: the prefill instance with the highest Phi, then the fewest tokens."""
         self.freeness.note(request)
-
-        def rank(view: InstanceView) -> tuple[float, ...]:
-            if self.settings.routing == "queue-length":
-                return view.num_requests, view.instance_id
-            return -self._phi("prefill", view), view.prefill_tokens, view.instance_id
-
-        return min(self._serving("prefill", instances) or instances, key=rank).instance_id
+        pool = self._serving("prefill", instances) or instances
+        return min(pool, key=partial(self._order, "prefill")).instance_id
 
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
@@ -131,25 +114,19 @@ class Phasor(Placement):
             freeness.waits(context + freeness.expected_output(request))
             return None
         freeness.waits(None)
+        return min(fitting, key=partial(self._order, "decode")).instance_id
 
-        def rank(view: InstanceView) -> tuple[float, InstanceId]:
-            by_queue = self.settings.routing == "queue-length"
-            return view.num_requests if by_queue else -self._phi("decode", view), view.instance_id
-
-        return min(fitting, key=rank).instance_id
-
-    def _phi(self, role: Serving, view: InstanceView) -> float:
-        """Return Phi for one part; of an elastic instance, which has both, the lesser of the two.
-
-        Else its decodes would wait for each prompt that goes there because few prompts are there.
-        """
-        if role == "prefill" or view.role == "both":
-            prefill = self.freeness.prefill(view)
-            return prefill if view.role != "both" else min(prefill, self.freeness.decode(view))
-        return self.freeness.decode(view)
+    def _order(self, role: Serving, view: InstanceView) -> tuple[float, ...]:
+        """Return the key of an instance among those that serve a role, the best one least."""
+        if self.settings.routing == "queue-length":
+            return view.num_requests, view.instance_id
+        # Of a mixed instance the lesser Phi: otherwise its decodes wait for too many prompts.
+        parts = ("prefill", "decode") if view.role == "both" else (role,)
+        phi = min(getattr(self.freeness, part)(view) for part in parts)
+        return -phi, view.prefill_tokens if role == "prefill" else 0, view.instance_id
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> list[Move | SetRole]:
-        """Macro, then meso; one live migration at an instance at a time."""
+        """Macro, then meso, with one live migration at an instance at a time."""
         busy = {view.instance_id for view in instances if view.num_migrating}
         return [
             *self._size_pools(now_s, instances),
@@ -160,10 +137,10 @@ class Phasor(Placement):
     def _size_pools(
         self, now_s: float, instances: Sequence[InstanceView]
     ) -> Iterator[Move | SetRole]:
-        """Promote an elastic instance to the pool that runs short; recall one that is not needed.
+        """Promote an elastic instance to the pool that runs short; recall an unneeded instance.
 
-        The paper does not say how roles end: a recalled instance gets nothing new, and decodes
-        leave it while they run.
+        The paper leaves open how roles end. Here a recalled instance gets no new requests, and its
+        decodes are migrated live.
         """
         prefills, decodes = self._pool("prefill", instances), self._pool("decode", instances)
         if not (prefills and decodes):
@@ -183,37 +160,31 @@ class Phasor(Placement):
                     yield SetRole(instance=view.instance_id, role=short)
         for view in prefills + decodes:
             since_s = self.promoted.get(view.instance_id, inf)
-            if now_s - since_s >= cool_down_s and self._may_go(view, prefills, decodes):
+            if now_s - since_s >= cool_down_s and self._is_unneeded(view, prefills, decodes):
                 self.leaving.add(view.instance_id)
                 break
 
     def _short(self, phi_p: float, phi_d: float) -> Serving | None:
-        """Return the pool that is to get an instance. Where both are below 0 it is still one."""
+        """Return the pool that is to get an instance, by the paper's rule also below 0."""
         theta = self.settings.theta_flow
-        if abs(phi_p - phi_d) < self.settings.gap:
-            return None
         if phi_p < theta * phi_d:
             return "prefill"
         return "decode" if phi_d < theta * phi_p else None
 
-    def _may_go(
+    def _is_unneeded(
         self, view: InstanceView, prefills: list[InstanceView], decodes: list[InstanceView]
     ) -> bool:
-        """Return whether a promoted instance may be recalled, by the means without it."""
+        """Return whether the pool of a promoted instance would not get it now."""
         rest_p, rest_d = ([v for v in pool if v is not view] for pool in (prefills, decodes))
-        if self.settings.recall == "never" or not (rest_p and rest_d):
+        if not (rest_p and rest_d):
             return False
         phi_p = fmean(map(self.freeness.prefill, rest_p))
-        phi_d = fmean(map(self.freeness.decode, rest_d))
-        short = self._short(phi_p, phi_d)
-        if self.settings.recall == "unneeded":
-            return short != view.role
-        return short in (None, view.role)
+        return self._short(phi_p, fmean(map(self.freeness.decode, rest_d))) != view.role
 
     def _end_roles(
         self, instances: Sequence[InstanceView], busy: set[InstanceId]
     ) -> Iterator[Move | SetRole]:
-        """Let recalled instances finish their work; one that has none left is idle again."""
+        """Empty the recalled instances; an empty one is elastic again."""
         for view in [v for v in instances if v.instance_id in self.leaving]:
             if not (view.num_requests or view.used_blocks or view.booked_blocks):
                 self.leaving.discard(view.instance_id)
@@ -226,15 +197,14 @@ class Phasor(Placement):
     def _defragment(
         self, instances: Sequence[InstanceView], busy: set[InstanceId]
     ) -> Iterator[Move | SetRole]:
-        """Let the shortest requests leave decode instances with much unusable memory.
+        """Move the shortest requests out of decode instances with much unusable memory.
 
-        One migration at an instance at a time, which the paper leaves open, as it does which
-        requests go.
+        The paper leaves open which requests move, and how many at a time.
         """
         theta, phi = self.settings.theta_frag, self.freeness.decode
         pool = self._pool("decode", instances)
         for view in sorted(pool, key=phi):
-            least = self.settings.high_fragment * self.freeness.large_blocks(view)
+            least = _HIGH_FRAGMENT * self.freeness.large_blocks(view)
             is_high = self.freeness.fragment(view) >= least
             if phi(view) < theta and is_high:
                 yield from self._move_out(view, pool, theta, busy)
@@ -246,7 +216,7 @@ class Phasor(Placement):
         least: float,
         busy: set[InstanceId],
     ) -> Iterator[Move]:
-        """Move the request with the least KV to the freest instance, if it stays above `least`."""
+        """Move the request with the least KV to the freest instance, whose Phi stays `least`."""
         phi = self.freeness.decode
         others = [v for v in pool if v is not view and v.instance_id not in busy]
         best = max(others, key=lambda v: (phi(v), -v.instance_id), default=None)
@@ -256,17 +226,16 @@ class Phasor(Placement):
             return
         request = min(decodes, key=lambda one: (one.context_tokens, one.number))
         if phi(best, best.blocks_of(request.context_tokens)) >= least:
-            how = self.settings.migration
             busy |= {view.instance_id, best.instance_id}
-            yield Move(request_id=request.request_id, to=best.instance_id, how=how)
+            yield Move(request_id=request.request_id, to=best.instance_id, how="live")
 
     def _pool(self, role: Serving, instances: Sequence[InstanceView]) -> list[InstanceView]:
-        """Return the instances that serve a pool and stay there."""
+        """Return the instances of a pool without the recalled ones."""
         leaving = self.leaving
         return [v for v in instances if v.role == role and v.instance_id not in leaving]
 
     def _serving(self, role: Serving, instances: Sequence[InstanceView]) -> list[InstanceView]:
-        """Return those that new work may go to; where a pool is empty that is any elastic one."""
+        """Return the instances for new requests; any elastic instance if the pool is empty."""
         pool = self._pool(role, instances)
         if self.settings.idle == "mixed":
             pool += [view for view in instances if view.role == "both"]

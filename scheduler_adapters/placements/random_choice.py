@@ -8,7 +8,7 @@ from scheduler_adapters.views import InstanceView, RequestView
 
 
 class RandomPlacement(Placement):
-    """Each request goes to an instance drawn from an own generator: equal seeds, equal choices."""
+    """An instance drawn at random for each request; equal seeds give equal choices."""
 
     name = "random"
 

@@ -1,4 +1,4 @@
-"""Round-robin over instances: each new request goes to the next one."""
+"""Round-robin over instances: each new request is placed in the next one."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from scheduler_adapters.views import InstanceView, RequestView
 
 
 class RoundRobinPlacement(Placement):
-    """Request i goes to instance i modulo their number."""
+    """Instance i modulo their number for request i."""
 
     name = "round-robin"
 

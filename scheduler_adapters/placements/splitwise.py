@@ -1,4 +1,4 @@
-"""Splitwise: prompt and token instances, and a mixed pool that either overflows into."""
+"""Splitwise: prompt and token instances, and a mixed pool for the overflow of either."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from scheduler_adapters.views import InstanceView, RequestView, Role, require_at
 class Splitwise(Placement):
     """The prompt instance with the fewest pending tokens, the token instance with the least KV.
 
-    Both are chosen at arrival. Where the prompt instances have too many pending tokens, or no token
-    instance can hold the whole request, a mixed instance is taken; where none of these will do, an
-    instance of the other pool becomes mixed, until it is empty. Roles at the start are the homes.
+    Both are chosen at arrival. A mixed instance is the second choice: if the prompt instances have
+    too many pending tokens, or if no token instance can hold the whole request. As the third choice
+    an instance of the other pool becomes mixed, until it is empty. First roles are the home pools.
 
     Args:
-        max_pending_tokens: of an instance that accepts a further prompt.
-        output_tokens: expected output of a request, where no quantile is predicted.
+        max_pending_tokens: pending tokens up to which an instance accepts a further prompt.
+        output_tokens: expected output of a request without a prediction.
 
-    Source: Splitwise, cluster scheduling, as its simulator does it. There a request reserves all
-    the memory that it will need, lengths being known; here what is used, booked and assigned
-    counts, and what the newest request is expected to need. A request that ends with its first
-    token keeps the blocks that are assigned to it until its prompt instance is empty.
+    Source: Splitwise, cluster scheduling, as in its simulator. There lengths are known, and a
+    request reserves all the memory it needs. Here used, booked and assigned blocks count, and the
+    expected need of the newest request. A request that ends with its first token keeps its assigned
+    blocks until its prompt instance is empty.
     """
 
     name = "splitwise"
@@ -34,9 +34,9 @@ class Splitwise(Placement):
         self.output_tokens = output_tokens
         self.home: dict[InstanceId, Role] = {}
         self.mixed: set[InstanceId] = set()
-        """Those that have left their home pool."""
+        """Instances outside their home pool."""
         self.assigned: dict[str, tuple[InstanceId, InstanceId, int]] = {}
-        """By request, until it is handed over: prompt instance, token instance, blocks it needs."""
+        """Prompt instance, token instance and needed blocks of each request not handed over yet."""
         self.assigned_blocks: Counter[InstanceId] = Counter()
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
@@ -45,7 +45,7 @@ class Splitwise(Placement):
         token = self._token_instance(request, views)
         if prompt is None or token is None:
             prompt = token = min(views, key=_pending)
-        self._forget(request.request_id)  # of an instance that died
+        self._forget(request.request_id)  # of an instance that failed
         blocks = self._blocks(request, token)
         self._assign(request.request_id, prompt.instance_id, token.instance_id, blocks)
         return prompt.instance_id
@@ -53,7 +53,7 @@ class Splitwise(Placement):
     def _prompt_instance(
         self, request: RequestView, views: Sequence[InstanceView]
     ) -> InstanceView | None:
-        """Return one that accepts the prompt; else a token instance, which becomes mixed."""
+        """Return an instance that accepts the prompt; else a token instance becomes mixed."""
         for pool in (self._at_home("prefill", views), self._mixed(views)):
             view = min(pool, key=_pending, default=None)
             if view is not None:
@@ -68,7 +68,7 @@ class Splitwise(Placement):
     def _token_instance(
         self, request: RequestView, views: Sequence[InstanceView]
     ) -> InstanceView | None:
-        """Return one that can hold the request; else a prompt instance, which becomes mixed."""
+        """Return an instance with room; else a prompt instance becomes mixed."""
         view = self._holding(request, views)
         if view is None:
             view = max(self._at_home("prefill", views), key=self._free_blocks, default=None)
@@ -86,12 +86,12 @@ class Splitwise(Placement):
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
     ) -> InstanceId | None:
-        """The token instance; another one that can hold the request where it is full by now."""
+        """The token instance; if it is full by now, another one with room for the request."""
         views = self._views(instances)
         by_number = {view.instance_id: view for view in views}
         hands_over = by_number[instance].role == "prefill" if instance in by_number else False
         assigned = self._forget(request.request_id)
-        # Not assigned is what has lost its KV where it decodes, or was placed without us.
+        # Unassigned requests lost their KV while decoding, or were placed by the shortest queue.
         stays = not hands_over if assigned is None else assigned[1] == instance
         if stays:
             return instance
@@ -105,19 +105,19 @@ class Splitwise(Placement):
         return instance if chosen is None else chosen.instance_id
 
     def _views(self, instances: Sequence[InstanceView]) -> list[InstanceView]:
-        """Return the views; the role in which one is first seen is its home."""
+        """Return the views, and note the first role of an instance as its home."""
         views = list(instances)
         for view in views:
             self.home.setdefault(view.instance_id, view.role)
         return views
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> list[SetRole]:
-        """Show who is mixed; who is empty goes home."""
+        """Set the role of mixed instances; an empty one returns to its home pool."""
         changes = []
         for view in instances:
             number, home = view.instance_id, self.home.get(view.instance_id, view.role)
             is_empty = not (view.num_requests or view.used_blocks or view.booked_blocks)
-            if is_empty:  # what is still assigned had one token, and has ended with it
+            if is_empty:  # requests still assigned here have ended with their first token
                 for request_id in [r for r, own in self.assigned.items() if own[0] == number]:
                     self._forget(request_id)
             if is_empty and not self.assigned_blocks[number]:
@@ -136,12 +136,12 @@ class Splitwise(Placement):
         return [v for v in views if home[v.instance_id] == "both" or v.instance_id in mixed]
 
     def _blocks(self, request: RequestView, view: InstanceView) -> int:
-        """Return the blocks of the whole request."""
+        """Return the blocks of the whole request, output included."""
         output_tokens = request.expected_tokens(self.output_tokens)
         return view.blocks_of(request.prompt_tokens + output_tokens)
 
     def _free_blocks(self, view: InstanceView) -> int:
-        """Return the blocks that nobody has, waits for or is assigned to."""
+        """Return the free blocks that are neither needed by waiting prompts nor assigned."""
         return view.unclaimed_blocks - self.assigned_blocks[view.instance_id]
 
     def _assign(self, request_id: str, prompt: InstanceId, token: InstanceId, blocks: int) -> None:

@@ -1,4 +1,4 @@
-"""User classes one before the other, around any policy that orders a class."""
+"""User classes in order of priority, around the policy that orders each class."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from scheduler_adapters.views import LoadView, Rank, RequestView
 
 
 class ClassPriority(PolicyWrapper):
-    """Wraps a policy: classes in the order of `classes`; those not named come last.
+    """Policy with user classes in the order of `classes`; other classes are last.
 
-    It orders what shares a lane: a waiting request of a better class goes before the other waiting
-    ones, and running requests keep running.
+    The order holds among requests of one lane: waiting requests of a better class precede the other
+    waiting requests, and running requests keep running.
     """
 
     def __init__(self, policy: Policy, *, classes: Sequence[str] = ("paying", "free")) -> None:

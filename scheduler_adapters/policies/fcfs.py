@@ -1,4 +1,4 @@
-"""First come, first served: the default order of serving engines."""
+"""FCFS, the default order of serving engines."""
 
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
@@ -18,7 +18,7 @@ class FCFS(Policy):
 
 
 class OffloadingFCFS(FCFS):
-    """FCFS that keeps evicted requests (the newest) in host memory and resumes them first.
+    """FCFS that evicts the newest requests to host memory and resumes them first.
 
     Source: PASCAL, the baseline FCFS.
     """
@@ -31,5 +31,5 @@ class OffloadingFCFS(FCFS):
 
 
 def fcfs(*, offload: bool = False) -> Policy:
-    """Return FCFS; what it evicts is computed anew, or kept in host memory (`offload`)."""
+    """Return FCFS; evicted KV is recomputed, or kept in host memory (`offload`)."""
     return OffloadingFCFS() if offload else FCFS()

@@ -10,11 +10,11 @@ _DECODE = Rank(lane=1)
 
 
 class PrefillFirst(Policy):
-    """vLLM V0: a step of whole prompts wherever one can be admitted, else one decode of everybody.
+    """vLLM V0: a step of whole prompts if one can be admitted, else one token per running request.
 
     Args:
-        max_tokens: of a prefill step.
-        padded: whether prompts count as the longest of them, as the first releases did.
+        max_tokens: token budget of a prefill step.
+        padded: count each prompt of a step as the longest one, as in the first releases.
     """
 
     name = "vllm-prefill-first"
@@ -43,9 +43,9 @@ class Orca(Policy):
 
     Args:
         max_batch: requests at once.
-        reserved_blocks: KV blocks that every request takes from the start: those of the longest
-            request there may be. This is one more limit on their number (at least one runs).
-            None: paged KV, which Orca did not have.
+        reserved_blocks: KV blocks that every request takes from the start, enough for the longest
+            request. They limit the number of requests, of which at least one runs. None: paged KV,
+            which Orca did not have.
 
     Source: Orca; the reservation as vLLM's paper describes it.
     """
@@ -73,14 +73,14 @@ class Orca(Policy):
 
 @cache
 def _whole_prompts(max_resident: int) -> StepRule:
-    """Return one rule object per number: engines compare rules by identity first."""
+    # One object per number: engines compare rules by identity first.
     return StepRule(max_resident=max_resident, whole_prompts=True)
 
 
 class RequestLevel(Policy):
-    """FasterTransformer: a batch runs until all its requests are done; none joins meanwhile.
+    """FasterTransformer: a batch runs until all its requests are done, without new requests.
 
-    The published pseudo-code has the names of its two modes swapped; this is the text.
+    The published pseudo-code swaps the names of its two modes; this follows the text.
     """
 
     name = "request-level"

@@ -11,12 +11,12 @@ class RAD(Policy):
     """Prefills one request at a time until a tile of decodes is full, then decodes all of them.
 
     Args:
-        max_started: requests started per cycle (n); the bound of the theorem says how many.
+        max_started: requests started per cycle (n), by the bound of the theorem.
         tile: decodes of a full step (t_col).
         chunk: prefill tokens per step (t_lcm).
 
-    Source: RAD, Algorithm 1, with its chunk size one token longer, and the count of started
-    requests also reset when a whole cycle ends at prefill. Requests that end at prefill count.
+    Source: RAD, Algorithm 1, with two changes. Chunks are one token longer, and the count of
+    started requests is also reset when a whole cycle ends at prefill; those requests count.
     """
 
     name = "rad"
@@ -33,7 +33,7 @@ class RAD(Policy):
         self.decode = StepRule(max_prefills=0, max_decodes=tile)
         self.started_before_cycle = 0
         self.is_decoding = False
-        """Whether the present step decodes."""
+        """The present step decodes."""
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return _PREFILL if request.phase <= Phase.PREFILL else _DECODE
@@ -52,8 +52,8 @@ class RAD(Policy):
 class RADTwin(RAD):
     """The appendix scheduler: prefill a whole cycle, then decode it, a tile at a time.
 
-    Source: RAD, Algorithm 2. There the first token is reported when a request becomes active; here,
-    as everywhere, when the prefill ends.
+    Source: RAD, Algorithm 2. There the first token is reported when a request becomes active, here
+    when the prefill ends.
     """
 
     name = "rad-twin"

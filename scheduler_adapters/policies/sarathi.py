@@ -13,8 +13,8 @@ _RUNNING = Rank()
 class Sarathi(Policy):
     """Stall-free batches; new requests by arrival ("fcfs") or shortest prompt first ("spf").
 
-    Source: Sarathi-Serve, Algorithm 3. Its loop lacks an exit when a prompt is done before the
-    budget is used: here the next request follows.
+    Source: Sarathi-Serve, Algorithm 3. When a prompt ends before the budget is used, the next
+    request follows here; the published loop has no exit for this case.
     """
 
     name = "sarathi"

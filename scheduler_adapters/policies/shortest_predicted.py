@@ -2,11 +2,11 @@
 
 The source of the scores names the policy: PARS's pairwise ranker, a pointwise regression, a
 listwise ranker, or the true lengths (oracle). A request without a score ranks by the median of the
-scores before it: half of the scored ones go first, half wait, and among themselves such requests go
-by arrival. Before the first score all go by arrival.
+scores before it, between the shorter and the longer half. Among themselves such requests rank by
+arrival, as do all requests before the first score.
 
-Source: PARS, Algorithm 1. Only the waiting queue is reordered: a running request ranks as FCFS
-ranks it, and a preempted one re-enters the queue with its first score.
+Source: PARS, Algorithm 1. Only the waiting queue is reordered: running requests rank as under FCFS,
+and a preempted request re-enters the queue with its first score.
 """
 
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
@@ -17,7 +17,7 @@ _BY_ARRIVAL = Rank()
 
 
 class ShortestPredicted(Policy):
-    """Lowest score first. Constant scores are FCFS; scores equal to the lengths are the oracle."""
+    """Lowest score first; constant scores give FCFS, and the true lengths the oracle."""
 
     name = "shortest-predicted"
     traits = Traits(is_static=True)
@@ -30,6 +30,6 @@ class ShortestPredicted(Policy):
 
 
 def pars(starve_after_s: float | None = 120.0) -> Policy:
-    """Return PARS: shortest predicted first with a starvation guard; None leaves it off."""
+    """Return PARS: shortest predicted first with a starvation guard; None: without a guard."""
     policy = ShortestPredicted()
     return policy if starve_after_s is None else StarvationGuard(policy, after_s=starve_after_s)

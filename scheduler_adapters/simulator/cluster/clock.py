@@ -2,8 +2,8 @@
 
 A decision at time t sees every instance after all its steps that started before t. For arrivals and
 ticks `Engine.advance(t)` does that. A phase ends at the end of a step, and only the step itself
-shows when. So the instance in which a phase may end first runs first, and only up to the earliest
-time at which one may end elsewhere (`Engine.quiet_until_s`). When a phase ends at e, no other
+shows when. So the instance in which a phase may end first runs first. It stops at the earliest time
+at which a phase may end elsewhere (`Engine.quiet_until_s`). When a phase ends at e, no other
 instance has begun a step at e or later, and each is then advanced to e.
 """
 
@@ -24,12 +24,12 @@ recoveries and failures of instances, snapshots, ends of phases, arrivals, ticks
 
 
 class ClusterClock:
-    """Virtual time of several engines, the events to come, and the requests of each engine.
+    """Virtual time of several engines, future events, and the requests of each engine.
 
     Args:
-        requests: all of the run. The arrivals of a closed loop are written when they are known.
-        watches_phases: whether the end of a phase is an event.
-        heeds_ends: whether the end of a request is one, too.
+        requests: all requests of the run; a closed loop writes their arrivals when it sends them.
+        watches_phases: ends of phases are events.
+        heeds_ends: ends of requests are events, too.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class PlacementCalls:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the views are too old for the placement to decide."""
+        """True while the views are too old for the placement to decide."""
         return self.views.age_s > self.max_age_s
 
     def ask(self, method: str, *arguments: Any) -> Any:

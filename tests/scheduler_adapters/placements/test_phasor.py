@@ -26,7 +26,7 @@ REQUEST = RequestView("a", 0, 0.0, 79, generated_tokens=1)
 
 
 def phasor(**changes) -> Phasor:
-    made = Phasor(**{"cost": COST, "ttft_slo_s": 1.0, "migration": "live"} | changes)
+    made = Phasor(**{"cost": COST, "ttft_slo_s": 1.0} | changes)
     made.freeness.waits(160)  # a large request has ten blocks
     return made
 
@@ -116,15 +116,6 @@ def test_the_pool_that_is_much_less_free_gets_an_instance(tokens, used, role):
     assert changes == ([SetRole(instance=4, role=role)] if role else [])
 
 
-def test_pools_that_differ_by_less_than_the_gap_are_left_alone():
-    # -1 and -0.97: by the printed rule prefill is still short.
-    views = pools(200, 100)
-    for one in views[2:4]:
-        one.waiting_prompt_tokens = 16 * 97
-    assert phasor().tick(0.0, views) == [SetRole(instance=4, role="prefill")]
-    assert phasor(gap=0.05).tick(0.0, views) == []
-
-
 def test_promotions_keep_a_cool_down_apart_and_a_role_lasts_as_long():
     placement = phasor(cool_down_ticks=4)  # 0.2 s
     short = pools(50, 0)
@@ -148,16 +139,12 @@ def test_promotions_keep_a_cool_down_apart_and_a_role_lasts_as_long():
     assert placement.leaving == set()
 
 
-@pytest.mark.parametrize(
-    ("recall", "leaves"), [("unneeded", False), ("opposite", True), ("never", False)]
-)
-def test_when_an_instance_is_recalled_is_a_choice(recall, leaves):
-    placement = phasor(recall=recall, cool_down_ticks=1)
+def test_a_promoted_instance_stays_while_its_pool_is_short():
+    placement = phasor(cool_down_ticks=1)
     placement.tick(0.0, pools(50, 0))
-    # Its pool is still short, and the other is not.
     serving = view(4, "prefill", prefill_tokens=50, used_blocks=1)
     placement.tick(1.0, pools(50, 0, serving))
-    assert (placement.leaving == {4}) == leaves
+    assert placement.leaving == set()
 
 
 def test_requests_leave_a_recalled_decode_instance():
@@ -263,8 +250,7 @@ def test_without_elastic_instances_squares_and_fragments_it_is_fewest_queued_tok
         ({"theta_flow": 1.5}, "theta_flow is 1.5"),
         ({"theta_frag": 1}, "theta_frag is 1"),
         ({"cool_down_ticks": 0}, "cool_down_ticks is 0"),
-        ({"recall": "soon"}, "recall is 'soon'; use one of unneeded, opposite, never"),
-        ({"idle": "off"}, "idle is 'off'"),
+        ({"idle": "off"}, "idle is 'off'; use one of standby, mixed"),
         ({"tick_s": 0.0}, "tick_s is 0"),
         ({"parameter_ratio": -1.0}, "parameter_ratio is -1"),
     ],
