@@ -18,10 +18,6 @@ from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.simulated_request import Carried, simulated_request
 from scheduler_adapters.workload.requests import Requests
 
-LANDED, STARTED, RECOVERED, FAILED, SNAPSHOT, PHASE_ENDED, ARRIVED, TICKED = range(8)
-"""Kinds of events in the order in which they happen at one time: ends and starts of transfers,
-recoveries and failures of instances, snapshots, ends of phases, arrivals, ticks."""
-
 
 class ClusterClock:
     """Virtual time of several engines, future events, and the requests of each engine.
@@ -31,6 +27,10 @@ class ClusterClock:
         watches_phases: ends of phases are events.
         heeds_ends: ends of requests are events, too.
     """
+
+    LANDED, STARTED, RECOVERED, FAILED, SNAPSHOT, PHASE_ENDED, ARRIVED, TICKED = range(8)
+    """Kinds of events in the order in which they happen at one time: ends and starts of transfers,
+    recoveries and failures of instances, snapshots, ends of phases, arrivals, ticks."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ClusterClock:
         """Last place of each request: instance, and row of its engine."""
 
     def push(
-        self, at_s: float, kind: int, number: int, second: int, action: Callable[[], None]
+        self, at_s: float, kind: int, number: int, action: Callable[[], None], *, second: int = 0
     ) -> None:
         """Schedule an event; at equal times and kinds the lesser numbers precede."""
         heappush(self.events, (at_s, kind, number, second, action))

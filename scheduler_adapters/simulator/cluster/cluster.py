@@ -15,16 +15,7 @@ import numpy as np
 from lengthwise.errors import ConfigError, InvalidDecision, at_least, require
 from scheduler_adapters.placement import Move, Placement, SetRole
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.cluster.clock import (
-    ARRIVED,
-    FAILED,
-    LANDED,
-    PHASE_ENDED,
-    RECOVERED,
-    SNAPSHOT,
-    TICKED,
-    ClusterClock,
-)
+from scheduler_adapters.simulator.cluster.clock import ClusterClock
 from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry
 from scheduler_adapters.simulator.cluster.outages import Outage, Outages
 from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls, overrides
@@ -99,7 +90,7 @@ class Cluster:
         self.views = InstanceViews(self.clock)
         if age.period_s:
             snapshots = self.views = Snapshots(self.clock, placement.watch, with_decodes=has_ticks)
-            self._repeat(SNAPSHOT, age.period_s, snapshots.take)
+            self._repeat(ClusterClock.SNAPSHOT, age.period_s, snapshots.take)
         self.calls = PlacementCalls(placement, self.views, age.max_age_s)
         self.migrations = RequestMigrations(self.calls, fabric)
         self.outages = Outages(self.migrations, outages)
@@ -110,7 +101,7 @@ class Cluster:
         for _ in range(clients or 1):
             self._expect_arrival()
         if has_ticks:
-            self._repeat(TICKED, placement.tick_s, self._tick)
+            self._repeat(ClusterClock.TICKED, placement.tick_s, self._tick)
 
     def run(self) -> None:
         """Run all events and all steps."""
@@ -122,6 +113,23 @@ class Cluster:
                 f"their instances, first {prefilled[0].state.view.request_id!r}; name one for each"
             )
 
+    def outcome(self) -> ClusterRun:
+        """Return the result so far."""
+        clock, migrations = self.clock, self.migrations
+        parts = [
+            engine.timeline(self.requests.take(np.array(rows, dtype=np.int64)))
+            for engine, rows in zip(clock.engines, clock.rows, strict=True)
+        ]
+        places = clock.rows, clock.last_at
+        return ClusterRun(
+            timeline=join_moved(self.requests, parts, *places, migrations.counts),
+            migrations=tuple(migrations.ended),
+            num_aborted=migrations.num_aborted,
+            num_replaced=self.outages.num_replaced,
+            num_fallbacks=self.calls.num_fallbacks,
+            roles=tuple(self.roles),
+        )
+
     def _expect_arrival(self) -> None:
         """Schedule the next arrival: at its own time, or now that a client is free."""
         row = self.num_sent
@@ -130,7 +138,7 @@ class Cluster:
             if self.clients is not None:
                 self.requests.arrival_s[row] = self.clock.now_s
             at_s = self.requests.arrival_s.item(row)
-            self.clock.push(at_s, ARRIVED, row, 0, partial(self._arrive, row))
+            self.clock.push(at_s, ClusterClock.ARRIVED, row, partial(self._arrive, row))
 
     def _arrive(self, row: int) -> None:
         simulated = simulated_request(self.requests, row)
@@ -154,7 +162,7 @@ class Cluster:
             if self._is_pending():
                 self._repeat(kind, period_s, action, number + 1)
 
-        self.clock.push(number * period_s, kind, number, 0, run)
+        self.clock.push(number * period_s, kind, number, run)
 
     def _is_pending(self) -> bool:
         """Return whether anything is pending for which the next tick or snapshot may matter."""
@@ -162,9 +170,9 @@ class Cluster:
             self.clock.current(instance)
         # A tick matters to a snapshot, but not the other way round. Failures alone do not matter,
         # and recoveries matter only to requests without a place.
-        idle = {LANDED, FAILED, SNAPSHOT}
+        idle = {ClusterClock.LANDED, ClusterClock.FAILED, ClusterClock.SNAPSHOT}
         if not (self.calls.unplaced or self.migrations.prefilled):
-            idle.add(RECOVERED)
+            idle.add(ClusterClock.RECOVERED)
         is_expected = any(kind not in idle for _, kind, *_ in self.clock.events)
         return is_expected or bool(self.migrations.under_way) or min(self.clock.next_s) < inf
 
@@ -257,10 +265,11 @@ class _PhaseEnds(EngineObserver):
         order: int,
         then: Callable[[int, RequestState], None],
     ) -> None:
-        engine = self.cluster.clock.engines[self.instance]
-        state = engine.requests[request.number]
-        action = partial(then, self.instance, state)
-        self.cluster.clock.push(now_s, PHASE_ENDED, self.instance, 3 * state.row + order, action)
+        clock, instance = self.cluster.clock, self.instance
+        engine = clock.engines[instance]
+        action = partial(then, instance, engine.requests[request.number])
+        second = 3 * request.number + order
+        clock.push(now_s, clock.PHASE_ENDED, instance, action, second=second)
         engine.stop()
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
@@ -335,22 +344,5 @@ def simulate_cluster(
         with uncollected():
             cluster.run()
     except KeyboardInterrupt as error:
-        raise Interrupted(_outcome(cluster).timeline) from error
-    return _outcome(cluster)
-
-
-def _outcome(cluster: Cluster) -> ClusterRun:
-    """Return the result so far."""
-    requests, clock, migrations = cluster.requests, cluster.clock, cluster.migrations
-    parts = [
-        engine.timeline(requests.take(np.array(rows, dtype=np.int64)))
-        for engine, rows in zip(clock.engines, clock.rows, strict=True)
-    ]
-    return ClusterRun(
-        timeline=join_moved(requests, parts, clock.rows, clock.last_at, migrations.counts),
-        migrations=tuple(migrations.ended),
-        num_aborted=migrations.num_aborted,
-        num_replaced=cluster.outages.num_replaced,
-        num_fallbacks=cluster.calls.num_fallbacks,
-        roles=tuple(cluster.roles),
-    )
+        raise Interrupted(cluster.outcome().timeline) from error
+    return cluster.outcome()

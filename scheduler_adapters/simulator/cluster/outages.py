@@ -15,7 +15,6 @@ from operator import itemgetter
 import numpy as np
 
 from lengthwise.errors import ConfigError, at_least, require
-from scheduler_adapters.simulator.cluster.clock import FAILED, RECOVERED
 from scheduler_adapters.simulator.cluster.request_migrations import RequestMigrations
 
 
@@ -40,14 +39,15 @@ class Outages:
         self.migrations, self.calls, self.clock = migrations, migrations.calls, migrations.clock
         self.num_replaced = np.zeros(len(self.clock.requests), dtype=np.int64)
         """Number of repeated placements of each request."""
-        push, count = self.clock.push, len(self.clock.engines)
+        clock, count = self.clock, len(self.clock.engines)
         in_order = sorted(outages, key=lambda one: (one.instance, one.at_s))
         for one in in_order:
-            if one.instance >= count:
+            number = one.instance
+            if number >= count:
                 raise ConfigError(f"{one} of {count} instances; name one of them")
-            push(one.at_s, FAILED, one.instance, 0, partial(self._fail, one.instance))
+            clock.push(one.at_s, clock.FAILED, number, partial(self._fail, number))
             if one.until_s < inf:
-                push(one.until_s, RECOVERED, one.instance, 0, partial(self._recover, one.instance))
+                clock.push(one.until_s, clock.RECOVERED, number, partial(self._recover, number))
         for before, one in pairwise(in_order):
             if one.instance == before.instance and one.at_s < before.until_s:
                 raise ConfigError(f"{one} begins during {before}; let one end before the other")

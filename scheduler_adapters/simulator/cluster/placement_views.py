@@ -114,8 +114,11 @@ class Snapshots(InstanceViews):
             self._renew(instance)
         self._show_living()
 
+    def _refresh(self, instance: int) -> None:
+        """Leave a view as it is between snapshots."""
+
     def _renew(self, instance: int) -> None:
-        self._refresh(instance)
+        super()._refresh(instance)
         engine = self.clock.engines[instance]
         decodes = tuple(engine.decodes()) if self.with_decodes else ()
         self.by_number[instance] = replace(
@@ -160,9 +163,3 @@ class Snapshots(InstanceViews):
     def _counts(self, context_tokens: int) -> bool:
         """Return whether a request of that context counts among those that think."""
         return self.watch is not None and context_tokens <= self.watch.demote_above_tokens
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.shown[index]
-
-    def __iter__(self) -> Iterator[InstanceView]:
-        return iter(self.shown)

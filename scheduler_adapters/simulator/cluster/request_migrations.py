@@ -22,7 +22,6 @@ from math import inf
 import numpy as np
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.simulator.cluster.clock import LANDED, STARTED
 from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls
 from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.engine.simulated_request import Carried
@@ -128,7 +127,7 @@ class RequestMigrations:
 
     def _expect_start(self, number: int, start_s: float) -> None:
         if start_s > self.clock.now_s:
-            self.clock.push(start_s, STARTED, number, 0, partial(self._start, number))
+            self.clock.push(start_s, self.clock.STARTED, number, partial(self._start, number))
         else:
             self._start(number)
 
@@ -201,7 +200,7 @@ class RequestMigrations:
         self.num_events += 1
         if (at_s := self.transfers.next_landing_s) < inf:
             action = partial(self._land, self.num_events)
-            self.clock.push(at_s, LANDED, self.num_events, 0, action)
+            self.clock.push(at_s, self.clock.LANDED, self.num_events, action)
 
     def _land(self, event: int) -> None:
         if event != self.num_events:
