@@ -8,9 +8,10 @@ from typing import Any, Final, get_type_hints
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.papers.phasor_measures import ContiguousRuns, fit_prefill_cost
+from scheduler_adapters.papers.phasor_measures import ContiguousRuns
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole
 from scheduler_adapters.placements.distserve import DistServe
+from scheduler_adapters.placements.freeness import PrefillCost
 from scheduler_adapters.placements.memory_aware import MemoryAwarePools
 from scheduler_adapters.placements.phasor import Phasor
 from scheduler_adapters.placements.splitwise import Splitwise
@@ -155,13 +156,11 @@ class GpuCluster:
         profile = f"{model}@{GPU}:phasor"
         self.instance = Instance.preset(profile, max_num_seqs=256, max_tokens=STEP_TOKENS)
         self.fabric = Fabric.of_model(model, bytes_per_s=25e9)
-        self.cost, self.r2 = fit_prefill_cost(
-            CALIBRATED_TOKENS,
-            [self.instance.prefill_s(tokens) for tokens in CALIBRATED_TOKENS],
-            peak_flop_per_s=gpu_of(GPU).flops_per_s,
-            model=model,
-            device=GPU,
-        )
+        tokens, peak = np.array(CALIBRATED_TOKENS), gpu_of(GPU).flops_per_s
+        measured_s = [self.instance.prefill_s(int(count)) for count in tokens]
+        (square_s, token_s), *_ = np.linalg.lstsq(np.stack([tokens**2, tokens], 1), measured_s)
+        fitted = {"alpha": float(square_s * peak), "beta": float(token_s * peak)}
+        self.cost = PrefillCost(**fitted, peak_flop_per_s=peak, model=model, device=GPU)
 
     def placement(self, system: System, workload: PaperWorkload) -> Placement:
         """Return a fresh placement, which expects outputs of the workload's mean."""

@@ -1,36 +1,10 @@
-"""Two measures of Phasor's experiment: prefill cost of a simulated GPU, and contiguous KV runs."""
+"""Contiguous runs of KV blocks, a measure of fragments in Phasor's experiment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
-from statistics import fmean
 
 from scheduler_adapters.placement import InstanceId
-from scheduler_adapters.placements.freeness import PrefillCost
 from scheduler_adapters.views import InstanceView
-
-
-def fit_prefill_cost(
-    tokens: Sequence[float],
-    seconds: Sequence[float],
-    *,
-    peak_flop_per_s: float,
-    model: str,
-    device: str,
-) -> tuple[PrefillCost, float]:
-    """Return the least-squares fit to prefill times without noise, and its R^2."""
-    s2, s3, s4 = (sum(n**power for n in tokens) for power in (2, 3, 4))
-    t1, t2 = (sum(s * n**power for n, s in zip(tokens, seconds, strict=True)) for power in (1, 2))
-    determinant = s4 * s2 - s3 * s3
-    square_s, token_s = (t2 * s2 - t1 * s3) / determinant, (t1 * s4 - t2 * s3) / determinant
-    missed = sum(
-        (s - square_s * n * n - token_s * n) ** 2 for n, s in zip(tokens, seconds, strict=True)
-    )
-    r2 = 1 - missed / sum((s - fmean(seconds)) ** 2 for s in seconds)
-    alpha, beta = square_s * peak_flop_per_s, token_s * peak_flop_per_s
-    cost = PrefillCost(
-        alpha=alpha, beta=beta, peak_flop_per_s=peak_flop_per_s, model=model, device=device
-    )
-    return cost, r2
 
 
 class ContiguousRuns:

@@ -11,8 +11,8 @@ of 128 tokens that is a moment in a year, so the check there is of the waiting q
 checked where the formula allows it: on a device as fast whose tiles hold 8 tokens, and on the A100
 with long prompts and short answers. Both start twice the requests per cycle that the theorem needs.
 
-Set before the first run: the backlog is one cycle (n requests, 2,000 at most), and the horizon
-twice the time that cycles as long as the bound would need to serve it.
+Set before the first run: the backlog is one cycle (n requests, 2,000 at most). The horizon is twice
+the time in which cycles as long as the bound would serve it.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -23,7 +23,7 @@ class PaperFigure:
 
     @property
     def settled(self) -> str:
-        """When the criterion was settled, in words."""
+        """Time at which the criterion was settled, in words."""
         return "set beforehand" if self.pre_set else "settled with figures at hand"
 
 

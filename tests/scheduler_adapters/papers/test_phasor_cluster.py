@@ -79,8 +79,9 @@ def test_systems_have_their_pools_and_placements(testbed):
 
 
 def test_the_cost_that_is_calibrated_is_the_time_of_a_prefill(testbed):
-    assert testbed.r2 > 0.999
-    assert testbed.cost.seconds(1024) == pytest.approx(testbed.instance.prefill_s(1024), rel=0.02)
+    for tokens in (1024, 8192):
+        measured_s = testbed.instance.prefill_s(tokens)
+        assert testbed.cost.seconds(tokens) == pytest.approx(measured_s, rel=0.02)
 
 
 def test_a_run_at_ease_meets_its_targets_and_a_loop_has_a_capacity(testbed):

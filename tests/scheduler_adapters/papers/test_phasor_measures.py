@@ -1,24 +1,11 @@
-"""The prefill cost of a simulated GPU, and what contiguous runs of KV blocks leave unusable."""
+"""Contiguous runs of KV blocks: the share of free blocks beside the longest run."""
 
 from __future__ import annotations
 
 import pytest
 
-from scheduler_adapters.papers.phasor_measures import ContiguousRuns, fit_prefill_cost
-from scheduler_adapters.placements.freeness import PrefillCost
+from scheduler_adapters.papers.phasor_measures import ContiguousRuns
 from scheduler_adapters.views import InstanceView, RequestView
-
-COST = PrefillCost(alpha=2.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
-
-
-def test_a_fit_finds_the_cost_of_prefills_without_noise():
-    tokens = (128, 512, 2048, 8192)
-    exact = [COST.seconds(n) for n in tokens]
-    names = {"peak_flop_per_s": 1000.0, "model": "m", "device": "d"}
-    cost, r2 = fit_prefill_cost(tokens, exact, **names)
-    assert (cost.alpha, cost.beta, r2) == pytest.approx((2.0, 10.0, 1.0))
-    _, r2 = fit_prefill_cost(tokens, [1.0, 1.0, 9.0, 3.0], **names)
-    assert r2 < 0.99
 
 
 def test_what_is_beside_the_longest_free_run_is_unusable():

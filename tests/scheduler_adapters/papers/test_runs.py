@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import pytest
-
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, recorded, seed_values
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
@@ -51,9 +49,3 @@ def test_without_the_data_folder_a_file_is_missed_aloud(monkeypatch, tmp_path, c
     with caplog.at_level(logging.WARNING):
         assert recorded("b.txt", Path.read_text) is None
     assert "lengths are drawn" in caplog.text
-
-
-@pytest.mark.parametrize("scale", [0.001, 1.5])
-def test_a_scale_outside_of_its_range_is_refused(scale):
-    with pytest.raises(ValueError, match="scale is"):
-        ReproduceConfig(paper="rad", scale=scale)
