@@ -22,8 +22,8 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import interval
 from scheduler_adapters.reporting.page import Section
 from scheduler_adapters.simulator.instance import Instance
+from scheduler_adapters.simulator.latency.presets import SLAI as TESTBED
 from scheduler_adapters.simulator.load_search import highest_load
-from scheduler_adapters.simulator.presets import SLAI as TESTBED
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import statistic, token_gaps
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s

@@ -6,7 +6,7 @@
 import numpy as np
 
 from scheduler_adapters.simulator.compiled.residents import ceil_div, jit
-from scheduler_adapters.simulator.latency.models import AFFINE, KERNELS, ROOFLINE, TABLES
+from scheduler_adapters.simulator.latency.models import AFFINE, ROOFLINE, TABLES
 
 
 @jit
@@ -20,10 +20,6 @@ def step_s(kind, numbers, dense, decode, prefill, count, context, chunks, num_ch
         tokens += chunks[i, 1]
     if kind == TABLES:
         return _table_s(numbers, dense, decode, prefill, count, context, tokens, chunks, num_chunks)
-    if kind == KERNELS:
-        return _kernels_s(
-            numbers, dense, decode, prefill, count, context, tokens, chunks, num_chunks
-        )
     pairs = 0.0
     for i in range(num_chunks):
         pairs += chunks[i, 1] * (chunks[i, 0] + chunks[i, 1] / 2)
@@ -56,38 +52,3 @@ def _table_s(numbers, dense, decode, prefill, count, context, tokens, chunks, nu
         attention_ms = prefill[row, column]
         layer_ms += attention_ms * 1.1 if num_chunks > 1 else attention_ms
     return layer_ms * numbers[0] * 1e-3
-
-
-@jit
-def _kernels_s(
-    by_sequences, by_tokens, decode, prefill, count, context, tokens, chunks, num_chunks
-):
-    sequences = count + num_chunks
-    if tokens >= len(by_tokens) or sequences >= len(by_sequences):
-        return -1.0
-    seconds = 0.0
-    for i in range(num_chunks):
-        seconds += _grid_at(prefill, chunks[i, 1], chunks[i, 0])
-    if count:
-        seconds += _grid_at(decode, count, context / count)
-    return seconds + by_tokens[tokens] + by_sequences[sequences]
-
-
-@jit
-def _grid_at(packed, x, y):
-    """Return `Grid2.at` of a packed grid."""
-    # Row and column 0 hold the axes; their first and last points do not bound the lookup.
-    row = 2 + np.searchsorted(packed[2:-1, 0], x, "right")
-    column = 2 + np.searchsorted(packed[0, 2:-1], y, "right")
-    share_x = _share(packed[row - 1, 0], packed[row, 0], x)
-    share_y = _share(packed[0, column - 1], packed[0, column], y)
-    first = packed[row - 1, column - 1]
-    at_low = first + share_y * (packed[row - 1, column] - first)
-    first = packed[row, column - 1]
-    at_high = first + share_y * (packed[row, column] - first)
-    return at_low + share_x * (at_high - at_low)
-
-
-@jit
-def _share(start, end, value):
-    return (value - start) / (end - start) if value > start else 0.0

@@ -1,4 +1,4 @@
-"""Step times: latency models, from first principles, fits, tables or measured kernels.
+"""Step times: latency models, from first principles, fits or tables.
 
 Start with `models.py`.
 """

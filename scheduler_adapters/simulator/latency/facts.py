@@ -1,11 +1,14 @@
-"""Public sizes of models and data-sheet peaks of GPUs, in 16 bit; tables of positional rows."""
+"""Public sizes of models and data-sheet peaks of GPUs, in 16 bit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
 from lengthwise.errors import ConfigError
 
+Facts = TypeVar("Facts")
 BLOCK_TOKENS = 16
 """Tokens per KV block, vLLM's default."""
 
@@ -24,17 +27,6 @@ class ModelFacts:
     """Width inside the gated MLP."""
     vocabulary: int
     head_dim: int = 128
-
-    def shard(self, num_gpus: int) -> ModelFacts:
-        """Return the sizes on one of `num_gpus` tensor-parallel GPUs; `hidden` stays whole."""
-        return replace(
-            self,
-            parameters=self.parameters / num_gpus,
-            query_heads=self.query_heads // num_gpus,
-            kv_heads=self.kv_heads // num_gpus,
-            ffn=self.ffn // num_gpus,
-            vocabulary=self.vocabulary // num_gpus,
-        )
 
     @property
     def weights_bytes(self) -> float:
@@ -67,14 +59,6 @@ MODELS = {
     "deepseek-r1-distill-qwen-32b": ModelFacts(32.8e9, 64, 40, 8, 5120, 27648, 152064),
 }
 """Parameters, layers, query heads, KV heads, hidden, ffn, vocabulary."""
-MEASURED_MODELS = {
-    "llama-3.1-8b": MODELS["llama-3-8b"],
-    "qwen3-32b": ModelFacts(32.8e9, 64, 64, 8, 5120, 25600, 151936),
-    "qwen3-30b-a3b": ModelFacts(30.5e9, 48, 32, 4, 2048, 768, 151936),
-    "llama-2-70b": ModelFacts(69e9, 80, 64, 8, 8192, 28672, 32000),
-    "bloom-176b": ModelFacts(176.2e9, 70, 112, 112, 14336, 57344, 250880),
-}
-"""Models with measurements only; `ffn` of a mixture of experts is that of one expert."""
 GPUS = {
     "v100-32g": GpuFacts(32e9, 0.9e12, 125e12),
     "a100-40g": GpuFacts(40e9, 1.555e12, 312e12),
@@ -85,24 +69,19 @@ GPUS = {
     "l40s": GpuFacts(48e9, 0.864e12, 362e12),
 }
 """Bytes of memory, bytes/s, FLOP/s."""
-MEASURED_GPUS = {
-    "rtx-4090": GpuFacts(24e9, 1.008e12, 165e12),
-    "rtx-pro-6000": GpuFacts(96e9, 1.597e12, 504e12),
-}
-"""GPUs with measurements only."""
 
 
 def facts_of(model: str) -> ModelFacts:
     """Return the sizes of a model. Raises ConfigError for an unknown one; the known are listed."""
-    known = MODELS | MEASURED_MODELS
-    if model not in known:
-        raise ConfigError(f"no model named {model!r}; use one of {', '.join(known)}")
-    return known[model]
+    return _known("model", model, MODELS)
 
 
 def gpu_of(name: str) -> GpuFacts:
     """Return the peaks of a GPU. Raises ConfigError for an unknown one; the known are listed."""
-    known = GPUS | MEASURED_GPUS
+    return _known("GPU", name, GPUS)
+
+
+def _known(kind: str, name: str, known: Mapping[str, Facts]) -> Facts:
     if name not in known:
-        raise ConfigError(f"no GPU named {name!r}; use one of {', '.join(known)}")
+        raise ConfigError(f"no {kind} named {name!r}; use one of {', '.join(known)}")
     return known[name]

@@ -15,7 +15,7 @@ from scheduler_adapters.timeline.steps import Chunk as Chunk
 from scheduler_adapters.timeline.steps import chunk_sizes
 from scheduler_adapters.workload.requests import Floats
 
-AFFINE, ROOFLINE, TABLES, KERNELS = range(4)
+AFFINE, ROOFLINE, TABLES = range(3)
 """Kinds of latency models that the compiled loops know."""
 CompiledLatency = tuple[int, Floats, Floats, Floats, Floats]
 """Kind, numbers, and three tables: by tokens, for decodes, and for prefills."""

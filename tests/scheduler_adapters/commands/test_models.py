@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from scheduler_adapters.__main__ import PROGRAM, main
-from scheduler_adapters.simulator.presets import presets
-from scheduler_adapters.validation.fidelity import RECORDINGS
+from scheduler_adapters.__main__ import COMMANDS, main
+from scheduler_adapters.simulator.latency.presets import presets
 
 
 def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need(capsys):
@@ -19,8 +18,6 @@ def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need
         if row["data"] is not None:
             assert "LENGTHWISE_DATA" in row["note"]
             assert row["kv_blocks"] is None
-    assert printed["fidelity"] == []
-    assert "LENGTHWISE_DATA" in printed["fidelity_note"]
 
 
 def test_the_table_names_every_preset(capsys):
@@ -30,15 +27,10 @@ def test_the_table_names_every_preset(capsys):
 
 
 @pytest.mark.data
-def test_with_data_every_measured_preset_is_checked(capsys, data_folder):
+def test_with_data_every_preset_has_kv_memory(capsys, data_folder):
     assert main(["models", "--json", "--data-dir", str(data_folder)]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    for row in printed["models"]:
-        if row["data"] is not None:
-            assert row["kv_blocks"] > 0
-            assert row["checks"], row
-            assert all(0 <= check["mape_fraction"] < 0.3 for check in row["checks"])
-    assert len(printed["fidelity"]) == 2 * len(RECORDINGS)
+    assert all(row["kv_blocks"] > 0 for row in printed["models"])
 
 
 def test_a_data_folder_that_does_not_exist_is_one_line_and_exit_code_2(capsys, tmp_path):
@@ -47,4 +39,4 @@ def test_a_data_folder_that_does_not_exist_is_one_line_and_exit_code_2(capsys, t
 
 
 def test_the_command_is_registered():
-    assert PROGRAM.place_of("models") == "scheduler_adapters.commands.models:run"
+    assert COMMANDS["models"][0] == "scheduler_adapters.commands.models:run"

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import ConfigError, DataError
-from scheduler_adapters.simulator.presets import presets
+from scheduler_adapters.simulator.latency.presets import presets
 from tests.training.prefill.test_cost import LENGTHS
 from training.__main__ import main
 from training.prefill.samples import GEMM, SPLITWISE, published_samples, read_samples

@@ -18,9 +18,8 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.simulator.compiled.run import run_compiled
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.kernels.grid import Grid2
-from scheduler_adapters.simulator.latency.kernels.kernel_latency import KernelLatency
 from scheduler_adapters.simulator.latency.models import AffineLatency, RooflineLatency
+from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
@@ -42,13 +41,13 @@ ROOFLINE = RooflineLatency(
     per_attention_pair_s=1.8e-9,
 )
 
-KERNELS = KernelLatency(
-    tokens_s=np.linspace(0.01, 0.06, 600).tolist(),
-    sequences_s=np.linspace(0.001, 0.0017, 300).tolist(),
-    prefill_s=Grid2([1, 7, 64], [0, 33, 150], np.random.default_rng(0).uniform(1e-3, 2e-3, (3, 3))),
-    decode_s=Grid2([1, 4, 100], [16, 50, 77], np.random.default_rng(1).uniform(1e-3, 9e-3, (3, 3))),
+TABLES = TableLatency(
+    np.random.default_rng(0).uniform(1.0, 2.0, 700),
+    np.random.default_rng(1).uniform(0.1, 0.2, 700),
+    np.random.default_rng(2).uniform(0.1, 0.2, (130, 64)),
+    np.random.default_rng(3).uniform(0.1, 0.2, (400, 700)),
 )
-"""Nothing in it is round; workloads lie inside, between and beyond its axes."""
+"""No number in it is round."""
 
 
 @st.composite
@@ -73,7 +72,7 @@ def workloads(draw) -> Requests:
 
 instances = st.builds(
     Instance,
-    latency=st.sampled_from([LATENCY, ROOFLINE, KERNELS]),
+    latency=st.sampled_from([LATENCY, ROOFLINE, TABLES]),
     kv_blocks=st.sampled_from([8, 14, 20, 40, 400]),
     max_num_seqs=st.sampled_from([1, 3, 8]),
     max_tokens=st.sampled_from([None, 4, 32, 200]),
@@ -167,7 +166,7 @@ def test_the_compiled_loop_takes_these_policies(policy):
         user_class=np.where(is_paying, "paying", "free"),
         tbt_s=np.where(is_paying, 0.1, 0.5),
     )
-    for latency in (LATENCY, ROOFLINE, KERNELS):
+    for latency in (LATENCY, ROOFLINE, TABLES):
         instance = Instance(latency=latency, kv_blocks=30, max_num_seqs=16, max_tokens=512)
         compiled = run_compiled(requests, policy, instance)
         assert compiled is not None

@@ -22,11 +22,12 @@ from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.links import HostLink
+from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.simulator.any_policy import serve
-from tests.scheduler_adapters.simulator.compiled.test_loop import KERNELS, LATENCY, assert_equal
+from tests.scheduler_adapters.simulator.compiled.test_loop import LATENCY, assert_equal
 
 pytestmark = pytest.mark.slow
 INSTANCE = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16, max_tokens=512)
@@ -54,7 +55,7 @@ def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python
     host = HostLink(kv_bytes_per_token=1)
     assert run_compiled(requests, OffloadingFCFS(), replace(INSTANCE, host=host)) is None
     assert run_compiled(requests, FCFS(), replace(INSTANCE, latency=NotCompiled())) is None
-    short = replace(KERNELS, tokens_s=KERNELS.tokens_s[:4])
+    short = TableLatency(*(np.ones(size) for size in (4, 4, (4, 4), (4, 4))))
     assert run_compiled(requests, FCFS(), replace(INSTANCE, latency=short)) is None
     timeline = simulate(requests, RAD(), INSTANCE, loop="compiled")
     assert np.isfinite(timeline.finished_s).all()

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.simulator.compiled.step_times import step_s
-from tests.scheduler_adapters.simulator.compiled.test_loop import KERNELS, LATENCY, ROOFLINE
+from tests.scheduler_adapters.simulator.compiled.test_loop import LATENCY, ROOFLINE, TABLES
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("latency", [LATENCY, ROOFLINE, KERNELS])
+@pytest.mark.parametrize("latency", [LATENCY, ROOFLINE, TABLES])
 def test_a_step_takes_the_time_of_its_model(latency):
     random = np.random.default_rng(0)
     for _ in range(200):
@@ -26,4 +26,4 @@ def test_a_step_takes_the_time_of_its_model(latency):
 
 def test_a_step_behind_the_last_row_of_a_table_has_no_time():
     chunks = np.array([[0, 10_000, 0]])
-    assert step_s(*KERNELS.compiled(), 1, 5, chunks, 1) == -1
+    assert step_s(*TABLES.compiled(), 1, 5, chunks, 1) == -1

@@ -7,9 +7,7 @@ import pytest
 from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.latency.facts import (
     GPUS,
-    MEASURED_MODELS,
     MODELS,
-    facts_of,
     gpu_of,
 )
 
@@ -17,17 +15,6 @@ from scheduler_adapters.simulator.latency.facts import (
 def test_llama_3_8b_keeps_128_kib_of_kv_per_token():
     assert MODELS["llama-3-8b"].kv_bytes_per_token == 2 * 32 * 8 * 128 * 2 == 131_072
     assert MODELS["llama-3-8b"].weights_bytes == 2 * 8.03e9
-
-
-@pytest.mark.parametrize("name", MODELS | MEASURED_MODELS)
-def test_shards_add_up_to_the_model_but_for_the_vector(name):
-    model = (MODELS | MEASURED_MODELS)[name]
-    shard = model.shard(2)
-    assert 2 * shard.kv_bytes_per_token == model.kv_bytes_per_token
-    assert 2 * shard.attention_flops_per_pair == model.attention_flops_per_pair
-    assert 2 * shard.weights_bytes == model.weights_bytes
-    assert (shard.hidden, shard.layers) == (model.hidden, model.layers)
-    assert facts_of(name) is model
 
 
 def test_a_larger_gpu_has_at_least_the_memory_of_the_smaller():

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler_adapters.simulator.latency.facts import GPUS, MODELS
 from scheduler_adapters.simulator.latency.first_principles import roofline, staircase
-from scheduler_adapters.simulator.presets import PHASOR, SLAI, preset
+from scheduler_adapters.simulator.latency.presets import PHASOR, SLAI, preset
 
 A100 = GPUS["a100-80g"]
 LLAMA = MODELS["llama-3-8b"]

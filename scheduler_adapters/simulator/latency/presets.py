@@ -1,7 +1,7 @@
 """Named instances: step times and free KV memory of a model on a GPU.
 
     latency, kv_blocks = preset("llama-3-8b@a100-80g")            # first principles, no data
-    latency, kv_blocks = preset("llama-3-8b@a100-80g:kernels")    # measured, needs the data folder
+    latency, kv_blocks = preset("llama-3-8b@a100-80g:tables")     # needs the data folder
     latency, kv_blocks = preset("llama-3-8b@a100-80g:affine=steps.csv")    # your own engine's steps
 
 The part after the colon is the source of the step times (`SOURCES`).
@@ -22,9 +22,9 @@ from scheduler_adapters.simulator.latency.first_principles import (
     slai_testbed,
     staircase,
 )
-from scheduler_adapters.simulator.latency.kernels.measured import MEASURED
 from scheduler_adapters.simulator.latency.models import LatencyModel
-from scheduler_adapters.workload.data_folder import DataDir
+from scheduler_adapters.simulator.latency.time_tables import TableLatency
+from scheduler_adapters.workload.data_folder import DataDir, data_file
 
 __all__ = ["BLOCK_TOKENS", "PHASOR", "SLAI", "SOURCES", "Preset", "preset", "presets"]
 
@@ -33,6 +33,10 @@ SLAI = "mistral-7b@rtx-6000-ada:slai"
 """The testbed of the SLAI paper."""
 PHASOR = tuple(f"{model}@v100-32g:phasor" for model in ("qwen2.5-7b", "llama-3-8b"))
 """The testbed of the Phasor paper, with its two models."""
+_TABLES = "llama-3-8b@a100-80g:tables"
+_TABLES_FILE = "vidur-golden/tables.npz"
+_TABLES_BLOCKS = 30_208
+"""KV memory of the golden runs with these tables."""
 _TILED_GPUS = ("a100-40g", "a100-80g")
 """The RAD paper gives tiles for the A100 only."""
 SOURCES = {
@@ -42,24 +46,18 @@ SOURCES = {
     "phasor": "roofline with the 121 TFLOP/s of matrix products that the Phasor paper measured",
     "tables": "lookup tables of the golden runs: linear layers from Vidur's A100 profile, "
     "attention synthetic (microsoft/vidur 7d475133)",
-    "kernels": "sum of kernels measured one by one under vLLM 0.14 (A100) or 0.24 "
-    "(ai-dynamo/aiconfigurator 095f58a5)",
-    "layers": "sum of layers profiled inside vLLM 0.19, mixed steps included "
-    "(casys-kaist/LLMServingSim 5daddb21)",
-    "phases": "whole prefills and decode steps measured on DGX servers "
-    "(Mutinifni/splitwise-sim 8f99e7dc)",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
-    """A named instance, made on demand because most of them read files."""
+    """A named instance, made on demand."""
 
     name: str
     make: Callable[[DataDir], tuple[LatencyModel, int]]
     """Makes the latency model and the KV blocks from the data folder."""
     data: str | None = None
-    """File or folder that it reads inside the data folder; None: nothing."""
+    """File inside the data folder that is read; None: no file."""
 
     @property
     def source(self) -> str:
@@ -80,18 +78,17 @@ def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
     if is_affine and instance in known:
         return read_affine(path).latency, preset(instance)[1]
     if name not in known:
-        data_based = ", ".join(name for name, entry in known.items() if entry.data)
         raise ConfigError(
             f"no preset named {name!r}; use MODEL@GPU with a model of "
             f"{', '.join(MODELS)} and a GPU of {', '.join(GPUS)}, with {_AFFINE}FILE for steps of "
-            f"your own and on an A100 with :staircase, or "
-            f"{', '.join((SLAI, *PHASOR))}, or one of the measured {data_based}"
+            f"your own and on an A100 with :staircase, or one of "
+            f"{', '.join((SLAI, *PHASOR, _TABLES))}"
         )
     return known[name].make(data_dir)
 
 
 def presets() -> dict[str, Preset]:
-    """Return all by name, in the order in which they are listed."""
+    """Return all by name, in the order of the list."""
     entries = [
         Preset(name=f"{model}@{gpu}{suffix}", make=partial(_compute, make, model, gpu))
         for make, suffix, gpus in ((roofline, "", GPUS), (staircase, ":staircase", _TILED_GPUS))
@@ -102,11 +99,7 @@ def presets() -> dict[str, Preset]:
         Preset(name=name, make=partial(_compute, phasor_testbed, *name.split(":")[0].split("@")))
         for name in PHASOR
     ]
-    entries += [
-        Preset(name=f"{name}:{source}", make=partial(read, name), data=data)
-        for source, (read, data_of) in MEASURED.items()
-        for name, data in data_of.items()
-    ]
+    entries.append(Preset(name=_TABLES, make=_read_tables, data=_TABLES_FILE))
     return {entry.name: entry for entry in entries}
 
 
@@ -115,3 +108,7 @@ def _compute(
 ) -> tuple[LatencyModel, int]:
     model, gpu = MODELS[model_name], GPUS[gpu_name]
     return make(model, gpu), kv_blocks(f"{model_name}@{gpu_name}", model, gpu)
+
+
+def _read_tables(data_dir: DataDir) -> tuple[LatencyModel, int]:
+    return TableLatency.load(data_file(_TABLES_FILE, data_dir)), _TABLES_BLOCKS

@@ -8,23 +8,21 @@ import pytest
 
 from lengthwise.errors import ConfigError, DataError
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.presets import SOURCES, preset, presets
-from scheduler_adapters.workload.data_folder import ENVIRONMENT
+from scheduler_adapters.simulator.latency.presets import SOURCES, preset, presets
 
 
 def test_every_preset_names_its_source():
     assert {entry.source for entry in presets().values()} == set(SOURCES)
 
 
-def test_a_measured_preset_without_a_data_folder_says_how_to_name_one(monkeypatch):
-    monkeypatch.delenv(ENVIRONMENT, raising=False)
+def test_a_measured_preset_without_a_data_folder_says_how_to_name_one():
     with pytest.raises(ConfigError, match=r"--data-dir or set \$LENGTHWISE_DATA"):
-        Instance.preset("llama-3-8b@h100-80g:kernels")
+        Instance.preset("llama-3-8b@a100-80g:tables")
 
 
 def test_a_data_folder_without_the_measurements_is_refused_by_name(tmp_path):
-    with pytest.raises(DataError, match=r"h100_sxm.*no such file"):
-        preset("llama-3-8b@h100-80g:kernels", tmp_path)
+    with pytest.raises(DataError, match=r"tables\.npz.*no such file"):
+        preset("llama-3-8b@a100-80g:tables", tmp_path)
 
 
 @pytest.fixture
