@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,6 @@ from lengthwise.errors import ConfigError, at_least
 from lengthwise.strict_json import to_json
 from scheduler_adapters.benchmarks.check_golden import TABLES_FILE
 from scheduler_adapters.benchmarks.clusters import run_pascal, usage
-from scheduler_adapters.benchmarks.vidur import run_vidur, scaled_per_cpu_s
 from scheduler_adapters.placements.round_robin import RoundRobinPlacement
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
@@ -53,16 +52,11 @@ class SimulatorBenchConfig:
     """Whether to run 100,000 requests that reason on 8 instances under PASCAL."""
     large: bool = False
     """Whether to run 1,000,000 of them on 64 instances: a quarter of an hour."""
-    vidur: Path | None = None
-    """Checkout of microsoft/vidur, to run beside ours on the golden requests; none: its recorded
-    speed, scaled by a calibration loop."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
         at_least("repeats", self.repeats, 1)
-        if self.vidur is not None and not (self.vidur / "vidur" / "simulator.py").is_file():
-            raise ConfigError(f"vidur is {self.vidur}, which is no checkout of Vidur; name one")
         if self.golden is not None and not self.golden.is_dir():
             raise ConfigError(
                 f"golden is {self.golden}, which is no folder; leave it out for synthetic requests"
@@ -78,8 +72,7 @@ def run(config: SimulatorBenchConfig) -> None:
     One instance x 1,000 requests and 8 x 10,000, step times from tables, saturated; everything from
     requests to timelines counts, start-up and compilation do not. python_path is the same without
     the compiled loops, which do policies with ranks that never change, and SLAI. cluster_r8 is
-    sarathi_r8 as a cluster under round-robin. vidur is Vidur's Sarathi on the same requests,
-    times_vidur by how much ours is faster.
+    sarathi_r8 as a cluster under round-robin.
     """
     tables, small, large = _load(_golden(config))
     latency = tables or _SYNTHETIC
@@ -89,8 +82,6 @@ def run(config: SimulatorBenchConfig) -> None:
         "cluster_r8": _cluster_speed(latency, large, config.repeats),
         "python_path": _speeds(latency, small, large, "python", config.repeats),
     }
-    if tables:
-        figures |= _against_vidur(config, figures, small, large)
     if config.million:
         figures["million"] = _alone(run_million)
     if config.clusters:
@@ -104,26 +95,6 @@ def _alone(run: Callable[..., dict[str, float]], *arguments: Any, **named: Any) 
     """Return the figures of a run in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
         return alone.submit(run, *arguments, **named).result()
-
-
-def _against_vidur(
-    config: SimulatorBenchConfig, figures: Mapping[str, Any], small: Requests, large: Requests
-) -> dict[str, object]:
-    """Return Vidur's requests per CPU second, and by how much ours are more."""
-    if config.vidur is None:
-        theirs, source = scaled_per_cpu_s(), "recorded, scaled by a calibration loop"
-    else:
-        run = partial(_alone, run_vidur, config.vidur, _golden(config) / TABLES_FILE)
-        theirs, source = {}, "run beside ours"
-        for name, requests, replicas in (("sarathi_r1", small, 1), ("sarathi_r8", large, 8)):
-            theirs |= {name: run(requests, replicas=replicas, repeats=config.repeats)["per_cpu_s"]}
-    ours = {name: figure for name, figure in figures.items() if isinstance(figure, int)}
-    ours |= {f"python_path.{name}": one for name, one in figures["python_path"].items()}
-    times = {
-        name: round(one / theirs["sarathi_r8" if name.endswith("_r8") else "sarathi_r1"], 1)
-        for name, one in ours.items()
-    }
-    return {"vidur": {"source": source, **theirs}, "times_vidur": times}
 
 
 _SYNTHETIC = AffineLatency(base_s=0.0096, per_token_s=5.5e-5, per_context_token_s=5e-8)
@@ -159,7 +130,7 @@ def _speeds(
     latency: LatencyModel, small: Requests, large: Requests, loop: LoopName, repeats: int
 ) -> dict[str, float]:
     """Requests per CPU second by policy."""
-    instance = _instance(latency)
+    instance = golden_instance(latency)
     scored = small.with_scores(small.output_tokens)
     reasoning = replace(small, reasoning_tokens=small.output_tokens // 2)
     is_paying = np.arange(len(small)) % 20 == 0
@@ -181,7 +152,7 @@ def _speeds(
 
 def _cluster_speed(latency: LatencyModel, requests: Requests, repeats: int) -> float:
     """Requests per CPU second of eight replicas as a cluster, which runs in plain Python."""
-    instances = [_instance(latency)] * 8
+    instances = [golden_instance(latency)] * 8
 
     def run() -> None:
         simulate_cluster(requests, RoundRobinPlacement(), Sarathi, instances)
@@ -198,7 +169,8 @@ def _per_cpu_s(run: Callable[[], object], count: int, repeats: int) -> float:
     return round(count / min(taken_s[1:]))  # the first one compiles
 
 
-def _instance(latency: LatencyModel, headroom: int = 1) -> Instance:
+def golden_instance(latency: LatencyModel, headroom: int = 1) -> Instance:
+    """Return the instance of the golden runs."""
     return Instance(
         latency=latency,
         kv_blocks=30208,
@@ -211,7 +183,7 @@ def _instance(latency: LatencyModel, headroom: int = 1) -> Instance:
 def run_million(count: int = 1_000_000, replicas: int = 8) -> dict[str, float]:
     """Simulate and write `count` requests; CPU seconds and peak memory of this whole process."""
     requests = chat_requests(count, 0.9 * replicas * _RATE_PER_S)
-    instance = _instance(_SYNTHETIC, headroom=0)
+    instance = golden_instance(_SYNTHETIC, headroom=0)
     timeline = simulate_replicas(requests, Sarathi, instance, replicas=replicas, loop="compiled")
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
         write_timeline(timeline, Path(folder) / "timeline.parquet", token_times=False)

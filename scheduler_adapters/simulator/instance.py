@@ -12,8 +12,8 @@ from lengthwise.errors import at_least, require
 from scheduler_adapters.planner.capabilities import require_capabilities
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.latency.models import LatencyModel
-from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.simulator.latency.presets import BLOCK_TOKENS, preset
+from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.views import Capability
 from scheduler_adapters.workload.requests import Ints
 

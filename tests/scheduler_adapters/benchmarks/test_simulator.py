@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,7 @@ from scheduler_adapters.benchmarks.simulator import chat_requests, format_figure
 
 
 @pytest.mark.slow
-def test_bench_prints_every_figure(capsys, monkeypatch):
-    monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
+def test_bench_prints_every_figure(capsys):
     assert main(["bench", "--repeats=1", "--million=false", "--clusters=false", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     names = {"sarathi_r1", "sarathi_r8", "pars", "slai_dynamic", "round_robin", "pascal"}
@@ -30,7 +28,6 @@ def test_every_size_of_run_has_its_place_in_the_json(capsys, monkeypatch):
     """The figures themselves are measured by the slow tests."""
     usage = {"cpu_s": 1.5, "rss_gib": 0.25}
     runs = []
-    monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
     monkeypatch.setattr(simulator, "_per_cpu_s", lambda run, count, repeats: count)
     monkeypatch.setattr(simulator, "_alone", lambda run, *sizes: runs.append(sizes) or usage)
     assert main(["bench", "--large", "--json"]) == 0
@@ -39,20 +36,6 @@ def test_every_size_of_run_has_its_place_in_the_json(capsys, monkeypatch):
         assert figures[name] == usage
     assert runs == [(), (8, 100_000), (64, 1_000_000)]
     assert figures["cluster_r8"] == 10_000
-
-
-def test_ours_is_compared_with_vidurs_figure_for_as_many_replicas(capsys, monkeypatch):
-    golden = simulator._load(Path("nosuch"))
-    monkeypatch.setattr(simulator, "_load", lambda folder: (simulator._SYNTHETIC, *golden[1:]))
-    monkeypatch.setattr(simulator, "_per_cpu_s", lambda run, count, repeats: count)
-    theirs = {"sarathi_r1": 100, "sarathi_r8": 500}
-    monkeypatch.setattr(simulator, "scaled_per_cpu_s", lambda: theirs)
-    assert main(["bench", "--million=false", "--clusters=false", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert figures["vidur"] == {"source": "recorded, scaled by a calibration loop", **theirs}
-    times = figures["times_vidur"]
-    assert times["sarathi_r1"] == times["pascal"] == times["python_path.sarathi_r1"] == 10
-    assert times["sarathi_r8"] == times["cluster_r8"] == 20
 
 
 @pytest.mark.slow
@@ -71,7 +54,6 @@ def test_chat_requests_have_the_means_they_claim():
     [
         ("--repeats=0", "repeats is 0"),
         ("--golden=nosuch", "golden is nosuch, which is no folder"),
-        ("--vidur=nosuch", "vidur is nosuch, which is no checkout of Vidur"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(argument, complaint, capsys):

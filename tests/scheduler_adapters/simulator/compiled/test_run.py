@@ -21,8 +21,8 @@ from scheduler_adapters.simulator.compiled.run import run_compiled
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
-from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
+from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import make_requests

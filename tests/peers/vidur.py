@@ -1,78 +1,47 @@
-"""Vidur's own speed on the golden requests: from a checkout of it, or recorded and scaled.
+"""Vidur beside our simulator on the golden requests: requests per CPU second, in turn.
 
-A checkout runs with the golden time tables in the place of trained predictors, so that it computes
-the golden results; its Python packages must be installed (ddsketch, pandas, scikit-learn).
+    python tests/peers/vidur.py CHECKOUT --golden $LENGTHWISE_DATA/vidur-golden
+
+A checkout of microsoft/vidur runs with the golden time tables in the place of trained predictors,
+so that it computes the golden results. Its Python packages must be installed (ddsketch, pandas,
+scikit-learn). Only event loops are timed, each run in a process of its own.
 """
 
+from __future__ import annotations
+
+import argparse
 import atexit
 import gc
-import heapq
 import logging
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lengthwise.errors import ConfigError
-from scheduler_adapters.simulator.latency.time_tables import TABLE_NAMES
+from scheduler_adapters.benchmarks.check_golden import TABLES_FILE
+from scheduler_adapters.benchmarks.simulator import golden_instance
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.simulator.latency.time_tables import TABLE_NAMES, TableLatency
+from scheduler_adapters.simulator.simulate import simulate_replicas
 from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.workload.traces import read_trace
 
-RECORDED_PER_CPU_S: Final = {"sarathi_r1": 1089.0, "sarathi_r8": 1073.0}
-"""Requests per CPU second of microsoft/vidur 7d475133 on the golden lists, on a calm machine on
-which our engine in plain Python made 37,000."""
-RECORDED_LOOP_S: Final = 0.032
-"""CPU seconds of `calibration_loop` there. The loop is younger than the figures: this follows from
-.066 on a machine on which the same engine made 18,100."""
 _UNUSED = ("wandb", "plotly_express", "fasteners")
 """What Vidur imports, and does not use here."""
 
 
-def calibration_loop() -> float:
-    """Return the CPU seconds of a fixed loop like a simulator's: heap, dictionaries, objects, a
-    little numpy. The fastest of five counts."""
-    return min(_loop_s() for _ in range(5))
-
-
-def _loop_s() -> float:
-    start_s = time.process_time()
-    heap: list[tuple[float, int]] = []
-    counts: dict[int, float] = {}
-    for number in range(60_000):
-        heapq.heappush(heap, (number * 7919 % 10_007 / 10_007, number))
-        if len(heap) > 100:
-            at_s, first = heapq.heappop(heap)
-            counts[first % 1000] = counts.get(first % 1000, 0.0) + at_s
-        if number % 50 == 0:
-            counts[-1] = float(np.mean([each[0] for each in heap]))
-    return time.process_time() - start_s
-
-
-def scaled_per_cpu_s() -> dict[str, float]:
-    """Return the recorded figures as this machine is likely to make them now."""
-    factor = RECORDED_LOOP_S / calibration_loop()
-    return {name: round(figure * factor) for name, figure in RECORDED_PER_CPU_S.items()}
-
-
-def run_vidur(
-    checkout: Path, tables: Path, requests: Requests, *, replicas: int, repeats: int
-) -> dict[str, float]:
-    """Run Vidur's Sarathi scheduler: requests per CPU second, of the fastest of `repeats`.
-
-    Wants a process of its own.
-
-    Only its event loop is timed, with the metrics that it keeps by default.
-
-    Raises:
-        ConfigError: a package that Vidur needs is missing.
-    """
+def run_vidur(checkout: Path, tables: Path, requests: Requests, replicas: int) -> float:
+    """Return the CPU seconds of the event loop of Vidur's Sarathi; needs a process of its own."""
     logging.disable()
     _import_vidur(checkout)
     _use_tables(tables)
@@ -84,14 +53,22 @@ def run_vidur(
             "num_decode_tokens": requests.output_tokens,
         }
         pd.DataFrame(columns).to_csv(trace, index=False)
-        taken_s = []
-        for _ in range(repeats):
-            simulator = _simulator(trace, replicas, folder)
-            gc.freeze()  # the tables are no work of Vidur's
-            start_s = time.process_time()
-            simulator.run()
-            taken_s.append(time.process_time() - start_s)
-    return {"per_cpu_s": round(len(requests) / min(taken_s))}
+        simulator = _simulator(trace, replicas, folder)
+        gc.freeze()  # the tables are no work of Vidur's
+        start_s = time.process_time()
+        simulator.run()
+        return time.process_time() - start_s
+
+
+def run_ours(tables: Path, requests: Requests, replicas: int) -> float:
+    """Return the CPU seconds of our compiled Sarathi, after a run that compiles."""
+    instance = golden_instance(TableLatency.load(tables))
+    taken_s = []
+    for _ in range(6):
+        start_s = time.process_time()
+        simulate_replicas(requests, Sarathi, instance, replicas=replicas, loop="compiled")
+        taken_s.append(time.process_time() - start_s)
+    return min(taken_s[1:])
 
 
 def _import_vidur(checkout: Path) -> None:
@@ -101,10 +78,7 @@ def _import_vidur(checkout: Path) -> None:
             stub: Any = ModuleType(name)
             stub.InterProcessReaderWriterLock = None
             sys.modules[name] = stub
-    try:
-        import_module("vidur.simulator")
-    except ImportError as error:
-        raise ConfigError(f"vidur needs a package: {error}; install it") from error
+    import_module("vidur.simulator")
 
 
 def _use_tables(path: Path) -> None:
@@ -161,3 +135,26 @@ def _simulator(trace: Path, replicas: int, folder: str) -> Any:
     simulator = import_module("vidur.simulator").Simulator(config)
     atexit.unregister(simulator._write_output)
     return simulator
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("checkout", type=Path, help="of microsoft/vidur 7d475133")
+    parser.add_argument("--golden", type=Path, required=True, help="folder of the golden runs")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each (3)")
+    given = parser.parse_args()
+    tables = given.golden / TABLES_FILE
+    for name, replicas in (("sarathi_r1_n1000_q6.45", 1), ("sarathi_r8_n10000_q51.6", 8)):
+        requests = read_trace(given.golden / f"{name}.parquet")
+        for _ in range(given.rounds):
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                ours_s = pool.submit(run_ours, tables, requests, replicas).result()
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                work = (given.checkout, tables, requests, replicas)
+                theirs_s = pool.submit(run_vidur, *work).result()
+            per_cpu_s = [round(len(requests) / seconds) for seconds in (ours_s, theirs_s)]
+            print(name, *per_cpu_s, f"{theirs_s / ours_s:.0f}x", flush=True)
+
+
+if __name__ == "__main__":
+    main()
