@@ -25,7 +25,7 @@ bench --bundle mlruns/demo/bundle""",
         ),
         "bench": (
             "bench:bench",
-            "measure the service beside the bare model, a naive service and MLServer",
+            "measure the service beside the bare model, a naive service and any other",
         ),
     },
     extra="serve",

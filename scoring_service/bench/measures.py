@@ -53,8 +53,9 @@ class BenchConfig:
     """How long to overload, seconds."""
     num_shapes: int = 10_000
     """Prompts of random lengths over which memory may grow."""
-    mlserver: bool = True
-    """Compare with MLServer too; it is installed into an environment of its own if need be."""
+    peer: str | None = None
+    """Command that starts another server of the Open Inference Protocol, to compare with; e.g.
+    "python tests/peers/mlserver.py BUNDLE"."""
     seed: int = 0
     """Of the prompts and arrival times."""
     json: bool = False

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from lengthwise.errors import BundleError, LengthwiseError
+from lengthwise.errors import BundleError
 from scoring_service.bench import measures, peers
 from scoring_service.bench.measures import BenchConfig
 
@@ -18,8 +18,7 @@ TARGETS: Final = {
     "cpu_ratio_unary": "<= 1.15",
     "cpu_ratio_batch32": "<= 1.03",
     "throughput_ratio": ">= 0.90",
-    "vs_mlserver_cpu": ">= 1.3 (batches of 32, 2 ms)",
-    "vs_mlserver_best_cpu": "no goal (no batching)",
+    "vs_peer_cpu": ">= 1.3 (MLServer with batches of 32, 2 ms)",
     "vs_naive_cpu": ">= 2.5",
     "added_latency_ms": "p50 <= 0.5, p99 <= 1.5",
     "batching_gain": "mixed >= 1.0, short >= 1.35",
@@ -34,9 +33,8 @@ _CPU_RATIOS: Final = {
     "cpu_ratio_unary": ("ours/all", "bare/all"),
     "cpu_ratio_unary_one_client": ("ours/1", "bare/1"),
     "vs_naive_cpu": ("naive/all", "ours/all"),
-    "vs_mlserver_cpu": ("mlserver/all", "ours/all"),
-    "vs_mlserver_best_cpu": ("mlserver_best/all", "ours/all"),
-    "vs_mlserver_best_cpu_one_client": ("mlserver_best/1", "ours/1"),
+    "vs_peer_cpu": ("other/all", "ours/all"),
+    "vs_peer_cpu_one_client": ("other/1", "ours/1"),
 }
 
 
@@ -68,8 +66,9 @@ def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
     with ExitStack() as stack:
         us = stack.enter_context(peers.ours(subject.folder, subject.config.precision))
         running = [us, stack.enter_context(peers.naive(subject.folder))]
-        if subject.config.mlserver:
-            running += _mlservers(subject, stack)
+        if subject.config.peer is not None:
+            _say("starting the other peer")
+            running.append(stack.enter_context(peers.other(subject.config.peer)))
         _say("CPU per request, in turns")
         turns = measures.cpu_in_turns(subject, running)
         result: dict[str, Any] = {"cpu_ms": turns.medians()}
@@ -81,21 +80,6 @@ def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
         result["added_latency_ms"] = measures.added_latency_ms(subject, us, 300)
         result["batch_invariance"] = measures.batch_invariance(us.target, subject.make, 128)
     return result
-
-
-def _mlservers(subject: measures.Subject, stack: ExitStack) -> list[peers.Peer]:
-    """MLServer with and without batches, until `stack` ends; none where it cannot be had."""
-    _say("starting MLServer (the first time it is installed)")
-    folder, precision = subject.folder, subject.config.precision
-    running: list[peers.Peer] = []
-    try:
-        python = peers.mlserver_python()
-        for batching in (True, False):
-            peer = peers.mlserver(folder, precision, python, batching=batching)
-            running.append(stack.enter_context(peer))
-    except LengthwiseError as error:
-        _say(f"no MLServer: {error}")
-    return running
 
 
 def _alone(subject: measures.Subject) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from scoring_service.bench.run import format_table, run_bench
 
 
 def bench(config: BenchConfig) -> None:
-    """Measure the service beside the bare model, a naive service and MLServer.
+    """Measure the service beside the bare model, a naive service and any other.
 
     Starts everything it needs, lets the peers take turns and compares CPU times; about 4 minutes.
 

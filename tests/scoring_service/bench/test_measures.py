@@ -13,7 +13,7 @@ def test_ratios_are_of_the_same_round_and_the_median_counts():
         turns.add("bare", bare)
     assert turns.ratio("ours", "bare") == 3.0
     assert turns.medians() == {"ours": 8.0, "bare": 2.0}
-    assert turns.ratio("ours", "mlserver") is None
+    assert turns.ratio("ours", "other") is None
 
 
 def test_the_bare_model_runs_every_prompt(tiny_model):

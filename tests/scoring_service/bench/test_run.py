@@ -13,11 +13,10 @@ from scoring_service.bench.run import TARGETS
 @pytest.mark.slow
 def test_the_bench_prints_every_figure_as_one_json_object(tiny_bundle, capsys):
     options = ["--rounds", "2", "--slice-size", "20", "--overload-s", "0.5", "--num-shapes", "64"]
-    assert main(["bench", "--bundle", str(tiny_bundle.path), "--json", "--mlserver", "false",
-                 *options]) == 0  # fmt: skip
+    assert main(["bench", "--bundle", str(tiny_bundle.path), "--json", *options]) == 0
     result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert set(TARGETS) <= set(result)
-    assert result["vs_mlserver_cpu"] is None
+    assert result["vs_peer_cpu"] is None
     assert result["cpu_ratio_unary"] > 1
     assert result["batch_invariance"] <= 1e-5
     assert result["overload"]["expired_computed"] == 0
