@@ -1,13 +1,12 @@
 """The cost of our scheduler inside vLLM: time per step beside the stock one, and tokens per second.
 
-The schedulers are vLLM's and ours, stepped in turn in one process; the model is left out, so that a
-step is scheduling alone. Throughput comes from a whole engine that runs under the two in turn. What
-is printed is the median, and beside the two figures that matter the lowest and highest repeat.
+vLLM's scheduler and ours are stepped in turn in one process. The model is left out, so that a step
+is scheduling alone. Throughput is that of a whole engine under the two in turn. Figures are medians;
+the two main ones have their lowest and highest repeat beside them.
 
-What a step adds is the time around vLLM's own part of it. A scheduler that overrides the same
-methods and does nothing is measured the same way (`added_us_empty`): that is the floor, the cost of
-two calls and of reading the clock with caches that vLLM has just emptied. It is not subtracted.
-What vLLM calls of ours within its part (its queue, whom it frees) is in `step_us_ours` only.
+The time added to a step is the time around vLLM's own part of it. `added_us_empty` is the floor:
+the same for a scheduler that overrides the same methods and does nothing. It is not subtracted.
+Our code that vLLM calls within its part (queue, freed requests) is in `step_us_ours` only.
 """
 
 import json
@@ -36,12 +35,12 @@ from scheduler_adapters.workload.requests import Requests, make_requests
 _THINK_END = 2
 _PROMPT_TOKENS, _SHARED_TOKENS = 16, 0
 _CACHED_PROMPT_TOKENS, _CACHED_SHARED_TOKENS = 128, 64
-"""Of each prompt with prefix caching: in whole blocks of 32 tokens."""
+"""Tokens of a prompt with prefix caching, in whole blocks of 32."""
 _WARM_UP_STEPS = 250
-"""Until all seats are taken, and requests finish as steadily as they come."""
+"""Steps until all seats are taken, and requests finish at the rate of arrivals."""
 _STEP = ("schedule", "update")
 _REPEATS = 5
-"""Stretches that the measured steps are cut into: their medians show the spread."""
+"""Parts of the measured steps; their medians show the spread."""
 # Not the CPU clock of the thread: reading that costs more than some of what is measured here.
 _now_ns = time.perf_counter_ns
 
@@ -162,9 +161,9 @@ class _Side:
         self.number = 0
         self.in_system = config.running + config.waiting
         self.spent_ns: dict[str, list[int]] = defaultdict(list)
-        """Part of a step, or arrival -> nanoseconds, each time."""
+        """Part of a step, or arrival -> nanoseconds of each occurrence."""
         self.added_ns: dict[str, list[int]] = defaultdict(list)
-        """Part of a step -> what of it was not the engine's own, each time."""
+        """Part of a step -> nanoseconds outside the engine's own code, of each occurrence."""
         self.fill()
         for _ in range(_WARM_UP_STEPS):
             self.step()
@@ -178,7 +177,7 @@ class _Side:
         return [ns / 1e3 for ns in self.added_ns[stage]]
 
     def fill(self) -> None:
-        """Let as many requests arrive as have finished."""
+        """Replace finished requests by new arrivals."""
         for _ in range(self.in_system - len(self.scheduler.requests)):
             request = self._request()
             began_ns = _now_ns()

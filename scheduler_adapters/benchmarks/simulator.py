@@ -47,11 +47,11 @@ class SimulatorBenchConfig:
     repeats: int = 5
     """Runs per figure; the fastest counts."""
     million: bool = True
-    """Whether to run 1,000,000 requests on 8 instances, outputs written."""
+    """Add the run of 1,000,000 requests on 8 instances, outputs written."""
     clusters: bool = True
-    """Whether to run 100,000 requests that reason on 8 instances under PASCAL."""
+    """Add the run of 100,000 requests that reason, on 8 instances under PASCAL."""
     large: bool = False
-    """Whether to run 1,000,000 of them on 64 instances: a quarter of an hour."""
+    """Add the run of 1,000,000 of them on 64 instances: a quarter of an hour."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -69,10 +69,9 @@ def run(config: SimulatorBenchConfig) -> None:
     Example:
       python -m scheduler_adapters bench --json
 
-    One instance x 1,000 requests and 8 x 10,000, step times from tables, saturated; everything from
-    requests to timelines counts, start-up and compilation do not. python_path is the same without
-    the compiled loops, which do policies with ranks that never change, and SLAI. cluster_r8 is
-    sarathi_r8 as a cluster under round-robin.
+    One instance x 1,000 requests and 8 x 10,000, saturated, step times from tables. Everything from
+    requests to timelines counts; start-up and compilation do not. python_path is the same without
+    compiled loops. cluster_r8 is sarathi_r8 as a cluster under round-robin.
     """
     tables, small, large = _load(_golden(config))
     latency = tables or _SYNTHETIC

@@ -51,19 +51,19 @@ class BurstConfig(BatchingConfig):
     """Names of policies, which `simulate --help` lists, or import paths. The step times of the
     simulator are fitted to the first one's run."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Settings of policies by name, e.g. {"slai": {"max_tokens": 256}}. A made-up name says whose
-    settings they are: {"slai-late": {"policy": "slai", "offset": 10.0}}."""
+    """Settings of policies by name, e.g. {"slai": {"max_tokens": 256}}. A made-up name has a key
+    policy: {"slai-late": {"policy": "slai", "offset": 10.0}}."""
     trace: Path | None = None
     """.csv, .parquet or .jsonl with prompt_tokens, output_tokens and, where there are any, score,
     user_class, tbt_s, prompt; none: lengths of Vicuna-7B's responses in $LENGTHWISE_DATA, else
-    synthetic. Arrival times are not used: all requests come at once."""
+    synthetic. Arrival times are not used: all requests arrive at once."""
     num_requests: int | None = None
     """At most this many requests, drawn at random; none: 2,000 on a GPU, and on a CPU 200, a
     minute or two of the tiny shape under four policies."""
     max_context: int = 4096
     """Longer prompts and outputs are cut to a half of this each."""
     scores: str | None = None
-    """Where scores come from, as in `simulate`: synthetic (of quality tau_b), trace, oracle,
+    """Source of scores, as in `simulate`: synthetic (of quality tau_b), trace, oracle,
     constant, or, for a trace with a column prompt, bundle:PATH or service:HOST:PORT; none: the
     trace's column score where there is one, else synthetic."""
     tau_b: float = 0.6
@@ -93,7 +93,7 @@ class BurstConfig(BatchingConfig):
 
     @property
     def setup(self) -> WorkloadConfig:
-        """Where requests and scores come from, as `simulate` has it."""
+        """Settings of requests and scores, as `simulate` has them."""
         return WorkloadConfig(
             trace=self.trace,
             num_requests=sys.maxsize,

@@ -1,19 +1,16 @@
 """A trial of the simulator: a trace on a real engine, and the same trace simulated.
 
-The trace is cut into pieces. In every other piece each step of the engine is recorded with its size
-and duration, and a latency model is fitted to these. The pieces between, which the fit has not
-seen, are simulated under the same policy, and the latencies are compared request by request. The
-decisions that the engine took in them are replayed through the policy.
+The trace is cut into pieces. In every other piece the size and duration of each step are recorded,
+and a latency model is fitted to them. The pieces between are simulated under the same policy. Their
+latencies are compared request by request, and the engine's decisions are replayed through the
+policy.
 
 The engine serves all pieces several times. A piece for the fit and the piece after it stay
-together, since a machine's speed is nearly the same for neighbours in time; the order of the pairs
-is another in each repeat, so that a slow minute does not meet the same requests again.
-`errors.py` compares. Arrivals are in the clock's time, so a slower run of a piece makes
-other steps than a faster one; that belongs to the mean.
+together, since a machine's speed is nearly the same for neighbours in time. Each repeat has another
+order of these pairs, so that a slow minute does not meet the same requests again.
 
-Where few seats are the bottleneck, whether a request gets the seat that falls free now or the next
-one turns on milliseconds, and changes its TTFT manyfold. One simulation then is no more of a mean
-than one run of the engine is.
+Where few seats are the bottleneck, milliseconds decide which seat a request gets, and its TTFT
+changes manyfold. One simulation then is no more of a mean than one run of the engine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,10 +46,10 @@ class TrialConfig:
     """Runs of every piece by the engine. A prediction is of the mean, which one run is not;
     the default is what fits into 4 minutes on two CPU cores."""
     clock: ClockKind | None = None
-    """"wall" counts all; "cpu" this process's CPU seconds, without idle time, so that the load of
-    others on the machine is not counted as the engine's; "steady" the same as if the machine stayed
-    as fast as at first, told by a fixed piece of work before every step. Left out, it is "steady"
-    for an engine that computes in one CPU thread, and "wall" for any other."""
+    """"wall" counts all time. "cpu" counts this process's CPU seconds, without idle time and
+    without other load on the machine. "steady" corrects these for the machine's speed, measured by
+    a fixed piece of work before every step. Left out, it is "steady" for an engine that computes in
+    one CPU thread, and "wall" for any other."""
     seed: int = 0
     """Of the synthetic trace, the prompts and the order of the pieces."""
 
@@ -76,7 +73,7 @@ class TrialResult:
     policy: str
     clock: ClockKind
     num_requests: int
-    """That were compared; about as many others served for the fit."""
+    """Compared requests; about as many others were used for the fit."""
     repeats: int
     e2e: RepeatedError
     tpot: RepeatedError
@@ -87,10 +84,10 @@ class TrialResult:
     decisions_replayed: int
     """Admissions of the compared pieces; 0 under an engine's own scheduler, which records none."""
     decisions_equal_fraction: float
-    """Of these, how many were of the request that the policy, asked again, ranks first."""
+    """Share of these whose request the replayed policy ranks first."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it flat: `e2e_mape`, `e2e_single_run_mape`, ..."""
+        """Return the result as one level of keys, such as `e2e_mape`."""
         flat: dict[str, Any] = {}
         for name, value in asdict(self).items():
             flat |= (
@@ -154,7 +151,7 @@ def run_trial(
 
 
 def measure(driver: EngineDriver, requests: Requests, config: TrialConfig) -> EngineRuns:
-    """Serve all pieces of the requests as often as asked for, and fit step times."""
+    """Serve all pieces of the requests in each repeat, and fit step times."""
     pieces = [
         replace(piece, arrival_s=piece.arrival_s - piece.arrival_s[0])
         for rows in np.array_split(np.arange(len(requests)), config.pieces)
@@ -177,7 +174,7 @@ def measure(driver: EngineDriver, requests: Requests, config: TrialConfig) -> En
 
 
 def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:
-    """Return pieces 0 and 1 next to each other, 2 and 3, ...; the pairs in random order."""
+    """Return the pieces in pairs of neighbours (0 and 1, 2 and 3), the pairs in random order."""
     firsts = 2 * dice.permutation((num_pieces + 1) // 2)
     return [
         piece for first in firsts.tolist() for piece in (first, first + 1) if piece < num_pieces

@@ -1,11 +1,11 @@
 """CUDA graphs of transformers' continuous batching: steps of few sizes, each slow once.
 
-The engine pads the tokens of a step, and those in the cache that they attend to, to multiples. When
-it meets a pair of padded sizes for the first time, it captures a graph of it: on an H100 a step of
-a 7B model then takes 100 ms instead of 20. Sizes are new early in a run, while contexts are short,
-so a fit that takes captures for steps like others finds that context costs nothing. Here they are
-told apart by their sizes, and no step by how long it took. Where one request grows past 1,024
-tokens or a power of two above, the engine captures all sizes anew; that is not told apart.
+The engine pads the tokens of a step, and the cached tokens that they attend to, to multiples. The
+first step of a pair of padded sizes captures a graph: on an H100 a step of a 7B model then takes
+100 ms instead of 20. New sizes occur early in a run, while contexts are short. A fit without this
+distinction would therefore find that context costs nothing. Captures are recognised by their sizes,
+not by their durations. Where one request grows past 1,024 tokens or a power of two above, the
+engine captures all sizes anew; this is not modelled.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ Size = tuple[int, int]
 
 @dataclass(kw_only=True)
 class CapturingLatency(LatencyModel):
-    """Steps as another model has them, and a time for each graph. Serves one simulation.
+    """Step times of another model, plus a time for each new graph; for one simulation only.
 
-    Not pure as other models are, since the engine is not: it remembers which graphs there are. The
-    simulator asks for the time of each step once, in their order.
+    The model is stateful, as the engine is: it keeps the set of captured graphs. The simulator
+    computes the time of each step once, in order.
     """
 
     replayed: LatencyModel
-    """Steps whose graph is there."""
+    """Times of steps whose graph exists."""
     capture_s: float
     _captured: set[Size] = field(default_factory=set)
 

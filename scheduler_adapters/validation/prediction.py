@@ -1,10 +1,10 @@
 """Prediction of a real burst: served by transformers, and simulated with step times fitted to it.
 
-Step times are fitted to the steps that the engine took under one policy. With these every policy is
-simulated, on the same requests and within the limits of the engine, and compared request by request
-with what the engine did. No run but the first is used for the fit: measured under FCFS, this is
-what one would have predicted of PARS before deploying it. Its own row tells how well the fit and
-the simulator describe the very run that was fitted.
+Step times are fitted to the engine's steps under one policy. Every policy is then simulated with
+these, on the same requests and within the engine's limits. Simulated and measured latencies are
+compared request by request. Only the first run is used for the fit: measured under FCFS, the result
+is the prediction of PARS before its deployment. The first run's own row shows the error of fit and
+simulator on the fitted run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +32,12 @@ class Served:
     """The run of an engine on a burst under one policy."""
 
     requests: Requests
-    """As they were sent, scores and all; ids are their numbers."""
+    """Sent requests with their scores; ids are their numbers."""
     timeline: Timeline
-    """Of the same requests, in any order."""
+    """Timeline of the same requests, in any order."""
     steps: Sequence[StepRecord]
     has_graphs: bool = False
-    """Whether the engine captured CUDA graphs of its steps."""
+    """True if the engine captured CUDA graphs of its steps."""
     instance_with: Callable[[LatencyModel], Instance]
     """An instance with the limits of the engine and these step times."""
 

@@ -1,8 +1,8 @@
 """The recording of a real engine, and the replay of its decisions through a policy.
 
-A recording is all that a simulator can be held to: token times, the size and duration of each step,
-and the events of the queue, in order. A policy that never saw the engine is asked for the same
-requests at the same times, and must put those first that were admitted.
+A recording holds token times, the size and duration of each step, and the events of the queue, in
+order. A replay ranks the same requests at the same times by a fresh policy, and counts the
+admissions that took the first-ranked request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A step began for these waiting requests, told by number, in this order."""
+    """A step began for these waiting requests (by number), in this order."""
 
     numbers: tuple[int, ...]
     load: LoadView
@@ -99,7 +99,7 @@ class Agreement:
 
 
 def replay(policy: Policy, decisions: Iterable[Queued | Admitted]) -> Agreement:
-    """Ask `policy` again and compare.
+    """Rank the recorded requests by `policy` and compare with the admissions.
 
     Raises:
         InvalidDecision: the policy failed to rank.
@@ -123,7 +123,7 @@ def replay(policy: Policy, decisions: Iterable[Queued | Admitted]) -> Agreement:
 
 
 def _current(policy: Policy, view: RequestView, rank: Rank, load: LoadView) -> Rank:
-    """Return the rank that holds now: successors of one that has ended, known ones or asked for."""
+    """Return the rank that is valid now, following the successors of ranks that have ended."""
     while rank.valid_until_s <= load.now_s:
         view.previous = rank
         rank = ask_rank(policy, view, load) if rank.then is None else rank.then

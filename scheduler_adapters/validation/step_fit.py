@@ -1,9 +1,9 @@
 """Step times of a real engine, fitted to recorded steps.
 
-Beside what the model computes, an engine spends time on each request of a step (its Python, its
-sampler) and more on one that it prefills. On a small model these are not small, so they are terms
-of their own here, where `AffineLatency` has one price for any token. Nor does each further decode
-cost the same: a product of two rows with a matrix may take another kernel than one of three.
+Beside the model's computation, an engine spends time on each request of a step (its Python, its
+sampler), and more on a prefill. On a small model these times matter, so they are terms of their own
+here, where `AffineLatency` has one price for any token. The cost per further decode also varies: a
+product of two rows with a matrix may run another kernel than one of three.
 """
 
 from bisect import bisect_left
@@ -32,11 +32,10 @@ class EngineLatency(LatencyModel):
     """A time for the number of decodes, and one linear term for each other count. Seconds."""
 
     decodes: tuple[int, ...]
-    """Numbers of decodes whose time is known, ascending. Between two of them it is linear; for
-    fewer than the first it is the first's, and beyond the last each costs what they do on average.
-    """
+    """Numbers of decodes with a known time, ascending. Between two of them the time is linear,
+    below the first it is the first's, and beyond the last each decode adds the average cost."""
     decodes_s: tuple[float, ...]
-    """A step with as many decodes, but for what their context and the prefills add."""
+    """Times of steps with as many decodes, without the terms of context and prefills."""
     per_context_token_s: float
     per_prefill_s: float
     per_prefill_token_s: float
@@ -78,8 +77,8 @@ class StepFit:
 def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
     """Least squares with coefficients that cannot be negative, each step weighted by 1 / its size.
 
-    The size is the predicted one, found in a few rounds: divided by the measured one, errors of
-    slow outliers would hardly count, and the fit would come out too fast.
+    The size is the predicted one, found in a few rounds. With the measured one as weight, slow
+    outliers would hardly count, and the fit would be too fast.
 
     Raises:
         DataError: fewer steps than coefficients, or one that took no time.

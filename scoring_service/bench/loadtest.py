@@ -1,4 +1,4 @@
-"""Load on a running service at a fixed rate, which slow answers do not lower: queueing shows.
+"""Load on a running service at a fixed rate, which slow answers do not lower.
 
 With `--seconds 600 --pid PID` it is a soak that also watches memory.
 """
@@ -30,7 +30,7 @@ class LoadtestConfig:
     rate: float = 100.0
     """Requests per second, Poisson arrivals."""
     seconds: float = 10.0
-    """How long, seconds."""
+    """Duration of the load, seconds."""
     timeout_s: float = 0.1
     """Deadline of each request, seconds."""
     prompts: str | None = None

@@ -31,7 +31,7 @@ from scoring_service.service.batching import Call, Job, MicroBatcher
 BATCH: Final = 32
 NUM_CLIENTS: Final = 16
 DEADLINE_S: Final = 0.1
-"""Of the requests of the overload, seconds."""
+"""Deadline of the requests of the overload, seconds."""
 _OVERLOADS: Final = 5
 """Slices of overload, with a slice of `_CAPACITY_PROMPTS` at capacity before and after each."""
 _CAPACITY_PROMPTS: Final = 400
@@ -50,7 +50,7 @@ class BenchConfig:
     slice_size: int = 80
     """Requests of one turn."""
     overload_s: float = 10.0
-    """How long to overload, seconds."""
+    """Duration of the overload, seconds."""
     num_shapes: int = 10_000
     """Prompts of random lengths over which memory may grow."""
     peer: str | None = None
@@ -132,8 +132,8 @@ class Turns:
 def cpu_in_turns(subject: Subject, peers: Sequence[Peer]) -> Turns:
     """Every peer and the bare model: "NAME/1" with one client, "NAME/all" saturated.
 
-    Saturated, the bare model runs on as many threads as there are cores: runs side by side share
-    caches and memory, and that is no peer's doing.
+    Saturated, the bare model runs on as many threads as there are cores, since concurrent runs share
+    caches and memory.
     """
     turns = Turns()
     clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}

@@ -39,7 +39,7 @@ _CPU_RATIOS: Final = {
 
 
 def run_bench(config: BenchConfig) -> dict[str, Any]:
-    """All figures by key; progress goes to stderr. Takes about three minutes.
+    """All figures by key; progress is printed on stderr. Takes about three minutes.
 
     Raises:
         BundleError: there is no bundle to serve, or not of that precision.

@@ -52,7 +52,7 @@ class TableRow:
 def train_seeds(
     method: str, config: TrainConfig, labelled: LabelledSplits, mlruns_dir: str, seeds: int
 ) -> TableRow:
-    """Return one row: the same training with the seeds 0, 1, ..."""
+    """Return one row: the same training with the seeds from 0 to `seeds` - 1."""
     rows = [
         train_row(method, replace(config, seed=seed), labelled, mlruns_dir) for seed in range(seeds)
     ]

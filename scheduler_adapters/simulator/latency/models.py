@@ -1,7 +1,7 @@
 """Latency models: the interface of all, and two of linear terms.
 
-A step is described by its number of decodes, the sum of their contexts (tokens whose KV is read)
-and its prefill chunks, each as (tokens already processed, tokens in this chunk).
+The arguments of a step are its number of decodes, the sum of their contexts (tokens whose KV is
+read), and its prefill chunks. A chunk is (tokens already processed, tokens in this chunk).
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from scheduler_adapters.timeline.steps import chunk_sizes
 from scheduler_adapters.workload.requests import Floats
 
 AFFINE, ROOFLINE, TABLES = range(3)
-"""Kinds of latency models that the compiled loops know."""
+"""Kinds of latency models that compiled loops support."""
 CompiledLatency = tuple[int, Floats, Floats, Floats, Floats]
 """Kind, numbers, and three tables: by tokens, for decodes, and for prefills."""
 _NO_TABLE: Floats = np.zeros(0)
@@ -32,11 +32,11 @@ class LatencyModel(ABC):
 
     @property
     def shortest_step_s(self) -> float:
-        """Seconds that no step takes less than; 0 where that is not known."""
+        """Lower bound of the seconds of a step; 0 where there is none."""
         return 0.0
 
     def compiled(self) -> CompiledLatency | None:
-        """Return the model as numbers for the compiled loops; None where they do not know it."""
+        """Return the model as numbers for compiled loops; None if they do not support it."""
         return None
 
 
@@ -77,7 +77,7 @@ class AffineLatency(LatencyModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RooflineLatency(LatencyModel):
-    """Weights are read once per step or multiplied with every token, whichever takes longer.
+    """The longer of reading all weights once per step and multiplying them with every token.
 
     Attention comes on top: decode reads its KV context, prefill multiplies chunk by context.
     """

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from scheduler_adapters.__main__ import COMMANDS, main
+from scheduler_adapters.__main__ import PROGRAM, main
 from scheduler_adapters.simulator.latency.presets import presets
 
 
@@ -39,4 +39,4 @@ def test_a_data_folder_that_does_not_exist_is_one_line_and_exit_code_2(capsys, t
 
 
 def test_the_command_is_registered():
-    assert COMMANDS["models"][0] == "scheduler_adapters.commands.models:run"
+    assert PROGRAM.place_of("models") == "scheduler_adapters.commands.models:run"
