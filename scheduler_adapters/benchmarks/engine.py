@@ -1,7 +1,7 @@
 """The cost of our scheduler inside vLLM: time per step beside the stock one, and tokens per second.
 
 vLLM's scheduler and ours are stepped in turn in one process. The model is left out, so that a step
-is scheduling alone. Throughput is that of a whole engine under the two in turn. Figures are medians;
+is scheduling alone. Throughput is that of a whole engine under both in turn. Figures are medians;
 the two main ones have their lowest and highest repeat beside them.
 
 The time added to a step is the time around vLLM's own part of it. `added_us_empty` is the floor:

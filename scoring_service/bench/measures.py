@@ -132,7 +132,7 @@ class Turns:
 def cpu_in_turns(subject: Subject, peers: Sequence[Peer]) -> Turns:
     """Every peer and the bare model: "NAME/1" with one client, "NAME/all" saturated.
 
-    Saturated, the bare model runs on as many threads as there are cores, since concurrent runs share
+    Saturated, the bare model runs on as many threads as cores, since concurrent runs share
     caches and memory.
     """
     turns = Turns()
