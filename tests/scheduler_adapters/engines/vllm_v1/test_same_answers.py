@@ -245,6 +245,7 @@ MISSING = object()
 XARGS: dict[str, list[Any]] = {
     "vllm_xargs": [
         {}, None, {"a": "b"}, {"lengthwise_score": 3}, {"lengthwise_score": None}, [1], "x",
+        {"lengthwise_score": "long"}, {"lengthwise_score": [1, 2]}, {"lengthwise_score": {"a": 1}},
         {"a": {"b": 1}}, {"lengthwise_class": "vip", "lengthwise_tbt_s": -1},
     ],
 }  # fmt: skip
