@@ -17,11 +17,11 @@ from lengthwise.errors import ConfigError, require
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands import experiment_settings as setup
-from scheduler_adapters.commands.cluster_options import ClusterOptions
 from scheduler_adapters.commands.experiment_settings import load_named, policy_of
 from scheduler_adapters.reporting.figures import capacity_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table
 from scheduler_adapters.reporting.page import ReportTable, Section, write_report
+from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.staircase import tiles_of
 from scheduler_adapters.simulator.load_search import MOST_PER_S, highest_load
@@ -45,7 +45,7 @@ _BOUND: Final = "bound (any policy)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig(setup.Setup, ClusterOptions):
+class SearchConfig(setup.Setup, ClusterConfig):
     """Policies, their targets, and the search for the load at which they meet them."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars"])
@@ -70,7 +70,7 @@ class SearchConfig(setup.Setup, ClusterOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ClusterOptions.__post_init__(self)
+        ClusterConfig.__post_init__(self)
         if self.seeds < 1 or not 0 < self.tolerance < 1:
             raise ConfigError(
                 f"seeds is {self.seeds} and tolerance {self.tolerance}; use 1 or more and (0, 1)"

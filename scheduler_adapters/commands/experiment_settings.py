@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from lengthwise.errors import ConfigError
 from lengthwise.strict_json import to_json
-from scheduler_adapters.placement import Placement
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.reporting.tracking import log_run
 from scheduler_adapters.simulator.instance_config import InstanceConfig, check_memory
@@ -94,17 +93,6 @@ def changed_options(settings: Any, *kinds: type[Any], without: Collection[str] =
             text = to_json(value) if isinstance(value, dict) else str(value)
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [quote(text)])]
     return "".join(f" {word}" for word in words)
-
-
-def check_made_for(placement: Placement, profile: str) -> None:
-    """Refuse a placement whose numbers were measured on another model or device."""
-    served = profile.partition(":")[0].partition("@")[::2]
-    for kind, made_for, name in zip(("model", "device"), placement.made_for, served, strict=True):
-        if made_for not in (None, name):
-            raise ConfigError(
-                f"placement {placement.name!r} was calibrated for {kind} {made_for!r}, and the "
-                f"profile is {profile!r}; calibrate it for {name!r}"
-            )
 
 
 def check_folder(path: Path | None) -> None:

@@ -14,10 +14,10 @@ from lengthwise.command_line.program import INTERRUPTED, print_next
 from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
-from scheduler_adapters.commands.cluster_options import ClusterOptions
 from scheduler_adapters.commands.experiment_settings import Setup, changed_options, check_place
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.simulator.cluster import ClusterRun
+from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.observers import progress_lines
@@ -31,7 +31,7 @@ from scheduler_adapters.workload.requests import Requests
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateConfig(Setup, ClusterOptions):
+class SimulateConfig(Setup, ClusterConfig):
     """What to simulate."""
 
     policy: str = "pars"
@@ -57,7 +57,7 @@ class SimulateConfig(Setup, ClusterOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ClusterOptions.__post_init__(self)
+        ClusterConfig.__post_init__(self)
         if self.outages() and self.placement is None:
             raise ConfigError(f"outage is {self.outage} without a placement; name one")
         self.age()
@@ -156,7 +156,7 @@ def _next(config: SimulateConfig) -> str:
         command = f"compare --policies {policies}" + changed_options(config, Setup)
     else:
         by = " --by concurrency" * (config.clients is not None)
-        options = changed_options(config, Setup, ClusterOptions, without=["rate_per_s"])
+        options = changed_options(config, Setup, ClusterConfig, without=["rate_per_s"])
         command = f"capacity --policies {config.policy}{by}{options}"
     return f"python -m scheduler_adapters {command}"
 

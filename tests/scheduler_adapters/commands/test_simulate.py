@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.__main__ import COMMANDS, main
-from scheduler_adapters.commands import cluster_options
 from scheduler_adapters.placement import PLACEMENTS
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import POLICIES
+from scheduler_adapters.simulator.cluster import cluster_config as cluster_options
 from scheduler_adapters.timeline.timeline import read_timeline
 from tests.lengthwise.tables import logs
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.commands.cluster_options import ClusterOptions
+from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 
 
 def test_roles_are_prefill_then_decode_then_elastic():
-    assert ClusterOptions(placement="least-kv", instances=2).roles() is None
+    assert ClusterConfig(placement="least-kv", instances=2).roles() is None
     pools = {"instances": 6, "prefill_instances": 2, "elastic_instances": 1}
-    roles = ClusterOptions(placement="phasor", **pools).roles()
+    roles = ClusterConfig(placement="phasor", **pools).roles()
     assert roles == ["prefill", "prefill", "decode", "decode", "decode", "both"]
 
 
 def test_the_fabric_carries_the_profile_s_kv():
-    options = ClusterOptions(profile="qwen2.5-7b@v100-32g", fabric_gb_per_s=25)
+    options = ClusterConfig(profile="qwen2.5-7b@v100-32g", fabric_gb_per_s=25)
     assert options.fabric().bytes_per_s == 25e9
     assert options.fabric().kv_bytes_per_token == 57_344
     assert options.loaded_placement() is None
-    assert ClusterOptions(placement="random").loaded_placement().name == "random"
+    assert ClusterConfig(placement="random").loaded_placement().name == "random"
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_the_fabric_carries_the_profile_s_kv():
 )
 def test_impossible_clusters_are_refused(wrong):
     with pytest.raises(ConfigError, match=list(wrong)[-1]):
-        ClusterOptions(**wrong)
+        ClusterConfig(**wrong)

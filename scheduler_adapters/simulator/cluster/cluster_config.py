@@ -6,7 +6,6 @@ from math import inf
 from typing import Any
 
 from lengthwise.errors import ConfigError, at_least, require
-from scheduler_adapters.commands.experiment_settings import check_made_for
 from scheduler_adapters.placement import Placement, load_placement
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
@@ -20,7 +19,7 @@ from scheduler_adapters.workload.requests import Requests
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions(InstanceConfig):
+class ClusterConfig(InstanceConfig):
     """Equal instances, and the placement that says which of them serves a request."""
 
     placement: str | None = None
@@ -126,3 +125,14 @@ class ClusterOptions(InstanceConfig):
             **faults,
         )
         return run.timeline, run
+
+
+def check_made_for(placement: Placement, profile: str) -> None:
+    """Refuse a placement whose numbers were measured on another model or device."""
+    served = profile.partition(":")[0].partition("@")[::2]
+    for kind, made_for, name in zip(("model", "device"), placement.made_for, served, strict=True):
+        if made_for not in (None, name):
+            raise ConfigError(
+                f"placement {placement.name!r} was calibrated for {kind} {made_for!r}, and the "
+                f"profile is {profile!r}; calibrate it for {name!r}"
+            )
