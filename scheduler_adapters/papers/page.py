@@ -41,21 +41,11 @@ def lines_section(
     axes: tuple[str, str],
     caption: str,
     file: str,
-    *,
-    text: str = "",
-    table: ReportTable | None = None,
 ) -> Section:
     """Return a figure of lines; `points` are panel, system, x and y, and `axes` names x and y."""
     drawn = series_table(points)
     figure = series_figure(drawn, *axes)
-    return Section(
-        heading=heading,
-        text=text,
-        table=table,
-        figure=figure,
-        caption=caption,
-        drawn=(file, drawn),
-    )
+    return Section(heading=heading, figure=figure, caption=caption, drawn=(file, drawn))
 
 
 def bars_section(

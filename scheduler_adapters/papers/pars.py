@@ -9,7 +9,6 @@ is the best of 256, 128 and 64. The note of a row that fails has further measure
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import inf
 from typing import Any, Final
 
@@ -97,10 +96,10 @@ def instance_of(seats: int = 256, num_gpus: int = 1) -> Instance:
 class ParsExperiment(Experiment):
     """Runs by workload and system."""
 
+    once = ("scored", "saturation_per_s")
+
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
-        self.scored = cache(self._scored)
-        self.saturation_per_s = cache(self._saturation_per_s)
         served = instance_of()
         kv_tokens = served.kv_blocks * served.block_tokens
         self.longest_step_s = served.latency.step_s(256, kv_tokens, [(0, _TOKEN_BUDGET)])
@@ -116,7 +115,7 @@ class ParsExperiment(Experiment):
         num_gpus: int = 1,
         seed: int,
     ) -> dict[str, float]:
-        """Return mean and P90 of E2E / tokens, and mean and maximum of the wait, in seconds."""
+        """Return the summary of a run, and the longest wait for a first step."""
         requests = self._requests(workload, seed)
         if load is not None:
             rate_per_s = load * self.saturation_per_s(workload)
@@ -130,14 +129,8 @@ class ParsExperiment(Experiment):
             requests = requests.with_scores(synthetic_scores(lengths, tau_b=tau_b, seed=seed))
         policy = pars(starve_after_s=120.0 if guard else None)
         timeline = simulate(requests, policy, instance_of(seats, num_gpus), loop="compiled")
-        latency_s = summarize(timeline).normalized_latency_s
-        wait_s = timeline.scheduled_s - requests.arrival_s
-        return {
-            "mean_s": latency_s.mean,
-            "p90_s": latency_s.p90,
-            "wait_s": float(np.mean(wait_s)),
-            "longest_wait_s": float(np.max(wait_s)),
-        }
+        longest_wait_s = float(np.max(timeline.scheduled_s - requests.arrival_s))
+        return summarize(timeline).flat() | {"longest_wait_s": longest_wait_s}
 
     def _requests(self, workload: str, seed: int) -> Requests:
         if workload == TRAINED:
@@ -151,7 +144,7 @@ class ParsExperiment(Experiment):
             output_tokens=WORKLOADS[workload].draw(count, random),
         )
 
-    def _scored(self) -> Requests:
+    def scored(self) -> Requests:
         """The trace in the order of a trained ranker."""
         assert self.config.scored is not None
         scores = self.config.scores
@@ -165,7 +158,7 @@ class ParsExperiment(Experiment):
             )
         return requests
 
-    def _saturation_per_s(self, workload: str) -> float:
+    def saturation_per_s(self, workload: str) -> float:
         """Requests per second that FCFS serves from a full queue: the first half of a burst."""
         requests = self._requests(workload, 0)
         finished_s = simulate(requests, FCFS(), instance_of(), loop="compiled").finished_s
@@ -174,12 +167,13 @@ class ParsExperiment(Experiment):
     def speed_up(self, workload: str, system: str, **setting: Any) -> tuple[float, float]:
         """Return latencies under FCFS / latencies under `system`: of the mean and of the P90."""
         fcfs, other = (
-            [self.mean(name, workload, one, **setting) for name in ("mean_s", "p90_s")]
+            [self.mean(name, workload, one, **setting) for name in (_MEAN, _P90)]
             for one in ("FCFS", system)
         )
         return fcfs[0] / other[0], fcfs[1] / other[1]
 
 
+_MEAN, _P90 = "normalized_latency_s.mean", "normalized_latency_s.p90"
 _SEATS = (256, 128, 64)
 """The default of vLLM first; the paper does not give its own."""
 
@@ -245,7 +239,7 @@ def order_rows(
     """Yield the order of `systems`, from the oracle and PARS to FCFS; those between are free."""
     # All at once, then shares of the rate at which FCFS saturates.
     for load in (None, 0.8, 1.0, 1.2):
-        ms = {system: 1e3 * e.mean("mean_s", workload, system, load=load) for system in systems}
+        ms = {system: 1e3 * e.mean(_MEAN, workload, system, load=load) for system in systems}
         oracle, own, *between, fcfs = ms.values()
         longest_wait_s = e.values("longest_wait_s", workload, "FCFS", load=load).max()
         # A longer wait for a first step than any step takes is a wait in the queue.
@@ -279,9 +273,9 @@ def order_rows(
 
 
 def _without_guard(e: ParsExperiment, workload: str, load: float | None) -> str:
-    wait_ms = 1e3 * e.mean("wait_s", workload, "FCFS", load=load)
+    wait_ms = 1e3 * e.mean("queueing_s.mean", workload, "FCFS", load=load)
     best, own, worst = (
-        1e3 * e.mean("mean_s", workload, system, guard=False, load=load)
+        1e3 * e.mean(_MEAN, workload, system, guard=False, load=load)
         for system in ("Oracle", "PARS", "FCFS")
     )
     return (

@@ -11,7 +11,7 @@ answering token; a bin's change is the mean over the seeds, with its 95% interva
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -70,12 +70,13 @@ SYSTEMS: Final[dict[str, tuple[Callable[[], Placement], Callable[[], Policy]]]] 
 class PascalExperiment(Experiment):
     """Runs on eight instances, by mix, system, and load: a name or requests per second."""
 
+    once = ("high_rate",)
+
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config, first_seed=FIRST_SEED)
         self.count = max(50, int(NUM_REQUESTS * config.scale))
         self.instance = Instance.preset(f"{_MODEL}@h100-96g", host=HostLink.of_model(_MODEL))
         self.phase = OnePhase(config, self.instance)
-        self.high_rate = cache(self._high_rate)
 
     def simulate(
         self, mix: str, system: str, rate_per_s: float, seed: int
@@ -98,20 +99,16 @@ class PascalExperiment(Experiment):
     def measure(
         self, mix: str, system: str, load: str | float = "high", *, seed: int
     ) -> dict[str, Any]:
-        """Return the figures of a run, in seconds; `tail_s` is by the least tokens of each bin."""
+        """Return the summary of a run, and more; `tail_s` is by the least tokens of each bin."""
         if isinstance(load, str):
             load = round(self.high_rate(mix) * LOADS[load], 3)
         run, blocked = self.simulate(mix, system, load, seed)
-        timeline, summary = run.timeline, summarize(run.timeline)
+        timeline = run.timeline
         reasoning_s = timeline.reasoned_s() - timeline.requests.arrival_s
-        return {
-            "violations": summary.qoe_violations,
-            "tokens_per_s": summary.output_tokens_per_s,
-            "blocking_p99_s": summary.blocking_s.p99,
+        moving_s = np.array([one.downtime_s for one in run.migrations])
+        return summarize(timeline).flat() | {
             "reasoning_p50_s": statistic(reasoning_s).p50,
-            "e2e_p50_s": summary.e2e_s.p50,
-            "e2e_p99_s": summary.e2e_s.p99,
-            "migration_p99_s": statistic(np.array([one.downtime_s for one in run.migrations])).p99,
+            "migration_p99_s": statistic(moving_s).p99,
             "blocked": blocked,
             "tail_s": {
                 one["reasoning_tokens"]: one["first_answer_s"]
@@ -119,7 +116,7 @@ class PascalExperiment(Experiment):
             },
         }
 
-    def _high_rate(self, mix: str) -> float:
+    def high_rate(self, mix: str) -> float:
         """Return the rate up to which FCFS has blocked requests no more than 20% of the time."""
         seeds = self.seeds[:2]
 
@@ -276,7 +273,7 @@ def load_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
     """Yield violations, throughput and the time of migrations."""
     for mix in CHATS:
         shares = {
-            load: [e.mean("violations", mix, system, load) for system in (PASCAL, FCFS, RR)]
+            load: [e.mean("qoe_violations", mix, system, load) for system in (PASCAL, FCFS, RR)]
             for load in LOADS
         }
         yield row(
@@ -289,7 +286,9 @@ def load_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
         )
     gaps = {}
     for mix in CHATS:
-        ours, *others = (e.mean("tokens_per_s", mix, system) for system in (PASCAL, FCFS, RR))
+        ours, *others = (
+            e.mean("output_tokens_per_s", mix, system) for system in (PASCAL, FCFS, RR)
+        )
         for baseline, theirs in zip((FCFS, RR), others, strict=True):
             gaps[f"{mix}, {baseline}"] = ours / theirs - 1
     yield row(
@@ -314,15 +313,15 @@ def load_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
 def ablation_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
     """Yield PASCAL without migration, and without its adaptation."""
     at = e.at_high_load(ABLATED)
-    theirs, ours = (e.values("blocking_p99_s", ABLATED, system) for system in (STAYS, PASCAL))
+    theirs, ours = (e.values("blocking_s.p99", ABLATED, system) for system in (STAYS, PASCAL))
     violations, reasoning_s = (
         [e.mean(name, ABLATED, system) for system in (STAYS, PASCAL)]
-        for name in ("violations", "reasoning_p50_s")
+        for name in ("qoe_violations", "reasoning_p50_s")
     )
     best, tokens, _ = e.extreme(ABLATED, STAYS)
     elsewhere = [
-        f"{e.mean('blocking_p99_s', mix, STAYS, load):.2f} and "
-        f"{e.mean('blocking_p99_s', mix, PASCAL, load):.2f} s with {mix} at {load} load"
+        f"{e.mean('blocking_s.p99', mix, STAYS, load):.2f} and "
+        f"{e.mean('blocking_s.p99', mix, PASCAL, load):.2f} s with {mix} at {load} load"
         for mix, load in ((ABLATED, "medium"), (CHATS[1], "high"))
     ]
     yield row(
@@ -337,7 +336,8 @@ def ablation_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
         f"(paper: equal); blocking {', '.join(elsewhere)}",
     )
     theirs, ours = (
-        seed_values(100 * e.values("violations", ABLATED, system)) for system in (FOLLOWS, PASCAL)
+        seed_values(100 * e.values("qoe_violations", ABLATED, system))
+        for system in (FOLLOWS, PASCAL)
     )
     yield row(
         f"requests that violate the SLO | {at} | {FOLLOWS}",
@@ -348,7 +348,7 @@ def ablation_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
     )
     median, tail = (
         e.values(name, ABLATED, FOLLOWS) / e.values(name, ABLATED, PASCAL) - 1
-        for name in ("e2e_p50_s", "e2e_p99_s")
+        for name in ("e2e_s.p50", "e2e_s.p99")
     )
     yield row(
         f"median E2E | {at} | {FOLLOWS}",
@@ -453,7 +453,7 @@ def sections(experiment: PascalExperiment) -> Iterator[Section]:
                 mix,
                 system,
                 experiment.high_rate(mix) * share,
-                100 * experiment.mean("violations", mix, system, load),
+                100 * experiment.mean("qoe_violations", mix, system, load),
             )
             for mix in CHATS
             for system in systems
@@ -466,7 +466,7 @@ def sections(experiment: PascalExperiment) -> Iterator[Section]:
     yield bars_section(
         "Blocking latency",
         {
-            system: experiment.values("blocking_p99_s", ABLATED, system).tolist()
+            system: experiment.values("blocking_s.p99", ABLATED, system).tolist()
             for system in (PASCAL, STAYS, FOLLOWS)
         },
         "P99 of blocking_s (s)",
@@ -478,7 +478,11 @@ def sections(experiment: PascalExperiment) -> Iterator[Section]:
 
 
 def _phase_section(phase: OnePhase) -> Section:
-    return lines_section(
+    shares = [
+        [rate, *(float(phase.attainment(name, rate).mean()) for name in ("", RR, FCFS))]
+        for rate in sorted((PHASE_RATE, *_OTHER_RATES))
+    ]
+    slowdowns = lines_section(
         "One instance with half of the KV memory that is needed",
         [
             ("", policy, length, float(values.mean()))
@@ -488,14 +492,11 @@ def _phase_section(phase: OnePhase) -> Section:
         ("reasoning tokens", "mean TTFT / with unlimited memory"),
         f"300 requests, prompts of 128 tokens, {PHASE_RATE:g} req/s.",
         "one_instance",
+    )
+    return replace(
+        slowdowns,
         text="Reasoning only (figure), and answers that meet the SLO (table).",
-        table=ReportTable(
-            columns=["req/s", "unlimited memory", RR, FCFS],
-            rows=[
-                [rate, *(float(phase.attainment(name, rate).mean()) for name in ("", RR, FCFS))]
-                for rate in sorted((PHASE_RATE, *_OTHER_RATES))
-            ],
-        ),
+        table=ReportTable(columns=["req/s", "unlimited memory", RR, FCFS], rows=shares),
     )
 
 

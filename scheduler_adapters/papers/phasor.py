@@ -89,14 +89,11 @@ BURSTS: Final[dict[int | None, str]] = {
 class PhasorExperiment(Experiment):
     """Runs by system, workload and rate; searches for capacity; runs through a shock."""
 
+    once = ("capacity", "shock", "energy", "ablations", "sensitivity")
+
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
         self.cluster = GpuCluster(config.model)
-        self.capacity = cache(self._capacity)
-        self.shock = cache(self._shock)
-        self.energy = cache(self._energy)
-        self.ablations = cache(self._ablations)
-        self.sensitivity = cache(self._sensitivity)
 
     def search_seeds(self, workload: PaperWorkload) -> range:
         """Return the seeds of searches: three; one for code, whose runs take ten times as long."""
@@ -119,7 +116,7 @@ class PhasorExperiment(Experiment):
             "attainment": float(is_met.mean()),
         }
 
-    def _capacity(self, system: System, workload: PaperWorkload, seed: int) -> float:
+    def capacity(self, system: System, workload: PaperWorkload, seed: int) -> float:
         """Return clients per GPU with which both targets are met."""
         scale = self.config.scale
         most = max(16, int(MOST_CLIENTS * scale))
@@ -174,7 +171,7 @@ class PhasorExperiment(Experiment):
         ours, theirs = (self.sweep(n, workload, rates, metric) for n in ("Phasor", baseline))
         return seed_values((ours / theirs - 1).mean(axis=1))
 
-    def _shock(self, name: str, seed: int) -> tuple[ClusterRun, pd.DataFrame]:
+    def shock(self, name: str, seed: int) -> tuple[ClusterRun, pd.DataFrame]:
         """Return a run through the shock, and samples of its instances."""
         system = SYSTEMS.get(name) or self.system(name, PRODUCTION)
         placement = self.cluster.placement(system, PRODUCTION)
@@ -185,7 +182,7 @@ class PhasorExperiment(Experiment):
         run = self.cluster.run(system, PRODUCTION, requests, placement=sampled)
         return run, sampled.samples
 
-    def _energy(self, name: str, seed: int) -> tuple[float, float]:
+    def energy(self, name: str, seed: int) -> tuple[float, float]:
         """Return joules per output token, and output tokens per second, of code at 40/s."""
         meters = [PowerMeter(self.cluster.instance.max_num_seqs) for _ in range(NUM_INSTANCES)]
         count = max(2, int(40 * WINDOW_S * self.config.scale))
@@ -200,7 +197,7 @@ class PhasorExperiment(Experiment):
         samples = self.shock(name, seed)[1]
         return fragmentation(samples, large_blocks, self.cluster.instance.kv_blocks)
 
-    def _ablations(self) -> dict[str, dict[str, float]]:
+    def ablations(self) -> dict[str, dict[str, float]]:
         """Return by variant TTFT P99 and capacity on each workload, Phasor = 1."""
         table: dict[str, dict[str, float]] = {}
         for name in (system.name for system in ABLATIONS):
@@ -215,7 +212,7 @@ class PhasorExperiment(Experiment):
                 own[f"capacity {workload.name}"] = float((less / whole).mean())
         return table
 
-    def _sensitivity(self) -> dict[str, list[float]]:
+    def sensitivity(self) -> dict[str, list[float]]:
         """Return E2E P99, TTFT P99 at 40 req/s and capacity under each setting, Phasor = 1."""
         cost, table = self.cluster.cost, {}
         for name, (factor, settings) in SENSITIVITY.items():

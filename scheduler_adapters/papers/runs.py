@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -92,10 +92,15 @@ def seed_values(values: ArrayLike) -> SeedValues:
 class Experiment(ABC):
     """Runs of a paper's systems. Each setting is simulated once for each seed."""
 
+    once: ClassVar[tuple[str, ...]] = ()
+    """Names of further methods that are called once for each setting."""
+
     def __init__(self, config: ReproduceConfig, *, first_seed: int = 0) -> None:
         self.config = config
         self.seeds = range(first_seed, first_seed + config.num_seeds)
         self.run = cache(self.measure)
+        for name in self.once:
+            setattr(self, name, cache(getattr(self, name)))
 
     @abstractmethod
     def measure(self, *setting: Any, **more: Any) -> Any:

@@ -7,7 +7,7 @@ Lengths are those of the authors' trace in the data folder, else log-normal with
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from math import nan
 
@@ -52,13 +52,14 @@ SYSTEMS: dict[str, Callable[[], Policy]] = {
 class SlaiExperiment(Experiment):
     """Runs by system, rate in requests/s, and share of paying users."""
 
+    once = ("capacity", "high_rate")
+
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
         self.instance = Instance.preset(
             TESTBED, max_num_seqs=128, max_tokens=4096, decode_headroom_blocks=0
         )
         self.lengths = trace_lengths()
-        self.capacity = cache(self._capacity)
 
     def measure(
         self, system: str, rate_per_s: float, paying: float, *, seed: int
@@ -96,7 +97,7 @@ class SlaiExperiment(Experiment):
 
         return round(highest_load(is_met, low=1.0, high=2.4, tolerance=0.01), 3)
 
-    def _capacity(self, system: str, paying: float) -> float:
+    def capacity(self, system: str, paying: float) -> float:
         """Return the highest rate that meets the paper's SLO."""
 
         def is_met(rate_per_s: float) -> bool:
