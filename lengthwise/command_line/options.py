@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from argparse import Action, ArgumentError, RawDescriptionHelpFormatter
+from argparse import ArgumentError, RawDescriptionHelpFormatter
 from argparse import ArgumentParser as HelpPage
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +77,7 @@ def parse(
     """
     parser = make_parser(program, command, description, reword)
     parser.set_defaults(dict(defaults or {}))
-    types = {action.dest: _hint(action) for action in _options(parser)}
+    types = {name: option._typehint for name, option in _options(parser).items()}
     words = _as_options(arguments, types, _positional(command))
     if "--help" in words:
         print(reword(_short_help(parser, command)), end="")
@@ -111,18 +111,16 @@ def make_parser(
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     text = cleandoc(description or command.__doc__ or "")
     parser = ArgumentParser(
-        prog=program,
-        description=text,
-        formatter_class=Formatter,
-        exit_on_error=False,
+        prog=program, description=text, formatter_class=Formatter, exit_on_error=False
     )
     for kind in _dataclasses(command).values():
         parser.add_class_arguments(kind, as_group=False)
     parser.add_argument("--help-all", action="help", help="Show this help message and exit.")
     positional = _positional(command)
-    needed = [a.dest for a in _options(parser) if a.required and a.dest not in positional]
     words = [name.upper() for name in positional]
-    words += [f"--{name} {name.upper()}" for name in needed]
+    for name, option in _options(parser).items():
+        if option.required and name not in positional:
+            words.append(f"--{name} {name.upper()}")
     parser.usage = " ".join([program, *words, "[options]"])
     return parser
 
@@ -131,9 +129,8 @@ def _short_help(parser: ArgumentParser, command: Command) -> str:
     """Return the purpose, the paragraphs with a heading such as examples, and common options."""
     first, *others = re.split(r"\n{2,}", parser.description or "")
     headed = [part for part in others if part.splitlines()[0].endswith(":")]
-    options = {action.dest: action for action in _options(parser)}
-    needed = [name for name, action in options.items() if action.required]
-    likely = list(dict.fromkeys([*needed, *options]))[:_MAX_SHORT]
+    options = _options(parser)
+    likely = sorted(options, key=lambda name: not options[name].required)[:_MAX_SHORT]
     common = getattr(command, "common_options", likely)
     rest = f"{parser.prog} --help-all shows all {len(options)} options"
     page = HelpPage(
@@ -145,18 +142,18 @@ def _short_help(parser: ArgumentParser, command: Command) -> str:
     )
     group, positional = page.add_argument_group("options"), _positional(command)
     group.add_argument("-h", "--help", action="help", help="Show this help message and exit.")
-    for name, action in options.items():
+    for name, option in options.items():
         if name in common:
-            _add_line(group, action, name in positional)
+            _add_line(group, option, name in positional)
     return _with_hyphens(page.format_help())
 
 
-def _add_line(group: Any, action: Action, is_positional: bool) -> None:
+def _add_line(group: Any, action: Any, is_positional: bool) -> None:
     """Add an option with the first sentence of its help and its default."""
     text = re.split(r"(?<=[a-z)]\.)\s+(?=[A-Z0-9])", action.help or "")[0]
     if not action.required and action.default not in (None, False, [], (), {}):
         text += f" (default: {action.default})"
-    hint, text = _hint(action), text.strip().replace("%", "%%")
+    hint, text = action._typehint, text.strip().replace("%", "%%")
     if is_positional:
         group.add_argument(action.dest, metavar=action.dest.upper(), help=text)
     elif hint is bool and not action.default:
@@ -178,13 +175,9 @@ def hyphens(text: str) -> str:
     return re.sub(r"(?<=[a-z0-9])_(?=[a-z0-9])", "-", text)
 
 
-def _hint(action: Action) -> Any:
-    return getattr(action, "_typehint", None)
-
-
-def _options(parser: ArgumentParser) -> list[Action]:
-    """Return the options of fields, nested fields included."""
-    return [action for action in parser._actions if _hint(action) is not None]
+def _options(parser: ArgumentParser) -> dict[str, Any]:
+    """Return the options of fields by name, nested fields included; each has a `_typehint`."""
+    return {action.dest: action for action in parser._actions if hasattr(action, "_typehint")}
 
 
 def _dataclasses(command: Command) -> dict[str, type[Any]]:
@@ -239,18 +232,14 @@ def _option(word: str, words: deque[str], types: Mapping[str, Any]) -> str:
         is_value = bool(words) and words[0].lower() in ("true", "false") and name != "json"
         given = [words.popleft() if is_value else "true"]
     elif not equals:
-        while words and not words[0].startswith("--") and _may_follow(given, hint):
+        while words and not words[0].startswith("--"):
             given.append(words.popleft())
+            if not _is_list(hint) or given[0].startswith("["):
+                break
     if not given:
         return f"--{name}"
-    first, is_list = given[0], _is_list(hint) and len(given) == 1
-    is_ready = is_list and (first.startswith("[") or "," in first or first == "null")
-    return f"--{name}={_list_of(given, hint) if _is_list(hint) and not is_ready else first}"
-
-
-def _may_follow(given: Sequence[str], hint: Any) -> bool:
-    """Return whether a further word belongs to the value of an option."""
-    return not given or (_is_list(hint) and not given[0].startswith("["))
+    is_ready = len(given) == 1 and (given[0][0:1] == "[" or "," in given[0] or given[0] == "null")
+    return f"--{name}={_list_of(given, hint) if _is_list(hint) and not is_ready else given[0]}"
 
 
 def _is_list(hint: Any) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.request import urlopen
 
 from lengthwise.bundle import ModelBundle
+from lengthwise.child_processes import end_processes
 from lengthwise.errors import SchedulingError
 from lengthwise.mlflow_store import MlflowStore, quiet_mlflow
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
@@ -135,11 +136,8 @@ def open_servers(logs: Path) -> Iterator[Servers]:
             yield servers
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second Ctrl-C would leave some behind.
+        end_processes(list(servers.running.values()), timeout_s=20)
         for process in servers.running.values():
-            process.terminate()
-        for process in servers.running.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
