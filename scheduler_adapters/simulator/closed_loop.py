@@ -15,7 +15,8 @@ from scheduler_adapters.workload.requests import Requests
 class ClosedLoop(EngineObserver):
     """Submits `clients` of the requests at 0 s, and the next whenever one has finished.
 
-    Requests go in their order, without think time; those that the instance rejects are passed over.
+    Requests are sent in their order, without think time. Requests that the instance rejects are
+    left out.
     """
 
     def __init__(self, engine: Engine, requests: Requests, *, clients: int) -> None:
@@ -23,7 +24,7 @@ class ClosedLoop(EngineObserver):
         self.engine = engine
         self.requests = requests
         self.sent_s = np.zeros(len(requests))
-        """When each was sent; 0 for those that were not."""
+        """Time at which each request was sent; 0 before that."""
         self._unsent = enumerate(simulated_requests(requests))
         engine.observe(self)
         for _ in range(clients):

@@ -35,11 +35,11 @@ class Instance:
     """Token budget of a step: decodes + prefill chunks. None: no limit."""
     block_tokens: int = BLOCK_TOKENS
     watermark_fraction: float = 0.01
-    """Share of the KV blocks that an admission must leave free, so that decodes can grow."""
+    """Share of the KV blocks that an admission leaves free, so that decodes can grow."""
     decode_headroom_blocks: int = 0
-    """Free blocks a decode insists on even when it needs none: 1 in Vidur and old vLLM, 0 here."""
+    """Free blocks required for a decode that needs none: 1 in Vidur and old vLLM, 0 here."""
     host: HostLink | None = None
-    """Host memory for evicted KV blocks; None: they are computed anew."""
+    """Host memory for evicted KV blocks; None: they are computed again."""
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_num_seqs", "block_tokens"):
@@ -62,7 +62,7 @@ class Instance:
         return cls(**settings | changes)
 
     def check(self, policy: Policy) -> None:
-        """Check that this instance can honour a policy.
+        """Check that this instance meets the requirements of a policy.
 
         Raises:
             UnsupportedByEngine: it requires more than `capabilities`.
@@ -74,7 +74,7 @@ class Instance:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The requirements of a policy that this instance meets; OFFLOAD needs host memory."""
+        """Capabilities of this instance; OFFLOAD needs host memory."""
         return _CAPABILITIES if self.host is None else _CAPABILITIES | {Capability.OFFLOAD}
 
     @property
@@ -94,6 +94,6 @@ class Instance:
         )
 
     def cannot_hold(self, prompt_tokens: Tokens, output_tokens: Tokens) -> NDArray[np.bool_]:
-        """Return which requests (N,) do not fit even alone."""
+        """Return a mask (N,) of the requests that do not fit even alone."""
         reserve = max(self.watermark_blocks, self.decode_headroom_blocks)
         return np.asarray(self.blocks(prompt_tokens + output_tokens) + reserve > self.kv_blocks)

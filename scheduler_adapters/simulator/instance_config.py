@@ -27,19 +27,19 @@ class InstanceConfig:
     max_tokens: int = 2048
     """Token budget of a step."""
     engine: Literal["plain", "vllm"] = "plain"
-    """plain: a step is planned when the one before has ended, as in the papers. vllm: two defaults
-    of vLLM V1 on top, planning one step ahead and a preempted request keeping what is left of its
-    KV; not modelled are prefixes shared between requests. vllm runs in plain Python only."""
+    """plain: a step is planned when the one before has ended, as in the papers. vllm: with two
+    defaults of vLLM V1, async scheduling and prefix caching of preempted requests, in plain Python
+    only. Prefixes shared between requests are not modelled."""
     kv_blocks: int | None = None
-    """KV memory in blocks of 16 tokens; none: what the profile's GPU leaves."""
+    """KV memory in blocks of 16 tokens; none: the free memory of the profile's GPU."""
     unlimited_kv: bool = False
     """KV memory without a limit: the oracle that shows what a limit costs. Raise max_num_seqs, too.
     """
     host_gb_per_s: float | None = None
-    """Host memory for evicted KV: what its link carries, GB/s (50: PCIe 5 x16); none: what is
-    evicted is computed anew. Policies use it that have "offload": true in their settings."""
+    """Bandwidth to host memory for evicted KV, GB/s (50: PCIe 5 x16); none: evicted KV is computed
+    again. Only policies with "offload": true in their settings use it."""
     host_blocks: int | None = None
-    """KV blocks that the host holds; none: any number."""
+    """KV blocks that fit into host memory; none: no limit."""
 
     def __post_init__(self) -> None:
         gb_per_s = self.host_gb_per_s
@@ -76,10 +76,10 @@ class InstanceConfig:
 
 
 def check_memory(requests: Requests, instance: Instance) -> None:
-    """Check that an instance can hold at least one of the requests; log how many it cannot.
+    """Check that at least one request fits into an instance; log the number of the others.
 
     Raises:
-        ConfigError: it holds none.
+        ConfigError: none fits.
     """
     num_rejected = int(instance.cannot_hold(requests.prompt_tokens, requests.output_tokens).sum())
     need = f"need more than {instance.kv_blocks:,} KV blocks of {instance.block_tokens} tokens"

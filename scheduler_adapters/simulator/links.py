@@ -167,7 +167,7 @@ class Transfers(CopiesUnderWay):
     def start(
         self, now_s: float, number: int, source: int, destination: int, num_bytes: float
     ) -> None:
-        """Begin a transfer; of those that land at one time the least `number` goes first."""
+        """Begin a transfer; of several that land at one time the least `number` is first."""
         self._end_copies(now_s)
         self._pass(now_s)
         self.moving[number] = _Transfer((source, destination), num_bytes)

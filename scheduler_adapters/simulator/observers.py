@@ -50,7 +50,7 @@ class LoadRecorder(EngineObserver):
 
 @dataclass(eq=False)
 class ProgressLine(EngineObserver):
-    """Shows how far a run of `num_requests` is, in virtual time."""
+    """Progress line of a run of `num_requests`, in virtual time."""
 
     progress: Progress
     num_requests: int
@@ -64,5 +64,5 @@ class ProgressLine(EngineObserver):
 
 
 def progress_lines(progress: Progress, requests: Requests) -> list[EngineObserver]:
-    """Return the observer of a run of `requests` that shows it."""
+    """Return the observer that shows the progress of a run of `requests`."""
     return [ProgressLine(progress, len(requests))]

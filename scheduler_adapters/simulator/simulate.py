@@ -18,7 +18,7 @@ from scheduler_adapters.workload.requests import Requests
 LoopName = Literal["auto", "python", "compiled"]
 EngineKind = Literal["plain", "vllm"]
 _WORTH_COMPILING = 20_000
-"""Requests from which on loading the compiled loops (a second) pays."""
+"""Least number of requests for which loading the compiled loops, a second, pays."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -44,13 +44,12 @@ def simulate(
     A request that the instance's KV memory cannot hold even alone is rejected and reported.
 
     Args:
-        loop: both give the same bytes; "auto" and "compiled" take the compiled one where it can do
-            the policy, "auto" only for many requests.
-        kind: "vllm" plans ahead and keeps prefixes, as vLLM does.
-        clients: requests in flight, each replaced as soon as it has finished; the timeline's
-            arrivals then are the times at which requests were sent. None: they arrive by
-            themselves.
-        observers: of the loop in plain Python; a compiled one tells nothing.
+        loop: "compiled" runs a compiled loop where one supports the policy, "auto" only for many
+            requests. All loops give the same bytes.
+        kind: "vllm" adds async scheduling and prefix caching, two defaults of vLLM.
+        clients: number of requests in flight; each finished request is replaced at once. The
+            arrivals of the timeline are then the times of sending. None: requests arrive by time.
+        observers: called by the loop in plain Python only.
 
     Raises:
         ConfigError: there is no client.
@@ -83,7 +82,7 @@ def _timeline(engine: Engine, requests: Requests, closed_loop: ClosedLoop | None
 def _compiled(
     requests: Requests, policy: Policy, instance: Instance, loop: LoopName
 ) -> Timeline | None:
-    """Return the timeline of a compiled loop, or None where it cannot do this or does not pay."""
+    """Return the timeline of a compiled loop; None if no loop supports the run, or it is short."""
     wants = loop == "compiled" or (loop == "auto" and len(requests) >= _WORTH_COMPILING)
     if not wants or find_spec("numba") is None:
         return None

@@ -1,9 +1,9 @@
-"""One simulated instance that is driven from outside: requests in, time forward, requests out.
+"""One simulated instance, advanced by its caller.
 
-Decodes that advance together form a batch (`request_state.py`), so a step costs the same for two of
-them as for two hundred. While nothing changes, steps are repeated without being filled again
-(`step_execution.py`). The rules of a step stand in `planner/step_budget.py` and, in the plainest
-form, in `tests/scheduler_adapters/simulator/reference.py`.
+Decodes that advance together form a batch (`request_state.py`): a step with two of them costs as
+much as one with two hundred. While nothing changes, the same step is repeated
+(`step_execution.py`). `tests/scheduler_adapters/simulator/reference.py` has the rules of a step in
+their plainest form.
 """
 
 import gc
@@ -36,8 +36,8 @@ from scheduler_adapters.workload.requests import Requests
 class Engine:
     """Serves requests under a policy on one instance, in virtual time.
 
-    The clock belongs to the caller: `submit` requests, future ones included, and `advance`. Equal
-    calls give equal bytes, in however many pieces the time passes.
+    The caller submits requests, future ones included, and advances the clock. Equal requests give
+    equal bytes, whatever the pieces in which the time passes.
 
     Args:
         vllm: whether to follow two defaults of vLLM, async scheduling and prefix caching.
@@ -83,7 +83,7 @@ class Engine:
         self.earlier_tokens: dict[int, int] = {}
         """Number of tokens in earlier instances, by row."""
         self.is_stalled = False
-        """Whether nothing can run before the next arrival or landing."""
+        """True while nothing can run before the next arrival or landing."""
 
     @property
     def requests(self) -> list[RequestState]:
@@ -215,11 +215,11 @@ class Engine:
         Return False if there are too few. They are freed by `release`, or become the request's
         by `Carried.reserved_blocks`.
         """
-        instance = self.instance
-        spare = max(self.memory.watermark_blocks, instance.decode_headroom_blocks)
-        if blocks and self.load.used_blocks + blocks + spare > instance.kv_blocks:
+        memory = self.memory
+        most_blocks = min(memory.admission_blocks, memory.decode_blocks)
+        if blocks and self.load.used_blocks + blocks > most_blocks:
             return False
-        self.memory.hold(blocks)
+        memory.hold(blocks)
         self.step.repeats = False
         return True
 
@@ -278,15 +278,21 @@ class Engine:
             self.scheduler.fill()
             if step.batches or step.chunks:
                 executor.run()
-            else:
-                self._stall(has_evicted=memory.evictions_without_token > evictions)
+                continue
+            # All requests were evicted from the step, or all are being copied.
+            awaits_blocks = stored.next_landing_s < inf or memory.held_blocks > 0
+            self.is_stalled = awaits_blocks and memory.evictions_without_token == evictions
+            if not self.is_stalled:
+                memory.evictions_without_token += 1
+                memory.refuse_endless_eviction("none")
+            memory.update_load()
 
     def stop(self) -> None:
         """Let `advance` return before the next step."""
         self.executor.until_s = -inf
 
     def quiet_until_s(self, start_s: float, *, heeds_ends: bool = False) -> float:
-        """Return a time up to which no prefill, no thinking and, if heeded, no request ends here.
+        """Return a time before which no prefill, thinking or, if heeded, request ends here.
 
         `start_s` is that of the next step, which `advance` has returned.
         """
@@ -303,16 +309,6 @@ class Engine:
             steps = min(steps, 1 + growths * instance.block_tokens)
         # A little less, as sums of step times are rounded.
         return start_s + steps * instance.latency.shortest_step_s * (1 - 1e-9)
-
-    def _stall(self, *, has_evicted: bool) -> None:
-        """Note an empty step: all requests were evicted from it, or all are being copied."""
-        awaits_blocks = self.memory.stored.next_landing_s < inf or self.memory.held_blocks
-        if awaits_blocks and not has_evicted:
-            self.is_stalled = True
-        else:
-            self.memory.evictions_without_token += 1
-            self.memory.refuse_endless_eviction("none")
-        self.memory.update_load()
 
     def _deliver(self) -> None:
         """Put the requests that have arrived into the queue, all before the first is ranked."""
@@ -337,7 +333,7 @@ class Engine:
         load.now_s = now_s
 
     def view(self) -> InstanceView:
-        """Return the view for placements: one object, brought up to date."""
+        """Return the view for placements: always the same object, brought up to date."""
         ranked, memory, stored, view = self.ranked, self.memory, self.memory.stored, self.own_view
         num_decoding = len(memory.residents) - memory.num_prefilling - memory.num_returning
         view.now_s = self.load.last_step_end_s

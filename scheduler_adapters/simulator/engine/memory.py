@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from lengthwise.errors import SchedulingError
 from scheduler_adapters.planner.step_budget import evict_order, fewest_victims
@@ -23,9 +22,9 @@ class KvMemory:
     """Blocks of the residents. Evictions are rare, so they walk the residents one by one."""
 
     __slots__ = (
-        "decode_blocks", "events", "evictions_without_token", "held_blocks", "instance", "load",
-        "num_prefilling", "num_returning", "prefixes", "ranked", "residents", "step", "stored",
-        "watermark_blocks",
+        "admission_blocks", "decode_blocks", "events", "evictions_without_token", "held_blocks",
+        "instance", "load", "num_prefilling", "num_returning", "prefixes", "ranked", "residents",
+        "step", "stored",
     )  # fmt: skip
 
     def __init__(
@@ -44,9 +43,9 @@ class KvMemory:
         self.step = step
         self.events = events
         self.stored = StoredBlocks(instance, load)
-        # Both are computed once, as they are used at every step.
-        self.watermark_blocks = instance.watermark_blocks
-        """Free blocks that an admission must leave."""
+        # Computed once, as both are read at every step.
+        self.admission_blocks = instance.kv_blocks - instance.watermark_blocks
+        """Blocks that admissions may fill."""
         self.decode_blocks = instance.kv_blocks - instance.decode_headroom_blocks
         """Blocks that decodes may fill."""
         self.prefixes = FreedPrefixes() if keeps_prefixes else None
@@ -83,7 +82,7 @@ class KvMemory:
         else:
             request.prefill_left = request.context
             if self.prefixes is not None:
-                self.prefixes.keep(request, load.used_blocks, self.instance.block_tokens)
+                self.prefixes.keep(request, load, self.instance.block_tokens)
             load.used_blocks += blocks
             self.ranked.count_waiting(request, -1)
             self.num_prefilling += 1
@@ -165,7 +164,7 @@ class KvMemory:
         load, blocks = self.load, self.blocks_of(request)
         self.step.is_steady = False
         if self.prefixes is not None:
-            self.prefixes.evicted(request, blocks, load)
+            self.prefixes.evicted(request, blocks)
         load.used_blocks -= blocks
         if self.step.offloads:
             self.stored.offload(request, self.instance.blocks(request.computed_tokens))
@@ -264,17 +263,6 @@ def _evict_order(request: RequestState) -> tuple[bool, tuple[float, ...], int]:
     return evict_order(request.current_rank, request.row)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _FreedPrefix:
-    """State at an eviction, from which the blocks taken since then are counted."""
-
-    blocks: int
-    computed_tokens: int
-    """Fewer tokens than the blocks hold if the eviction was during the prefill."""
-    free_blocks_before: int
-    taken_blocks: int
-
-
 class FreedPrefixes:
     """KV of preempted requests in blocks that are free: prefix caching, vLLM's default.
 
@@ -285,30 +273,24 @@ class FreedPrefixes:
 
     def __init__(self) -> None:
         self.freed_blocks = 0
-        self.prefixes: dict[int, _FreedPrefix] = {}
+        self.evictions: dict[int, tuple[int, int, int]] = {}
+        """(blocks, computed tokens, `freed_blocks` before) at the eviction, by row."""
 
-    def evicted(self, request: RequestState, blocks: int, load: LoadView) -> None:
-        """Note the computed tokens of an evicted request, before its blocks are freed."""
-        self.prefixes[request.row] = _FreedPrefix(
-            blocks=blocks,
-            computed_tokens=request.now_context - request.prefill_left,
-            free_blocks_before=load.total_blocks - load.used_blocks,
-            taken_blocks=load.used_blocks + self.freed_blocks,
-        )
+    def evicted(self, request: RequestState, blocks: int) -> None:
+        """Note the computed tokens of an evicted request; during a prefill the blocks hold more."""
+        computed_tokens = request.now_context - request.prefill_left
+        self.evictions[request.row] = blocks, computed_tokens, self.freed_blocks
         self.freed_blocks += blocks
 
-    def keep(self, request: RequestState, used_blocks: int, block_tokens: int) -> None:
+    def keep(self, request: RequestState, load: LoadView, block_tokens: int) -> None:
         """Shorten the prefill of an admitted request by whole blocks that still exist.
 
         The last token is computed again.
         """
-        request.kept_tokens = 0
-        prefix = self.prefixes.pop(request.row, None)
-        if prefix is None:
-            return
-        # Blocks handed out since the eviction, counted again whenever handed out again.
-        taken = used_blocks + self.freed_blocks - prefix.taken_blocks - prefix.free_blocks_before
-        kept_blocks = prefix.blocks - max(0, taken)
-        whole_blocks = min(prefix.computed_tokens, request.context - 1) // block_tokens
-        request.kept_tokens = max(0, min(kept_blocks, whole_blocks)) * block_tokens
+        blocks, computed_tokens, freed_before = self.evictions.pop(request.row, (0, 0, 0))
+        # Blocks handed out since the eviction beyond those that were free then.
+        taken = load.used_blocks + self.freed_blocks - load.total_blocks - freed_before
+        whole_blocks = min(computed_tokens, request.context - 1) // block_tokens
+        kept_blocks = max(0, min(blocks - max(0, taken), whole_blocks))
+        request.kept_tokens = kept_blocks * block_tokens
         request.prefill_left -= request.kept_tokens

@@ -84,11 +84,6 @@ class RankedRequests:
         """Time at which the next late score is available; inf without any."""
         return self.late_scores[0][0] if self.late_scores else inf
 
-    @property
-    def next_timer_s(self) -> float:
-        """Earliest time at which a rank may end; inf without any."""
-        return self.timers[0][0] if self.timers else inf
-
     def take_late_scores(self) -> None:
         """Rank the waiting requests by scores that have arrived; others keep theirs for later."""
         while self.next_score_s <= self.load.now_s:
@@ -131,11 +126,9 @@ class RankedRequests:
         if rank.valid_until_s < inf:
             self._set_timer(rank.valid_until_s, request, request.version)
 
-    def _set_timer(
-        self, time_s: float, ranked: RequestState | DecodeBatch, version: int = 0
-    ) -> None:
+    def _set_timer(self, at_s: float, ranked: RequestState | DecodeBatch, version: int = 0) -> None:
         self.num_timers += 1
-        heappush(self.timers, (time_s, self.num_timers, ranked, version))
+        heappush(self.timers, (at_s, self.num_timers, ranked, version))
 
     def watch(self, batch: DecodeBatch, until_s: float) -> None:
         """Check a batch when its rank ends, or earlier: one timer outlasts many ranks."""
@@ -168,19 +161,16 @@ class RankedRequests:
             assert ranked.rank is not None
             then = ranked.rank.then
             if isinstance(ranked, RequestState):
-                self._expire_request(ranked, then)
+                self._loosen(ranked)
+                if then is None:
+                    self.ask(ranked)
+                else:
+                    self.take(ranked, then)
+                self._settle(ranked)
             elif then is None:
                 self._ask_batch(ranked)
             else:
                 self._rank_batch(ranked, then)
-
-    def _expire_request(self, request: RequestState, then: Rank | None) -> None:
-        self._loosen(request)
-        if then is None:
-            self.ask(request)
-        else:
-            self.take(request, then)
-        self._settle(request)
 
     def _loosen(self, request: RequestState) -> None:
         # A decode with a rank of its own stays: its next rank may be of the same level.

@@ -46,7 +46,7 @@ class RequestState:
     """Generated tokens at which the rank ends."""
     is_waiting: bool = True
     is_gone: bool = False
-    """Whether the request was rejected, has finished or was withdrawn."""
+    """True once the request was rejected, has finished or was withdrawn."""
     prefill_left: int = 0
     kept_tokens: int = 0
     """Tokens with KV from before an eviction when the prefill began; needs a prefix cache."""
@@ -54,9 +54,9 @@ class RequestState:
     stored_blocks: int = 0
     """KV blocks kept outside the device, to be copied back without computing them again."""
     is_brought: bool = False
-    """Whether the stored blocks are from another instance; else they are in host memory."""
+    """True for stored blocks of another instance; others are in host memory."""
     is_moving: bool = False
-    """Whether the stored blocks are being copied: out while the request waits, else back."""
+    """True while the stored blocks are copied: out if the request waits, else back."""
     reserved_blocks: int = 0
     """Blocks reserved for the request until it joins the queue."""
     evicted_s: float = -1.0
@@ -64,7 +64,7 @@ class RequestState:
     """A score that became available while the request ran: used if it waits again."""
     batch: DecodeBatch | None = None
     is_reasoning: bool = False
-    """Whether the request is in a batch and has not ended its thinking."""
+    """True for a member of a batch that has not ended its thinking."""
     offset: int = 0
     joined: int = 0
     """The batch's counter when this request joined it."""
@@ -77,7 +77,7 @@ class RequestState:
     """Times of the tokens in earlier instances."""
 
     def add_runs(self, record: TimelineRecord, ticks: Sequence[int]) -> None:
-        """Record runs of tokens: first tick, last tick, first tick, ..."""
+        """Record runs of tokens: the first and the last tick of each, in one sequence."""
         self.run_ticks += ticks
         record.add_runs(self.row, ticks)
 

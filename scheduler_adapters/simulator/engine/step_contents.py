@@ -17,7 +17,7 @@ class StepContents:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.repeats = False
-        """Whether the next step is filled like this one, as nothing has changed since it started.
+        """True if the next step is filled like this one: nothing has changed since it started.
         Each change of what a step is filled from clears this."""
         self.batches: list[DecodeBatch] = []
         self.chunks: list[tuple[RequestState, int]] = []
@@ -25,7 +25,7 @@ class StepContents:
         self.walked: set[int] = set()
         """Rows of decodes placed one by one, whose batches are placed after them."""
         self.is_steady = True
-        """Whether the step could be repeated as it is."""
+        """True for a step that could be repeated as it is."""
         self.set_rule(UNLIMITED)
 
     def set_rule(self, rule: StepRule) -> None:
@@ -38,7 +38,7 @@ class StepContents:
             exceeds_budget=True,
         )
         self.offloads = rule.offload and self.instance.host is not None
-        """Whether KV of evicted requests is copied to the host."""
+        """True if KV of evicted requests is copied to the host."""
 
     def contains(self, request: RequestState) -> bool:
         """Return whether a resident is in the step already."""

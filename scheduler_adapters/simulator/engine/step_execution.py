@@ -35,7 +35,7 @@ class StepExecutor:
         Its tokens are counted, finished requests are removed, changed ones are ranked. One
         function, as it runs at every step.
         """
-        step, load, memory, ranked = self.step, self.load, self.memory, self.ranked
+        step, load, memory = self.step, self.load, self.memory
         scheduled_s, prefills = self.record.scheduled_s, []
         for request, chunk in step.chunks:
             prefills.append((request.context - request.prefill_left, chunk))
@@ -75,7 +75,7 @@ class StepExecutor:
         if stale and step.repeats and not has_changed:
             self._repeat_ranking(stale)
         elif changed or stale:
-            ranked.rank_changed(changed, stale)
+            self.ranked.rank_changed(changed, stale)
         if stale or (has_changed and step.repeats):
             step.repeats = not stale and self._has_all()
         if self.scheduler.split_levels:
@@ -91,10 +91,10 @@ class StepExecutor:
     def _pass(self, duration_s: float) -> None:
         """Advance the time by one step."""
         load = self.load
-        load.now_s = load.last_step_end_s = now_s = load.now_s + duration_s
-        load.step = steps = load.step + 1
-        load.mean_step_s += (duration_s - load.mean_step_s) / steps
-        self.record.tick_s.append(now_s)
+        load.now_s = load.last_step_end_s = load.now_s + duration_s
+        load.step += 1
+        load.mean_step_s += (duration_s - load.mean_step_s) / load.step
+        self.record.tick_s.append(load.now_s)
         if self.events.ran:
             self.memory.update_load()
             for tell in self.events.ran:
@@ -174,11 +174,7 @@ class StepExecutor:
         that ends with an event is run in full, and is the last.
         """
         load, step, memory, latency = self.load, self.step, self.memory, self.latency
-        batches, has_rule, rule_stays = (
-            step.batches,
-            self.scheduler.has_rule,
-            self.scheduler.rule_stays,
-        )
+        scheduler, batches = self.scheduler, step.batches
         size, until_s, quiet_steps = memory.instance.block_tokens, self.until_s, inf
         most_blocks = memory.decode_blocks
         if step.rule.displace:
@@ -195,7 +191,7 @@ class StepExecutor:
             for batch in batches:
                 growth += batch.growth[(batch.counter + steps) % size]
             step.repeats = load.used_blocks + growth <= most_blocks and (
-                not has_rule or rule_stays()
+                not scheduler.has_rule or scheduler.rule_stays()
             )
             if not step.repeats:
                 break
@@ -255,6 +251,6 @@ class StepExecutor:
 
     def _quiet_until_s(self) -> float:
         """Return when a request or score arrives, a copy lands, a rank ends, or the run is cut."""
-        ranked, lands_s = self.ranked, self.memory.stored.next_landing_s
-        arrives_s = min(self.arrivals.next_s, ranked.next_score_s)
-        return min(arrives_s, lands_s, self.until_s, ranked.next_timer_s)
+        timers, lands_s = self.ranked.timers, self.memory.stored.next_landing_s
+        arrives_s = min(self.arrivals.next_s, self.ranked.next_score_s)
+        return min(arrives_s, lands_s, self.until_s, timers[0][0] if timers else inf)

@@ -41,18 +41,18 @@ class StepScheduler:
 
         One function with the loop over the levels, as it runs at every step.
         """
-        step, load = self.step, self.load
+        step = self.step
         rule, self.pending_rule = instead or self.pending_rule, None
         if rule is None:
             rule = UNLIMITED
             if self.has_rule:
                 try:  # not a method: this runs at every step
-                    rule = self.step_rule(load)
+                    rule = self.step_rule(self.load)
                 except Exception as error:
-                    raise no_rule(self.policy, load, error) from error
+                    raise no_rule(self.policy, self.load, error) from error
         if rule is not step.rule:
             if not isinstance(rule, StepRule):
-                raise no_rule(self.policy, load, rule)
+                raise no_rule(self.policy, self.load, rule)
             step.set_rule(rule)
         budget = step.budget
         budget.begin()
@@ -191,20 +191,19 @@ class StepScheduler:
             return False
         if not budget.admits(len(memory.residents)):
             return False
-        reserve = memory.watermark_blocks
-        if request.stored_blocks:
-            if request.is_moving:
-                return False
-            # Decodes cannot evict what is being copied back: without blocks for their next tokens
-            # two requests might evict each other for ever.
-            reserve = max(reserve, memory.instance.decode_headroom_blocks) + sum(
-                batch.grows()
-                for level in self.ranked.levels
-                for batch in level.batches
-                if batch not in self.step.batches
-            )
-        blocks = -(-request.context // memory.instance.block_tokens)
-        return self.load.used_blocks + blocks + reserve <= memory.instance.kv_blocks
+        blocks = -(-request.context // self.ranked.block_tokens)
+        if not request.stored_blocks:
+            return self.load.used_blocks + blocks <= memory.admission_blocks
+        # Decodes cannot evict what is being copied back: without blocks for their next tokens two
+        # requests might evict each other for ever.
+        for level in self.ranked.levels:
+            for batch in level.batches:
+                if batch not in self.step.batches:
+                    blocks += batch.grows()
+        has_room = self.load.used_blocks + blocks <= min(
+            memory.admission_blocks, memory.decode_blocks
+        )
+        return has_room and not request.is_moving
 
 
 _UNLIMITED_OFFLOADING = StepRule(offload=True)
