@@ -87,9 +87,9 @@ class ClusterClock:
             self.quiet_s[instance] = -inf
             # The step that is next here may always be run: elsewhere none starts earlier.
             others_s = max(quiet[0][0] if quiet else inf, nextafter(self.next_s[instance], inf))
-            self._advance(instance, min(at_s, others_s))
+            self.advance(instance, min(at_s, others_s))
 
-    def _advance(self, instance: int, until_s: float) -> None:
+    def advance(self, instance: int, until_s: float) -> None:
         """Run an instance's steps that start before `until_s`."""
         engine = self.engines[instance]
         next_s = self.next_s[instance] = engine.advance(until_s)
@@ -105,7 +105,7 @@ class ClusterClock:
         engine = self.engines[instance]
         # A stalled engine notes the time: a later change lets nothing start earlier.
         if self.next_s[instance] < self.now_s or engine.is_stalled:
-            self._advance(instance, self.now_s)
+            self.advance(instance, self.now_s)
         return engine
 
     def changed(self, instance: int) -> None:
@@ -113,7 +113,7 @@ class ClusterClock:
         self.next_s[instance] = self.quiet_s[instance] = -inf
         self.outdated.add(instance)
         if self.watches_phases:
-            self._advance(instance, self.now_s)
+            self.advance(instance, self.now_s)
 
     def submit(self, row: int, instance: int, carried: Carried | None) -> bool:
         """Submit a request to an instance; return whether its memory can ever hold the request."""

@@ -72,7 +72,8 @@ class InstanceViews(Sequence[InstanceView]):
 
     def _refresh(self, instance: int) -> None:
         clock, telemetry = self.clock, self.clock.telemetry[instance]
-        clock.current(instance)
+        if clock.next_s[instance] < clock.now_s:
+            clock.advance(instance, clock.now_s)
         if instance in clock.outdated:
             telemetry.view(clock.now_s)
             if not telemetry.is_changing(clock.now_s):
