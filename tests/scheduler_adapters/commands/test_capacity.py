@@ -14,7 +14,7 @@ import pytest
 from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands import capacity, cluster_options
+from scheduler_adapters.commands import capacity
 from scheduler_adapters.commands.capacity import (
     CapacityConfig,
     SearchConfig,
@@ -26,6 +26,7 @@ from scheduler_adapters.commands.capacity import (
 from scheduler_adapters.commands.experiment_settings import load_named
 from scheduler_adapters.papers.rad import CHATS, NUM_REQUESTS, TileSetting
 from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.simulator.cluster import cluster_config
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.workload.requests import make_requests
 
@@ -59,7 +60,7 @@ def test_more_clients_than_seats_break_a_target_on_the_queue(capsys, tmp_path):
 
 
 def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
-    run_simulation = cluster_options.simulate
+    run_simulation = cluster_config.simulate
     searched = []
 
     def interrupted(requests, policy, *rest, **more):
@@ -68,7 +69,7 @@ def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
             raise KeyboardInterrupt
         return run_simulation(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(cluster_options, "simulate", interrupted)
+    monkeypatch.setattr(cluster_config, "simulate", interrupted)
     arguments = ["--num_requests=40", "--max_num_seqs=8", "--seeds=1", "--tolerance=0.5"]
     assert main(["capacity", *arguments, "--policies=[fcfs, pars]", "--json"]) == 130
     captured = capsys.readouterr()

@@ -10,8 +10,9 @@ import pytest
 
 from lengthwise.command_line.options import parse
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands import capacity, cluster_options
+from scheduler_adapters.commands import capacity
 from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.simulator.cluster import cluster_config
 
 SMALL = ("--num_requests=60", "--max_num_seqs=8", "--mlruns-dir=null")
 
@@ -43,14 +44,14 @@ def test_the_order_of_the_papers_holds_on_a_burst(capsys):
 
 
 def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
-    run_simulation = cluster_options.simulate
+    run_simulation = cluster_config.simulate
 
     def interrupted(requests, policy, *rest, **more):
         if policy.name != "fcfs":
             raise KeyboardInterrupt
         return run_simulation(requests, policy, *rest, **more)
 
-    monkeypatch.setattr(cluster_options, "simulate", interrupted)
+    monkeypatch.setattr(cluster_config, "simulate", interrupted)
     assert main(["compare", *SMALL, f"--out={tmp_path}", "--json"]) == 130
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)["runs"]) == 1
@@ -163,7 +164,7 @@ def test_the_next_command_searches_for_the_same_targets_on_the_same_instances(ca
 
 
 def test_an_interrupted_comparison_names_the_placements_that_are_left_out(capsys, monkeypatch):
-    run_cluster, served = cluster_options.simulate_cluster, []
+    run_cluster, served = cluster_config.simulate_cluster, []
 
     def interrupted(requests, placement, *rest, **more):
         served.append(placement.name)
@@ -171,7 +172,7 @@ def test_an_interrupted_comparison_names_the_placements_that_are_left_out(capsys
             raise KeyboardInterrupt
         return run_cluster(requests, placement, *rest, **more)
 
-    monkeypatch.setattr(cluster_options, "simulate_cluster", interrupted)
+    monkeypatch.setattr(cluster_config, "simulate_cluster", interrupted)
     assert main(["compare", *SMALL, *CLUSTER, "--placements=[random, least-kv]", "--json"]) == 130
     captured = capsys.readouterr()
     assert [run["placement"] for run in json.loads(captured.out)["runs"]] == ["random"]
