@@ -194,11 +194,12 @@ def run_command(
 
     The parameters are those of `options.parse`.
     """
-    return exit_code_of(
-        lambda: command(
-            **parse(program, command, arguments, defaults, description, reword=as_typed)
-        )
-    )
+
+    def run() -> int | None:
+        given = parse(program, command, arguments, defaults, description, reword=as_typed)
+        return command(**given)
+
+    return exit_code_of(run)
 
 
 def exit_code_of(run: Callable[[], int | None]) -> int:

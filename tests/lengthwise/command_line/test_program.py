@@ -162,15 +162,6 @@ def test_ctrl_c_and_a_full_disk_are_one_line(capsys):
         run_command("tests", other, [])
 
 
-def test_help_imports_no_command():
-    program = (
-        "import sys; from scoring_service.__main__ import main; main(['--help'])\n"
-        "print(sorted({'grpc', 'numpy', 'jsonargparse', 'onnxruntime'} & set(sys.modules)))"
-    )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert run.stdout.splitlines()[-1] == "[]", run.stderr
-
-
 def test_an_error_with_lines_and_control_characters_in_it_is_one_printable_line(capsys):
     def fail():
         raise ConfigError("of a\n  foreign\tlibrary \x1b[31mred")
