@@ -279,13 +279,16 @@ class MicroBatcher:
         now_s = self._clock()
         in_time = [job for job in group if now_s <= job.call.deadline_s]
         started_s = self._clock()
-        scores = iter(_score(in_time) if in_time else ())
+        scores = _score(in_time) if in_time else ()
         infer_s = self._clock() - started_s
         for job in in_time:
             job.infer_s = infer_s
             job.queue_s = started_s - job.queued_at_s
             self.num_begun_late += started_s > job.call.deadline_s
-        return [next(scores) if job in in_time else too_late() for job in group]
+        if len(in_time) == len(group):
+            return scores
+        remaining = iter(scores)
+        return [next(remaining) if job in in_time else too_late() for job in group]
 
     def _settle(
         self, group: Sequence[Job], results: Sequence[float | ScoringError], ended: list[Job]
@@ -310,8 +313,10 @@ class MicroBatcher:
         """Update `slowdown` by the time that a group held its permit, callbacks included."""
         if not group:
             return
-        longest = max(len(job.ids) for job in group)
-        predicted_s = group[0].model.costs.predict_s(len(group), longest)
+        predicted_s = group[0].cost_s
+        if len(group) > 1:
+            longest = max(len(job.ids) for job in group)
+            predicted_s = group[0].model.costs.predict_s(len(group), longest)
         ratio = (self._clock() - group[0].taken_at_s) / predicted_s
         self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
 

@@ -76,19 +76,18 @@ class CallResults:
             self._batcher.submit(jobs, self._call)
             return
         for flight in flights:
-            self._land(flight, error)
+            self._cache.end(flight, None)
+            self._put(flight.key, error)
 
     def _computed(self, flight: Flight, prompt: TokenizedPrompt, job: Job) -> None:
-        result = job.result
-        if isinstance(result, float):
-            self._land(flight, Scored(result, len(prompt.ids), prompt.truncated))
-        else:
-            self._land(flight, result)
-
-    def _land(self, flight: Flight, result: Result) -> None:
         """Publish a score, and keep any result."""
-        self._cache.end(flight, result if isinstance(result, Scored) else None)
-        self._put(flight.key, result)
+        if isinstance(job.result, float):
+            scored = Scored(job.result, len(prompt.ids), prompt.truncated)
+            self._cache.end(flight, scored)
+            self._put(flight.key, scored)
+        else:
+            self._cache.end(flight, None)
+            self._put(flight.key, job.result)
 
     def _landed(self, flight: Flight) -> None:
         """Take the result of another call's computation; compute it here if that failed."""
