@@ -245,13 +245,13 @@ def with_interval(values: Sequence[float], form: str, ends: str | None = None) -
     return f"{form.format(float(np.mean(values)))} [{low}, {high}]"
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95% confidence interval of the mean; that of a single value has no width."""
-    mean = float(np.mean(values))
-    if len(values) == 1:
+def interval(values: Sequence[float], *, of_next: bool = False) -> tuple[float, float]:
+    """Return the 95% interval of the mean, or of a further value; a single value has no width."""
+    mean, count = float(np.mean(values)), len(values)
+    if count == 1:
         return mean, mean
     from scipy.special import stdtrit  # imported late: a third of a second
 
-    quantile = float(stdtrit(len(values) - 1, 0.975))  # Student's t
-    half = quantile * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    half = float(stdtrit(count - 1, 0.975)) * float(np.std(values, ddof=1))  # Student's t
+    half = half * (1 + 1 / count) ** 0.5 if of_next else half / count**0.5
     return mean - half, mean + half

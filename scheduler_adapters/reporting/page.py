@@ -1,4 +1,4 @@
-"""Reports: one HTML file with its tables and figures inside, readable without a network."""
+"""Reports: one HTML file with its tables and figures inside."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from lengthwise.report_page import ReportSection, ReportTable, page_text
 from scheduler_adapters.reporting.figures import save_figure
 from scheduler_adapters.workload.table_files import write_whole
 
-__all__ = ["ReportTable", "Section", "save_table", "write_html", "write_report"]
+__all__ = ["ReportTable", "Section", "save_table", "table_of", "write_html", "write_report"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section(ReportSection):
-    """One part of a report, whose figure and table can be files as well."""
+    """Section of a report that may have its figure and table as files, too."""
 
     drawn: tuple[str, pd.DataFrame] | None = None
-    """File name without suffix, and the table that the figure shows: both are files as well."""
+    """Name of the files without suffix, and the table of the figure."""
 
 
 def write_report(folder: Path, *, title: str, lead: str, sections: Sequence[Section]) -> list[Path]:
@@ -34,9 +34,14 @@ def write_report(folder: Path, *, title: str, lead: str, sections: Sequence[Sect
 
 
 def write_html(path: Path, *, title: str, lead: str, sections: Sequence[ReportSection]) -> Path:
-    """Write a report as one HTML file that needs nothing else; returns the path."""
+    """Write a report as one HTML file; returns the path."""
     page = page_text(title=title, lead=lead, sections=sections)
     return write_whole(path, lambda part: part.write_text(page, encoding="utf-8"), make_folder=True)
+
+
+def table_of(table: pd.DataFrame) -> ReportTable:
+    """Return a table as one of a report."""
+    return ReportTable(columns=list(table), rows=table.to_numpy(dtype=object).tolist())
 
 
 def save_table(table: pd.DataFrame, path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Decision about learned scheduling: a log of requests comes in, a verdict with a report goes out.
+"""Decision for or against learned scheduling: a log of requests in, a verdict with a report out.
 
 Start with `command.py`, then `scored_log.py`, `replay.py`, `verdict.py`.
 """

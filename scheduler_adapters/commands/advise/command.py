@@ -1,4 +1,4 @@
-"""`advise`: from a log of requests to the decision whether ordering by length would help."""
+"""`advise`: decision for or against ordering by predicted length, from a log of requests."""
 
 import logging
 import math
@@ -31,6 +31,7 @@ from scheduler_adapters.commands.advise.verdict import decide
 from scheduler_adapters.commands.capacity import check_slo
 from scheduler_adapters.commands.experiment_settings import check_folder
 from scheduler_adapters.reporting.latency_tables import text_of
+from scheduler_adapters.reporting.page import save_table
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.simulator.latency.affine_fit import read_affine
@@ -46,25 +47,25 @@ _LEAST_DRAWS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class AdviseConfig(TraceColumns):
-    """A log, a ranker, and the engines that would serve the log."""
+    """A log, a ranker, and the simulated engines."""
 
     log: Path
-    """Requests with their answers' lengths: a log (OpenAI-style, LiteLLM, Langfuse, vLLM), or a
-    table with the columns prompt, output_tokens and arrival_s."""
+    """Requests with the lengths of their answers: a log (OpenAI-style, LiteLLM, Langfuse, vLLM), or
+    a table with the columns prompt, output_tokens and arrival_s."""
     out: Path = Path("advice")
-    """Folder for report.html, advise.json, the tables, and the ranker if one is trained."""
+    """Folder for report.html, advise.json, the tables, and a trained ranker."""
     model: str = "llama-3-8b"
-    """Model that serves the log; `models` lists those that are known."""
+    """Model of the simulated engines; `models` lists those that are known."""
     gpu: str = "a100-80g"
     """GPU of an instance, or the start of its name (h100)."""
     endpoint: str | None = None
-    """Address of your engine's OpenAI-style API (http://127.0.0.1:8000/v1), which has nothing else
-    to do: its step times are measured, and its KV memory read, in place of those computed."""
+    """Address of an idle engine's OpenAI-style API (http://127.0.0.1:8000/v1). Its step times are
+    measured, and its KV memory is read."""
     fit: Path | None = None
-    """Steps recorded on your engine (num_decodes, decode_context, prefill_tokens, seconds), in
-    place of step times from sizes and peaks."""
+    """Recorded steps of an engine (num_decodes, decode_context, prefill_tokens, seconds), in place
+    of step times from sizes and peaks."""
     instances: int | None = None
-    """Engines that the requests go to in turn; none: the fewest that keep up under FCFS."""
+    """Engines that get the requests in turn; none: the fewest that keep up under FCFS."""
     max_num_seqs: int = 256
     """Requests that may run at once in an engine."""
     max_tokens: int = 2048
@@ -72,47 +73,47 @@ class AdviseConfig(TraceColumns):
     bundle: Path | None = None
     """A trained ranker; none: one is trained on a part of the log's prompts."""
     tau_b: float | None = None
-    """Train nothing, and assume a ranker of this quality: the log then needs no prompts."""
+    """Quality of an assumed ranker, without training: the log then needs no prompts."""
     recipe: str = "demo"
-    """Of the training: a recipe of `python -m training fit`."""
+    """Recipe of `python -m training fit` for the training."""
     training: dict[str, Any] = field(default_factory=dict)
     """Further options of the training, e.g. {"epochs": 1, "split.train-prompts": 2000}."""
     test_fraction: float = 0.4
-    """Part of the prompts that the ranker is judged by, not trained on."""
+    """Fraction of the prompts that is kept from the training, to judge the ranker."""
     slo: dict[str, float] = field(default_factory=dict)
-    """Targets for the instances needed, e.g. {"ttft_s.p99": 1}; none: the p90 of TTFT that FCFS has
+    """Targets for the instances needed, e.g. {"ttft_s.p99": 1}; none: the p90 of TTFT under FCFS
     at the log's load."""
     rate_per_s: float | None = None
-    """Poisson arrivals at this rate, drawn anew in each draw: for a log without times."""
+    """Rate of Poisson arrivals, drawn anew in each draw: for a log without times."""
     num_requests: int = 2000
-    """At most this many requests are replayed, the first."""
+    """Limit of replayed requests, from the start of the log."""
     draws: int = 20
     """Draws of the ranker's errors, and of arrivals at a rate, behind each interval."""
     json: bool = False
     """Print one JSON object."""
     seed: int = 0
-    """Of the draws."""
+    """Seed of the draws."""
 
     def __post_init__(self) -> None:
         at_least("num_requests", self.num_requests, scored_log.LEAST_REQUESTS)
         at_least("draws", self.draws, _LEAST_DRAWS)
         at_least("seed", self.seed, 0)
-        at_least("instances", self.instances or 1, 1)
+        at_least("instances", self.instances, 1)
         fraction, tau_b, rate = self.test_fraction, self.tau_b, self.rate_per_s
         require("test_fraction", fraction, 0 < fraction < 0.9, "a fraction in (0, 0.9)")
         require("tau_b", tau_b, tau_b is None or -1 <= tau_b <= 1, "a number in [-1, 1]")
         is_rate = rate is None or 0 < rate < math.inf
         require("rate_per_s", rate, is_rate, "requests per second above 0")
-        if self.bundle is not None and tau_b is not None:
-            raise ConfigError(f"bundle is {self.bundle} and tau_b {tau_b:g}; use one of them")
-        if self.endpoint is not None and self.fit is not None:
-            raise ConfigError(f"endpoint is {self.endpoint} and fit {self.fit}; use one of them")
+        for one, other in (("bundle", "tau_b"), ("endpoint", "fit")):
+            values = getattr(self, one), getattr(self, other)
+            if None not in values:
+                raise ConfigError(f"{one} is {values[0]} and {other} {values[1]}; use one of them")
         check_slo(self.slo)
         check_folder(self.out)
 
     @property
     def profile(self) -> str:
-        """MODEL@GPU, with the recorded steps where there are any."""
+        """MODEL@GPU, with the file of recorded steps."""
         names = [name for name in GPUS if f"{name}-".startswith(f"{self.gpu}-")]
         if not names:
             raise ConfigError(f"gpu is {self.gpu!r}; use one of {', '.join(GPUS)}")
@@ -123,7 +124,7 @@ class AdviseConfig(TraceColumns):
     *("log", "out", "model", "gpu", "endpoint", "instances", "bundle", "tau_b", "slo", "json")
 )
 def run(config: AdviseConfig) -> None:
-    """Decide by your own log whether ordering by predicted length would help; write a page on it.
+    """Decide for or against ordering by predicted length, from your own log; write a page on it.
 
     Examples:
       python -m scheduler_adapters advise --log gateway.jsonl --model llama-3-8b --gpu h100
@@ -131,9 +132,9 @@ def run(config: AdviseConfig) -> None:
       python -m scheduler_adapters advise --log trace.csv --tau-b 0.5 --instances 8 --json
 
     A ranker is trained on a part of the log's prompts. The simulator then replays the log, at .7 to
-    1.3 times its load, under FCFS, PARS, SLAI, PASCAL (where reasoning tokens are known) and with
-    true lengths. Requests that the ranker was trained on get scores with the errors that it makes
-    on the others, drawn again and again: the intervals are of these errors, not of other days.
+    1.3 times its load, under FCFS, PARS, SLAI, PASCAL (with known reasoning tokens) and with
+    true lengths. Prompts of the training set get drawn scores, with the ranker's errors on the
+    other prompts. The intervals cover these errors, not the differences between days.
     """
     advice = advise(config)
     text = to_json(as_json(advice))
@@ -143,8 +144,8 @@ def run(config: AdviseConfig) -> None:
         return
     print_banner(advice.banner)
     print(text_of(page.latency_table(advice)))
-    lines = (advice.capacity, advice.quality, *advice.notes, "", advice.verdict.headline)
-    for line in (*lines, *advice.without_ranker):
+    print(advice.capacity, advice.quality, *advice.notes, "", advice.verdict.headline, sep="\n")
+    for line in advice.without_ranker:
         print(line)
     print(f"report: {config.out / 'report.html'}")
     print_next(*advice.commands)
@@ -169,12 +170,10 @@ def advise(config: AdviseConfig) -> page.Advice:
     log.info("replaying %d requests on %s", len(requests), page.counted(replay.instances))
     figures = replays(replay, policies_for(requests), config.draws)
     gain, tau_b = gains(figures), tau_b_spread(replay, config.draws)
-    queueing_s, e2e_s = (
-        spread_of(figures, "fcfs", f"{metric}.mean").value for metric in ("queueing_s", "e2e_s")
-    )
-    verdict = decide(
-        gain[SCORED], gain["oracle"].value, queueing_s / e2e_s, tau_b, found.num_prompts
-    )
+    queueing_s = spread_of(figures, "fcfs", "queueing_s.mean").value
+    queueing_fraction = queueing_s / spread_of(figures, "fcfs", "e2e_s.mean").value
+    best = gain["oracle"].value
+    verdict = decide(gain[SCORED], best, queueing_fraction, tau_b, found.num_prompts)
     slo, target = _slo(config, replay)
     advice = page.Advice(
         verdict=verdict,
@@ -195,7 +194,7 @@ def advise(config: AdviseConfig) -> page.Advice:
 
 
 def _instance(config: AdviseConfig) -> tuple[Instance, str]:
-    """Return the simulated engine, and where its step times are from."""
+    """Return the simulated engine, and the source of its step times."""
     changes = {"max_num_seqs": config.max_num_seqs, "max_tokens": config.max_tokens}
     instance = Instance.preset(config.profile, **changes)
     if config.fit is not None:
@@ -207,18 +206,17 @@ def _instance(config: AdviseConfig) -> tuple[Instance, str]:
     table = measure_steps(
         endpoint.ask, most_tokens=config.max_tokens, most_seqs=config.max_num_seqs
     )
-    path = config.out / "steps.csv"
-    write_whole(path, lambda part: table.to_csv(part, index=False), make_folder=True)
-    fit, memory = read_affine(path), endpoint.kv_memory()
-    said = (
+    path = save_table(table, config.out / "steps.csv")
+    fit, kv_text = read_affine(path), f"computed for {config.profile}"
+    instance = replace(instance, latency=fit.latency)
+    if (memory := endpoint.kv_memory()) is not None:
+        blocks, tokens = memory
+        instance = replace(instance, kv_blocks=blocks, block_tokens=tokens)
+        kv_text = f"the engine's, {blocks * tokens:,} tokens"
+    return instance, (
         f"Step times of {endpoint.model} were measured at {endpoint.url}, and the fit to them is "
-        f"{fit.mape_fraction:.0%} off in the mean; KV memory is "
+        f"{fit.mape_fraction:.0%} off in the mean; KV memory is {kv_text}."
     )
-    if memory is None:
-        return replace(instance, latency=fit.latency), f"{said}computed for {config.profile}."
-    blocks, tokens = memory
-    measured = replace(instance, latency=fit.latency, kv_blocks=blocks, block_tokens=tokens)
-    return measured, f"{said}the engine's, {blocks * tokens:,} tokens."
 
 
 def _evidence(config: AdviseConfig) -> Evidence:
@@ -241,16 +239,15 @@ def _evidence(config: AdviseConfig) -> Evidence:
             ranker=f"an assumed ranker of tau_b {config.tau_b:g}; none was trained",
             assumed_tau_b=config.tau_b,
         )
-    bundle = config.bundle
-    if bundle is None:
-        options = {
-            "mlruns-dir": config.out / "mlruns",
-            "split.test-fraction": config.test_fraction,
-            "seed": config.seed,
-        }
-        bundle = scored_log.train(
-            requests, prompts, config.out, config.recipe, options | config.training
-        )
+    options = {
+        "mlruns-dir": config.out / "mlruns",
+        "split.test-fraction": config.test_fraction,
+        "seed": config.seed,
+        **config.training,
+    }
+    bundle = config.bundle or scored_log.train(
+        requests, prompts, config.out, config.recipe, options
+    )
     return scored_log.with_scores(requests, prompts, bundle)
 
 
@@ -284,7 +281,7 @@ def _notes(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
 
 
 def _commands(config: AdviseConfig, found: Evidence, answer: str) -> list[str]:
-    """Return the commands to go on with; none where nothing would help."""
+    """Return the next commands; none after the answer no."""
     if answer == "no":
         return []
     if found.bundle is None:

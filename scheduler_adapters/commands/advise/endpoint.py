@@ -1,55 +1,41 @@
-"""Step times of an engine, measured from outside, by when the answers to random words come.
+"""Step times of an engine, measured by the arrival times of its answers to random words.
 
-Prompts that are sent alone for one token each give the time of a prefill; several that are sent at
-once for many tokens each give that of a step with so many decodes. No prefix cache knows the words.
+Single prompts with one output token each measure a prefill. Several simultaneous prompts with many
+output tokens each measure a step with that number of decodes. No prefix cache holds random words.
 """
 
 import json
+import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from http.client import HTTPException
 from random import SystemRandom
 from statistics import fmean, median
 from typing import Any, Final
-from urllib.error import HTTPError
-from urllib.parse import urljoin, urlsplit
-from urllib.request import Request, urlopen
+from urllib.parse import urljoin
 
+import httpx
 import pandas as pd
 
 from lengthwise.errors import ConfigError, DataError
+from lengthwise.openai_client import api_base, api_headers, error_message
 from lengthwise.progress import Progress
 
 _TIMEOUT_S: Final = 300.0
 _REPEATS: Final = 3
 _PREFILLS: Final = (1 / 32, 1 / 8, 1 / 4, 1 / 2, 0.9)
-"""Lengths of prompts that are sent alone, in parts of the longest."""
+"""Lengths of single prompts, as fractions of the longest."""
 _CONTEXTS: Final = (1 / 16, 1 / 4)
-"""The same of those that are sent at once."""
+"""Lengths of simultaneous prompts, as fractions of the longest."""
 _SEATS: Final = (1, 4, 16, 64)
 _ANSWER_TOKENS: Final = 64
 _LEAST_STEPS: Final = 8
-"""Steps that a burst needs in which all of its requests decode."""
+"""Least number of steps in which all requests of a burst decode."""
 _TRIAL_WORDS: Final = 32
-_WORDS: Final = [
-    "time",
-    "year",
-    "people",
-    "way",
-    "day",
-    "man",
-    "thing",
-    "woman",
-    "life",
-    "child",
-    "world",
-    "school",
-    "state",
-]
+_WORDS: Final = "time year people way day man thing woman life child world school state"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,52 +44,50 @@ class TimedAnswer:
 
     sent_s: float
     chunk_s: Sequence[float]
-    """When its pieces came; a piece may hold several tokens."""
+    """Arrival times of the chunks; a chunk may hold several tokens."""
     prompt_tokens: int
     output_tokens: int
 
 
 Ask = Callable[[Sequence[str], int], list[TimedAnswer]]
-"""Sends prompts at once, for so many tokens each, and returns their answers."""
+"""Sends prompts at once, with a number of output tokens each, and returns their answers."""
 
 
 class Endpoint:
-    """A model behind an OpenAI-style API; the key, if it needs one, is in $OPENAI_API_KEY.
+    """A model behind an OpenAI-style API; the key, if needed, is in $OPENAI_API_KEY.
 
     Raises:
-        ConfigError: nobody answers there, or not in this way.
+        ConfigError: no server answers there, or its answer has another form.
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(
-                f"endpoint is {url!r}; use an address such as http://127.0.0.1:8000/v1"
-            )
-        self.url = url.rstrip("/") + ("/v1" if parts.path in ("", "/") else "")
-        self.model = ""
-        self.round_trip_s = 0.0
-        """Of a request that takes the server no time."""
-        key = os.environ.get("OPENAI_API_KEY")
-        self._headers = {"Content-Type": "application/json"}
-        self._headers |= {"Authorization": f"Bearer {key}"} if key else {}
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        self.url = api_base(url)
+        # Each request opens a connection, so that round_trip_s is that of every request.
+        self._client = httpx.Client(
+            headers=api_headers(os.environ.get("OPENAI_API_KEY")),
+            timeout=_TIMEOUT_S,
+            limits=httpx.Limits(max_keepalive_connections=0),
+            follow_redirects=True,
+        )
         taken_s = []
         for _ in range(_REPEATS):
             start_s = time.perf_counter()
             listed = b"".join(self._lines(f"{self.url}/models"))
             taken_s.append(time.perf_counter() - start_s)
         self.round_trip_s = median(taken_s)
+        """Time of a request that needs no computation."""
         self.model = str(self._parsed(listed, lambda body: body["data"][0]["id"]))
 
     def ask(self, prompts: Sequence[str], max_tokens: int) -> list[TimedAnswer]:
-        """Send prompts at once; return their answers, from which `round_trip_s` is taken off."""
+        """Send prompts at once; return their answers, without `round_trip_s`."""
         with ThreadPoolExecutor(len(prompts)) as pool:
             return list(pool.map(lambda prompt: self._answer(prompt, max_tokens), prompts))
 
     def kv_memory(self) -> tuple[int, int] | None:
-        """Return blocks and tokens of a block where the engine's /metrics say so, as vLLM's do."""
+        """Return blocks and tokens of a block if /metrics has them in vLLM's form."""
         try:
-            text = b"".join(self._lines(urljoin(self.url, "/metrics"))).decode(errors="replace")
+            text = b"\n".join(self._lines(urljoin(self.url, "/metrics"))).decode(errors="replace")
         except ConfigError:
             return None
         line = next(iter(re.findall(r"^vllm:cache_config_info\{.*$", text, re.M)), "")
@@ -115,7 +99,7 @@ class Endpoint:
         body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, "stream": True}
         body |= {"stream_options": {"include_usage": True}, "ignore_eos": True}
         chunk_s, usage, sent_s = [], None, time.perf_counter() + self.round_trip_s
-        for line in self._lines(f"{self.url}/completions", json.dumps(body).encode()):
+        for line in self._lines(f"{self.url}/completions", body):
             if line.startswith(b"data: {"):
                 piece = self._parsed(line[6:], dict)
                 if piece.get("choices"):
@@ -135,18 +119,23 @@ class Endpoint:
             output_tokens=counts[1],
         )
 
-    def _lines(self, url: str, body: bytes | None = None) -> Iterator[bytes]:
+    def _lines(self, url: str, body: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+        rest = b""
         try:
-            with urlopen(Request(url, body, self._headers), timeout=_TIMEOUT_S) as response:
-                yield from response
-        except HTTPError as error:
-            said = " ".join(error.read(300).decode(errors="replace").split())
-            raise ConfigError(
-                f"{url} answers HTTP {error.code} ({said}); check --endpoint, and the key in "
-                "$OPENAI_API_KEY"
-            ) from error
-        except (OSError, HTTPException) as error:
+            with self._client.stream("POST" if body else "GET", url, json=body) as response:
+                if not response.is_success:
+                    said = error_message(response.read().decode(errors="replace"))
+                    raise ConfigError(
+                        f"{url} answers HTTP {response.status_code} ({said}); check --endpoint, "
+                        "and the key in $OPENAI_API_KEY"
+                    )
+                # Not iter_lines, which also splits at U+2028 inside an answer.
+                for part in response.iter_bytes():
+                    *lines, rest = (rest + part).split(b"\n")
+                    yield from lines
+        except httpx.HTTPError as error:
             raise ConfigError(f"no answer from {url} ({error}); check --endpoint") from error
+        yield rest
 
     def _parsed(self, text: bytes, of: Callable[[Any], Any]) -> Any:
         try:
@@ -154,8 +143,8 @@ class Endpoint:
         except (ValueError, TypeError, LookupError) as error:
             said = text[:60].decode(errors="replace")
             raise ConfigError(
-                f"{self.url} answers {said!r}, which is no OpenAI-style API; check --endpoint (is "
-                "/v1 missing?)"
+                f"{self.url} answers {said!r}, which is no OpenAI-style API; check "
+                "--endpoint (is /v1 missing?)"
             ) from error
 
 
@@ -163,11 +152,11 @@ def measure_steps(ask: Ask, *, most_tokens: int, most_seqs: int) -> pd.DataFrame
     """Return rows of `fit_affine`: prefills of one prompt, and steps of 1 to 64 decodes.
 
     Args:
-        most_tokens: budget of the engine's step: no prompt is longer.
+        most_tokens: token budget of a step, and limit of a prompt.
         most_seqs: seats of the engine.
 
     Raises:
-        DataError: answers end too soon to see a step of decodes.
+        DataError: answers are too short for a step of decodes.
     """
     (trial,) = ask([_prompt(_TRIAL_WORDS)], 1)  # also the first request, which is always slow
     words = most_tokens * _TRIAL_WORDS / trial.prompt_tokens
@@ -191,19 +180,13 @@ def measure_steps(ask: Ask, *, most_tokens: int, most_seqs: int) -> pd.DataFrame
 
 
 def prefill_of(answer: TimedAnswer) -> dict[str, float]:
-    """Return the row of a prompt that was alone."""
-    tokens = answer.prompt_tokens
-    return {
-        "num_decodes": 0.0,
-        "decode_context": 0.0,
-        "prefill_tokens": float(tokens),
-        "attention_pairs": tokens * tokens / 2,
-        "seconds": max(1e-6, answer.chunk_s[0] - answer.sent_s),
-    }
+    """Return the row of a single prompt."""
+    tokens, seconds = answer.prompt_tokens, answer.chunk_s[0] - answer.sent_s
+    return _row(prefill_tokens=tokens, attention_pairs=tokens * tokens / 2, seconds=seconds)
 
 
 def decodes_of(answers: Sequence[TimedAnswer]) -> dict[str, float] | None:
-    """Return the mean step in which all of a burst decode; None where there are too few such."""
+    """Return the mean step in which a whole burst decodes; None for fewer than 8 such steps."""
     start_s = max(answer.chunk_s[0] for answer in answers)
     end_s = min(answer.chunk_s[-1] for answer in answers)
     steps, context = [], 0.0
@@ -214,14 +197,14 @@ def decodes_of(answers: Sequence[TimedAnswer]) -> dict[str, float] | None:
         context += answer.prompt_tokens + before + steps[-1] / 2
     if end_s <= start_s or min(steps) < _LEAST_STEPS:
         return None
-    return {
-        "num_decodes": float(len(answers)),
-        "decode_context": context,
-        "prefill_tokens": 0.0,
-        "attention_pairs": 0.0,
-        "seconds": (end_s - start_s) / fmean(steps),
-    }
+    seconds = (end_s - start_s) / fmean(steps)
+    return _row(num_decodes=len(answers), decode_context=context, seconds=seconds)
+
+
+def _row(*, seconds: float, **counts: float) -> dict[str, float]:
+    names = ("num_decodes", "decode_context", "prefill_tokens", "attention_pairs")
+    return {name: float(counts.get(name, 0)) for name in names} | {"seconds": max(1e-6, seconds)}
 
 
 def _prompt(num_words: int) -> str:
-    return " ".join(SystemRandom().choices(_WORDS, k=num_words))
+    return " ".join(SystemRandom().choices(_WORDS.split(), k=num_words))

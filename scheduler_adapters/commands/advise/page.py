@@ -1,6 +1,6 @@
-"""The page of an advice: the answer, latencies by load, who waits longer, instances, next steps."""
+"""Page of an advice: the answer, latencies by load, delayed requests, instances, next commands."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,36 +10,41 @@ import pandas as pd
 from scheduler_adapters.commands.advise.replay import STATISTICS, Figures, Spread, spread_of
 from scheduler_adapters.commands.advise.verdict import WORTHWHILE, Verdict
 from scheduler_adapters.reporting.figures import band_figure
-from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
+from scheduler_adapters.reporting.page import (
+    ReportTable,
+    Section,
+    save_table,
+    table_of,
+    write_report,
+)
 
 _PANELS: Final = {"e2e_s.mean": "E2E, mean", "e2e_s.p99": "E2E, p99", "ttft_s.mean": "TTFT, mean"}
-_NAMES: Final = {"ttft_s": "TTFT", "e2e_s": "E2E"}
 _NOTHING_TO_DO: Final = "Keep the scheduler that you have; ask again with a log of busier hours."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Advice:
-    """Everything that was found."""
+    """The verdict with its figures."""
 
     verdict: Verdict
     figures: Figures
     gains: Mapping[str, Spread]
     slower: tuple[float, float]
-    """Under PARS: share of requests that end later than under FCFS; seconds for the worst 1%."""
+    """Under PARS: share of requests that end later than under FCFS, and p99 of the delay in s."""
     carried: Mapping[str, tuple[Spread, int | None]]
-    """Per policy, in times the log's load; and the instances that would do."""
+    """Per policy: load within the targets, in multiples of the log's, and instances needed."""
     target: str
     instances: int
     tau_b: Spread
     ranker: str
     notes: Sequence[str]
-    """What the figures rest on."""
+    """Conditions of the figures."""
     commands: Sequence[str]
     banner: str | None = None
 
     @property
     def quality(self) -> str:
-        """Where the scores are from, and how good they are."""
+        """Source and quality of the scores."""
         return (
             f"Scores are from {self.ranker}: tau_b {self.tau_b} with the true lengths (1 is the "
             "right order of all pairs, 0 is chance)."
@@ -47,7 +52,7 @@ class Advice:
 
     @property
     def without_ranker(self) -> list[str]:
-        """A sentence for each policy that needs no scores and saves more than PARS does."""
+        """A sentence for each policy without scores that saves more than PARS."""
         least = max(WORTHWHILE, self.gains["pars"].value)
         return [
             f"{name.upper()} needs no scores, and would save {gain.value:+.1%} of the mean E2E "
@@ -59,7 +64,7 @@ class Advice:
 
     @property
     def capacity(self) -> str:
-        """How many instances would do, and how much more load the same ones carry."""
+        """Instances needed, and the load that the replay's instances carry."""
         (base, before), (load, after) = self.carried["fcfs"], self.carried["pars"]
         text = (
             f"{self.target}: on {counted(self.instances)} PARS carries {load} times the log's "
@@ -72,27 +77,30 @@ class Advice:
 
 
 def counted(instances: int) -> str:
-    """Return "1 instance", "2 instances", ..."""
+    """Return a number of instances in words, "1 instance"."""
     return f"{instances} instance{'s' * (instances != 1)}"
 
 
 def latency_table(advice: Advice) -> pd.DataFrame:
     """Return a row per policy, at the load of the log: TTFT and E2E in seconds."""
-    names = [(metric, name) for metric in _NAMES for name in STATISTICS]
     rows = [
-        [policy, *(str(spread_of(advice.figures, policy, f"{m}.{name}")) for m, name in names)]
+        {"policy": policy}
+        | {
+            f"{label} {name} s": str(spread_of(advice.figures, policy, f"{metric}.{name}"))
+            for metric, label in (("ttft_s", "TTFT"), ("e2e_s", "E2E"))
+            for name in STATISTICS
+        }
         for policy in _policies(advice)
     ]
-    return pd.DataFrame(rows, columns=["policy", *(f"{_NAMES[m]} {name} s" for m, name in names)])
+    return pd.DataFrame(rows)
 
 
 def group_rows(advice: Advice) -> list[list[str]]:
     """Return a row per group and policy but FCFS: mean E2E under both, and the change."""
-    groups = [name for name in advice.figures["fcfs", 1.0][0] if name.startswith("group.")]
     rows = []
-    for group in groups:
+    for group in advice.figures["fcfs", 1.0][0]:
         base = spread_of(advice.figures, "fcfs", group)
-        for policy in _policies(advice)[1:]:
+        for policy in _policies(advice)[1:] if group.startswith("group.") else ():
             own = spread_of(advice.figures, policy, group)
             change = f"{own.value / base.value - 1:+.0%}"
             rows.append([group.removeprefix("group."), policy, str(base), str(own), change])
@@ -116,52 +124,50 @@ def _policies(advice: Advice) -> list[str]:
 def write_advice(advice: Advice, folder: Path) -> list[Path]:
     """Write report.html with its figures and tables; returns the files."""
     banner = f"{advice.banner}. " if advice.banner else ""
-    save_table(spread_rows(advice), folder / "latencies.csv")
-    return write_report(
-        folder,
-        title="Would ordering by predicted length help?",
-        lead=banner + advice.verdict.headline,
-        sections=_sections(advice),
-    )
-
-
-def _sections(advice: Advice) -> list[Section]:
-    table, latencies = spread_rows(advice), latency_table(advice)
-    drawn = table[table["metric"].isin(list(_PANELS))].replace({"metric": _PANELS})
-    drawn = drawn.rename(columns={"metric": "panel", "load": "x"})
-    share, worst_s = advice.slower
-    carried = [[name, *load, count] for name, (load, count) in advice.carried.items()]
-    return [
-        Section(
-            heading="What users would see",
-            text="Latency at the load of the log, with 95% intervals over the ranker's errors. "
-            "FCFS is first come, first served, as engines do by default; PARS puts requests first "
-            "whose answers are predicted to be short; the oracle knows every length, which is the "
-            "best that a ranker could do.\n\n" + " ".join(advice.without_ranker),
-            table=ReportTable(
-                columns=latencies.columns.tolist(), rows=latencies.to_numpy().tolist()
-            ),
-            figure=band_figure(drawn, "times the load of the log"),
-            caption="Points: simulated loads; bands: 95% intervals. " + " ".join(advice.notes),
-            drawn=("latency_by_load", drawn),
-        ),
-        Section(
-            heading="Who waits longer",
-            text=f"Under PARS {share:.0%} of the requests end later than under FCFS, the worst 1% "
-            f"of all by {worst_s:.3g} s or more.",
-            table=ReportTable(
-                columns=["requests", "policy", "E2E mean s, FCFS", "E2E mean s", "change"],
-                rows=group_rows(advice),
-            ),
-        ),
-        Section(
-            heading="Instances",
-            text=advice.capacity,
-            table=ReportTable(
-                columns=["policy", "times the log's load", "95% low", "95% high", "instances"],
-                rows=carried,
-            ),
-        ),
+    table = spread_rows(advice)
+    save_table(table, folder / "latencies.csv")
+    sections = [
+        _latencies(advice, table),
+        *_prices(advice),
         Section(heading="The ranker", text=advice.quality),
         Section(heading="Next", text="\n\n".join(advice.commands) or _NOTHING_TO_DO),
     ]
+    lead, title = banner + advice.verdict.headline, "Would ordering by predicted length help?"
+    return write_report(folder, title=title, lead=lead, sections=sections)
+
+
+def _latencies(advice: Advice, table: pd.DataFrame) -> Section:
+    drawn = table[table["metric"].isin(list(_PANELS))].replace({"metric": _PANELS})
+    drawn = drawn.rename(columns={"metric": "panel", "load": "x"})
+    return Section(
+        heading="What users would see",
+        text="Latency at the load of the log, with 95% intervals over the ranker's errors. "
+        "FCFS is first come, first served, as engines do by default; PARS puts requests first "
+        "whose answers are predicted to be short; the oracle knows every length, which is the "
+        "best that a ranker could do.\n\n" + " ".join(advice.without_ranker),
+        table=table_of(latency_table(advice)),
+        figure=band_figure(drawn, "times the load of the log"),
+        caption="Points: simulated loads; bands: 95% intervals. " + " ".join(advice.notes),
+        drawn=("latency_by_load", drawn),
+    )
+
+
+def _prices(advice: Advice) -> Iterator[Section]:
+    share, worst_s = advice.slower
+    yield Section(
+        heading="Who waits longer",
+        text=f"Under PARS {share:.0%} of the requests end later than under FCFS, the worst 1% "
+        f"of all by {worst_s:.3g} s or more.",
+        table=ReportTable(
+            columns=["requests", "policy", "E2E mean s, FCFS", "E2E mean s", "change"],
+            rows=group_rows(advice),
+        ),
+    )
+    yield Section(
+        heading="Instances",
+        text=advice.capacity,
+        table=ReportTable(
+            columns=["policy", "times the log's load", "95% low", "95% high", "instances"],
+            rows=[[name, *load, count] for name, (load, count) in advice.carried.items()],
+        ),
+    )

@@ -1,13 +1,14 @@
 """Replays of a log in the simulator, under several policies and loads.
 
-Arrivals and lengths are the log's own. Uncertain is what a ranker would say: a request whose prompt
-it was trained on gets, in each draw anew, the score of another request with about its length, out
-of a resample of those that it was not trained on. So the spread over the draws is that of the
-ranker's hits and misses; that of other days is not in it.
+Arrivals and lengths are the log's own. Only the scores are resampled: a prompt of the training set
+gets, in each draw, the score of another request of about its length. That request is one of a
+resample of the prompts outside the training set. The spread over the draws is thus that of the
+ranker's errors; the differences between days are not in it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 from lengthwise.progress import Progress
 from scheduler_adapters.commands.capacity import is_met
 from scheduler_adapters.policy import load_policy
+from scheduler_adapters.reporting.latency_tables import interval
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.simulator.simulate import simulate_replicas
@@ -26,12 +28,12 @@ from scheduler_adapters.workload.requests import Floats, Requests
 from scheduler_adapters.workload.score_sources import achieved_tau_b, synthetic_scores
 
 LOADS: Final = (0.7, 1.0, 1.3)
-"""Times the load of the log."""
+"""Multiples of the load of the log."""
 STATISTICS: Final = ("mean", "p50", "p99")
 SCORED: Final = "pars"
 """The only policy here that reads scores."""
 _NEIGHBOURS: Final = 5
-"""Requests of about the same length, to either side, one of which lends its score."""
+"""Requests of about the same length, to either side, that may lend their score."""
 _LATE_FRACTION: Final = 0.05
 _MOST_INSTANCES: Final = 512
 _MOST_LOAD: Final = 16.0
@@ -54,20 +56,20 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Replay:
-    """A log on equal instances that its requests go to in turn."""
+    """A log on equal instances, with its requests assigned in turn."""
 
     requests: Requests
-    """The score is NaN where it is not known."""
+    """An unknown score is NaN."""
     instance: Instance
     instances: int
     seed: int
     assumed_tau_b: float | None = None
-    """All scores are drawn, with this tau_b."""
+    """Quality of drawn scores; None: the ranker's own scores."""
     rate_per_s: float | None = None
-    """Arrivals are drawn, too, at this rate."""
+    """Rate of drawn arrivals; None: the log's own arrivals."""
 
     def drawn(self, number: int) -> Requests:
-        """Return the requests with a score each, and with arrivals where these are drawn."""
+        """Return the requests of a draw, each with a score."""
         requests, seed = self.requests, self.seed + number
         if self.rate_per_s is not None:
             arrival_s = poisson_arrivals_s(len(requests), rate_per_s=self.rate_per_s, seed=seed)
@@ -78,7 +80,7 @@ class Replay:
         return requests.with_scores(drawn)
 
     def run(self, policy: str, draw: int = 0, load: float = 1.0, instances: int = 0) -> Timeline:
-        """Return what happens under a policy at `load` times the log's load."""
+        """Return the run under a policy at `load` times the log's load."""
         requests = self.drawn(draw)
         if policy == "oracle":
             requests, policy = requests.with_scores(requests.output_tokens), SCORED
@@ -91,12 +93,12 @@ class Replay:
         )
 
     def num_draws(self, policy: str, draws: int) -> int:
-        """Return how many of the draws differ under a policy."""
+        """Return the number of draws that differ under a policy."""
         return draws if policy == SCORED or self.rate_per_s is not None else 1
 
 
 def lent_scores(requests: Requests, random: np.random.Generator) -> Floats:
-    """Return scores (N,): known ones stay, others are lent by requests of about the same length."""
+    """Return scores (N,): known ones, and for the others a score of a similarly long answer."""
     known = np.flatnonzero(np.isfinite(requests.score))
     lenders = random.choice(known, len(known))
     lengths = requests.output_tokens[lenders]
@@ -104,25 +106,26 @@ def lent_scores(requests: Requests, random: np.random.Generator) -> Floats:
     lenders, lengths = lenders[order], lengths[order]
     scores = requests.score.copy()
     missing = np.isnan(scores)
-    asked = requests.output_tokens[missing]
-    first = np.searchsorted(lengths, asked, "left")
-    past = np.maximum(np.searchsorted(lengths, asked, "right"), first + 1)
-    beside = random.integers(-_NEIGHBOURS, _NEIGHBOURS + 1, len(asked))
-    # Where many have just this length, any of them; else a neighbour in the order of lengths.
+    wanted = requests.output_tokens[missing]
+    first = np.searchsorted(lengths, wanted, "left")
+    past = np.maximum(np.searchsorted(lengths, wanted, "right"), first + 1)
+    beside = random.integers(-_NEIGHBOURS, _NEIGHBOURS + 1, len(wanted))
+    # Any of many requests with exactly this length; else a neighbour in the order of lengths.
     place = np.where(past - first > 2 * _NEIGHBOURS, random.integers(first, past), first + beside)
     scores[missing] = requests.score[lenders[np.clip(place, 0, len(lenders) - 1)]]
     return scores
 
 
 def policies_for(requests: Requests) -> list[str]:
-    """Return the policies that a log is replayed under; PASCAL needs reasoning tokens."""
+    """Return the policies of the replays; PASCAL needs reasoning tokens."""
     return ["fcfs", SCORED, "slai", *["pascal"] * bool(requests.reasoning_tokens.any()), "oracle"]
 
 
 def fewest_instances(replay: Replay) -> int:
     """Return the fewest instances with which FCFS keeps up with the log's arrivals.
 
-    It does if all is answered 5% of the log's span after its end, the longest answer's time aside.
+    The last answer must end within 5% of the log's span after the last arrival, plus the time of
+    the longest answer.
     """
 
     def keeps_up(count: int) -> bool:
@@ -168,15 +171,8 @@ def replays(
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return the mean of draws, and the 95% interval of a further one; one draw has no width."""
-    mean = float(np.mean(values))
-    if len(values) == 1:
-        return Spread(mean, mean, mean)
-    from scipy.special import stdtrit  # imported late: a third of a second
-
-    quantile = float(stdtrit(len(values) - 1, 0.975))  # Student's t
-    half = quantile * float(np.std(values, ddof=1)) * (1 + 1 / len(values)) ** 0.5
-    return Spread(mean, mean - half, mean + half)
+    """Return the mean of draws, and the 95% interval of a further draw."""
+    return Spread(float(np.mean(values)), *interval(values, of_next=True))
 
 
 def spread_of(found: Figures, policy: str, metric: str, load: float = 1.0) -> Spread:
@@ -185,7 +181,7 @@ def spread_of(found: Figures, policy: str, metric: str, load: float = 1.0) -> Sp
 
 
 def gains(found: Figures, load: float = 1.0) -> dict[str, Spread]:
-    """Return by which fraction each policy lowers the mean E2E of FCFS."""
+    """Return the fraction of FCFS's mean E2E that each policy saves."""
     base = [one["e2e_s.mean"] for one in found["fcfs", load]]
     return {
         policy: spread([1 - one["e2e_s.mean"] / b for one, b in zip(rows, cycle(base))])
@@ -195,7 +191,7 @@ def gains(found: Figures, load: float = 1.0) -> dict[str, Spread]:
 
 
 def tau_b_spread(replay: Replay, draws: int) -> Spread:
-    """Return tau_b of scores and lengths where both are known: of all, and its 95% bootstrap."""
+    """Return tau_b of the known scores with the lengths, and its 95% bootstrap interval."""
     requests = replay.requests if replay.assumed_tau_b is None else replay.drawn(0)
     known = np.flatnonzero(np.isfinite(requests.score))
     random = np.random.default_rng(replay.seed)
@@ -209,7 +205,7 @@ def tau_b_spread(replay: Replay, draws: int) -> Spread:
 
 
 def slower(replay: Replay, policy: str) -> tuple[float, float]:
-    """Return the share of requests that end later than under FCFS; how much later the worst 1%."""
+    """Return the share of requests that end later than under FCFS, and the p99 of the delay."""
     change_s = replay.run(policy).e2e_s() - replay.run("fcfs").e2e_s()
     change_s = change_s[np.isfinite(change_s)]
     return float((change_s > 1e-9).mean()), float(np.percentile(change_s, 99))
@@ -218,36 +214,38 @@ def slower(replay: Replay, policy: str) -> tuple[float, float]:
 def carried_load(
     replay: Replay, policies: Sequence[str], slo: Mapping[str, float]
 ) -> dict[str, tuple[Spread, int | None]]:
-    """Return, per policy, the load that meets the targets on the replay's instances, in multiples
-    of the log's; and the fewest instances that meet them at the log's load, None where those of the
-    replay do not."""
+    """Return the highest load within the targets, and the fewest instances, of each policy.
+
+    The load is that of the replay's instances, in multiples of the log's. The instances are those
+    for the log's own load; None if those of the replay miss a target.
+    """
+
+    def meets(policy: str, draw: int = 0, load: float = 1.0, instances: int = 0) -> bool:
+        return is_met(slo, replay.run(policy, draw, load, instances))
+
     found = {}
     with Progress(len(policies), is_partial_shown=False) as progress:
         for policy in policies:
+            draws = range(replay.num_draws(policy, _SEARCHES))
             loads = [
-                _carried(replay, policy, draw, slo)
-                for draw in range(replay.num_draws(policy, _SEARCHES))
+                highest_load(
+                    partial(meets, policy, draw),
+                    low=0.05,
+                    high=1.0,
+                    tolerance=0.02,
+                    grows=True,
+                    most=_MOST_LOAD,
+                )
+                for draw in draws
             ]
-
-            def meets(count: int, policy: str = policy) -> bool:
-                return is_met(slo, replay.run(policy, instances=count))
-
-            enough = meets(replay.instances)
-            fewest = _fewest(meets, replay.instances) if enough else None
-            found[policy] = spread(loads), fewest
+            own = partial(meets, policy, 0, 1.0)
+            found[policy] = spread(loads), _fewest(own, replay.instances) if meets(policy) else None
             progress.step(f"{policy}: the load that meets the targets")
     return found
 
 
-def _carried(replay: Replay, policy: str, draw: int, slo: Mapping[str, float]) -> float:
-    def meets(load: float) -> bool:
-        return is_met(slo, replay.run(policy, draw, load))
-
-    return highest_load(meets, low=0.05, high=1.0, tolerance=0.02, grows=True, most=_MOST_LOAD)
-
-
 def _fewest(suffices: Callable[[int], bool], most: int) -> int:
-    """Return the smallest count that suffices, by doubling and bisection; `most` if none below."""
+    """Return the smallest count that suffices, by doubling and bisection; at most `most`."""
     low, count = 0, 1
     while count < most and not suffices(count):
         low, count = count, min(2 * count, most)

@@ -1,4 +1,4 @@
-"""The requests of a log, and scores for those whose prompts the ranker has not been trained on."""
+"""Requests of a log, and scores of their prompts outside the training set."""
 
 import logging
 import subprocess
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lengthwise.bundle import read_manifest
 from lengthwise.errors import ConfigError, DataError
+from lengthwise.tables.prompt_text import normalised
 from lengthwise.tables.reading import OnBadRows
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.score_sources import PromptScores, open_prompt_scorer
@@ -29,22 +30,22 @@ _CHARACTERS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """What a log says: requests in order of arrival, and how a ranker would score them."""
+    """Requests of a log in order of arrival, with the scores of a ranker."""
 
     requests: Requests
-    """The first arrives at 0 s; the score is NaN where the ranker has seen the prompt."""
+    """The first arrives at 0 s; the score is NaN for a prompt of the training set."""
     num_prompts: int
-    """Distinct prompts with a score; 0 where none was read."""
+    """Distinct prompts with a score; 0 for an assumed ranker."""
     ranker: str
-    """Where the scores are from, for a caption."""
+    """Source of the scores, for a caption."""
     bundle: Path | None = None
     assumed_tau_b: float | None = None
-    """Nothing was trained: scores are drawn with this tau_b."""
+    """Quality of drawn scores; None: scores of a trained ranker."""
     banner: str | None = None
 
 
 class _Keeper:
-    """A scorer that keeps the prompts; the score of each is its place among them."""
+    """Scorer that keeps the prompts; the score of each is its place among them."""
 
     prompts: Sequence[str] = ()
 
@@ -62,7 +63,7 @@ def read_log(
     """Return the requests of a log by arrival, and their prompts (N,), empty if not needed.
 
     Raises:
-        DataError: as `read_trace`, or too few requests.
+        DataError: the file is wrong, or has fewer than 20 requests.
     """
     keeper = _Keeper()
     requests = read_trace(
@@ -84,13 +85,13 @@ def train(
     """Train a ranker on prompts and lengths in a process of its own; return its bundle.
 
     Raises:
-        ConfigError: the training ended with an error, which it has printed.
+        ConfigError: the training failed; its error is on stderr.
     """
     table = pd.DataFrame({"prompt": prompts, "output_tokens": requests.output_tokens})
     table = table[table["prompt"].str.strip() != ""]
     data = write_whole(out / "prompts.parquet", table.to_parquet, make_folder=True)
     given = {"out": out / "ranker", "data.dataset": data, **options}
-    # Training stands on a floor of its own; -P: a folder of that name here is not meant.
+    # A process, as training may not be imported here; -P: not from a local folder of that name.
     command = [sys.executable, "-P", "-m", "training", "fit", recipe]
     command += [word for name, value in given.items() for word in (f"--{name}", str(value))]
     log.info("training a ranker: %s", " ".join(command[2:]))
@@ -104,21 +105,19 @@ def train(
 
 
 def with_scores(requests: Requests, prompts: NDArray[Any], bundle: Path) -> Evidence:
-    """Score the prompts that a ranker has not seen: those in the test.parquet of its run.
+    """Score the prompts outside a ranker's training set, which test.parquet of its run holds.
 
-    A ranker without that file, or none of whose test prompts is in the log, was trained elsewhere:
-    it is taken to have seen none.
+    All prompts are scored without that file, or if none of its prompts is in the log.
 
     Raises:
         BundleError: the bundle is missing or damaged.
         DataError: none of the requests has a prompt.
     """
     manifest = read_manifest(bundle)
-    keys = [_key(prompt) for prompt in prompts]
-    held_out = bundle.parent / "test.parquet"
-    unseen = set(keys)
+    keys = [normalised(prompt) for prompt in prompts]
+    held_out, unseen = bundle.parent / "test.parquet", set(keys)
     if held_out.exists():
-        kept = {_key(prompt) for prompt in read_table(held_out, ["prompt"])["prompt"]}
+        kept = set(map(normalised, read_table(held_out, ["prompt"])["prompt"].astype(str)))
         unseen = kept & unseen or unseen
     rows = np.array([bool(key) and key in unseen for key in keys])
     if not rows.any():
@@ -134,8 +133,3 @@ def with_scores(requests: Requests, prompts: NDArray[Any], bundle: Path) -> Evid
         bundle=bundle,
         banner=manifest.banner,
     )
-
-
-def _key(prompt: str) -> str:
-    """The text by which a split tells prompts apart: in lower case, with single spaces."""
-    return " ".join(str(prompt).lower().split())
