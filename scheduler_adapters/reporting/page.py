@@ -41,7 +41,7 @@ def write_html(path: Path, *, title: str, lead: str, sections: Sequence[ReportSe
 
 def table_of(table: pd.DataFrame) -> ReportTable:
     """Return a table as one of a report."""
-    return ReportTable(columns=list(table), rows=table.to_numpy(dtype=object).tolist())
+    return ReportTable(columns=[*map(str, table)], rows=table.to_numpy(dtype=object).tolist())
 
 
 def save_table(table: pd.DataFrame, path: Path) -> Path:
