@@ -39,9 +39,9 @@ PAGES = [
 ]
 FOREIGN_OPTIONS = {
     *("--scheduler-cls", "--enable-log-requests", "--enable-log-outputs", "--enable-log-deltas"),
-    "--backend-store-uri",
+    *("--backend-store-uri", "--batching", "--golden", "--vidur"),
 }
-"""Options of vLLM and MLflow."""
+"""Options of vLLM, MLflow and scripts of the tests, and removed ones that the changelog names."""
 _MAX_README_LINES = 90
 _MAX_QUICK_START_LINES = 8
 

@@ -69,8 +69,10 @@ def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) 
     options.out.write_text(to_json(result, indent=1) + "\n")
 
     settings = quote(to_json({"cost": str(options.out)}))
+    # The servers of published profiles are no presets of the simulator.
+    preset = f"{samples.model}@{samples.device}" if options.samples else "MODEL@GPU"
     simulate = (
-        f"python -m scheduler_adapters simulate --profile {quote(samples.preset)} "
+        f"python -m scheduler_adapters simulate --profile {quote(preset)} "
         f"--placement phasor --placement-settings {settings} --instances 8 --prefill-instances 3 "
         "--elastic-instances 2 --lengths arena-hard --rate-per-s 4"
     )

@@ -41,13 +41,6 @@ class PrefillSamples:
     """Model and device under the names of the simulator's presets, where it has one of them."""
     source: tuple[dict[str, str], ...]
     """Path and SHA-256 of each file that was read."""
-    steps: str = ""
-    """Suffix of the preset whose steps were measured on the same instance."""
-
-    @property
-    def preset(self) -> str:
-        """The simulated instance to try the fitted cost on."""
-        return f"{self.model}@{self.device}{self.steps}"
 
 
 def read_samples(
@@ -114,7 +107,6 @@ def published_samples(name: str, data_dir: str | None) -> PrefillSamples:
         model=model.replace("llama2", "llama-2"),
         device=f"{gpus}x-{hardware.removesuffix('b')}",
         source=(_origin(path), _origin(gemm)),
-        steps=":phases",
     )
 
 

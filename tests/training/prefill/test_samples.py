@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import ConfigError, DataError
-from scheduler_adapters.simulator.latency.presets import presets
 from tests.training.prefill.test_cost import LENGTHS
 from training.__main__ import main
 from training.prefill.samples import GEMM, SPLITWISE, published_samples, read_samples
@@ -33,21 +32,6 @@ def test_a_published_profile_takes_its_peak_from_the_fastest_measured_product(
     assert found.table["latency_s"].tolist() == [0.002 * length for length in LENGTHS]
     assert main(["calibrate", "--profile", "llama/abacus/2", "--data-dir", str(tmp_path)]) == 2
     assert "no profile 'llama/abacus/2'; use one of llama/a100-80gb/2" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("model", ["llama2-70b", "bloom-176b"])
-@pytest.mark.parametrize("hardware", GEMM)
-def test_a_published_profile_names_its_preset_of_the_simulator(
-    model: str, hardware: str, tmp_path: Path
-) -> None:
-    rows = {"model": [model], "hardware": [hardware], "tensor_parallel": [8], "batch_size": [1]}
-    frame = pd.DataFrame(rows).assign(prompt_size=128, prompt_time=2.0)
-    for name in (SPLITWISE, GEMM[hardware]):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(tmp_path / SPLITWISE, index=False)
-    product = {"m": [1], "n": [1], "k": [1], "gemm_dtype": ["bfloat16"], "latency": [1.0]}
-    pd.DataFrame(product).to_parquet(tmp_path / GEMM[hardware])
-    assert published_samples(f"{model}/{hardware}/8", str(tmp_path)).preset in presets()
 
 
 def _table(tmp_path: Path, **columns: object) -> Path:
