@@ -1,4 +1,4 @@
-"""`demo`: a trained ranker, served, orders the queues of the simulator and of vLLM."""
+"""`demo`: the queues of the simulator and of vLLM, in the order of a served ranker's scores."""
 
 import contextlib
 import logging
@@ -14,13 +14,14 @@ import pandas as pd
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.program import print_banner
-from lengthwise.errors import ScoringError, UnsupportedByEngine, require
+from lengthwise.errors import ScoringError, UnsupportedByEngine, at_least
 from lengthwise.strict_json import to_json
 from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_driver
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.reporting.demo_report import Bursts, write_demo_report
+from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline, join_timelines
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 SCHEDULERS: Final = ("fcfs", "pars", "oracle")
 _ENGINE_BURSTS: Final = 4
-"""Bursts short enough that the machine is about as fast under one scheduler as under the next."""
+"""Number of bursts; the machine's speed hardly changes within a short one."""
 _SECONDS: Final[Mapping[ClockKind, str]] = {
     "steady": "seconds are CPU time of this machine, were it as fast throughout as at first",
     "wall": "seconds of the wall clock",
@@ -44,11 +45,11 @@ class DemoConfig:
     """The training run of the demo, and the sizes of its bursts."""
 
     trained: Path = Path("mlruns/demo")
-    """Folder that `python -m training fit ... --out` wrote; the report goes there too."""
+    """Folder of the training run (`python -m training fit RECIPE --out`), and of the report."""
     num_simulated: int = 2000
-    """Held-out prompts in the simulator's burst; fewer where there are fewer."""
+    """Limit of held-out prompts in the simulator's burst."""
     profile: str = "llama-3-8b@a100-80g"
-    """MODEL@GPU that the simulator simulates."""
+    """MODEL@GPU of the simulated instance."""
     simulator_max_num_seqs: int = 64
     """Requests that run at once in the simulator."""
     num_engine_requests: int = 240
@@ -58,20 +59,20 @@ class DemoConfig:
     scoring_timeout_s: float = 60.0
     """Deadline of one batch of scores."""
     seed: int = 0
-    """Of the draw and of vLLM's random prompts."""
+    """Seed of the draw and of vLLM's random prompts."""
 
     def __post_init__(self) -> None:
         for name in ("num_simulated", "simulator_max_num_seqs", "engine_max_num_seqs"):
-            require(name, getattr(self, name), getattr(self, name) >= 1, "a number >= 1")
+            at_least(name, getattr(self, name), 1)
 
 
 def demo(config: DemoConfig) -> None:
     """Serve a trained ranker and let its scores order two engines' queues.
 
-    Reads what `python -m training fit demo --out mlruns/demo` wrote, starts the scoring service,
-    scores the held-out prompts, and sends bursts of them through the simulator and through vLLM
-    under FCFS, PARS and the oracle. Writes report.html beside the bundle and prints a table;
-    the last line is one JSON object.
+    Run `python -m training fit demo --out mlruns/demo` before. The scoring service scores the
+    held-out prompts. Bursts of them are served by the simulator and by vLLM, under FCFS, PARS and
+    the oracle. The output is report.html beside the bundle, and a table with one JSON object as
+    the last line.
 
     Example:
       python -m scheduler_adapters demo --trained mlruns/demo --num-engine-requests 60
@@ -80,7 +81,7 @@ def demo(config: DemoConfig) -> None:
 
 
 def run_demo(config: DemoConfig) -> dict[str, Any]:
-    """Run the demo; returns the figures, all measured in this run, and writes the report."""
+    """Run the demo and write its report; returns the figures."""
     bundle = ModelBundle.load(config.trained / "bundle")
     held_out = read_table(config.trained / "test.parquet", ["prompt", "output_tokens"])
     requests, num_scored = _scored_requests(bundle, held_out.head(config.num_simulated), config)
@@ -94,23 +95,25 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
 def _scored_requests(
     bundle: ModelBundle, held_out: pd.DataFrame, config: DemoConfig
 ) -> tuple[Requests, int]:
-    """A burst of the held-out prompts, and how many of them the service has scored."""
+    """Return a burst of the held-out prompts, and the number of scores of the service."""
     prompts = held_out["prompt"].tolist()
     log.info("scoring %d held-out prompts through the service", len(prompts))
     unknown = np.full(len(prompts), np.nan)
     scored = PromptScores(values=unknown, prompt_tokens=unknown)
-    with contextlib.suppress(ScoringError), _service(bundle) as target:
-        source = ServiceScores(target, timeout_s=config.scoring_timeout_s)
-        with contextlib.closing(source):
-            scored = source.score_prompts(prompts)
+    with (
+        contextlib.suppress(ScoringError),
+        _service(bundle) as target,
+        contextlib.closing(ServiceScores(target, timeout_s=config.scoring_timeout_s)) as source,
+    ):
+        scored = source.score_prompts(prompts)
     num_scored = int(np.isfinite(scored.values).sum())
-    if left_out := len(prompts) - num_scored:
-        counts = left_out, len(prompts)
-        log.warning("%d of %d prompts have no score and are ranked by the median", *counts)
+    if num_scored < len(prompts):
+        text = "%d of %d prompts have no score and are ranked by the median"
+        log.warning(text, len(prompts) - num_scored, len(prompts))
     words = [max(1, len(prompt.split())) for prompt in prompts]
-    has_count = np.isfinite(scored.prompt_tokens)
+    tokens = scored.prompt_tokens
     requests = make_requests(
-        prompt_tokens=np.where(has_count, scored.prompt_tokens, words),
+        prompt_tokens=np.where(np.isfinite(tokens), tokens, words),
         output_tokens=held_out["output_tokens"].to_numpy(),
         scores=scored.values,
     )
@@ -149,7 +152,7 @@ def _simulate(requests: Requests, config: DemoConfig) -> Bursts:
 
 
 def _serve(requests: Requests, config: DemoConfig) -> Bursts | None:
-    """Serve some of the requests with vLLM in this process; None where it cannot be used."""
+    """Serve some of the requests with vLLM in this process; None without a usable vLLM."""
     count = min(config.num_engine_requests, len(requests))
     if count < 1:
         return None
@@ -164,8 +167,7 @@ def _serve(requests: Requests, config: DemoConfig) -> Bursts | None:
 def _serve_in_turn(requests: Requests, config: DemoConfig) -> Bursts:
     """Serve bursts in one engine, each under all schedulers in turn, every other time in reverse.
 
-    A machine that becomes slower meanwhile is then about as fast under each. All get the same
-    prompts.
+    The order makes a slowing machine about equally fast under each scheduler.
     """
     offline = OfflineConfig(scheduler=SCHEDULERS[0], max_num_seqs=config.engine_max_num_seqs)
     rows = np.array_split(np.arange(len(requests)), min(_ENGINE_BURSTS, len(requests)))
@@ -196,21 +198,26 @@ def _for_scheduler(requests: Requests, name: str) -> Requests:
 def _figures(
     bundle: ModelBundle, simulated: Bursts, served: Bursts | None, config: DemoConfig
 ) -> dict[str, Any]:
-    """The JSON object of the command: figures of the training run, then those of this run."""
+    """Return the figures of the training run, then those of this run."""
     manifest = bundle.manifest
     data, trained = manifest.dataset, manifest.metrics
     metrics = ("tau_b", "tau_b_ci", "tau_b_tfidf_ridge", "onnx_max_abs_diff", "int8_tau_b_drop")
-    figures = {"dataset": data.get("id"), "banner": manifest.banner}
-    figures |= {name: data.get(name) for name in ("train_prompts", "test_prompts")}
-    figures |= {name: trained.get(name) for name in metrics}
-    figures |= {"mlflow_run_id": manifest.mlflow_run_id, "bundle": str(bundle.path)}
-    figures |= {"simulator": _latencies(simulated), "vllm": None}
+    vllm = None
     if served is not None:
         timeline = served.timelines[SCHEDULERS[0]]
         sizes = {"num_requests": len(timeline.requests), "num_bursts": len(set(timeline.instance))}
-        engine = sizes | {"max_num_seqs": config.engine_max_num_seqs}
-        figures["vllm"] = _latencies(served) | engine
-    return figures
+        vllm = _latencies(served) | sizes | {"max_num_seqs": config.engine_max_num_seqs}
+    return {
+        "dataset": data.get("id"),
+        "banner": manifest.banner,
+        "train_prompts": data.get("train_prompts"),
+        "test_prompts": data.get("test_prompts"),
+        **{name: trained.get(name) for name in metrics},
+        "mlflow_run_id": manifest.mlflow_run_id,
+        "bundle": str(bundle.path),
+        "simulator": _latencies(simulated),
+        "vllm": vllm,
+    }
 
 
 def _latencies(bursts: Bursts) -> dict[str, Any]:
@@ -229,10 +236,12 @@ def print_summary(figures: Mapping[str, Any]) -> None:
     tau_b, baseline = figures["tau_b"], figures["tau_b_tfidf_ridge"]
     print_banner(figures["banner"])
     print(f"ranker: tau_b {tau_b:.3f} (TF-IDF + ridge {baseline:.3f})")
-    print(f"{'burst':11}{'scheduler':11}{'s/token mean':>13}{'p90':>9}{'mean E2E s':>12}")
-    for engine in ("simulator", "vllm"):
-        for name in SCHEDULERS if figures[engine] else ():
-            mean, p90, e2e = figures[engine][name].values()
-            print(f"{engine:11}{name:11}{mean:13.4f}{p90:9.4f}{e2e:12.3f}")
+    rows = [
+        (engine, name, *figures[engine][name].values())
+        for engine in ("simulator", "vllm")
+        for name in (SCHEDULERS if figures[engine] else ())
+    ]
+    columns = ["burst", "scheduler", "s/token mean", "s/token p90", "E2E s mean"]
+    print(text_of(pd.DataFrame(rows, columns=columns)))
     print(f"report: {figures['report']}")
     print(to_json(figures))

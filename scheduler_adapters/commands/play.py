@@ -51,17 +51,18 @@ class PlayConfig:
     """The training run whose ranker is served."""
 
     trained: Path = Path("mlruns/demo")
-    """Folder that `python -m training fit ... --out` wrote; logs go to its folder play."""
+    """Folder of the training run (`python -m training fit RECIPE --out`); its folder play gets the
+    logs."""
     mlruns_dir: Path = Path("mlruns")
-    """Folder of the MLflow store that the run is in."""
+    """Folder of the MLflow store of that run."""
 
 
 def play(config: PlayConfig) -> None:
-    """Serve a trained ranker, vLLM that asks it, and MLflow's pages, until Ctrl-C.
+    """Serve a trained ranker, vLLM with its scores, and MLflow's pages, until Ctrl-C.
 
     All listen on free ports of 127.0.0.1; their addresses are printed, and three commands to try.
-    vLLM runs a random Llama of 1.2 million parameters: its answers are noise, their order is not.
-    If one process dies, the others are ended and the last lines of its log are shown.
+    vLLM runs a random Llama of 1.2 million parameters: only the order of its answers has a meaning.
+    If one process ends, the others are ended and the last lines of its log are shown.
 
     Example:
       python -m scheduler_adapters play --trained mlruns/demo
@@ -81,8 +82,8 @@ def play(config: PlayConfig) -> None:
         log.info("starting the scoring service, MLflow and vLLM; that takes half a minute")
         model = write_model(Path(folder, "model"), prompts)
         servers.watch(lambda: _answers(f"http://{scorer_metrics}/metrics"))
-        own = ["--policy=pars", f"--scorer={scorer}", f"--port={vllm.rpartition(':')[2]}"]
-        own = ["scheduler_adapters", "serve-vllm", str(model), *own, "--", *_VLLM]
+        own = ["scheduler_adapters", "serve-vllm", str(model), "--policy=pars"]
+        own += [f"--scorer={scorer}", f"--port={vllm.rpartition(':')[2]}", "--", *_VLLM]
         servers.start("vllm", own, **ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
         urls = {"vllm": f"http://{vllm}", "mlflow": f"http://{mlflow}"}
         servers.watch(lambda: all(_answers(f"{url}/health") for url in urls.values()))
@@ -113,20 +114,20 @@ class Servers:
             )
 
     def watch(self, until: Callable[[], bool]) -> None:
-        """Return when `until` holds. Raises SchedulingError if one ends before."""
+        """Block until `until` holds; SchedulingError if a process ends before."""
         while not until():
             for name, process in self.running.items():
                 if (code := process.poll()) is not None:
                     path = self.logs / f"{name}.log"
                     tail = path.read_text(errors="replace").splitlines()[-15:]
-                    told = "\n  ".join([f"{name} ended with {code}; the end of {path}:", *tail])
-                    raise SchedulingError(told)
+                    title = f"{name} ended with {code}; the end of {path}:"
+                    raise SchedulingError("\n  ".join([title, *tail]))
             time.sleep(0.2)
 
 
 @contextmanager
 def open_servers(logs: Path) -> Iterator[Servers]:
-    """No servers yet; at the end, or at Ctrl-C, SIGTERM to each and SIGKILL to its session."""
+    """Yield an empty set of servers; SIGTERM to each at the end, then SIGKILL to its session."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     logs.mkdir(exist_ok=True)
@@ -149,7 +150,7 @@ def _answers(url: str) -> bool:
 
 
 def write_model(folder: Path, texts: Iterable[str]) -> Path:
-    """Write a tiny random Llama, and a tokenizer for it that has learnt its tokens from `texts`."""
+    """Write a tiny random Llama, and a tokenizer with the tokens of `texts`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,14 +1,13 @@
 """`profile-prefill`: the prefill latency of a model on a device, by prompt length and batch.
 
-Writes the samples that Phasor's prefill cost, alpha * l^2 + beta * l, is calibrated with: a CSV
-with a row per run,
+The samples calibrate Phasor's prefill cost, alpha * l^2 + beta * l: a CSV with a row per run,
 
     prompt_tokens, batch_size, latency_s, peak_flop_per_s, model, device
 
 `peak_flop_per_s` is the best sustained rate of a large matrix product in the model's precision on
-the device: latency times peak is the cost in FLOP-equivalents. `python -m training calibrate` fits
-it. On a GPU the host needs longer to launch a short prompt's kernels than they run; there a prefill
-is replayed as a CUDA graph, as engines do, and `eager_s` is its time without one.
+the device: latency times peak is the cost in FLOP-equivalents. On a GPU a prefill is replayed as a
+CUDA graph, as in engines, since a short prompt's kernels take longer to launch than to run. There
+`eager_s` is its time without the graph.
 """
 
 import json
@@ -23,11 +22,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.errors import ConfigError, at_least, require
 from lengthwise.progress import Progress
 from scheduler_adapters.commands.experiment_settings import check_place
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.reporting.latency_tables import text_of
+from scheduler_adapters.reporting.page import save_table
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.facts import gpu_of
 
@@ -48,20 +48,19 @@ class ProfileConfig:
     device: str | None = None
     """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
     profile: str | None = None
-    """MODEL@GPU: the step times of this simulated instance, in place of measurements."""
+    """MODEL@GPU of a simulated instance, for its step times in place of measurements."""
     prompt_tokens: list[int] = field(
         default_factory=lambda: [128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192]
     )
     """Prompt lengths."""
     batch_sizes: list[int] = field(default_factory=lambda: [1])
-    """Prompts of equal length that are prefilled together."""
+    """Prompts of equal length in one prefill."""
     repeats: int = 5
-    """Timed runs of each pair; one more before them is not counted."""
+    """Timed runs of each pair, after one untimed run."""
     cuda_graphs: bool | None = None
-    """Replay each prefill as a CUDA graph and note the time without one as eager_s; none: on a
-    GPU."""
+    """Replay each prefill as a CUDA graph, with the time without it as eager_s; none: on a GPU."""
     seed: int = 0
-    """Of weights and prompts."""
+    """Seed of weights and prompts."""
     json: bool = False
     """Print one JSON object instead of text."""
 
@@ -69,7 +68,7 @@ class ProfileConfig:
         for name in ("prompt_tokens", "batch_sizes"):
             numbers = getattr(self, name)
             require(name, numbers, min(numbers, default=0) >= 1, "numbers >= 1")
-        require("repeats", self.repeats, self.repeats >= 1, "a number >= 1")
+        at_least("repeats", self.repeats, 1)
         if self.profile is not None and self.batch_sizes != [1]:
             raise ConfigError(
                 f"batch_sizes is {self.batch_sizes} with a profile, whose prompts are prefilled "
@@ -83,9 +82,9 @@ class ProfileConfig:
 def profile(config: ProfileConfig) -> None:
     """Measure prefill latency on this machine, to fit Phasor's prefill cost to it.
 
-    A random model of the given shape prefills random prompts; rows hold prompt_tokens, batch_size,
+    A random model of the given shape prefills random prompts. Rows have prompt_tokens, batch_size,
     latency_s, peak_flop_per_s, model and device, on a GPU also eager_s. Keys and values are
-    computed but not kept. Prompts that do not fit into memory are left out, with a warning.
+    computed but not kept. Prompts too large for the memory are left out, with a warning.
     `python -m training calibrate --samples FILE` fits the cost.
 
     Examples:
@@ -94,10 +93,7 @@ def profile(config: ProfileConfig) -> None:
       python -m scheduler_adapters profile-prefill --profile qwen2.5-7b@v100-32g --out v100.csv
     """
     table = measure(config)
-    try:
-        table.to_csv(config.out, index=False)
-    except OSError as error:
-        raise DataError(f"cannot be written: {error}", path=config.out) from error
+    save_table(table, config.out)
     about = {
         "out": str(config.out),
         "model": table["model"].iloc[0],
@@ -116,10 +112,10 @@ def profile(config: ProfileConfig) -> None:
 
 
 def measure(config: ProfileConfig) -> pd.DataFrame:
-    """Return the samples, as documented at the top.
+    """Return the samples, with the columns of the file.
 
     Raises:
-        ConfigError: no such shape or device, or not even the shortest prompt fits.
+        ConfigError: the shape or device is unknown, or no prompt fits into memory.
     """
     if config.profile is not None:
         return simulated(config.profile, config.prompt_tokens)
@@ -152,11 +148,11 @@ def simulated(profile: str, prompt_tokens: Sequence[int]) -> pd.DataFrame:
 
 
 def _attend_without_mask(model: Any) -> None:
-    """Make a captured graph use flash attention too, where transformers would write a mask out."""
+    """Make a captured graph use flash attention without a mask tensor, as eager runs do."""
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    # It makes masks for the names it knows; without one, SDPA is told to be causal.
+    # transformers makes masks for known names only; SDPA without a mask is set to causal.
     AttentionInterface.register("unmasked_sdpa", sdpa_attention_forward)
     model.set_attn_implementation("unmasked_sdpa")
 
@@ -169,13 +165,13 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
     pairs = [(size, length) for size in config.batch_sizes for length in config.prompt_tokens]
     generator = torch.Generator(device=device).manual_seed(config.seed)
     with Progress(len(pairs)) as progress, torch.inference_mode():
-        for size, length in pairs:
-            shape = (size, length)
+        for shape in pairs:
+            size, length = shape
             prompts_BL = torch.randint(
                 model.config.vocab_size, shape, generator=generator, device=device
             )
+            prefill = partial(model, prompts_BL, logits_to_keep=1, use_cache=False)
             try:
-                prefill = partial(model, prompts_BL, logits_to_keep=1, use_cache=False)
                 taken = {"latency_s": _timed(prefill, device, config.repeats)}
                 if as_graphs:
                     replay = _captured(prefill, device)
@@ -185,15 +181,15 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
             except torch.OutOfMemoryError:
                 log.warning("%d prompts of %d tokens do not fit: left out", size, length)
                 torch.cuda.empty_cache()
-                taken = {}
-            for seconds in zip(*taken.values(), strict=True):
-                shape_of_run = {"prompt_tokens": length, "batch_size": size}
-                yield shape_of_run | dict(zip(taken, seconds, strict=True))
+            else:
+                for seconds in zip(*taken.values(), strict=True):
+                    row = dict(zip(taken, seconds, strict=True))
+                    yield {"prompt_tokens": length, "batch_size": size, **row}
             progress.step(f"{size} x {length} tokens")
 
 
 def _captured(run: Callable[[], Any], device: str) -> Callable[[], Any]:
-    """Return `run`, which has run before, as one CUDA graph."""
+    """Return `run`, after its first run, as one CUDA graph."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
@@ -203,22 +199,17 @@ def _captured(run: Callable[[], Any], device: str) -> Callable[[], Any]:
 
 
 def _timed(run: Callable[[], Any], device: str, repeats: int) -> list[float]:
-    """Return the seconds of each of `repeats` runs, after one that is not counted."""
-    taken_s = []
-    for _ in range(repeats + 1):
-        _wait_for(device)
-        start_s = time.perf_counter()
-        run()
-        _wait_for(device)
-        taken_s.append(time.perf_counter() - start_s)
-    return taken_s[1:]
-
-
-def _wait_for(device: str) -> None:
+    """Return the seconds of each of `repeats` runs, after an untimed one."""
     import torch
 
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
+    taken_s = []
+    for _ in range(repeats + 1):
+        start_s = time.perf_counter()
+        run()
+        if device.startswith("cuda"):
+            torch.cuda.synchronize(device)
+        taken_s.append(time.perf_counter() - start_s)
+    return taken_s[1:]
 
 
 def peak_flop_per_s(device: str) -> float:

@@ -1,15 +1,16 @@
-"""`validate`: the simulator against vLLM on one trace, and the table and figures of the errors.
+"""`validate`: errors of the simulator against vLLM on one trace, as a table and figures.
 
-`validation/engine_trial.py` says how they are compared.
+`validation/engine_trial.py` defines the comparison.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from lengthwise.errors import ConfigError, at_least, require
 from scheduler_adapters.engines.driver import longest_context
@@ -17,13 +18,9 @@ from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, confi
 from scheduler_adapters.engines.vllm_v1.in_process import STOCK, OfflineConfig, open_driver
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.validation.engine_trial import (
-    METRICS,
-    Trial,
-    TrialConfig,
-    TrialResult,
-    run_trial,
-)
+from scheduler_adapters.reporting.latency_tables import text_of
+from scheduler_adapters.validation import engine_trial
+from scheduler_adapters.validation.engine_trial import METRICS, Trial, TrialConfig, TrialResult
 from scheduler_adapters.validation.errors import RepeatedError
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
@@ -43,23 +40,23 @@ class ValidateConfig(TrialConfig):
     trace: Path | None = None
     """Requests (.jsonl, .csv, .parquet); left out, a synthetic trace is made."""
     num_requests: int = 200
-    """Of the synthetic trace, or the first ones of the file."""
+    """Requests of the synthetic trace, or limit of requests from the start of the file."""
     rate_per_s: float = 5.0
-    """Poisson arrivals of the synthetic trace."""
+    """Rate of the Poisson arrivals of the synthetic trace."""
     max_num_seqs: int = 32
     """Requests that run at once."""
     model: Path | None = None
     """Folder of a model; left out, a random one is made for the run."""
     shape: str = "small"
-    """Of the random model: tiny, small, or for a GPU 7b. A step of the tiny one takes as long as
-    the engine's Python does."""
+    """Shape of the random model: tiny, small, or for a GPU 7b. In a step of the tiny one the
+    engine's Python takes most of the time."""
     kv_cache_mib: int = 256
     """Memory for KV blocks."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of vLLM's engine, e.g. {"enforce_eager": false} for CUDA graphs."""
     figures: Path | None = None
-    """Folder for a figure per metric, simulated against measured with the range of the repeats, and
-    the table it was drawn from: e2e.svg, e2e.csv, tpot.svg, ..."""
+    """Folder for a figure per metric (e2e.svg), simulated against measured with the range of the
+    repeats, and its table (e2e.csv)."""
     json: bool = False
     """Print one JSON object."""
 
@@ -77,31 +74,24 @@ def validate(config: ValidateConfig) -> None:
     python -m scheduler_adapters validate --policy pars --figures figures
 
     vLLM serves each piece of the trace --repeats times. Step times are fitted on one half of the
-    pieces; the other half, which the fit never sees, is simulated and compared per request. Read
-    the table from left to right: the error against the mean of the repeats (e2e_mape in --json);
-    the part of it that even a perfect simulator would show, since that mean is uncertain
-    (e2e_noise_mape); the error against single runs (e2e_single_run_mape); and the error of the
-    engine itself as its own simulator, one run against the mean of the others (e2e_floor_mape).
+    pieces. The other half is simulated and compared per request. The table has the error against
+    the mean of the repeats (mape), and the part of it due to the uncertain mean
+    (noise_mape). It also has the error against single runs (single_run_mape), and that of one run
+    of vLLM against the mean of its other runs (floor_mape).
     """
-    _policy(config)  # a wrong name or setting is told before torch and vLLM are loaded
-    trial = _trial(_requests(config), config)
+    _policy(config)  # refuses a wrong name or setting before torch and vLLM are loaded
+    requests = _requests(config)
+    names = ("settings", "max_num_seqs", "kv_cache_mib", "model", "shape", "engine")
+    offline = OfflineConfig(
+        scheduler=config.policy, **{name: getattr(config, name) for name in names}
+    )
+    with open_driver(offline, max_model_len=longest_context(requests)) as driver:
+        trial = engine_trial.run_trial(
+            driver, requests, config.policy, lambda: _policy(config), config
+        )
     if config.figures is not None:
         _draw(trial, config.figures)
     print(json.dumps(trial.result.to_dict()) if config.json else _table(trial.result))
-
-
-def _trial(requests: Requests, config: ValidateConfig) -> Trial:
-    offline = OfflineConfig(
-        scheduler=config.policy,
-        settings=config.settings,
-        max_num_seqs=config.max_num_seqs,
-        kv_cache_mib=config.kv_cache_mib,
-        model=config.model,
-        shape=config.shape,
-        engine=config.engine,
-    )
-    with open_driver(offline, max_model_len=longest_context(requests)) as driver:
-        return run_trial(driver, requests, config.policy, lambda: _policy(config), config)
 
 
 def _requests(config: ValidateConfig) -> Requests:
@@ -128,41 +118,25 @@ def _policy(config: ValidateConfig) -> Policy:
 
 
 def _table(result: TrialResult) -> str:
-    lines = [
-        f"{result.policy}: {result.num_requests} requests that the fit has not seen, each served "
-        f"{result.repeats} times by vLLM and simulated once; seconds of the {result.clock} clock",
-        "",
-        f"{'':6}{'error':>8}{'of it noise':>13}{'single runs':>13}{'vLLM itself':>13}{'bias':>8}"
-        f"{'measured, s':>13}{'simulated, s':>14}",
-    ]
+    rows = []
     for name in METRICS:
         error: RepeatedError = getattr(result, name)
-        lines.append(
-            f"{name.upper():6}{_percent(error.mape):>8}{_percent(error.noise_mape):>13}"
-            f"{_percent(error.single_run_mape):>13}{_percent(error.floor_mape):>13}"
-            f"{error.bias:>+8.1%}{error.mean_s_measured:>13.4g}{error.mean_s_simulated:>14.4g}"
-        )
-    lines += [
-        "",
+        rows.append({"metric": name.upper(), **asdict(error)})
+    return (
+        f"{result.policy}: {result.num_requests} requests outside the fit, each served "
+        f"{result.repeats} times by vLLM and simulated once; seconds of the {result.clock} clock\n"
+        f"{text_of(pd.DataFrame(rows))}\n"
         f"steps: {result.num_steps_fitted} of the other requests fitted, "
-        f"{result.step_mape:.1%} off in the mean",
-        f"decisions: the policy, asked again, admits the same request in "
-        f"{result.decisions_equal_fraction:.1%} of {result.decisions_replayed}",
-    ]
-    return "\n".join(lines)
-
-
-def _percent(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{fraction:.1%}"
+        f"{result.step_mape:.1%} off in the mean\n"
+        f"decisions: the policy admits the same request again in "
+        f"{result.decisions_equal_fraction:.1%} of {result.decisions_replayed}"
+    )
 
 
 def _draw(trial: Trial, folder: Path) -> None:
-    import pandas as pd
-
     from scheduler_adapters.reporting.figures import agreement_figure, save_figure
     from scheduler_adapters.reporting.page import save_table
 
-    folder.mkdir(parents=True, exist_ok=True)
     for name in METRICS:
         measured_s = trial.measured[name]
         table = pd.DataFrame(
