@@ -36,10 +36,7 @@ ROOMS: dict[str, tuple[str, str]] = {
         "scheduler_adapters/policies",
         "tests/scheduler_adapters/policies tests/scheduler_adapters/test_policy.py",
     ),
-    "placements": (
-        "scheduler_adapters/placements",
-        "tests/scheduler_adapters/placements",
-    ),
+    "placements": ("scheduler_adapters/placements", "tests/scheduler_adapters/placements"),
     "planner": ("scheduler_adapters/planner", "tests/scheduler_adapters/planner"),
     "engine": (
         "scheduler_adapters/simulator/engine",

@@ -1,8 +1,4 @@
-"""A stranger's first hour: a chat log, and then only commands, each as the one before named it.
-
-`LENGTHWISE_WHOLE_HOUR=1 python -m pytest -s -m vllm tests/test_first_hour.py` trains at full
-length, once more by `fit` alone, and prints what each command took.
-"""
+"""A stranger's first hour: a chat log, and then only commands, each as the one before named it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The wheel: what is in it, and its first commands with the packages of one extra alone.
-
-Nothing is installed but the wheel: the packages that an extra requires, and no others, are linked
-into a folder that stands on the path. A namespace that packages share, such as google, is linked
-whole.
-"""
+"""The wheel: what is in it, and its first commands with the packages of one extra alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A pytest plugin for vLLM's own tests: our schedulers in place of vLLM's, under one policy.
-
-`run.py` loads it (`-p plugin`) and says in the environment what to swap in and where to write the
-outcomes. Under `stock` nothing is swapped.
-"""
+"""A pytest plugin for vLLM's own tests: our schedulers in place of vLLM's, under one policy."""
 
 from __future__ import annotations
 

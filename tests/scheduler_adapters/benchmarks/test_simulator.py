@@ -51,10 +51,7 @@ def test_chat_requests_have_the_means_they_claim():
 
 @pytest.mark.parametrize(
     ("argument", "complaint"),
-    [
-        ("--repeats=0", "repeats is 0"),
-        ("--golden=nosuch", "golden is nosuch, which is no folder"),
-    ],
+    [("--repeats=0", "repeats is 0"), ("--golden=nosuch", "golden is nosuch, which is no folder")],
 )
 def test_what_cannot_be_measured_is_refused(argument, complaint, capsys):
     assert main(["bench", argument]) == 2

@@ -13,10 +13,7 @@ from scipy.stats import kendalltau
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.benchmarks.transformers_burst import (
-    BurstConfig,
-    load_burst,
-)
+from scheduler_adapters.benchmarks.transformers_burst import BurstConfig, load_burst
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.validation.errors import METRICS
 from scheduler_adapters.workload.score_sources import PromptScores, achieved_tau_b

@@ -1,9 +1,4 @@
-"""What the tests of an engine's decisions share: requests, a clock, the simulator's steps, dice.
-
-The engine and the reference simulator run on one virtual clock: after each step of the engine it
-moves by what the simulator's latency model says. All times are sums of powers of two, so both
-sides compute them exactly.
-"""
+"""What the tests of an engine's decisions share: requests, a clock, the simulator's steps, dice."""
 
 from __future__ import annotations
 
@@ -50,11 +45,7 @@ def steps_of_simulator(
     watermark_fraction: float = 0.0,
     shared: Shared | None = None,
 ) -> Steps:
-    """What each step of the reference engine runs, in an instance as large as the real one.
-
-    Args:
-        shared: the common beginnings of prompts, in an engine that caches them.
-    """
+    """What each step of the reference engine runs, in an instance as large as the real one."""
     instance = Instance(
         latency=LATENCY,
         kv_blocks=blocks,
@@ -102,10 +93,7 @@ def workload(seed: int, *, count: int, longest: int) -> Requests:
 
 
 def beginnings(seed: int, requests: Requests, *, tokens: int) -> Shared:
-    """One of two beginnings of that many tokens for two prompts of three, none for the others.
-
-    No two prompts are the same: their answers would be, too, and share blocks.
-    """
+    """One of two beginnings of that many tokens for two prompts of three, none for the others."""
     dice = random.Random(seed)
     sizes = [dice.choice([0, tokens, tokens]) for _ in range(len(requests))]
     return [
@@ -122,11 +110,7 @@ def prompt_of(requests: Requests, row: int, thought: tuple[int, ...] = ()) -> li
 
 
 def more_than_seats(seats: int, *, ends_thinking: bool = True) -> Requests:
-    """Three times as many short requests as seats, which come while others decode.
-
-    With quanta of a few tokens, the waiting ones rank before most of those that have a seat. Some
-    do not reason, and of the others some do to the end, or all (`ends_thinking` is False).
-    """
+    """Three times as many short requests as seats, which come while others decode."""
     return make_requests(
         prompt_tokens=[8] * 3 * seats,
         output_tokens=[40] * 3 * seats,
@@ -142,10 +126,7 @@ def computed_once(steps: Steps, requests: Requests) -> bool:
 
 
 def thoughts_in(outputs: Sequence[list[int]]) -> tuple[int, list[int]]:
-    """A token that ends thoughts in some of these answers, and each one's tokens until then.
-
-    What a model says does not depend on the schedule, so a token it says can end its thoughts.
-    """
+    """A token that ends thoughts in some of these answers, and each one's tokens until then."""
     late = Counter(token for o in outputs for token in set(o[1:-1]) - {o[0]})
     think_end, how_often = late.most_common(1)[0]
     assert how_often > 2
@@ -173,16 +154,7 @@ def priorities_of(requests: Requests) -> list[int]:
 
 
 class Dice(Policy):
-    """Ranks and rules by a hash of what it sees: no sense in it, and so no blind spot.
-
-    Two things it does not do, for no engine here can follow: let a waiting request go before a
-    prefill in progress (one lane for prefills), and rank for eviction otherwise than for service
-    when it displaces.
-
-    Args:
-        chunks: whose prefill tokens are limited: every prefill's, that of the only one, or none.
-        displaces: whether waiting requests take the place of running ones.
-    """
+    """Ranks and rules by a hash of what it sees: no sense in it, and so no blind spot."""
 
     name = "dice"
     traits = Traits(requires=frozenset({Capability.DEFER_RUNNING, Capability.EVICT}))

@@ -202,9 +202,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(METRICS_FOLDER, raising=False)
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(
-        engine_metrics,
-        "EngineMetrics",
-        partial(EngineMetrics, registry=CollectorRegistry()),
+        engine_metrics, "EngineMetrics", partial(EngineMetrics, registry=CollectorRegistry())
     )
 
 

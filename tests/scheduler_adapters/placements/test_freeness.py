@@ -7,22 +7,14 @@ import json
 import pytest
 
 from lengthwise.errors import ConfigError, DataError
-from scheduler_adapters.placements.freeness import (
-    Freeness,
-    PrefillCost,
-    read_prefill_cost,
-)
+from scheduler_adapters.placements.freeness import Freeness, PrefillCost, read_prefill_cost
 from scheduler_adapters.views import InstanceView, RequestView
 
 COST = PrefillCost(alpha=2.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
 
 
 def freeness(large_tokens: int | None = 160, **changes) -> Freeness:
-    settings = {
-        "ttft_slo_s": 2.0,
-        "parameter_ratio": 1.0,
-        "output_tokens": 10,
-    }
+    settings = {"ttft_slo_s": 2.0, "parameter_ratio": 1.0, "output_tokens": 10}
     made = Freeness(COST, **settings | changes)
     made.waits(large_tokens)
     return made

@@ -32,11 +32,7 @@ class FakeRequest:
 
 
 class FakeEngine(EngineView[FakeRequest]):
-    """One engine under a policy, and the view of it for its planner.
-
-    Args:
-        priorities: by row, in an engine that sorts by a priority of its own.
-    """
+    """One engine under a policy, and the view of it for its planner."""
 
     shares = False
     """Whether requests share blocks."""

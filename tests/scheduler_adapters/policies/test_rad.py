@@ -128,26 +128,6 @@ def test_it_serves_as_the_published_algorithm(seed, rate_per_s, max_started, til
     np.testing.assert_array_equal(timeline.finished_s, book.finished_s)
 
 
-def test_rad_prefills_one_request_at_a_time_in_tiles_and_decodes_alone():
-    timeline, steps = run(RAD(max_started=20, tile=8, chunk=256), mixed_requests(rate_per_s=50))
-    for step in steps:
-        assert not (step.num_decodes and step.prefills)
-        assert len(step.prefills) <= 1
-        assert step.tokens <= max(256, 8)
-    assert max(step.num_decodes for step in steps) == 8
-    assert np.isfinite(timeline.finished_s).all()
-
-
-def test_the_rad_twin_prefills_a_whole_cycle_before_it_decodes():
-    requests = make_requests(prompt_tokens=np.full(30, 100), output_tokens=np.full(30, 10))
-    timeline, steps = run(RADTwin(max_started=12, tile=4, chunk=256), requests)
-    kinds = ["P" if step.prefills else "D" for step in steps]
-    assert "".join(kinds[:13]) == "P" * 12 + "D"
-    assert max(step.num_decodes for step in steps) == 4
-    twelve = np.sort(timeline.first_token_s)[:12]
-    assert twelve[-1] < np.sort(timeline.finished_s)[0]
-
-
 def test_rad_has_the_lower_ttft_and_its_twin_the_lower_tbt():
     requests = mixed_requests(200, rate_per_s=8)
     rad, _ = run(RAD(max_started=64, tile=16), requests)

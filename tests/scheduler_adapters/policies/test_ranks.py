@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import inf, nextafter
 from typing import Any
@@ -85,7 +86,7 @@ def test_slai_takes_its_settings_up_to_their_bounds(setting, good: Sequence[floa
     for value in good:
         SLAI(**{setting: value})
     for value in wrong:
-        with pytest.raises(ConfigError, match=setting):
+        with pytest.raises(ConfigError, match=rf"^{setting} is {re.escape(repr(value))}; use "):
             SLAI(**{setting: value})
 
 

@@ -15,7 +15,6 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.views import LoadView, Phase, RequestView
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
 
@@ -37,20 +36,12 @@ def random_requests(count: int, seed: int) -> Requests:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(1, 40), st.integers(0, 10**6), st.floats(-1e9, 1e9))
-def test_constant_scores_are_fcfs(count, seed, score):
+@given(st.integers(1, 40), st.integers(0, 10**6), st.floats(-1e9, 1e9) | st.just(np.nan))
+def test_constant_scores_and_none_are_fcfs(count, seed, score):
     requests = random_requests(count, seed)
     by_score = simulate(requests.with_scores(score), pars(), INSTANCE)
     by_arrival = simulate(requests, FCFS(), INSTANCE)
     np.testing.assert_array_equal(by_score.finished_s, by_arrival.finished_s)
-
-
-def test_requests_without_any_score_are_served_as_fcfs():
-    requests = random_requests(40, 5)
-    without = simulate(requests.with_scores(np.nan), pars(), INSTANCE)
-    np.testing.assert_array_equal(
-        without.finished_s, simulate(requests, FCFS(), INSTANCE).finished_s
-    )
 
 
 @settings(max_examples=20, deadline=None)
@@ -70,26 +61,19 @@ def one_at_a_time(requests: Requests, policy) -> list[int]:
     return np.argsort(timeline.scheduled_s, kind="stable").tolist()
 
 
-def test_the_lowest_score_goes_first_and_ties_go_by_arrival():
-    requests = make_requests(
-        prompt_tokens=[5] * 4, output_tokens=[3] * 4, scores=[2.0, 1.0, 2.0, 1.0]
-    )
-    assert one_at_a_time(requests, pars()) == [1, 3, 0, 2]
-
-
-def test_a_request_without_a_score_stands_at_the_median_of_those_before_it():
-    requests = make_requests(
-        prompt_tokens=[5] * 7, output_tokens=[3] * 7, scores=[4.0, 1.0, np.nan, 9.0, 2.0, 1.0, 8.0]
-    )
-    # Its median is 1: the equals before it go first, whatever comes later with less would, too.
-    assert one_at_a_time(requests, pars()) == [1, 2, 5, 4, 0, 6, 3]
-
-
-def test_before_the_first_score_requests_go_by_arrival():
-    requests = make_requests(
-        prompt_tokens=[5] * 4, output_tokens=[3] * 4, scores=[np.nan, np.nan, 3.0, -5.0]
-    )
-    assert one_at_a_time(requests, pars()) == [0, 1, 3, 2]
+@pytest.mark.parametrize(
+    ("scores", "order"),
+    [
+        ([2.0, 1.0, 2.0, 1.0], [1, 3, 0, 2]),
+        # The median of those before it is 1: its equals before it go first.
+        ([4.0, 1.0, np.nan, 9.0, 2.0, 1.0, 8.0], [1, 2, 5, 4, 0, 6, 3]),
+        ([np.nan, np.nan, 3.0, -5.0], [0, 1, 3, 2]),
+    ],
+)
+def test_the_lowest_score_goes_first_a_missing_one_is_the_median_and_ties_go_by_arrival(
+    scores, order
+):
+    assert one_at_a_time(jobs(scores), pars()) == order
 
 
 def test_requests_without_a_score_go_by_arrival_among_themselves():
@@ -145,27 +129,6 @@ def test_with_some_scores_missing_the_mean_wait_of_both_kinds_is_alike(share):
 SHORT_JOB_S = 10 * 0.0106
 
 
-def starving_stream() -> Requests:
-    """A long job among short ones that alone keep a single seat busy for 40 s."""
-    short = np.arange(400) != 1
-    return make_requests(
-        prompt_tokens=np.full(400, 5),
-        output_tokens=np.where(short, 10, 50),
-        arrival_s=np.where(short, np.maximum(np.arange(400) - 1, 0) * 0.08, 0.001),
-        scores=np.where(short, 1.0, 1000.0),
-    )
-
-
-def test_a_starving_request_outranks_a_shorter_one_and_starves_without_the_guard():
-    requests, one_seat = starving_stream(), replace(INSTANCE, max_num_seqs=1)
-
-    guarded = simulate(requests, pars(starve_after_s=5.0), one_seat)
-    unguarded = simulate(requests, pars(starve_after_s=None), one_seat)
-
-    assert 5.0 <= guarded.scheduled_s[1] - requests.arrival_s[1] <= 5.0 + SHORT_JOB_S
-    assert unguarded.scheduled_s[1] > 30.0
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 60), st.integers(0, 10**6), st.floats(0.05, 2.0), st.floats(0, 1))
 def test_nobody_waits_longer_than_the_guard_plus_draining_what_is_ahead(
@@ -180,8 +143,3 @@ def test_nobody_waits_longer_than_the_guard_plus_draining_what_is_ahead(
     # work, one by one, is an upper bound.
     alone_s = 0.0125 * requests.output_tokens + 0.02 * np.ceil(requests.prompt_tokens / 32)
     assert (wait_s <= after_s + 3 * alone_s.sum() + 1.0).all()
-
-
-def test_a_running_request_is_ranked_as_the_engine_would():
-    running = RequestView("r", 0, 10.0, 5, score=3.0, phase=Phase.ANSWERING)
-    assert pars().rank(running, LoadView(now_s=500.0)).key == ()

@@ -1,12 +1,4 @@
-"""KV blocks that requests with the same beginning share, and the slow engine with such blocks.
-
-A block is known by what it holds: a part of a common beginning, or of one request's own tokens. A
-free block keeps that until it is taken anew: first those that hold no whole block of tokens, the
-last freed first, then the others, the longest free first.
-
-A step is planned by what the cache holds before it. When it runs, residents take their blocks
-first, then each newcomer looks again: what it hits by then decides how much it computes.
-"""
+"""KV blocks that requests with the same beginning share, and the slow engine with such blocks."""
 
 from __future__ import annotations
 

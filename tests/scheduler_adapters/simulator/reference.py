@@ -153,12 +153,7 @@ class ReferenceEngine:
             self.copies = HostCopies(instance.host, block_tokens=instance.block_tokens)
 
     def run(self, requests: Requests) -> Timeline:
-        """Run until all requests are finished.
-
-        Raises:
-            InvalidDecision: the policy raised, ranked with NaN, or let runnable work lie.
-            SchedulingError: requests evict each other for ever.
-        """
+        """Run until all requests are finished."""
         record = TimelineRecord()
         record.add_rows(len(requests))
         rejected = self.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lengthwise.errors import ConfigError, UnsupportedByEngine
-from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import POLICIES, Policy, Traits, load_policy
@@ -28,7 +28,9 @@ def test_an_instance_can_run_every_policy_of_ours(name):
     INSTANCE.check(load_policy(name))
 
 
-@pytest.mark.parametrize("policy", [RoundRobin(offload=True), Pascal(offload=True)])
+@pytest.mark.parametrize(
+    "policy", [OffloadingFCFS(), RoundRobin(offload=True), Pascal(offload=True)]
+)
 def test_offloading_wants_host_memory_and_the_message_says_how_to_give_it(policy: Policy):
     with pytest.raises(UnsupportedByEngine, match=r"HostLink.*--host-gb-per-s 50"):
         INSTANCE.check(policy)

@@ -7,15 +7,12 @@ import pytest
 
 from lengthwise.progress import Progress
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policy import load_policy
-from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.observers import LoadRecorder, progress_lines
 from scheduler_adapters.simulator.simulate import Interrupted, simulate
 from scheduler_adapters.views import Rank
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.any_policy import serve
 
 INSTANCE = Instance(latency=AffineLatency(base_s=0.01, per_token_s=1e-4), kv_blocks=60)
 ALL_ENGINES = [("plain", None), ("plain", 7), ("vllm", None), ("vllm", 7)]
@@ -28,17 +25,6 @@ def requests_of(count: int):
         output_tokens=random.integers(1, 50, count),
         arrival_s=np.cumsum(random.exponential(0.03, count)),
     )
-
-
-@pytest.mark.parametrize("policy", ["fcfs", "slai", "round-robin"])
-def test_watching_changes_nothing(policy):
-    requests = requests_of(80)
-    watched = simulate(
-        requests, load_policy(policy), INSTANCE, loop="python", observers=[LoadRecorder()]
-    )
-    plain = serve(Engine(load_policy(policy), INSTANCE), requests)
-    np.testing.assert_array_equal(watched.finished_s, plain.finished_s)
-    np.testing.assert_array_equal(watched.tick_s, plain.tick_s)
 
 
 @pytest.mark.parametrize(("engine", "clients"), ALL_ENGINES)

@@ -20,10 +20,7 @@ REQUESTS = make_requests(
     request_id=["thinks", "short", "unserved"],
 )
 TIMELINE = timeline_from_token_times(
-    REQUESTS,
-    [[2.0, 3.0, 5.0], [4.0], []],
-    scheduled_s=[0.5, 1.0, np.nan],
-    instance=[0, 1, 0],
+    REQUESTS, [[2.0, 3.0, 5.0], [4.0], []], scheduled_s=[0.5, 1.0, np.nan], instance=[0, 1, 0]
 )
 
 

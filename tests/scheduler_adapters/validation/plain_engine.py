@@ -1,8 +1,4 @@
-"""An engine in plain Python behind the driver interface: all that another engine has to bring.
-
-It orders its queue by the policy and serves residents by rules of its own, as vLLM does for PARS.
-Its time is virtual: a step takes what a latency model says.
-"""
+"""An engine in plain Python behind the driver interface: all that another engine has to bring."""
 
 from __future__ import annotations
 
@@ -96,11 +92,7 @@ class PlainEngine(EngineDriver):
         return ServedRun(timeline=times.timeline(requests), token_ids=[])
 
     def _step(
-        self,
-        ranker: Ranker,
-        queue: RankedQueue[Served],
-        running: list[Served],
-        clock: VirtualClock,
+        self, ranker: Ranker, queue: RankedQueue[Served], running: list[Served], clock: VirtualClock
     ) -> None:
         ran: dict[Served, int] = {}
         budget, started_s = self._limits.max_tokens, clock()

@@ -83,10 +83,7 @@ def generate(
         **settings,
     )
     results = model.generate_batch(
-        PROMPTS,
-        generation_config=generation,
-        continuous_batching_config=config,
-        max_new_tokens=30,
+        PROMPTS, generation_config=generation, continuous_batching_config=config, max_new_tokens=30
     )
     assert not [result.error for result in results.values() if result.error]
     return {name: list(result.generated_tokens) for name, result in results.items()}

@@ -1,7 +1,4 @@
-"""transformers on a GPU: the same decisions and answers as on a CPU, and a prefill profile.
-
-`python -m pytest -m gpu` runs these; with GPU_TESTS_ON=cpu they try themselves out without a GPU.
-"""
+"""transformers on a GPU: the same decisions and answers as on a CPU, and a prefill profile."""
 
 from __future__ import annotations
 

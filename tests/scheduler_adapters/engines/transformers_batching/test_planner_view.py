@@ -1,8 +1,4 @@
-"""The same decisions on a version of transformers whose KV cache is laid out otherwise.
-
-The installed one cuts its cache into sectors and pages; 5.17 counted blocks. Its wheel goes into a
-folder of its own, first on the import path of another process.
-"""
+"""The same decisions on a version of transformers whose KV cache is laid out otherwise."""
 
 from __future__ import annotations
 

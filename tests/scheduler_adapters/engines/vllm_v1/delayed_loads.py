@@ -1,8 +1,4 @@
-"""A KV connector whose loads take some steps: what it keeps stays in this process.
-
-vLLM loads it by `kv_connector_module_path`. The KV of each finished request is kept by its prompt,
-in whole blocks, and loaded when the same prompt comes again.
-"""
+"""A KV connector whose loads take some steps: what it keeps stays in this process."""
 
 from __future__ import annotations
 

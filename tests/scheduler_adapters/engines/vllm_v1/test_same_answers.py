@@ -1,9 +1,4 @@
-"""Clients of vLLM's OpenAI server get the same answers from `serve-vllm`, request by request.
-
-Both servers run side by side, ours with scores, classes and an API key. Status, content type and
-body must be equal; fields that name a run (ids, instants) are left out by name, and of a stream the
-events are compared with consecutive pieces of text joined, as vLLM itself joins them under load.
-"""
+"""Clients of vLLM's OpenAI server get the same answers from `serve-vllm`, request by request."""
 
 from __future__ import annotations
 

@@ -13,23 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError
-from scheduler_adapters.placement import (
-    PLACEMENTS,
-    Move,
-    Placement,
-    SetRole,
-    Watch,
-    load_placement,
-)
+from scheduler_adapters.placement import PLACEMENTS, Move, Placement, SetRole, Watch, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import load_policy
-from scheduler_adapters.simulator.cluster import (
-    ClusterRun,
-    request_migrations,
-    simulate_cluster,
-)
+from scheduler_adapters.simulator.cluster import ClusterRun, request_migrations, simulate_cluster
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.engine.engine import Engine

@@ -53,12 +53,7 @@ def test_a_request_thinks_until_its_thinking_ends_and_is_fresh_for_a_quantum():
 
 def test_a_request_that_does_not_reason_thinks_until_its_first_token():
     seen = telemetry(REQUEST._replace(reasoning_tokens=0))
-    assert [counts(seen, at_s) for at_s in (0.0, 1.0, 4.0, 5.0)] == [
-        (1, 0),
-        (0, 1),
-        (0, 0),
-        (0, 0),
-    ]
+    assert [counts(seen, at_s) for at_s in (0.0, 1.0, 4.0, 5.0)] == [(1, 0), (0, 1), (0, 0), (0, 0)]
 
 
 def test_long_reasoning_is_not_counted_and_what_never_answers_leaves():

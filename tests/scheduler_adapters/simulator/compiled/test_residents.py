@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.simulator.compiled import residents
-from scheduler_adapters.simulator.compiled.residents import (
-    LANE,
-    LAST,
-    LIMITS,
-    REQUEST,
-    STATE,
-)
+from scheduler_adapters.simulator.compiled.residents import LANE, LAST, LIMITS, REQUEST, STATE
 
 RANKS = [(1.0, 0.0, 0), (0.0, 2.0, 1), (0.0, 2.0, 2), (0.0, 1.0, 3)]
 

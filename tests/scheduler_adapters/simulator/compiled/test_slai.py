@@ -33,11 +33,7 @@ class Hurried(SLAI):
 
 @pytest.mark.parametrize(
     ("policy", "key"),
-    [
-        (SLAI(order="fcfs"), [0, 1, 2]),
-        (SLAI(), [2, 0, 1]),
-        (SLAI(paying_first=True), [0, 1, 2]),
-    ],
+    [(SLAI(order="fcfs"), [0, 1, 2]), (SLAI(), [2, 0, 1]), (SLAI(paying_first=True), [0, 1, 2])],
 )
 def test_keys_are_places_in_the_queue_of_all_requests(policy, key):
     part = slai_policy(REQUESTS, policy)

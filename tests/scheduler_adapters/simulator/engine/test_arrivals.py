@@ -43,9 +43,7 @@ def test_an_idle_engine_starts_at_once():
 
 @given(
     lengths=st.lists(
-        st.tuples(st.integers(1, 80), st.integers(1, 40), st.floats(0, 30)),
-        min_size=1,
-        max_size=12,
+        st.tuples(st.integers(1, 80), st.integers(1, 40), st.floats(0, 30)), min_size=1, max_size=12
     ),
     kv_blocks=st.integers(8, 30),
     max_tokens=st.sampled_from([None, 16, 20, 50]),

@@ -116,14 +116,6 @@ def test_every_policy_decides_as_it_always_has(name, pytestconfig):
     assert steps.lines == path.read_text().splitlines(keepends=True)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_what_is_golden_serves_everybody(name):
-    timeline = serve(Engine(MAKERS[name](), SCARCE), crowd())
-    assert np.isfinite(timeline.finished_s).all()
-    tokens = np.bincount(timeline.runs[:, 0], timeline.runs[:, 2] - timeline.runs[:, 1] + 1)
-    assert tokens.tolist() == crowd().output_tokens.tolist()
-
-
 def test_the_workload_evicts_under_most_policies():
     """Otherwise golden traces would miss half of the rules."""
     evicting = [

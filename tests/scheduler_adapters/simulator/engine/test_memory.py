@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 
 from scheduler_adapters.policy import Policy, Traits, load_policy
@@ -50,8 +51,8 @@ def evicted(scores, *, rule=None, arrival_s=None, instance=SECONDS, prompt=31, o
     """The rows that lose their blocks, in order; each request has 2 blocks and soon needs 3."""
     count, told = len(scores), Evictions()
     requests = make_requests(
-        prompt_tokens=[prompt] * count,
-        output_tokens=[output] * count,
+        prompt_tokens=np.broadcast_to(prompt, count),
+        output_tokens=np.broadcast_to(output, count),
         scores=scores,
         arrival_s=arrival_s or [0.0] * count,
     )
@@ -72,16 +73,23 @@ def test_without_an_evict_key_a_request_goes_for_no_other_only_for_itself():
     assert evicted([1, 9, 9]) == [0]  # it asks first, and nobody else may go
 
 
-def test_a_better_waiting_request_displaces_the_worst_resident_and_only_that():
+@pytest.mark.parametrize(
+    ("scores", "prompt", "output", "rows"),
+    [
+        ([5, 6, 7, 1], 20, 4, [2]),
+        ([5, 6, 7, 7], 20, 2, []),
+        ([5, 6, 7, 8], 20, 2, []),
+        # The last needs 5 of 6 blocks; the first, which has 2, is better.
+        ([1, 6, 5], [20, 20, 70], [8, 8, 2], []),
+    ],
+)
+def test_a_better_waiting_request_displaces_the_fewest_that_make_room_or_nobody(
+    scores, prompt, output, rows
+):
+    arrival_s = [*[0.0] * (len(scores) - 1), 0.5]
     rule = StepRule(displace=True)
-    assert evicted([5, 6, 7, 1], rule=rule, arrival_s=[0, 0, 0, 0.5], prompt=20) == [2]
-
-
-def test_a_worse_or_equal_one_displaces_nobody():
-    rule = StepRule(displace=True)
-    for score in (7, 8):
-        rows = evicted([5, 6, 7, score], rule=rule, arrival_s=[0, 0, 0, 0.5], prompt=20, output=2)
-        assert rows == []
+    found = evicted(scores, rule=rule, arrival_s=arrival_s, prompt=prompt, output=output)
+    assert found == rows
 
 
 def test_for_a_seat_alone_nobody_goes_until_blocks_are_missing_as_well():
@@ -106,20 +114,6 @@ def test_for_a_seat_alone_nobody_goes_until_blocks_are_missing_as_well():
         gone_s.append(engine.load.now_s)
         engine.advance(inf)
     assert gone_s[0] == gone_s[1] > 12.0
-
-
-def test_nobody_goes_where_even_all_worse_ones_would_not_make_room():
-    count, told = 3, Evictions()
-    requests = make_requests(
-        prompt_tokens=[20, 20, 70],
-        output_tokens=[8, 8, 2],
-        scores=[1, 6, 5],
-        arrival_s=[0.0, 0.0, 0.5],
-    )
-    # The third needs 5 of 6 blocks; the first, which has 2, is better.
-    serve(Engine(ByScore(StepRule(displace=True)), SECONDS, observers=[told]), requests)
-    assert told.rows == []
-    assert count == len(requests)
 
 
 def test_displacement_ends_at_the_cap_on_admissions():

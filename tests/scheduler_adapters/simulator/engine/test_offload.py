@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
@@ -22,7 +20,7 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.any_policy import EveryToken, serve, state_of
+from tests.scheduler_adapters.simulator.any_policy import EveryToken, serve, state_of, workloads
 
 HOST = HostLink(kv_bytes_per_token=1, bytes_per_s=32.0)
 """Half a second for a block."""
@@ -96,21 +94,9 @@ def test_an_arrival_while_all_others_are_copied_is_seen_by_an_engine_that_plans_
 
 
 def test_an_offloaded_request_goes_on_where_it_was():
-    """Two requests of 16 + 20 tokens, 4 blocks: at 17 tokens the second has to go.
-
-    Its 2 blocks are 32 tokens: a second there, a second back. The first ends at 20 s; until then
-    there is no room. Computed anew it would end at 23 s, and so it does here: 20 + 1 s for the copy
-    and 2 steps, without the step that computes it anew.
-    """
+    """Two requests of 16 + 20 tokens, 4 blocks: at 17 tokens the second has to go."""
     requests = make_requests(prompt_tokens=[16, 16], output_tokens=[20, 20])
-    host = HostLink(kv_bytes_per_token=1, bytes_per_s=32.0)
-    instance = Instance(
-        latency=AffineLatency(base_s=1.0),
-        kv_blocks=4,
-        watermark_fraction=0.0,
-        max_tokens=64,
-        host=host,
-    )
+    instance = replace(INSTANCE, latency=AffineLatency(base_s=1.0))
     timeline = simulate(requests, OffloadingFCFS(), instance)
     assert timeline.preemptions.tolist() == [0, 1]
     assert timeline.finished_s.tolist() == [20.0, 24.0]
@@ -150,22 +136,9 @@ class BlockCounter(EngineObserver):
         return -(-(live.now_context - (live.batch is not None and not is_placed)) // 16)
 
 
-@st.composite
-def crowds(draw):
-    count = draw(st.integers(1, 20))
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    output_tokens = random.integers(1, 80, count)
-    return make_requests(
-        prompt_tokens=random.integers(1, 90, count),
-        output_tokens=output_tokens,
-        reasoning_tokens=output_tokens // 2,
-        arrival_s=np.cumsum(random.exponential(draw(st.sampled_from([0.01, 0.3])), count)),
-    )
-
-
 @settings(max_examples=60, deadline=None)
 @given(
-    crowds(),
+    workloads(),
     st.sampled_from(
         [
             OffloadingFCFS(),
@@ -199,12 +172,3 @@ def test_a_host_spares_the_work_that_recomputing_costs():
     assert anew.preemptions.sum() > 0
     assert kept.preemptions.sum() > 0
     assert kept.finished_s.max() < anew.finished_s.max()
-
-
-@pytest.mark.parametrize(
-    "policy", [OffloadingFCFS(), RoundRobin(offload=True), Pascal(offload=True)]
-)
-def test_without_a_host_a_policy_that_offloads_is_refused(policy):
-    requests = make_requests(prompt_tokens=[1], output_tokens=[1])
-    with pytest.raises(UnsupportedByEngine, match="no host memory; give it one"):
-        simulate(requests, policy, Instance(latency=AffineLatency(base_s=1.0), kv_blocks=10))

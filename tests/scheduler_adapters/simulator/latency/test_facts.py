@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.simulator.latency.facts import (
-    GPUS,
-    MODELS,
-    gpu_of,
-)
+from scheduler_adapters.simulator.latency.facts import GPUS, MODELS, gpu_of
 
 
 def test_llama_3_8b_keeps_128_kib_of_kv_per_token():
