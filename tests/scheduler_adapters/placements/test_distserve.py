@@ -12,16 +12,12 @@ from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
-from scheduler_adapters.views import InstanceView, RequestView
+from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.placements.views import view
 
 REQUEST = RequestView("a", 0, 0.0, 79, generated_tokens=1)
 """80 tokens: five blocks."""
-
-
-def view(instance_id: int, role: str, **numbers) -> InstanceView:
-    settings = {"used_blocks": 10, "total_blocks": 100, "now_s": 0.0, "block_tokens": 16}
-    return InstanceView(instance_id=instance_id, role=role, **settings | numbers)
 
 
 def test_a_prompt_goes_to_the_prefill_instance_with_the_fewest_requests():
@@ -36,14 +32,14 @@ def test_a_prompt_goes_to_the_prefill_instance_with_the_fewest_requests():
 @pytest.mark.parametrize(
     ("views", "chosen"),
     [
-        ([view(1, "decode", num_answering=2), view(2, "decode", num_answering=1)], 2),
-        ([view(1, "decode", used_blocks=95), view(2, "decode", num_answering=9)], 1),
-        ([view(1, "decode", used_blocks=96), view(2, "decode", num_answering=9)], 2),
+        ([view(1, "decode", 10, num_answering=2), view(2, "decode", 10, num_answering=1)], 2),
+        ([view(1, "decode", used_blocks=95), view(2, "decode", 10, num_answering=9)], 1),
+        ([view(1, "decode", used_blocks=96), view(2, "decode", 10, num_answering=9)], 2),
         ([view(1, "decode", used_blocks=96)], None),
-        ([view(1, "decode", waiting_prompt_tokens=79)], 1),
-        ([view(1, "decode", waiting_prompt_tokens=80)], None),
-        ([view(1, "decode", booked_blocks=5)], None),
-        ([view(1, "prefill"), view(2, "both")], 2),
+        ([view(1, "decode", 10, waiting_prompt_tokens=79)], 1),
+        ([view(1, "decode", 10, waiting_prompt_tokens=80)], None),
+        ([view(1, "decode", 10, booked_blocks=5)], None),
+        ([view(1, "prefill", 10), view(2, "both", 10)], 2),
     ],
 )
 def test_a_decode_instance_pulls_what_fits_while_few_wait_there(views, chosen):

@@ -9,6 +9,7 @@ import pytest
 from lengthwise.errors import ConfigError, DataError
 from scheduler_adapters.placements.freeness import Freeness, PrefillCost, read_prefill_cost
 from scheduler_adapters.views import InstanceView, RequestView
+from tests.scheduler_adapters.placements import views
 
 COST = PrefillCost(alpha=2.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
 
@@ -21,8 +22,7 @@ def freeness(large_tokens: int | None = 160, **changes) -> Freeness:
 
 
 def view(**numbers) -> InstanceView:
-    settings = {"used_blocks": 10, "total_blocks": 100, "now_s": 0.0, "block_tokens": 16}
-    return InstanceView(instance_id=0, **settings | numbers)
+    return views.view(**{"used_blocks": 10} | numbers)
 
 
 def test_a_prefill_queue_takes_its_time_from_the_budget_and_goes_below_zero():

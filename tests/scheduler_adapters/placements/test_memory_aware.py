@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from scheduler_adapters.placements.memory_aware import MemoryAware, MemoryAwarePools
-from scheduler_adapters.views import InstanceView, RequestView
+from scheduler_adapters.views import RequestView
+from tests.scheduler_adapters.placements.views import view
 
 REQUEST = RequestView("a", 0, 0.0, 10)
 
 
-def view(instance_id: int, used: int, total: int = 20, **more: Any) -> InstanceView:
-    return InstanceView(
-        instance_id=instance_id,
-        now_s=0.0,
-        used_blocks=used,
-        total_blocks=total,
-        block_tokens=16,
-        **more,
-    )
-
-
 def test_most_free_blocks_are_chosen_whoever_waits_then_the_lowest_id():
     place = MemoryAware().place
-    assert place(REQUEST, [view(0, 5), view(1, 9, total=30)]) == 1
-    assert place(REQUEST, [view(2, 5, waiting_prompt_tokens=999), view(3, 5)]) == 2
-    assert place(REQUEST, [view(2, 5, booked_blocks=1), view(3, 5)]) == 3
+    assert (
+        place(REQUEST, [view(0, "both", 5, total_blocks=20), view(1, "both", 9, total_blocks=30)])
+        == 1
+    )
+    assert place(REQUEST, [view(2, "both", 5, waiting_prompt_tokens=999), view(3, "both", 5)]) == 2
+    assert place(REQUEST, [view(2, "both", 5, booked_blocks=1), view(3, "both", 5)]) == 3
 
 
 def test_in_pools_prompts_and_decodes_each_go_where_most_is_free():
-    def view(instance_id, role, used_blocks):
-        settings = {"total_blocks": 100, "now_s": 0.0, "block_tokens": 16, "role": role}
-        return InstanceView(instance_id=instance_id, used_blocks=used_blocks, **settings)
-
     views = [view(0, "prefill", 9), view(1, "prefill", 8), view(2, "decode", 5), view(3, "both", 6)]
     placement, request = MemoryAwarePools(), RequestView("a", 0, 0.0, 79, generated_tokens=1)
     assert placement.place(request, views) == 3
@@ -45,8 +32,8 @@ def test_in_pools_prompts_and_decodes_each_go_where_most_is_free():
 
 def test_of_decode_instances_only_those_with_room_are_looked_at():
     views = [
-        view(1, 50, total=100, role="decode", waiting_prompt_tokens=800),  # all its blocks claimed
-        view(2, 60, total=100, role="decode"),
+        view(1, "decode", 50, waiting_prompt_tokens=800),  # all its blocks claimed
+        view(2, "decode", 60),
     ]
     long = RequestView("a", 0, 0.0, 175, generated_tokens=1)
     assert MemoryAwarePools().at_prefill_end(long, 0, views) == 2

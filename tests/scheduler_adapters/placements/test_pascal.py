@@ -7,6 +7,7 @@ import pytest
 from lengthwise.errors import ConfigError
 from scheduler_adapters.placements.pascal import PascalPlacement
 from scheduler_adapters.views import InstanceView, Phase, RequestView
+from tests.scheduler_adapters.placements import views
 
 ARRIVAL = RequestView("a", 0, 10.0, 100)
 CHANGE = RequestView(
@@ -16,8 +17,7 @@ CHANGE = RequestView(
 
 
 def view(instance_id: int, **numbers) -> InstanceView:
-    settings = {"used_blocks": 10, "total_blocks": 100, "now_s": 10.0, "block_tokens": 16}
-    return InstanceView(instance_id=instance_id, **settings | numbers)
+    return views.view(instance_id, **{"used_blocks": 10, "now_s": 10.0} | numbers)
 
 
 @pytest.mark.parametrize(

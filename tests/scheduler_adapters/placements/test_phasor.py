@@ -19,6 +19,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.views import InstanceView, RequestView
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.placements.views import view
 
 COST = PrefillCost(alpha=1.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
 REQUEST = RequestView("a", 0, 0.0, 79, generated_tokens=1)
@@ -29,11 +30,6 @@ def phasor(**changes) -> Phasor:
     made = Phasor(**{"cost": COST, "ttft_slo_s": 1.0} | changes)
     made.freeness.waits(160)  # a large request has ten blocks
     return made
-
-
-def view(instance_id: int, role: str, **numbers) -> InstanceView:
-    settings = {"used_blocks": 0, "total_blocks": 100, "now_s": 0.0, "block_tokens": 16}
-    return InstanceView(instance_id=instance_id, role=role, **settings | numbers)
 
 
 def queue(instance_id: int, *lengths: int, **numbers) -> InstanceView:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from scheduler_adapters.placements.random_choice import RandomPlacement
-from scheduler_adapters.views import InstanceView, RequestView
+from scheduler_adapters.views import RequestView
+from tests.scheduler_adapters.placements.views import view
 
-VIEWS = [
-    InstanceView(instance_id=i, now_s=0.0, used_blocks=0, total_blocks=9, block_tokens=16)
-    for i in (4, 7, 2)
-]
+VIEWS = [view(i) for i in (4, 7, 2)]
 
 
 def chosen(seed: int) -> list[int]:

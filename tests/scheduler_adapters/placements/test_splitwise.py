@@ -14,6 +14,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.views import InstanceView, RequestView
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.placements.views import view
 
 
 def request(request_id: str = "a", prompt_tokens: int = 79) -> RequestView:
@@ -25,14 +26,12 @@ def splitwise() -> Splitwise:
     return Splitwise(max_pending_tokens=200, output_tokens=81)
 
 
-def view(instance_id: int, role: str, pending: int = 0, **numbers) -> InstanceView:
-    settings = {"used_blocks": 0, "total_blocks": 100, "now_s": 0.0, "block_tokens": 16}
-    settings |= {"prefill_tokens": pending, "num_waiting": pending > 0}
-    return InstanceView(instance_id=instance_id, role=role, **settings | numbers)
+def queue(instance_id: int, role: str, pending: int) -> InstanceView:
+    return view(instance_id, role, prefill_tokens=pending, num_waiting=pending > 0)
 
 
 def test_a_prompt_goes_to_the_fewest_pending_tokens_and_decodes_where_most_is_free():
-    views = [view(0, "prefill", 60), view(1, "prefill", 50), view(2, "decode", used_blocks=9)]
+    views = [queue(0, "prefill", 60), queue(1, "prefill", 50), view(2, "decode", used_blocks=9)]
     views += [view(3, "decode", used_blocks=8), view(4, "both")]
     placement = splitwise()
     assert placement.place(request(), views) == 1
@@ -61,8 +60,8 @@ def test_a_prompt_goes_to_the_fewest_pending_tokens_and_decodes_where_most_is_fr
     ],
 )
 def test_too_many_pending_tokens_send_a_prompt_to_mixed_and_then_to_decode(pending, chosen):
-    views = [view(0, "prefill", pending[0]), view(1, "prefill", pending[1])]
-    views += [view(2, "both", pending[2]), view(3, "decode"), view(4, "decode", 1)]
+    views = [queue(0, "prefill", pending[0]), queue(1, "prefill", pending[1])]
+    views += [queue(2, "both", pending[2]), view(3, "decode"), queue(4, "decode", 1)]
     placement = splitwise()
     assert placement.place(request(), views) == chosen
     assert placement.mixed == ({3} if chosen == 3 else set())
@@ -75,7 +74,10 @@ def test_an_empty_prompt_instance_takes_a_prompt_of_any_length():
 
 def test_without_room_for_the_whole_request_it_decodes_in_mixed_and_then_in_prefill():
     full = {"used_blocks": 91}
-    views = [view(0, "prefill", used_blocks=7), view(1, "prefill", 1, used_blocks=3)]
+    views = [
+        view(0, "prefill", used_blocks=7),
+        view(1, "prefill", 3, prefill_tokens=1, num_waiting=1),
+    ]
     views += [view(2, "decode", **full), view(3, "both", used_blocks=90)]
     placement = splitwise()
     assert placement.place(request(), views) == 0
@@ -115,14 +117,17 @@ def test_instances_that_die_are_replaced_and_hold_nothing_any_more():
 
 
 def test_where_neither_pool_accepts_both_phases_run_on_the_fewest_pending_tokens():
-    views = [view(0, "both", 300, used_blocks=99), view(1, "both", 299, used_blocks=99)]
+    views = [
+        view(0, "both", 99, prefill_tokens=300, num_waiting=1),
+        view(1, "both", 99, prefill_tokens=299, num_waiting=1),
+    ]
     placement = splitwise()
     assert placement.place(request(), views) == 1
     assert placement.at_prefill_end(request(), 1, views) == 1
 
 
 def test_a_request_with_one_token_does_not_keep_an_instance_mixed():
-    views = [view(0, "prefill", 300), view(1, "decode")]
+    views = [queue(0, "prefill", 300), view(1, "decode")]
     placement = splitwise()
     assert placement.place(request(), views) == 1
     assert placement.mixed == {1}
